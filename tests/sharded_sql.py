@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from app import db
 from app.db.citus import COLUMN
-from app.db.sharding import LOCAL
+from app.db.policy import Placement
 from tests.sql import Statement
 
 PREFIX = "col_"
@@ -34,10 +34,10 @@ VIEWS = {"audit_log": "audit_changes"}
 
 def distributed(name: str) -> bool:
     """Whether a table is distributed."""
-    table = db.Base.metadata.tables.get(name)
-    if table is None:
+    policy = db.policy_of(name)
+    if policy is None:
         return name.startswith(PREFIX) or name in VIEWS
-    return name not in LOCAL and COLUMN in table.columns
+    return policy.placement is Placement.SHARDED
 
 
 @lru_cache(10_000)

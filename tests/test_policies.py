@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import db
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 
 
 def test_every_table_has_a_policy() -> None:
@@ -27,15 +30,20 @@ def test_model_without_policy_fails_at_import() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "problem"),
+    ("facets", "problem"),
     [
-        (TablePolicy(audit=Audited(hidden=("secret",))), "things names no column: secret"),
-        (TablePolicy(audit=Audited(ignored=("seen_at",))), "things names no column: seen_at"),
-        (TablePolicy(audit=Audited(chain="tenant")), "things names no column: tenant"),
+        ({"audit": Audited(hidden=("secret",))}, "things names no column: secret"),
+        ({"audit": Audited(ignored=("seen_at",))}, "things names no column: seen_at"),
+        ({"audit": Audited(chain="tenant")}, "things names no column: tenant"),
+        ({"encrypted": ("secret",)}, "names no column: secret"),
+        ({"encrypted_json": ("headers",)}, "names no column: headers"),
+        ({"placement": Placement.SHARED}, "key of things does not fit SHARED"),
+        ({"bundle": Bundled(order=10, reset={"seen_at": None})}, "names no column: seen_at"),
     ],
 )
-def test_policy_that_does_not_fit_its_table_is_refused(policy: TablePolicy, problem: str) -> None:
+def test_policy_that_misfits_its_table_is_refused(facets: dict[str, Any], problem: str) -> None:
     table = sa.Table("things", sa.MetaData(), sa.Column("account_id", sa.Text, primary_key=True))
-    TablePolicy(audit=NotAudited("a test")).check(table)
+    fitting = TablePolicy(audit=NotAudited("a test"), bundle=NotBundled("a test"))
+    fitting.check(table)
     with pytest.raises(TypeError, match=problem):
-        policy.check(table)
+        replace(fitting, **facets).check(table)

@@ -8,15 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from app import db
+from app.db.policy import Placement
 
-# On every shard: rarely written, and without counters.
-SHARED = {
-    *("accounts", "roles", "collections", "collection_revisions", "account_code_counter"),
-    *("verified_domains", "deletion_certificates", "backup_runs", "feed_generations"),
-}
-# Keyed by what is asked for, which may be of several accounts, or of none.
-BY_KEY = {"rate_limits"}
-TABLES = [t for t in db.Base.metadata.sorted_tables if t.name not in SHARED | BY_KEY]
+
+def is_sharded(table: sa.Table) -> bool:
+    """Whether it has rows of accounts."""
+    return db.policies()[table.name].placement is Placement.SHARDED
+
+
+SHARED = {name for name, one in db.policies().items() if one.placement is Placement.SHARED}
+TABLES = [t for t in db.Base.metadata.sorted_tables if is_sharded(t)]
 
 
 def unique_ones(table: sa.Table) -> list[list[str]]:

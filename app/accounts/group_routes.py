@@ -28,8 +28,6 @@ blueprint = Blueprint(
 
 @example(name="pii_access", description="Sees personal data unmasked.", is_system=True)
 class GroupView(View):
-    """A group."""
-
     id = fields.Id()
     account_id = fields.Id()
     name = ma.fields.String()
@@ -40,8 +38,6 @@ class GroupView(View):
 
 
 class GroupWithMembers(GroupView):
-    """A group with the users in it."""
-
     users = ma.fields.List(ma.fields.Nested(UserView))
 
 
@@ -52,8 +48,6 @@ class GroupArgs(PageArgs):
 
 
 class NewMembership(Schema):
-    """The user to add to the group."""
-
     user_id = fields.Text(longest=100, required=True)
 
 

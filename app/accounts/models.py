@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -52,7 +52,11 @@ class Account(Base):
     """A tenant."""
 
     __tablename__ = "accounts"
-    __policy__ = TablePolicy(audit=Audited(chain="id"))
+    __policy__ = TablePolicy(
+        audit=Audited(chain="id"),
+        bundle=NotBundled("the account itself, which has a line of its own"),
+        placement=Placement.SHARED,
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     account_code: Mapped[str] = mapped_column(Text, unique=True)
@@ -76,7 +80,10 @@ class AccountOrigin(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_account_origins_origin", "origin"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("an index of the settings of accounts"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("an index of the settings of accounts"),
+        bundle=Bundled(order=10),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     origin: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -86,7 +93,11 @@ class AccountCodeCounter(Base):
     """One row with the number of allocated account codes. Its row lock serializes registrations."""
 
     __tablename__ = "account_code_counter"
-    __policy__ = TablePolicy(audit=NotAudited("a counter; the account's entries contain its code"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a counter; the account's entries contain its code"),
+        bundle=NotBundled("shared by all accounts"),
+        placement=Placement.SHARED,
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     given_out: Mapped[int] = mapped_column(default=0)
@@ -97,7 +108,11 @@ class Role(Named, Base):
 
     __tablename__ = "roles"
     __table_args__ = (sa.Index("uq_roles_name_key", "name_key", unique=True),)
-    __policy__ = TablePolicy(audit=Audited(chain=None, ignored=("name_key",)))
+    __policy__ = TablePolicy(
+        audit=Audited(chain=None, ignored=("name_key",)),
+        bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
+        placement=Placement.SHARED,
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
@@ -118,6 +133,7 @@ class User(Base):
         audit=Audited(
             ignored=("email_key", "tokens_valid_from", "last_login"), hidden=("password_hash",)
         ),
+        bundle=Bundled(order=30),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -178,7 +194,8 @@ class DeletedAddress(Base):
     __tablename__ = "deleted_addresses"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
     __policy__ = TablePolicy(
-        audit=NotAudited("hashes of addresses, whose users' deletion is audited")
+        audit=NotAudited("hashes of addresses, whose users' deletion is audited"),
+        bundle=Bundled(order=50),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -195,7 +212,7 @@ class Group(Named, Base):
         sa.Index("uq_groups_account_id_name_key", "account_id", "name_key", unique=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
     )
-    __policy__ = TablePolicy(audit=Audited(ignored=("name_key",)))
+    __policy__ = TablePolicy(audit=Audited(ignored=("name_key",)), bundle=Bundled(order=20))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -221,7 +238,7 @@ class GroupMember(Base):
         # With the group, or SQLite reads the memberships of all users instead.
         sa.Index("ix_group_members_user", "account_id", "user_id", "group_id"),
     )
-    __policy__ = TablePolicy(audit=Audited())
+    __policy__ = TablePolicy(audit=Audited(), bundle=Bundled(order=40))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -132,8 +132,6 @@ class NewMember(Schema):
 
 
 class ChangedUser(Schema):
-    """The properties of a user to change."""
-
     email = fields.Text(longest=320, metadata=fields.EMAIL)
     name = fields.Text(longest=200, allow_none=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
@@ -143,8 +141,6 @@ class ChangedUser(Schema):
 
 @example(id=3, name="viewer", description="Reads the account's records.")
 class RoleView(View):
-    """A role."""
-
     id = ma.fields.Integer()
     name = ma.fields.String()
     description = ma.fields.String(allow_none=True)
@@ -155,18 +151,15 @@ class RoleView(View):
 RolePage = page_of(RoleView)
 
 
-class NewRole(Schema):
-    """A new role or group."""
-
-    name = fields.Text(longest=100, required=True, shortest=1)
-    description = fields.Text(longest=1000, allow_none=True)
-
-
 class ChangedRole(Schema):
     """The properties of a role or group to change."""
 
     name = fields.Text(longest=100, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
+
+
+class NewRole(ChangedRole):
+    requires = ("name",)
 
 
 PROVISIONING = (

@@ -53,7 +53,6 @@ def to_dict(row: AuditCheckpoint) -> dict[str, object]:
 
 @jobs.periodic(EVERY_SECONDS, "audit.checkpoint")
 def create_periodically(payload: Mapping[str, object]) -> None:
-    """Create the due checkpoints."""
     create_due()
 
 

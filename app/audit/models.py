@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import Bundled, NotAudited, NotBundled, OnClose, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -46,7 +46,9 @@ class AuditChange(Base):
         ),
     )
     __policy__ = TablePolicy(
-        audit=NotAudited("the log itself; erasures write entries of their own")
+        audit=NotAudited("the log itself; erasures write entries of their own"),
+        bundle=Bundled(order=20, is_log=True),
+        on_close=OnClose.KEPT,
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -93,7 +95,11 @@ class AuditHead(Base):
     """The end of an account's chain; its row lock serializes the account's writers."""
 
     __tablename__ = "audit_heads"
-    __policy__ = TablePolicy(audit=NotAudited("the log itself"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("the log itself"),
+        bundle=NotBundled("follows from the chain"),
+        on_close=OnClose.KEPT,
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     last_id: Mapped[int] = mapped_column(sa.BigInteger)
@@ -114,7 +120,10 @@ class FeedChange(Base):
 
     __tablename__ = "feed_changes"
     __table_args__ = (sa.Index("ix_feed_changes_occurred_at", "occurred_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("changes of records while auditing is off"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("changes of records while auditing is off"),
+        bundle=NotBundled("clients of the change feed load anew after an import"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -136,6 +145,8 @@ class FeedGeneration(Base):
     __tablename__ = "feed_generations"
     __policy__ = TablePolicy(
         audit=NotAudited("what restores and failovers leave behind, which the instance has"),
+        bundle=NotBundled("restores of the instance"),
+        placement=Placement.SHARED,
     )
 
     first_change: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -150,7 +161,11 @@ class AuditCheckpoint(Base):
 
     __tablename__ = "audit_checkpoints"
     __table_args__ = (sa.Index("ix_audit_checkpoints_newest", "created_at", "account_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("the log itself"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("the log itself"),
+        bundle=Bundled(order=30, is_log=True),
+        on_close=OnClose.KEPT,
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     entry_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -179,14 +194,22 @@ class AuditStart(ChainStart):
     """The start of an account's chain of the audit log."""
 
     __tablename__ = "audit_starts"
-    __policy__ = TablePolicy(audit=NotAudited("the log itself; cutting it writes an entry"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("the log itself; cutting it writes an entry"),
+        bundle=Bundled(order=10, is_log=True),
+        on_close=OnClose.KEPT,
+    )
 
 
 class ChainVerification(Base):
     """The last verification of a chain, and its result."""
 
     __tablename__ = "chain_verifications"
-    __policy__ = TablePolicy(audit=NotAudited("about the logs"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("about the logs"),
+        bundle=NotBundled("what this instance verified"),
+        on_close=OnClose.KEPT,
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     log: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -82,8 +82,6 @@ class AuditEntry(View):
 
 
 class AuditEntryPage(Page):
-    """A page of entries."""
-
     items = items_field(AuditEntry)
     audit_logging_enabled = ma.fields.Boolean()
 
@@ -172,8 +170,6 @@ class Verification(ChainReport):
 
 
 class AuditEntryFilter(Schema):
-    """Filters of audit entries."""
-
     account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
     table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
     record_id = fields.GivenId(metadata={"description": "The id of the row that changed."})
@@ -212,8 +208,6 @@ class EntryArgs(AuditEntryFilter, PageArgs):
 
 
 class ExportArgs(AuditEntryFilter):
-    """Filters and format of an export."""
-
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(exports.FORMATS)),
@@ -222,8 +216,6 @@ class ExportArgs(AuditEntryFilter):
 
 
 class AccountArgs(Schema):
-    """Filter by account."""
-
     account_id = fields.Text(metadata={"description": "Only the chain of this account."})
 
 

@@ -19,7 +19,7 @@ from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
 from app.audit.chain.digest import Value
 from app.db import Base, policy_of
-from app.db.policy import Audited
+from app.db.policy import Audited, Bundled
 from app.db.types import json_equal
 from app.types import JSONObject
 
@@ -137,11 +137,18 @@ def _record_deleted(session: Session, table: sa.Table, row: Row) -> None:
 
 
 def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[object, str]]]]:
-    for child in filter(lambda one: _audited(one.name), Base.metadata.tables.values()):
-        for constraint in child.foreign_key_constraints:
+    # In the order of a bundle, which no import of a module changes.
+    for name in sorted(Base.metadata.tables, key=_order):
+        child = Base.metadata.tables[name]
+        for constraint in child.foreign_key_constraints if _audited(name) else ():
             if constraint.referred_table is table and constraint.ondelete == "CASCADE":
                 parts = constraint.elements
                 yield child, [(part.parent, part.column.name) for part in parts]
+
+
+def _order(table: str) -> int:
+    policy = policy_of(table)
+    return policy.bundle.order if policy and isinstance(policy.bundle, Bundled) else 0
 
 
 def _stored(session: Session, table: sa.Table, row: Row) -> JSONObject:

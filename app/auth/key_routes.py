@@ -68,8 +68,6 @@ class Scopes(Schema):
 
 
 class NewKey(Schema):
-    """A new API key."""
-
     name = fields.Text(shortest=1, longest=200, required=True)
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
@@ -147,8 +145,6 @@ class KeyArgs(OffsetArgs):
 
 
 class RevokedKey(View):
-    """A revoked API key."""
-
     id = fields.Id()
     is_revoked = ma.fields.Boolean()
     revoked_at = fields.Timestamp()

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app import clock
 from app.accounts.models import Account, Role
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -37,7 +37,10 @@ class SignInSession(Base):
         sa.Index("ix_sessions_hash", "account_id", "token_hash"),
         sa.Index("ix_sessions_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("tokens"),
+        bundle=NotBundled("sign-ins end with the move"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -64,7 +67,10 @@ class MailedToken(Base):
         sa.Index("ix_mailed_tokens_hash", "account_id", "token_hash"),
         sa.Index("ix_mailed_tokens_user", "account_id", "user_id"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("tokens"),
+        bundle=NotBundled("links of minutes, to the address of the former instance"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -89,7 +95,7 @@ class StreamTicket(Base):
         sa.Index("ix_realtime_tickets_user", "account_id", "user_id"),
         sa.Index("ix_realtime_tickets_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens"))
+    __policy__ = TablePolicy(audit=NotAudited("tokens"), bundle=NotBundled("tokens of seconds"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     token_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -111,6 +117,7 @@ class Invitation(Base):
     )
     __policy__ = TablePolicy(
         audit=Audited(ignored=("email_key",), hidden=("token_hash", "shown_token_hash")),
+        bundle=Bundled(order=60),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -153,6 +160,7 @@ class ApiKey(Base):
     )
     __policy__ = TablePolicy(
         audit=Audited(ignored=("last_used_at",), hidden=("key_hash", "previous_hash", "hint")),
+        bundle=Bundled(order=70, is_copied=False),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -205,7 +213,8 @@ class ScimToken(Base):
         sa.UniqueConstraint("account_id", "token_hash"),
     )
     __policy__ = TablePolicy(
-        audit=Audited(ignored=("last_used_at",), hidden=("token_hash", "hint"))
+        audit=Audited(ignored=("last_used_at",), hidden=("token_hash", "hint")),
+        bundle=Bundled(order=110, is_copied=False),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -227,7 +236,10 @@ class SetupLink(Base):
         sa.UniqueConstraint("account_id", "token_hash"),
         sa.Index("ix_setup_links_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=Audited(hidden=("email", "token_hash")))
+    __policy__ = TablePolicy(
+        audit=Audited(hidden=("email", "token_hash")),
+        bundle=NotBundled("links of days, with the address of the former instance"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

@@ -127,8 +127,6 @@ class OwnUserView(UserView):
 
 
 class Me(OwnUserView):
-    """The signed-in user."""
-
     user_id = fields.Id()
     user = ma.fields.Nested(UserView)
     account = ma.fields.Nested(AccountView)
@@ -149,16 +147,12 @@ class ResendBody(Schema):
 
 
 class VerifiedUser(View):
-    """The user whose address is verified."""
-
     id = fields.Id()
     email = ma.fields.String(metadata=fields.EMAIL)
     email_verified = ma.fields.Boolean()
 
 
 class VerifiedAddress(View):
-    """Confirmation of a verified address."""
-
     message = ma.fields.String()
     user = ma.fields.Nested(VerifiedUser)
 

@@ -210,7 +210,6 @@ class Change:
 
     @property
     def statements(self) -> list[str]:
-        """The DDL of the change."""
         return [*self.renaming_statements, *self.further_statements]
 
     @property

@@ -20,8 +20,6 @@ Spec = JSONMapping
 
 
 class IndexField(NamedTuple):
-    """A field of an index, and its direction."""
-
     name: str
     descending: bool
 
@@ -40,7 +38,6 @@ class Index:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields."""
         return tuple(field.name for field in self.fields)
 
 

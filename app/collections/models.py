@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -19,7 +19,11 @@ class Collection(Base):
     """A collection as stored. `version` grows with every change of its schema or its rules."""
 
     __tablename__ = "collections"
-    __policy__ = TablePolicy(audit=Audited(chain=None, ignored=("name_key", "former_names")))
+    __policy__ = TablePolicy(
+        audit=Audited(chain=None, ignored=("name_key", "former_names")),
+        bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
+        placement=Placement.SHARED,
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(Text)
@@ -42,7 +46,10 @@ class RecordCount(Base):
 
     __tablename__ = "record_counts"
     __table_args__ = (sa.Index("ix_record_counts_collection_id", "collection_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("numbers of records, whose changes are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("numbers of records, whose changes are audited"),
+        bundle=NotBundled("counted by triggers as records are inserted"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -57,6 +64,8 @@ class Revision(Base):
     __tablename__ = "collection_revisions"
     __policy__ = TablePolicy(
         audit=NotAudited("the DDL of changes that are in their collection's entries"),
+        bundle=NotBundled("the history of shared definitions"),
+        placement=Placement.SHARED,
     )
 
     revision: Mapped[str] = mapped_column(Text, primary_key=True)

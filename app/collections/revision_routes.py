@@ -53,8 +53,6 @@ class Revisions(View):
 
 
 class CurrentRevision(View):
-    """The revision that the schema is at."""
-
     revision = ma.fields.String(allow_none=True)
     current_revision = ma.fields.String(allow_none=True)
 

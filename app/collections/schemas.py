@@ -27,8 +27,6 @@ INDEXES = [{"fields": ["title", "-views"], "unique": False}]
 
 
 class FieldDefinition(Schema):
-    """A field of a collection."""
-
     name = fields.Text(longest=200, required=True, metadata={"pattern": f"^{FIELD_NAME.pattern}$"})
     type = fields.DocumentedChoice(TYPES, required=True)
     rename_from = fields.Text(
@@ -81,8 +79,6 @@ class FieldDefinition(Schema):
 
 
 class ChangedField(FieldDefinition):
-    """What changes of a field, or a new one."""
-
     type = fields.DocumentedChoice(
         TYPES, metadata={"description": "Needed for a new field; cannot change."}
     )
@@ -91,7 +87,6 @@ class ChangedField(FieldDefinition):
 def schema_field(
     field: type[FieldDefinition] = FieldDefinition, *, shortest: int | None = None, **options: Any
 ) -> object:
-    """The fields of a collection."""
     length = ma.validate.Length(min=shortest, max=LONGEST_SCHEMA)
     return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
 
@@ -163,7 +158,6 @@ class IndexDefinition(Schema):
 
 
 def indexes_field(description: str, **options: Any) -> object:
-    """The indexes of a collection."""
     length = ma.validate.Length(max=MAX_INDEXES)
     metadata = {"description": description}
     nested = ma.fields.Nested(IndexDefinition)
@@ -175,8 +169,6 @@ ALL_INDEXES = f"All indexes, at most {MAX_INDEXES}; absent, the present ones sta
 
 
 class NewCollection(WithSchema, RulesOfNew):
-    """A collection to make."""
-
     name = fields.Text(longest=200, required=True, metadata=NAME_PATTERN)
     options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(INDEXES_OF_NEW)
@@ -186,7 +178,6 @@ PLAN_HASH = {"description": "Of the plan of this change; needed to remove fields
 
 
 def remove_fields_field() -> object:
-    """The fields that a change removes."""
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
@@ -195,7 +186,6 @@ def remove_fields_field() -> object:
 
 
 def field_order_field() -> object:
-    """The order of a collection's fields."""
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
@@ -221,8 +211,6 @@ class ReplacedCollection(WithSchema, RulesOfNew):
 
 
 class ChangedCollection(WithSchema, RulesOfNew):
-    """What changes of a collection."""
-
     needs_all = False
 
     remove_fields = remove_fields_field()
@@ -338,8 +326,6 @@ class CollectionPlan(View):
     indexes=INDEXES,
 )
 class CollectionView(View):
-    """A collection."""
-
     optional = ("warnings",)
 
     warnings = ma.fields.List(
@@ -368,8 +354,6 @@ CollectionPage = page_of(CollectionView)
 
 
 class CollectionNames(View):
-    """The names of all collections."""
-
     names = ma.fields.List(ma.fields.String())
     total = ma.fields.Integer()
 
@@ -385,8 +369,6 @@ class DroppedCollection(View):
 
 
 class DeletedCollection(DroppedCollection):
-    """What was deleted."""
-
     optional = ("also_deleted",)
 
     message = ma.fields.String()
@@ -406,8 +388,6 @@ class DeletionArgs(Schema):
 
 
 class CollectionArgs(PageArgs):
-    """Which collections to list."""
-
     search = fields.Text(longest=100, metadata={"description": "A part of the name."})
     sort_by = fields.Choice(
         collections.SORTABLE,

@@ -45,8 +45,6 @@ EXPORT = {
 
 
 class ExportArgs(Schema):
-    """The collections to export."""
-
     collection_ids = fields.Text(
         longest=40_000,
         metadata={"description": "Comma-separated ids or names; absent means all collections."},
@@ -71,8 +69,6 @@ class ExportedCollection(Schema):
 
 
 class Definitions(Schema):
-    """Definitions of collections."""
-
     version = fields.Text(longest=20)
     exported_at = fields.Text(longest=100)
     exported_by = fields.Text(longest=320, allow_none=True)
@@ -106,16 +102,12 @@ class ImportBody(Schema):
 
 
 class ImportedCollection(View):
-    """The result for one collection."""
-
     name = ma.fields.String()
     status = fields.Choice(transfer.OUTCOMES)
     message = ma.fields.String()
 
 
 class ImportReport(View):
-    """The result of an import."""
-
     success = ma.fields.Boolean()
     imported_count = ma.fields.Integer()
     skipped_count = ma.fields.Integer()

@@ -96,8 +96,6 @@ class ProposedRules(RulesBody):
 
 
 class RulesToCompare(Schema):
-    """Rules as they might be."""
-
     rules = ma.fields.Nested(ProposedRules, required=True)
     account_id = fields.Text(
         metadata={"description": "Look at this account's users and records only."}

@@ -72,7 +72,6 @@ class Change:
         return (self.what, self.verb, self.who) == (other.what, other.verb, other.who)
 
     def plus(self, older: Change) -> Change:
-        """This change and an older one that is like it, as one."""
         if self.row == older.row:
             return replace(self, count=self.count + 1)
         return replace(self, count=self.count + 1, row=None, target=self.list_target)

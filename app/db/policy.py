@@ -6,7 +6,9 @@ Whoever treats tables by their kind reads it here, so that a new table is named 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import sqlalchemy as sa
 
@@ -39,16 +41,73 @@ class NotAudited:
 
 
 @dataclass(frozen=True)
+class Bundled:
+    """Rows are in a bundle of their account.
+
+    Tables are written and read by `order`, so that a row follows the rows that it refers to.
+    """
+
+    order: int
+    is_log: bool = False
+    """A chain of hashes, which verifies only under the account's id; written after all others."""
+    is_copied: bool = True
+    """False for credentials of programs, and for what would act by itself in a copy."""
+    reset: Mapping[str, object] = field(default_factory=dict)
+    """What an import sets, as it is true of one instance only."""
+
+
+@dataclass(frozen=True)
+class NotBundled:
+    """Rows are in no bundle, for a reason."""
+
+    reason: str
+
+
+class Placement(StrEnum):
+    """Where Citus has a table (docs/scaling.md). Only sharded ones have rows of accounts."""
+
+    SHARDED = "distributed"
+    SHARED = "reference"
+    """On every node: rarely written, and without counters."""
+    LOCAL = "local"
+    """On the coordinator: keys may belong to several accounts, or to none."""
+
+
+class OnClose(StrEnum):
+    """What becomes of the rows of an account that is closed."""
+
+    DELETED = "deleted"
+    KEPT = "kept"
+    """Those of logs, which outlive what they describe."""
+    EXPIRES = "expires"
+    """They are forgotten by their age, as those of open accounts."""
+
+
+@dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
 
     audit: Audited | NotAudited
+    bundle: Bundled | NotBundled
+    encrypted: tuple[str, ...] = ()
+    """Columns with long-lived secrets, which a new key re-encrypts and a bundle has decrypted."""
+    encrypted_json: tuple[str, ...] = ()
+    """JSON with such secrets, for which `reencryption.json_column` registers a function."""
+
+    placement: Placement = Placement.SHARDED
+    on_close: OnClose = OnClose.DELETED
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
-        named = set[str]()
+        is_sharded = self.placement is Placement.SHARDED
+        leads = [column.name for column in table.primary_key][:1] == ["account_id"]
+        if leads != is_sharded or ("account_id" in table.columns) != is_sharded:
+            raise TypeError(f"The key of {table.name} does not fit {self.placement.name}.")
+        named = {*self.encrypted, *self.encrypted_json}
         if isinstance(self.audit, Audited):
             named |= {*self.audit.ignored, *self.audit.hidden}
             named |= {self.audit.chain} if self.audit.chain else set()
+        if isinstance(self.bundle, Bundled):
+            named |= {"account_id", *self.bundle.reset}
         if missing := sorted(named - set(table.columns.keys())):
             raise TypeError(f"The policy of {table.name} names no column: {', '.join(missing)}.")

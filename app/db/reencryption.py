@@ -10,17 +10,6 @@ from cryptography.fernet import InvalidToken
 
 from app import crypto, db
 
-# Every long-lived column with secrets. Sign-ins in progress and queued jobs hold some, too, but
-# only for minutes.
-COLUMNS = (
-    ("provider_settings", "secrets"),
-    ("saml_keys", "private_key"),
-    ("second_factors", "secret"),
-    ("security_streams", "secret"),
-    ("webhooks", "secret"),
-    ("webhooks", "previous_secret"),
-    ("workflows", "token"),
-)
 BATCH_ROWS = 200
 Renew = Callable[[Any], tuple[Any, int]]
 Key = Sequence[object]
@@ -45,7 +34,7 @@ def run(progress: Callable[[int], None] = lambda done: None) -> tuple[int, list[
     re-encrypted, and the places of those that no key decrypts.
     """
     done, renewed, unreadable = 0, 0, list[str]()
-    for column in _columns(COLUMNS):
+    for column in text_columns():
         rows = _stored(column)
         for start in range(0, len(rows), BATCH_ROWS):
             with db.transaction():
@@ -60,10 +49,19 @@ def run(progress: Callable[[int], None] = lambda done: None) -> tuple[int, list[
     return renewed, unreadable
 
 
+def text_columns() -> list[sa.Column[Any]]:
+    """Return every column with secrets as text.
+
+    Sign-ins in progress and queued jobs hold some, too, but only for minutes.
+    """
+    declared = sorted((name, policy.encrypted) for name, policy in db.policies().items())
+    return list(_columns((name, column) for name, columns in declared for column in columns))
+
+
 def undecryptable() -> list[str]:
     """Return the places of stored secrets that no key decrypts."""
     places = []
-    for column in _columns(COLUMNS):
+    for column in text_columns():
         for row in _stored(column):
             try:
                 crypto.decrypt(row[-1])

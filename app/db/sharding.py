@@ -12,14 +12,13 @@ import sqlalchemy as sa
 
 from app.context import tenancy
 from app.db import engine, row_security
-from app.db.base import Base
+from app.db.base import policies
 from app.db.citus import ANCHOR, COLUMN, HAS_CATALOG, distribution
+from app.db.policy import Placement
 from app.db.session import connection as current_connection
 from app.db.transactions import transaction
 
-LOCAL = {"rate_limits"}
-"""Tables that stay on the coordinator: their keys may belong to no account."""
-DISTRIBUTED, REFERENCE = "distributed", "reference"
+DISTRIBUTED, REFERENCE, LOCAL = Placement.SHARDED, Placement.SHARED, Placement.LOCAL
 LOCK_SECONDS = 30
 MISSING = "This database has no extension citus: install it on every node (docs/scaling.md)."
 NO_NODES = "No node has been added: run citus_add_node for each one (docs/scaling.md)."
@@ -189,8 +188,8 @@ def faults(connection: sa.Connection) -> list[str]:
 
 def expected_core() -> dict[str, str]:
     """Return the kind of place of each of the core's tables."""
-    core = (table for table in Base.metadata.tables.values() if table.name not in LOCAL)
-    return {t.name: DISTRIBUTED if COLUMN in t.columns else REFERENCE for t in core}
+    places = {name: policy.placement for name, policy in policies().items()}
+    return {name: place for name, place in places.items() if place is not LOCAL}
 
 
 def _expected(connection: sa.Connection) -> dict[str, str]:

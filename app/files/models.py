@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import Bundled, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -29,7 +29,10 @@ class StoredFile(Base):
         sa.Index("ix_files_released_at", "released_at"),
         sa.Index("ix_files_removed_at", "removed_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("values of records, whose changes are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("values of records, whose changes are audited"),
+        bundle=Bundled(order=220),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True)

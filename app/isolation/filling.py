@@ -21,25 +21,23 @@ from app.audit.models import AuditHead
 from app.collections import definitions
 from app.collections.fields.file import files_in
 from app.db import Base, citus
+from app.db.policy import OnClose
 from app.files import purge, storage
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
 
 ROLES = (ADMIN, EDITOR, VIEWER)
-# Append-only, or changed by activity of the whole instance.
-SECURITY = frozenset(
-    {
-        *("security_pending", "security_events", "security_heads", "security_starts"),
-        "chain_verifications",
-    }
-)
-AUDIT = frozenset({"audit_changes", "audit_heads", "audit_checkpoints", "audit_starts"}) | SECURITY
 
 
 def tenant_tables() -> list[sa.Table]:
     """Return the tables with rows of accounts; referenced tables come first."""
     return [table for table in Base.metadata.sorted_tables if "account_id" in table.c]
+
+
+def kept_tables() -> set[str]:
+    """Return the names of tables that are append-only, or changed by the whole instance."""
+    return {name for name, one in db.policies().items() if one.on_close is OnClose.KEPT}
 
 
 def create_tenant(tenant: Tenant) -> None:
@@ -50,7 +48,7 @@ def create_tenant(tenant: Tenant) -> None:
         tenant.ids["accounts"] = account.id
         for role in reversed(ROLES):
             _make_user(tenant, role)
-        tables = [table for table in tenant_tables() if table.name not in AUDIT | {"users"}]
+        tables = [table for table in tenant_tables() if table.name not in kept_tables() | {"users"}]
         for table in tables:
             tenant.new_id(table.name)
         for table in tables:
@@ -101,10 +99,9 @@ def digest_tables(tenant: Tenant) -> dict[str, str]:
     digests = {
         table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables
     }
-    # Checkpoints cover all chains and may be created at any moment.
-    del digests["audit_checkpoints"], digests["audit_heads"]
-    # Refused sign-ins in the account are events of its log.
-    for name in SECURITY:
+    # Checkpoints cover all chains and may be created at any moment; refused sign-ins in the account
+    # are events of its log.
+    for name in kept_tables() - {"audit_changes", "audit_starts"}:
         del digests[name]
     account: Any = Account.__table__
     return digests | {"accounts": _digest(account, account.c.id == tenant.account_id)}
@@ -126,7 +123,7 @@ def remove_tenants(tenants: Iterable[Tenant]) -> None:
                 [sa.delete(tenant).where(tenant.c.account_id.in_(ids)) for tenant in collections]
             )
         for table in reversed(tenant_tables()):
-            if table.name not in AUDIT:
+            if table.name not in kept_tables():
                 db.connection().execute(sa.delete(table).where(table.c.account_id.in_(ids)))
         session.expunge_all()
         session.execute(sa.delete(Account).where(Account.id.in_(ids)))

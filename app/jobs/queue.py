@@ -21,7 +21,7 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import filters
 from app.db.functions import database_now
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import NotAudited, NotBundled, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
@@ -56,7 +56,11 @@ class Job(db.Base):
 
     __tablename__ = "jobs"
     __table_args__ = (sa.Index("ix_jobs_due", "status", "due_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("jobs"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("jobs"),
+        bundle=NotBundled("work of the instance it was enqueued on"),
+        on_close=OnClose.EXPIRES,
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

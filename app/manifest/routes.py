@@ -54,8 +54,6 @@ REVERSE = {"version": VERSION, "roles": [{"name": "auditor", "removed": True}]}
 
 
 class ExportArgs(Schema):
-    """The accounts to export."""
-
     accounts = fields.Text(
         longest=40_000,
         metadata={
@@ -84,8 +82,6 @@ class ManifestBody(Schema):
 
 
 class ManifestToApply(ManifestBody):
-    """A manifest, and the plan of it."""
-
     plan_hash = fields.Text(
         longest=100, required=True, metadata={"description": "Of the plan of this manifest."}
     )
@@ -131,8 +127,6 @@ class AccessChange(View):
 
 
 class RuleTestOutcome(View):
-    """The result of a test of a rule."""
-
     collection = ma.fields.String()
     operation = ma.fields.String()
     name = ma.fields.String(allow_none=True)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -33,7 +33,11 @@ class BackupRun(Base):
         ),
         sa.Index("ix_backup_runs_created_at", "status", "created_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("a log of backups, which the instance has"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log of backups, which the instance has"),
+        bundle=NotBundled("backups of the instance"),
+        placement=Placement.SHARED,
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)

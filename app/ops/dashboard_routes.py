@@ -45,7 +45,6 @@ def number(description: str = "") -> ma.fields.Integer:
 
 
 def counts(schema_name: str, names: tuple[str, ...], **more: Any) -> type[ma.Schema]:
-    """Return the schema of an object of counts."""
     return Schema.from_dict({**more, **{one: number() for one in names}}, name=schema_name)
 
 

@@ -76,7 +76,6 @@ class _QueueCollector(Collector):
     """Queue lengths, read from the database."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of all queues."""
         due = GaugeMetricFamily("atrium_queue_due", "Due work by queue.", labels=["queue"])
         age = GaugeMetricFamily(
             "atrium_queue_oldest_seconds", "Age of the oldest due item.", labels=["queue"]
@@ -105,7 +104,6 @@ class _BackupCollector(Collector):
     """Backups, read from the database; without samples as long as there are none."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of backups."""
         state = backup_runs.overview()
         age = GaugeMetricFamily(
             "atrium_backup_age_seconds", "Age of the data in the last proved backup."

@@ -29,8 +29,6 @@ NUMBERS = {"description": "The number of rows of each table when the account was
 
 @example(counts=COUNTS, certified_at="2026-11-20T13:05:00.123456Z")
 class DeletionView(View):
-    """The deletion of an account."""
-
     account_id = fields.Id()
     account_name = ma.fields.String(allow_none=True)
     closed_at = fields.Timestamp()

@@ -22,10 +22,11 @@ from app.collections import definitions
 from app.collections.models import RecordCount
 from app.context import actor, tenancy
 from app.db import versioned_cache
+from app.db.policy import OnClose
 from app.errors import Conflict, NotFound
 from app.files import storage
 from app.portability.bundle.models import DeletionCertificate
-from app.records.purge import KEPT
+from app.records import purge
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
@@ -125,7 +126,9 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
         "closed_at": clock.iso(row.closed_at),
         "closed_by": row.closed_by,
         "verified_at": clock.iso(clock.now()),
-        "kept": sorted(KEPT),
+        "kept": sorted(
+            name for name, policy in db.policies().items() if policy.on_close is not OnClose.DELETED
+        ),
         "checkpoint": checkpoints.to_dict(checkpoint) if checkpoint else None,
     }
     signed = signing.sign(digest.canonical(certificate))
@@ -137,10 +140,9 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
 def _counts(account_id: str) -> dict[str, int]:
     """The rows of an account in each table that the deletion empties."""
     counts = {}
-    for table in db.Base.metadata.sorted_tables:
-        if "account_id" in table.c and table.name not in KEPT:
-            mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
-            counts[str(table.name)] = db.connection().scalar(mine) or 0
+    for table in purge.emptied_tables():
+        mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
+        counts[table.name] = db.connection().scalar(mine) or 0
     return counts
 
 
@@ -155,12 +157,7 @@ def _record_counts(account_id: str) -> dict[str, int]:
 def _remaining(account_id: str) -> bool:
     with versioned_cache.reloading():
         tables = [one.table for one in definitions.get_all()]
-    core = [
-        table
-        for table in db.Base.metadata.sorted_tables
-        if "account_id" in table.c and table.name not in KEPT
-    ]
-    for table in (*core, *tables):
+    for table in (*purge.emptied_tables(), *tables):
         mine = sa.select(1).select_from(table).where(table.c.account_id == account_id)
         if db.connection().execute(mine.limit(1)).first() is not None:
             return True

@@ -92,8 +92,6 @@ class StreamArgs(CredentialArgs):
 
 
 class Ticket(View):
-    """A ticket for one stream."""
-
     ticket = ma.fields.String()
     expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
 

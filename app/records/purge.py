@@ -12,17 +12,11 @@ from app.collections import definitions
 from app.collections import service as collections
 from app.collections.definitions import Definition
 from app.db import versioned_cache
+from app.db.policy import OnClose
 from app.records.store import writes
 from app.types import JSONMapping
 
 PIECE = 500
-# The logs stay; jobs are forgotten when they are over, and this is one.
-KEPT = {
-    *("audit_changes", "audit_heads", "audit_checkpoints", "audit_starts"),
-    *("security_pending", "security_events", "security_heads", "security_starts"),
-    "chain_verifications",
-    jobs.TABLE.name,
-}
 
 
 @events.subscribe(events.AccountClosed)
@@ -53,9 +47,18 @@ def remove_account(payload: JSONMapping) -> None:
                     ]
                 )
         remaining = waiting
-    for table in reversed(db.Base.metadata.sorted_tables):
-        if "account_id" in table.c and table.name not in KEPT:
-            _emptied(table, account_id)
+    for table in reversed(emptied_tables()):
+        _emptied(table, account_id)
+
+
+def emptied_tables() -> list[sa.Table]:
+    """Return the core's tables that an account leaves no row in; referenced ones come first."""
+    policies = db.policies()
+    return [
+        table
+        for table in db.Base.metadata.sorted_tables
+        if "account_id" in table.c and policies[table.name].on_close is OnClose.DELETED
+    ]
 
 
 def _cut_references(definition: Definition, account_id: str) -> None:

@@ -89,8 +89,6 @@ CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 
 
 class NewProviderRow(Schema):
-    """New settings of a provider."""
-
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
     slug = fields.Text(longest=100, metadata={"description": SLUG})
@@ -120,7 +118,6 @@ class ChangedProviderRow(Schema):
 
 
 def category_filter() -> fields.Choice:
-    """Return the parameter that filters by category."""
     return fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
 
 
@@ -159,8 +156,6 @@ class ConnectionSettings(Schema):
 
 
 class ConnectionCheck(View):
-    """The result of one check."""
-
     check = ma.fields.String()
     ok = ma.fields.Boolean()
     message = ma.fields.String()
@@ -171,8 +166,6 @@ class ConnectionCheck(View):
     details=[{"check": "key set", "ok": True, "message": "2 usable keys."}],
 )
 class ConnectionTestResult(View):
-    """The result of a test of settings."""
-
     success = ma.fields.Boolean()
     message = ma.fields.String()
     details = ma.fields.List(ma.fields.Nested(ConnectionCheck))

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -31,7 +31,11 @@ class ProviderSetting(Base):
         _account_key(),
         sa.UniqueConstraint("account_id", "category", "provider_name"),
     )
-    __policy__ = TablePolicy(audit=Audited(hidden=("secrets",)))
+    __policy__ = TablePolicy(
+        audit=Audited(hidden=("secrets",)),
+        bundle=Bundled(order=150),
+        encrypted=("secrets",),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -64,7 +68,10 @@ class Identity(Base):
         sa.UniqueConstraint("account_id", "provider_name", "issuer", "subject"),
         sa.Index("ix_identities_user", "account_id", "user_id"),
     )
-    __policy__ = TablePolicy(audit=Audited(ignored=("groups", "last_used_at"), hidden=("subject",)))
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("groups", "last_used_at"), hidden=("subject",)),
+        bundle=Bundled(order=100),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -90,7 +97,10 @@ class Flow(Base):
         sa.Index("ix_sso_flows_code", "account_id", "code_hash"),
         sa.Index("ix_sso_flows_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens: started sign-ins and their one-time codes"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("tokens: started sign-ins and their one-time codes"),
+        bundle=NotBundled("sign-ins of minutes"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -129,7 +139,10 @@ class SeenAssertion(Base):
         _account_key(),
         sa.Index("ix_sso_assertions_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens: used assertions"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("tokens: used assertions"),
+        bundle=NotBundled("assertions of minutes"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     assertion_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -144,7 +157,10 @@ class IssuerDocument(Base):
         _account_key(),
         sa.Index("ix_issuer_documents_stored_at", "stored_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("what issuers publish"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("what issuers publish"),
+        bundle=NotBundled("what issuers publish is read again"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # that owns the settings
     address_hash: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -167,6 +183,7 @@ class Refusal(Base):
     )
     __policy__ = TablePolicy(
         audit=NotAudited("refusals change nothing; the account's admins see them listed"),
+        bundle=NotBundled("a log of refused sign-ins, which expires"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -184,7 +201,11 @@ class SamlKey(Base):
 
     __tablename__ = "saml_keys"
     __table_args__ = (_account_key(), sa.UniqueConstraint("account_id", "slot"))
-    __policy__ = TablePolicy(audit=Audited(ignored=("slot",), hidden=("private_key",)))
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("slot",), hidden=("private_key",)),
+        bundle=Bundled(order=160),
+        encrypted=("private_key",),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -209,7 +230,10 @@ class SamlSession(Base):
         sa.Index("ix_saml_sessions_session", "account_id", "session_id"),
         sa.Index("ix_saml_sessions_created_at", "created_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens: names of sessions at the identity provider"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("tokens: names of sessions at the identity provider"),
+        bundle=NotBundled("sign-ins end with the move"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True)  # of the flow
@@ -240,6 +264,7 @@ class MetadataRead(Base):
     )
     __policy__ = TablePolicy(
         audit=NotAudited("reads of metadata; what they change is in the provider's entries"),
+        bundle=NotBundled("metadata is read again"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

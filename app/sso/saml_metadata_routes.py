@@ -50,7 +50,6 @@ class MetadataReadView(View):
 
 
 def view(read: MetadataRead | None) -> JSONObject:
-    """Return reads as in responses."""
     return {name: getattr(read, name) for name in NEVER} if read else NEVER
 
 

@@ -101,8 +101,6 @@ class SamlArgs(Schema):
 
 
 class SignInAddress(View):
-    """The address for the browser."""
-
     url = ma.fields.String(metadata=fields.URI)
     state = ma.fields.String(allow_none=True)
 

@@ -19,8 +19,6 @@ URL = "https://api.example.com/console/setup/AA0001-3n8v..."
 
 
 class NewSetupLink(Schema):
-    """A setup link to create."""
-
     name = fields.Text(
         longest=LONGEST_NAME,
         shortest=1,

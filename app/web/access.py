@@ -55,7 +55,7 @@ class ViewAccess:
     def __post_init__(self) -> None:
         """Refuse declarations that contradict themselves."""
         if self.recent_sign_in and self.api_keys:
-            raise ValueError("API keys have no recent sign-in: add api_keys=False.")
+            raise ValueError("recent_sign_in excludes API keys: add api_keys=False")
 
     @overload
     def __call__(self, view: View, /) -> View: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -15,6 +15,7 @@ from app.web import PREFIX, openapi_text
 from app.web.access import AccessLevel, View, access_of
 from app.web.examples import example_of
 from app.web.parsing import Parser
+from app.web.schemas import Schema
 
 # Monitors are not rate-limited.
 UNLIMITED = {"Health"}
@@ -28,14 +29,13 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
+        self._prepare_doc_cbks.insert(0, _with_examples)
         self._prepare_doc_cbks += [_with_access, _with_headers, _with_operation_id]
 
     def arguments(self, schema: Any, *, location: str = "json", **options: object) -> Any:
         """Declare a body or query; with `required=False` a missing body counts as empty."""
         schema = schema() if isinstance(schema, type) else schema
         schema.body_may_be_absent = not options.get("required", True)
-        if location == "json":
-            options.setdefault("example", example_of(schema))
         decorate = super().arguments(schema, location=location, **options)
 
         def declare(view: View) -> object:
@@ -56,8 +56,6 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
     def alt_response(self, status: int, response: object = None, **options: object) -> Any:
         """Declare a further response."""
-        if response is None:
-            options["example"] = _example(options.get("schema"), options)
         return _described_by(super().alt_response(status, response, **options))
 
     def response(self, status: int, schema: object = None, **options: object) -> Any:
@@ -65,7 +63,6 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
         An `example` has what differs from the example of the schema.
         """
-        options["example"] = _example(schema, options)
         decorate = super().response(status, schema, **options)
         describe = _described_by(decorate)
 
@@ -109,14 +106,6 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         view._apidoc["operation_id"] = endpoint or view.__name__
         view._apidoc["methods"] = methods
         super().add_url_rule(rule, endpoint, view, *args, **kw)
-
-
-def _example(schema: Any, options: Mapping[str, Any]) -> Any:
-    told = options.get("example")
-    if schema is None or "examples" in options or not isinstance(told, dict | None):
-        return told
-    derived = example_of(schema() if isinstance(schema, type) else schema)
-    return derived if told is None else derived | told
 
 
 def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:
@@ -170,6 +159,21 @@ def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JS
     parts = (openapi_text.access_sentences(doc_info["access"]), docstring.get("description"))
     if any(parts):
         docstring["description"] = " ".join(filter(None, parts))
+    return doc
+
+
+def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
+    """Derive the examples of bodies; of a response, all that `example` does not tell."""
+    for body in doc_info.get("arguments", {}).get("parameters", ()):
+        if body["in"] == "json":
+            body.setdefault("example", example_of(body["schema"]))
+    for responses in doc_info["response"]["responses"].values():
+        for response in responses:
+            schema = response.get("schema") if isinstance(response, dict) else None
+            if isinstance(schema, Schema) and "examples" not in response:
+                told = response.setdefault("example", example_of(schema))
+                if isinstance(told, dict):
+                    response["example"] = example_of(schema) | told
     return doc
 
 

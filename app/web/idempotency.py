@@ -24,7 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import crypto, db, jobs
 from app.db import filters
 from app.db.functions import database_now
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
 from app.ids import new_id
@@ -44,7 +44,10 @@ class IdempotencyKey(db.Base):
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (sa.Index("ix_idempotency_keys_claimed", "claimed_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("stored responses; their changes are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("stored responses; their changes are audited"),
+        bundle=NotBundled("responses of a day, for requests of former clients"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     caller: Mapped[str] = mapped_column(Text, primary_key=True)

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock, config, db, jobs
 from app.context import metrics
 from app.db import engine
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.prepared import PreparedStatement
 from app.db.types import Text
 from app.errors import TooManyRequests
@@ -43,7 +43,11 @@ class Counter(db.Base):
 
     __tablename__ = "rate_limits"
     __table_args__ = (sa.Index("ix_rate_limits_expires_at", "expires_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("counters of the rate limiter"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("counters of the rate limiter"),
+        bundle=NotBundled("counters of the rate limiter"),
+        placement=Placement.LOCAL,
+    )
 
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     count: Mapped[int]

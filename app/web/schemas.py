@@ -19,11 +19,15 @@ class Schema(ma.Schema):
         unknown = ma.RAISE
 
     example: Mapping[str, object]
+    requires: tuple[str, ...] = ()  # inherited properties, such as those of a PATCH in a POST
     body_may_be_absent = False
     names_fields = False  # whether other query parameters are fields of a collection
     checks_repeated = False  # whether the view itself refuses repeated query parameters
     names_numbers = False  # whether its validation reports numbers out of range by field
     takes_files = False  # whether the view also reads multipart bodies
+
+    def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
+        field_obj.required = field_obj.required or field_name in self.requires
 
     def __deepcopy__(self, memo: object) -> Self:
         """Return the schema itself: flask-smorest copies what it knows of a view at each decorator,
@@ -51,7 +55,6 @@ class View(Schema):
     optional: tuple[str, ...] = ()
 
     def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
-        """Require the field, unless it is optional."""
         field_obj.required = field_name not in self.optional
 
 

@@ -97,8 +97,6 @@ class DeliveryView(View):
     },
 )
 class AttemptView(View):
-    """One delivery attempt."""
-
     attempt_number = ma.fields.Integer()
     status_code = ma.fields.Integer(allow_none=True)
     response_body = ma.fields.String(allow_none=True)
@@ -122,8 +120,6 @@ class DeliveryWithAttempts(DeliveryView):
 
 
 class DeliveryArgs(OffsetArgs):
-    """Which deliveries to list."""
-
     status = fields.Choice(STATES, metadata={"description": "Only deliveries in this state."})
     event = fields.Choice(
         payload.EVENTS, metadata={"description": "Only deliveries of this event."}

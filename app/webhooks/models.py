@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -41,7 +41,10 @@ class WebhookVersion(Base):
     """Incremented with every change of an account's webhooks; its row lock serializes them."""
 
     __tablename__ = "webhook_versions"
-    __policy__ = TablePolicy(audit=NotAudited("versions for checking caches"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("versions for checking caches"),
+        bundle=NotBundled("versions for checking caches, set anew"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
@@ -56,6 +59,9 @@ class Webhook(Base):
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
     __policy__ = TablePolicy(
         audit=Audited(ignored=("failing_since",), hidden=("headers", "secret", "previous_secret")),
+        bundle=Bundled(order=170),
+        encrypted=("secret", "previous_secret"),
+        encrypted_json=("headers",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -122,7 +128,10 @@ class WebhookDelivery(Base):
             where="record_id IS NOT NULL",
         ),
     )
-    __policy__ = TablePolicy(audit=NotAudited("deliveries; the changes they announce are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("deliveries; the changes they announce are audited"),
+        bundle=NotBundled("a log; each instance delivers its own events"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -154,7 +163,10 @@ class WebhookAttempt(Base):
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("attempts"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("attempts"),
+        bundle=NotBundled("a log; each instance delivers its own events"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

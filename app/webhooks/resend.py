@@ -58,7 +58,6 @@ class Selection:
 
     @property
     def payload(self) -> JSONObject:
-        """This selection as JSON."""
         times = {"since": clock.iso(self.since), "until": clock.iso(self.until)}
         return {**asdict(self), **times}
 
@@ -80,7 +79,6 @@ class Undelivered:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.failed + self.retrying
 
 

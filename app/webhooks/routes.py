@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
@@ -38,15 +36,6 @@ NEW = {
 }
 ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
-
-
-def _events(**options: Any) -> object:
-    return ma.fields.List(
-        fields.Choice(OPERATIONS),
-        validate=ma.validate.Length(1, 10),
-        **options,
-        metadata={"description": "Any of create, update and delete."},
-    )
 
 
 def _headers() -> object:
@@ -139,17 +128,17 @@ class CreatedWebhook(WebhookView):
 
 
 class WebhookArgs(PageArgs):
-    """Which webhooks to list."""
-
     default_limit = 100
 
 
 class ChangedWebhook(Schema):
-    """The changes of a webhook."""
-
     url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
     collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
-    events = _events()
+    events = ma.fields.List(
+        fields.Choice(OPERATIONS),
+        validate=ma.validate.Length(1, 10),
+        metadata={"description": "Any of create, update and delete."},
+    )
     secret = fields.Text(
         longest=256,
         allow_none=True,
@@ -175,11 +164,7 @@ class ChangedWebhook(Schema):
 
 
 class NewWebhook(ChangedWebhook):
-    """A new webhook."""
-
-    url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
-    collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
-    events = _events(required=True)
+    requires = ("url", "collection", "events")
 
 
 class RotatedSecret(View):
@@ -192,8 +177,6 @@ class RotatedSecret(View):
 
 
 class TestResult(View):
-    """The result of a test."""
-
     success = ma.fields.Boolean()
     status_code = ma.fields.Integer(allow_none=True)
     response_body = ma.fields.String(allow_none=True)

@@ -83,8 +83,6 @@ class SecurityStreamView(View):
 
 
 class SecurityStreamTest(View):
-    """The result of a test."""
-
     success = ma.fields.Boolean()
     response_body = ma.fields.String()
     error = ma.fields.String(allow_none=True)

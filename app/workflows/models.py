@@ -7,6 +7,7 @@ removes those of deleted workflows and closed accounts.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,19 +16,41 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base, partial_index
 from app.db.functions import now_unless_set
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
 from app.types import JSONObject
 
 WORKFLOW, HOOK = "workflow", "hook"
-STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
-PENDING, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED = STATES
-ACTIVE = (PENDING, RUNNING, WAITING)
-LOG_STATES = (RUNNING, WAITING, COMPLETED, FAILED, CANCELLED)  # of a step's attempt
-TRIGGERS = EVENT, SCHEDULE, MANUAL, WEBHOOK = ("event", "schedule", "manual", "webhook")
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
+
+
+class InstanceState(StrEnum):
+    """How far an instance has come, or the attempt of one of its steps."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Trigger(StrEnum):
+    """What starts a workflow."""
+
+    EVENT = "event"
+    SCHEDULE = "schedule"
+    MANUAL = "manual"
+    WEBHOOK = "webhook"
+
+
+# Plain texts, as they are keys of JSON objects.
+STATES = tuple(state.value for state in InstanceState)
+ACTIVE = STATES[: STATES.index(InstanceState.COMPLETED)]
+LOG_STATES = STATES[STATES.index(InstanceState.RUNNING) :]  # an attempt is not recorded before
+TRIGGERS = tuple(trigger.value for trigger in Trigger)
 
 
 class Workflow(Base):
@@ -41,6 +64,9 @@ class Workflow(Base):
     __policy__ = TablePolicy(
         # Headers and URLs in steps may contain secrets.
         audit=Audited(hidden=("steps", "token", "token_key")),
+        bundle=Bundled(order=180),
+        encrypted=("token",),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -69,6 +95,8 @@ class WorkflowVersion(Base):
     __tablename__ = "workflow_versions"
     __policy__ = TablePolicy(
         audit=NotAudited("steps of older versions, which are in their workflow's entries"),
+        bundle=Bundled(order=190),
+        encrypted_json=("steps",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -86,7 +114,10 @@ class WorkflowSchedule(Base):
 
     __tablename__ = "workflow_schedules"
     __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)
-    __policy__ = TablePolicy(audit=NotAudited("next run times, derived from definitions"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("next run times, derived from definitions"),
+        bundle=Bundled(order=200, is_copied=False),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -119,7 +150,10 @@ class WorkflowInstance(Base):
             where="resumed_at IS NOT NULL",
         ),
     )
-    __policy__ = TablePolicy(audit=NotAudited("runs with their logs; their changes are audited"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("runs with their logs; their changes are audited"),
+        bundle=NotBundled("runs end where they began: moved, they would act twice"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -127,7 +161,7 @@ class WorkflowInstance(Base):
     kind: Mapped[str] = mapped_column(Text)
     version: Mapped[int]
     trigger_type: Mapped[str] = mapped_column(Text)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=InstanceState.PENDING)
     position: Mapped[str] = mapped_column(Text)
     context: Mapped[str] = mapped_column(Text)
     current_step: Mapped[str | None] = mapped_column(Text)
@@ -149,7 +183,7 @@ class WorkflowStepLog(Base):
 
     __tablename__ = "workflow_step_logs"
     __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
+    __policy__ = TablePolicy(audit=NotAudited("a log itself"), bundle=NotBundled("logs of runs"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -174,7 +208,10 @@ class WorkflowSubscription(Base):
         sa.Index("ix_workflow_subscriptions_event", "account_id", "event"),
         sa.Index("ix_workflow_subscriptions_instance", "account_id", "instance_id"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("events that instances wait for"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("events that instances wait for"),
+        bundle=NotBundled("what runs wait for"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -198,8 +235,8 @@ QUEUE = leases.Queue(
     INSTANCES,
     INSTANCES.c.claim,
     on_claim={
-        INSTANCES.c.status: RUNNING,
+        INSTANCES.c.status: InstanceState.RUNNING,
         INSTANCES.c.started_at: now_unless_set(INSTANCES.c.started_at),
     },
-    in_work=INSTANCES.c.status == RUNNING,
+    in_work=INSTANCES.c.status == InstanceState.RUNNING,
 )

@@ -14,8 +14,8 @@ from app.accounts import groups
 from app.accounts.models import Account, Group
 from app.accounts.usage import request_counter
 from app.auth import api_keys
-from app.auth import guard as api_guard
 from app.auth import principal as principals
+from app.auth.guard import authorize, request_context
 from app.collections import definitions
 from app.collections.definitions import get_all
 from app.console.shell import guard, scopes
@@ -84,7 +84,7 @@ def remaining(app: Flask) -> dict[str, int]:
         request_counter.current().collect_all()
         tables = [*filling.tenant_tables(), Account.__table__, *(d.table for d in get_all())]
         counted = {t.name: sa.select(sa.func.count()).select_from(t) for t in tables}
-        kept = counted.keys() - filling.AUDIT
+        kept = counted.keys() - filling.kept_tables()
         return {name: db.connection().scalar(counted[name]) for name in kept}
 
 
@@ -127,12 +127,12 @@ def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 
 def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
     rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
-    opened, real = app.view_functions[rule.endpoint], api_guard.access_of
+    opened, real = app.view_functions[rule.endpoint], authorize.access_of
 
     def access_of(view: Any) -> ViewAccess:
         return signed_in if view is opened else real(view)
 
-    patch.setattr(api_guard, "access_of", access_of)
+    patch.setattr(authorize, "access_of", access_of)
 
 
 def tell_what_is_anothers(patch: pytest.MonkeyPatch, app: Flask) -> None:
@@ -191,7 +191,7 @@ def test_what_is_made_to_leak_is_found(
 ) -> None:
     plant, only, told = PLANTED[leak]
     # PostgreSQL's own lock would hide what the application lets through.
-    monkeypatch.setattr(api_guard, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
+    monkeypatch.setattr(request_context, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
     plant(monkeypatch, furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
     leaks = [line for line in result.output.splitlines() if line.startswith("leak ")]

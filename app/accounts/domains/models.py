@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.accounts.models import ADMIN, VIEWER
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
@@ -36,6 +36,9 @@ class AccountDomain(Base):
     )
     __policy__ = TablePolicy(
         audit=Audited(ignored=("last_checked_at", "failed_checks"), hidden=("token",)),
+        bundle=Bundled(
+            order=140, reset={"verified_at": None, "last_checked_at": None, "failed_checks": 0}
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -81,7 +84,11 @@ class VerifiedDomain(Base):
 
     __tablename__ = "verified_domains"
     __table_args__ = (sa.ForeignKeyConstraint(["owner_account_id"], ["accounts.id"]),)
-    __policy__ = TablePolicy(audit=NotAudited("an index of the domains of accounts"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("an index of the domains of accounts"),
+        bundle=NotBundled("an owner of a domain proves it again on each instance"),
+        placement=Placement.SHARED,
+    )
 
     domain: Mapped[str] = mapped_column(Text, primary_key=True)
     owner_account_id: Mapped[str] = mapped_column(Id)

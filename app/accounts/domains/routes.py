@@ -36,8 +36,6 @@ def _described(text: str) -> Mapping[str, str]:
 
 
 class NewDomain(Schema):
-    """A domain to prove."""
-
     domain = fields.Text(
         longest=names.LONGEST,
         required=True,
@@ -61,8 +59,6 @@ class DomainSettings(Schema):
     last_checked_at="2026-11-20T12:00:00.123456Z",
 )
 class DomainView(View):
-    """A domain of an account."""
-
     id = fields.Id()
     domain = ma.fields.String(metadata=_described("In ASCII (`xn--...` for other letters)."))
     state = fields.Choice(STATES, metadata=_described(STATE))

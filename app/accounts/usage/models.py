@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db import Base
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text
 
 LIVE = "now"
@@ -23,7 +23,10 @@ class UsageCount(Base):
 
     __tablename__ = "usage_counts"
     __table_args__ = (sa.Index("ix_usage_counts_day", "day", "meter"),)
-    __policy__ = TablePolicy(audit=NotAudited("counts of what is logged or audited elsewhere"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("counts of what is logged or audited elsewhere"),
+        bundle=NotBundled("what the instance measured"),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     meter: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -38,6 +41,7 @@ class UsageNotice(Base):
     __tablename__ = "usage_notices"
     __policy__ = TablePolicy(
         audit=NotAudited("mails about quotas; the quotas are in the account's entries"),
+        bundle=NotBundled("mails about usage that were sent"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

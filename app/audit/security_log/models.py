@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.audit.models import ChainStart
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -46,7 +46,11 @@ class PendingEvent(_Event, Base):
     """An event without a place in the chain."""
 
     __tablename__ = "security_pending"
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log itself"),
+        bundle=NotBundled("events are sealed before an export"),
+        on_close=OnClose.KEPT,
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True)
 
@@ -61,7 +65,11 @@ class SecurityEvent(_Event, Base):
         sa.Index("ix_security_events_target", "account_id", "target_type", "target_id", "number"),
         sa.Index("ix_security_events_time", "account_id", "occurred_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log itself"),
+        bundle=Bundled(order=50, is_log=True),
+        on_close=OnClose.KEPT,
+    )
 
     number: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
     salt: Mapped[str | None] = mapped_column(Text)
@@ -88,6 +96,8 @@ class SecurityStream(Base):
             ),
             hidden=("secret",),
         ),
+        bundle=NotBundled("a receiver proves the numbers of one log"),
+        encrypted=("secret",),
     )
 
     account_id: Mapped[str] = mapped_column(
@@ -117,14 +127,22 @@ class SecurityStart(ChainStart):
     """The start of an account's chain of the security log."""
 
     __tablename__ = "security_starts"
-    __policy__ = TablePolicy(audit=NotAudited("a log itself; cutting it writes an event"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log itself; cutting it writes an event"),
+        bundle=Bundled(order=40, is_log=True),
+        on_close=OnClose.KEPT,
+    )
 
 
 class SecurityHead(Base):
     """The end of an account's chain; its row lock orders the sealing of events."""
 
     __tablename__ = "security_heads"
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log itself"),
+        bundle=NotBundled("follows from the security log"),
+        on_close=OnClose.KEPT,
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     number: Mapped[int] = mapped_column(sa.BigInteger, default=0)

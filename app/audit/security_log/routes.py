@@ -65,8 +65,6 @@ READER = {
 
 
 class SecurityFilter(Schema):
-    """Filters of the security log."""
-
     kind = fields.Choice(subscribers.KINDS, metadata={"description": "The kind of event."})
     user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
     target_type = fields.Text(
@@ -83,8 +81,6 @@ class SecurityFilter(Schema):
 
 
 class SecurityLogArgs(SecurityFilter):
-    """Filters, and the place in the log."""
-
     limit = fields.Integer(
         1, 500, load_default=50, metadata={"description": "Number of events to return."}
     )
@@ -94,8 +90,6 @@ class SecurityLogArgs(SecurityFilter):
 
 
 class SecurityExportArgs(SecurityFilter):
-    """Filters and format of an export."""
-
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf([*exports.FORMATS, OCSF]),
@@ -114,8 +108,6 @@ class SecurityExportArgs(SecurityFilter):
     details={"fields": ["email"], "records": [], "count": 2},
 )
 class SecurityEventView(View):
-    """An event of the security log."""
-
     number = ma.fields.Integer(metadata={"description": "From 1, without gaps."})
     kind = fields.Choice(subscribers.KINDS)
     target_type = ma.fields.String()
@@ -377,7 +369,6 @@ def get_access_report(args: Query) -> Response:
 
 
 def exported(account_id: str, format: str, query: Query) -> Response:
-    """The response with an export of the security log."""
     if format == OCSF:
         views = service.export_views(account_id, query)
         text = _lines(ocsf.event(view, account_id) for view in views)

@@ -141,7 +141,6 @@ def access_report(account_id: str, query: Query) -> JSONObject:
 
 
 def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
-    """The conditions of the filters."""
     if query.get("kind") == entries.ERASURE:
         query = {**query, "kind": entries.ERASED[0]}
     found = [EVENTS.c[name] == query[name] for name in FILTERS if query.get(name)]

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
@@ -38,6 +38,8 @@ class SecondFactor(Base):
             ignored=("last_step", "sign_count", "on_verified_address", "last_used_at"),
             hidden=("secret", "credential_id", "public_key"),
         ),
+        bundle=Bundled(order=80),
+        encrypted=("secret",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -64,7 +66,7 @@ class RecoveryCode(Base):
 
     __tablename__ = "recovery_codes"
     __table_args__ = (_user_key(),)
-    __policy__ = TablePolicy(audit=NotAudited("tokens"))
+    __policy__ = TablePolicy(audit=NotAudited("tokens"), bundle=Bundled(order=90))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     user_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -81,7 +83,7 @@ class UsedToken(Base):
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.Index("ix_used_mfa_tokens_expires_at", "expires_at"),
     )
-    __policy__ = TablePolicy(audit=NotAudited("tokens"))
+    __policy__ = TablePolicy(audit=NotAudited("tokens"), bundle=NotBundled("tokens of minutes"))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     token_hash: Mapped[str] = mapped_column(Text, primary_key=True)

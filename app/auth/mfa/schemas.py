@@ -22,8 +22,6 @@ def _token(text: str = OF_SIGN_IN, *, required: bool = False) -> fields.Text:
 
 
 class SignInStep(Schema):
-    """The sign-in that this step belongs to."""
-
     mfa_token = _token()
 
 
@@ -60,8 +58,6 @@ class RestoredAddress(Message):
 
 
 class MfaVerification(SecondFactorAnswer):
-    """The second factor of a sign-in."""
-
     mfa_token = _token("Of the response to the sign-in.", required=True)
 
 
@@ -70,8 +66,6 @@ class PasskeyStart(Schema):
 
 
 class PasskeySignIn(View):
-    """A sign-in by a passkey alone."""
-
     token = _token("Of the options.")
     assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
 
@@ -113,8 +107,6 @@ class TotpCode(SignInStep):
 
 
 class NewPasskey(SignInStep):
-    """A new passkey."""
-
     token = _token("Of the options.", required=True)
     name = fields.Text(shortest=1, longest=100, load_default="Passkey")
     credential = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
@@ -122,8 +114,6 @@ class NewPasskey(SignInStep):
 
 @example(name="Phone")
 class FactorView(View):
-    """A second factor."""
-
     id = fields.Id()
     kind = fields.Choice(KINDS)
     name = ma.fields.String()
@@ -132,8 +122,6 @@ class FactorView(View):
 
 
 class FactorName(View):
-    """The name of a second factor."""
-
     name = fields.Text(shortest=1, longest=100)
 
 

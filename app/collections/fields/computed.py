@@ -64,10 +64,8 @@ class ComputedField(Field):
 
     @cached_property
     def json_type(self) -> JsonType:
-        """That of the field that it is like."""
         return self.like.json_type
 
     @cached_property
     def encode(self) -> Callable[[object], object]:
-        """That of the field that it is like."""
         return self.like.encode

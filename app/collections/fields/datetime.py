@@ -19,8 +19,6 @@ from app.web.languages import lazy_gettext
 
 
 class DatetimeField(Field):
-    """A moment."""
-
     type = "datetime"
     label = lazy_gettext("Date and time")
     face = Face("moment", ORDER, "moment", width=16, rank=0, style="whole")

@@ -35,8 +35,6 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a collection."""
-
     name: str
     required: bool = False
     default: object = None

@@ -75,7 +75,6 @@ class FileField(Field):
         return PROPERTIES if self.most_files == 1 else {}
 
     def takes(self, mime_type: str) -> bool:
-        """Whether the field takes files of a type."""
         accepted: Sequence[str] = self.options.get("mime_types") or ()
         kind = mime_type.partition("/")[0]
         return not accepted or mime_type in accepted or f"{kind}/*" in accepted
@@ -110,7 +109,6 @@ class FileField(Field):
         return orjson.dumps(values if self.most_files > 1 else values[0]).decode()
 
     def shown(self, value: str) -> object:
-        """The files with their addresses."""
         files = [{**one, "url": f"{self._address}{one['id']}"} for one in files_in(value)]
         return files if self.most_files > 1 else next(iter(files), None)
 

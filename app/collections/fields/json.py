@@ -20,7 +20,6 @@ from app.web.languages import lazy_gettext
 
 
 def text_of(value: object) -> str:
-    """JSON as it is kept."""
     return orjson.dumps(value).decode()
 
 
@@ -40,7 +39,6 @@ class JsonText(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
-        """Text on its way in."""
         return None if value is None else text_of(value)
 
 
@@ -94,7 +92,6 @@ class JsonField(Field):
         return json.dumps(loaded, indent=2, ensure_ascii=False)
 
     def read_back(self, value: object) -> str | None:
-        """Its text."""
         return None if value is None else text_of(value)
 
     def shown(self, value: str) -> object:

@@ -45,7 +45,6 @@ class Number(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(sa.Numeric(asdecimal=False))
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Numbers are sent as they are."""
         return None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:

@@ -20,8 +20,6 @@ MAX_NAMED = 20  # choices that a message names
 
 
 class SelectField(Field):
-    """One of the choices."""
-
     type = "select"
     label = lazy_gettext("Single choice")
     face = CHOICE
@@ -34,7 +32,6 @@ class SelectField(Field):
         return next(iter(self.choices))
 
     def clean(self, value: object) -> str:
-        """A choice."""
         choice = _choice(value, self.options["choices"])
         self._check_index_size(choice)
         return choice
@@ -88,7 +85,6 @@ class MultiSelectField(JsonField):
         return json.dumps(value, ensure_ascii=False)
 
     def shown(self, value: str) -> object:
-        """The list."""
         return orjson.loads(value)
 
     @property

@@ -79,7 +79,8 @@ class TextField(Field):
             raise InvalidValue(
                 "invalid_option", f"Must be one of: {', '.join(options['choices'])}."
             )
-        self._check_index_size(value)
+        if self.max_bytes is not None:
+            self._check_index_size(value)
         return value
 
     def definition_problems(self) -> Iterator[str]:

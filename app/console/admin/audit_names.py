@@ -206,7 +206,6 @@ class ShownChange:
 
     @property
     def entry_id(self) -> int:
-        """The id of its last entry."""
         return int(self.change.entries[-1]["id"])
 
 
@@ -250,7 +249,6 @@ class Names:
         self._load([key for change in changes for key in self._keys(change)])
 
     def shown(self, change: Change) -> ShownChange:
-        """A change with names."""
         collection = self._collection(change)
         kind = _kind(change.table_name).label
         if collection is not None:
@@ -273,7 +271,6 @@ class Names:
         return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
-        """The name of a row, or the end of its id."""
         return self._names.get((table, account_id, id), f"…{id[-8:]}")
 
     def _collection(self, change: Change) -> Definition | None:

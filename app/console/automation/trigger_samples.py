@@ -12,7 +12,7 @@ from app.types import JSONObject
 from app.workflows.language import missing_fields, used_names
 from app.workflows.language.definition import Written, lists_in
 from app.workflows.language.used_names import Path
-from app.workflows.models import EVENT, SCHEDULE, Workflow
+from app.workflows.models import Trigger, Workflow
 
 MAX_NAMES = 200  # that a sample is made of
 
@@ -20,9 +20,9 @@ MAX_NAMES = 200  # that a sample is made of
 def sample(workflow: Workflow, by: Principal) -> JSONObject:
     """What the steps may find in `trigger`, as far as the caller may view it."""
     trigger = workflow.trigger
-    if trigger["type"] == EVENT:
+    if trigger["type"] == Trigger.EVENT:
         return _event(trigger, by)
-    if trigger["type"] == SCHEDULE:
+    if trigger["type"] == Trigger.SCHEDULE:
         return {"scheduled_for": clock.iso(clock.now()), "cron": trigger["cron"]}
     found: JSONObject = {}
     for _, path in zip(range(MAX_NAMES), _trigger_paths(workflow.steps), strict=False):

@@ -25,7 +25,7 @@ from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import instances, rerun, service, versions
 from app.workflows.language import missing_collections
-from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow
+from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Workflow
 from app.workflows.triggers.start_limits import LimitReached
 from app.workflows.versions import Version
 
@@ -75,7 +75,7 @@ def _workflows(scope: AccountScope) -> dict[str, Workflow]:
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
     """The failed instances of the selected workflow or of all."""
-    params = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
+    params = {"workflow_id": listing.filters.get("workflow"), "status": InstanceState.FAILED}
     result = instances.page(params, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
     return Listing(listing.endpoint, listing.url_args).with_page(result)
 

@@ -241,11 +241,9 @@ class SchemaForm(Form):
             raise InvalidValues(self.unparsed)
 
     def options(self) -> dict[str, bool]:
-        """The collection's options that the form sets."""
         return {"require_signature": bool(self["require_signature"])}
 
     def indexes(self) -> list[JSONObject]:
-        """The indexes that the form declares."""
         return index_lines.parse(self["indexes"])
 
     def changed_indexes(self, stored: Sequence[JSONMapping]) -> list[JSONObject] | None:
@@ -398,7 +396,6 @@ def _prefix_field(detail: JSONMapping) -> JSONMapping:
 
 
 def blank() -> SchemaForm:
-    """The form for a new collection."""
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
@@ -428,7 +425,6 @@ def _input_text(key: str, value: Any) -> str:
 
 
 def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
-    """The submitted form."""
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)

@@ -39,8 +39,6 @@ NO_RECORD = "00000000-0000-7000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Call:
-    """One API call."""
-
     title: str
     method: str
     path: str
@@ -64,7 +62,6 @@ class Example:
 def examples(
     base_url: str, name: str, calls: Sequence[Call], headers: Mapping[str, str]
 ) -> list[Example]:
-    """The code of calls."""
     url = f"{base_url}{web.PREFIX}/records/{name}"
     writers = {"curl": _curl, "javascript": _javascript, "python": _python}
     return [

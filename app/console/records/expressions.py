@@ -32,7 +32,6 @@ def literal(field: Field, text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

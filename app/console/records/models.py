@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import NotAudited, TablePolicy
+from app.db.policy import Bundled, NotAudited, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -26,7 +26,8 @@ class SavedView(Base):
         sa.UniqueConstraint("account_id", "user_id", "collection_id", "name"),
     )
     __policy__ = TablePolicy(
-        audit=NotAudited("settings of the console's lists, which change no data")
+        audit=NotAudited("settings of the console's lists, which change no data"),
+        bundle=Bundled(order=210),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # the user's

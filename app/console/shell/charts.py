@@ -61,11 +61,9 @@ class Chart:
     """Whether the counts are bytes."""
 
     def format(self, count: int) -> str:
-        """A count for display."""
         return lists.format_size(count) if self.is_size else lists.format_number(count)
 
     def count(self, day: date, kind: str) -> int:
-        """The count of one kind on a day."""
         return self.counts[day.isoformat(), kind]
 
     def total(self, kind: str) -> int:
@@ -90,7 +88,6 @@ class Chart:
 
     @property
     def width(self) -> int:
-        """The width of the drawing."""
         return WIDTH * len(self.days)
 
     def bars(self) -> Iterator[Bar]:

@@ -29,12 +29,8 @@ STATES = {
     "used": lazy_gettext("used"),
     "waiting": lazy_gettext("waiting"),
 }
-# Of fields; rules know texts, lists and their like, too.
-TYPES = {
-    **{name: type_.label for name, type_ in fields.TYPES.items()},
-    "any": lazy_gettext("Any value"),
-    "list": lazy_gettext("List"),
-}
+# Types of values that no field has.
+RULE_TYPES = {"any": lazy_gettext("Any value"), "list": lazy_gettext("List")}
 FILTERS = {
     "collection": lazy_gettext("Collection"),
     "event": lazy_gettext("Event"),
@@ -68,7 +64,9 @@ def of_filter(name: str) -> str:
 
 def of_type(type_: str) -> str:
     """The name of a type of fields or values."""
-    return str(TYPES.get(type_, type_))
+    if type_ in fields.TYPES:
+        return str(fields.TYPES[type_].label)
+    return str(RULE_TYPES.get(type_, type_))
 
 
 def types(some: Iterable[str]) -> dict[str, str]:

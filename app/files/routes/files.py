@@ -96,8 +96,6 @@ class UploadedFile(Schema):
 
 
 class UploadAnswer(Schema):
-    """The answer to an upload."""
-
     success = ma.fields.Boolean()
     message = ma.fields.String()
     file = ma.fields.Nested(UploadedFile)

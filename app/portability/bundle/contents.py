@@ -159,9 +159,7 @@ class _Check:
         name, columns = line["table"], line["columns"]
         collection = name.removeprefix("records/")
         known = {one["name"] for one in self._contents.definitions["collections"]}
-        if name in self._counts or (collection == name) != (
-            name in (*tables.INCLUDED, *tables.CHAIN)
-        ):
+        if name in self._counts or (collection == name) != (name in tables.bundled()):
             raise Conflict(frames.CUT)
         if collection != name and collection not in known:
             raise Conflict(frames.CUT)

@@ -110,12 +110,12 @@ class _Export:
         names = {name for name in roles.values() if self._uses_role(roles, name)}
         ids = {one.name: one.id for one in used}
         self._writer.write({"definitions": _manifest(used, names), "collection_ids": ids})
-        for name in tables.INCLUDED:
-            self._table(tables.core_table(name), roles)
+        for table in tables.included():
+            self._table(table, roles)
         for definition in used:
             self._table(definition.table, {}, definition.name)
-        for name in tables.CHAIN:
-            self._table(tables.core_table(name), roles)
+        for table in tables.logs():
+            self._table(table, roles)
         self._blobs()
         end = self._end()
         self._writer.write({"end": end})
@@ -199,7 +199,7 @@ class _Export:
 
     def _uses_role(self, roles: Mapping[int, str], name: str) -> bool:
         role_id = next(id for id, one in roles.items() if one == name)
-        for table in map(tables.core_table, tables.INCLUDED):
+        for table in tables.included():
             for column in tables.ROLE_COLUMNS & set(table.c.keys()):
                 mine = (table.c.account_id == self._account_id, table.c[column] == role_id)
                 if self._connection.scalar(sa.select(1).where(*mine).limit(1)) is not None:

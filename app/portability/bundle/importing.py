@@ -43,10 +43,6 @@ STILL_DELETING = "The data of this account is still being deleted. Try again lat
 SYSTEM = "This bundle names the system account, which cannot be imported."
 IMPORTED = "Another import has created this account meanwhile."
 SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
-LOCAL_TO_INSTANCE = {"verified_at": None, "last_checked_at": None, "failed_checks": 0}
-# What a copy of an account has not: the credentials of programs, and what would act by itself.
-NOT_COPIED = {"api_keys", "scim_tokens", "workflow_schedules", "directory_users"}
-NOT_COPIED |= {"directory_groups"}
 CHAIN_HEADS = (AuditHead, SecurityHead)
 MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
 
@@ -176,15 +172,12 @@ class _Import:
         db.connection().execute(locked).all()
         if db.connection().execute(sa.select(1).where(*running, *under_way)).first():
             raise Conflict(STILL_DELETING)
-        for table in (*self._core(), *(one.table for one in definitions.get_all())):
+        for table in (*tables.included(), *(one.table for one in definitions.get_all())):
             own = table.c.account_id == self._target.account_id
             if db.connection().execute(sa.select(1).select_from(table).where(own).limit(1)).first():
                 raise Conflict(STILL_DELETING)
         db.connection().execute(sa.delete(jobs.TABLE).where(mine))
         certificates.forget(self._target.account_id)
-
-    def _core(self) -> Iterator[sa.Table]:
-        return map(tables.core_table, tables.INCLUDED)
 
     def _write(self) -> None:
         if engine.has_one_writer():
@@ -264,9 +257,10 @@ class _Import:
 
     def _insert(self, name: str, columns: Sequence[str], rows: Sequence[list[Any]]) -> None:
         target = self._target
-        if name in tables.CHAIN and (not target.is_same or target.is_reopened):
+        bundle = tables.bundled().get(name)  # None for records
+        if bundle and bundle.is_log and (not target.is_same or target.is_reopened):
             return
-        if name in NOT_COPIED and not target.is_same:
+        if bundle and not bundle.is_copied and not target.is_same:
             return
         collection = name.removeprefix("records/")
         is_core = collection == name
@@ -295,8 +289,8 @@ class _Import:
     def _mapped(
         self, name: str, coders: Sequence[tables.Coder | None], row: list[Any]
     ) -> list[Any]:
-        ids = self._target.user_ids
-        if ids and name not in tables.CHAIN:  # whose checksums cover the ids
+        ids, bundle = self._target.user_ids, tables.bundled().get(name)
+        if ids and not (bundle and bundle.is_log):  # checksums of logs cover the ids
             row = [ids.get(value, value) if type(value) is str else value for value in row]
         try:
             return tables.coded(coders, row)
@@ -309,8 +303,8 @@ class _Import:
             return None  # it was verified; this instance makes one of its own
         if name in ("audit_starts", "security_starts"):
             return self._signed_start(name, row)
-        if name == "account_domains":
-            row |= LOCAL_TO_INSTANCE
+        if bundle := tables.bundled().get(name):
+            row |= bundle.reset
         if row.get("collection_id"):
             row["collection_id"] = self._collection_ids.get(row["collection_id"])
         if name == "saved_views" and not row["collection_id"]:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -35,6 +35,7 @@ class AccountExport(Base):
         audit=Audited(
             ignored=("status", "lines", "size", "sha256", "error", "finished_at", "expires_at")
         ),
+        bundle=NotBundled("exports of the account"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -64,6 +65,8 @@ class DeletionCertificate(Base):
     __tablename__ = "deletion_certificates"
     __policy__ = TablePolicy(
         audit=NotAudited("signed themselves; the deletion is in the account's entries"),
+        bundle=NotBundled("certificates of deleted accounts, which the instance has"),
+        placement=Placement.SHARED,
     )
 
     closed_account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -47,8 +47,6 @@ class NewExport(Schema):
     finished_at="2026-11-20T12:01:00.123456Z",
 )
 class ExportView(View):
-    """An export of an account."""
-
     id = fields.Id()
     status = fields.Choice(STATES, attribute="state")
     lines = ma.fields.Integer(

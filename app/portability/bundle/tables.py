@@ -1,7 +1,4 @@
-"""What a bundle has of each table, and how its values are written as JSON.
-
-Every table is in `INCLUDED` or `EXCLUDED`; a test holds that.
-"""
+"""What a bundle has of each table, and how its values are written as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import orjson
@@ -18,96 +15,12 @@ from cryptography.fernet import InvalidToken
 
 from app import clock, crypto
 from app.collections.fields import JsonText
-from app.db import Base
+from app.db import Base, policies, policy_of
+from app.db.policy import Bundled
 from app.db.types import UtcDateTime
 from app.outbound.header_values import ENCRYPTED
 from app.records.store.sizes import Octets
 
-# In this order a row follows the rows that it refers to.
-INCLUDED = (
-    "account_origins",
-    "groups",
-    "users",
-    "group_members",
-    "deleted_addresses",
-    "invitations",
-    "api_keys",
-    "second_factors",
-    "recovery_codes",
-    "identities",
-    "scim_tokens",
-    "directory_users",
-    "directory_groups",
-    "account_domains",
-    "provider_settings",
-    "saml_keys",
-    "webhooks",
-    "workflows",
-    "workflow_versions",
-    "workflow_schedules",
-    "saved_views",
-    "files",
-)
-CHAIN = (
-    *("audit_starts", "audit_changes", "audit_checkpoints"),
-    *("security_starts", "security_events"),
-)
-"""The logs, which verify only under the account's id."""
-EXCLUDED: dict[str, str] = {
-    "account_exports": "exports of the account",
-    "backup_runs": "backups of the instance",
-    "feed_generations": "restores of the instance",
-    "deletion_certificates": "certificates of deleted accounts, which the instance has",
-    "accounts": "the account itself, which has a line of its own",
-    "roles": "shared by all accounts; a bundle has their definitions",
-    "collections": "shared by all accounts; a bundle has their definitions",
-    "collection_revisions": "the history of shared definitions",
-    "account_code_counter": "shared by all accounts",
-    "audit_heads": "follows from the chain",
-    "feed_changes": "clients of the change feed load anew after an import",
-    "record_counts": "counted by triggers as records are inserted",
-    "rate_limits": "counters of the rate limiter",
-    "jobs": "work of the instance it was enqueued on",
-    "idempotency_keys": "responses of a day, for requests of former clients",
-    "verified_domains": "an owner of a domain proves it again on each instance",
-    "sessions": "sign-ins end with the move",
-    "saml_sessions": "sign-ins end with the move",
-    "mailed_tokens": "links of minutes, to the address of the former instance",
-    "used_mfa_tokens": "tokens of minutes",
-    "realtime_tickets": "tokens of seconds",
-    "sso_flows": "sign-ins of minutes",
-    "sso_assertions": "assertions of minutes",
-    "sso_refusals": "a log of refused sign-ins, which expires",
-    "saml_metadata_reads": "metadata is read again",
-    "issuer_documents": "what issuers publish is read again",
-    "webhook_versions": "versions for checking caches, set anew",
-    "webhook_deliveries": "a log; each instance delivers its own events",
-    "webhook_attempts": "a log; each instance delivers its own events",
-    "workflow_instances": "runs end where they began: moved, they would act twice",
-    "workflow_step_logs": "logs of runs",
-    "workflow_subscriptions": "what runs wait for",
-    "setup_links": "links of days, with the address of the former instance",
-    "security_heads": "follows from the security log",
-    "chain_verifications": "what this instance verified",
-    "security_pending": "events are sealed before an export",
-    "usage_counts": "what the instance measured",
-    "usage_notices": "mails about usage that were sent",
-    "security_streams": "a receiver proves the numbers of one log",
-}
-# Columns with encrypted text; the bundle has the secrets, as it is encrypted itself.
-ENCRYPTED_COLUMNS = {
-    ("provider_settings", "secrets"),
-    ("saml_keys", "private_key"),
-    ("second_factors", "secret"),
-    ("webhooks", "secret"),
-    ("webhooks", "previous_secret"),
-    ("workflows", "token"),
-}
-JSON_WITH_SECRETS = {
-    ("webhooks", "headers"),
-    ("workflows", "steps"),
-    ("workflow_versions", "steps"),
-}
 ROLE_COLUMNS = {"role_id", "given_role_id"}
 """Ids of roles, which differ between instances: a bundle has names."""
 
@@ -115,6 +28,24 @@ OPEN = "decrypted"
 """The property that a bundle has in the place of `ENCRYPTED`."""
 
 Coder = Callable[[Any], Any]
+
+
+@cache
+def bundled() -> Mapping[str, Bundled]:
+    """How tables are bundled, by name; in the order of a bundle, the logs last."""
+    found = ((name, policy.bundle) for name, policy in policies().items())
+    kept = [(name, bundle) for name, bundle in found if isinstance(bundle, Bundled)]
+    return dict(sorted(kept, key=lambda item: (item[1].is_log, item[1].order)))
+
+
+def included() -> list[sa.Table]:
+    """The tables that are written before the records of collections."""
+    return [core_table(name) for name, bundle in bundled().items() if not bundle.is_log]
+
+
+def logs() -> list[sa.Table]:
+    """The tables of the logs."""
+    return [core_table(name) for name, bundle in bundled().items() if bundle.is_log]
 
 
 def core_table(name: str) -> sa.Table:
@@ -189,9 +120,10 @@ def _coder(
     if name in ROLE_COLUMNS:
         return role
     of_text, of_header = secrets
-    if (table.name, name) in JSON_WITH_SECRETS:
+    policy = policy_of(table.name)
+    if policy and name in policy.encrypted_json:
         return partial(_recoded, of_header, within=name != "headers")
-    if (table.name, name) in ENCRYPTED_COLUMNS:
+    if policy and name in policy.encrypted:  # the bundle is encrypted itself
         return of_text
     return by_type.get(type(table.c[name].type))
 

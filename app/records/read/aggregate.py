@@ -63,8 +63,6 @@ class Result:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is asked for."""
-
     groups: Sequence[Result]
     values: Sequence[Result]
     having: rules.Node | None
@@ -99,7 +97,6 @@ def aggregate(
 
 
 def _account_ids(selection: Selection) -> Sequence[str]:
-    """The accounts of which records are aggregated."""
     if selection.account_id is not None:
         return [selection.account_id]
     account_id = selection.definition.table.c.account_id

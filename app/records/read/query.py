@@ -76,7 +76,6 @@ class Query:
 
     @property
     def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The order as a statement says it."""
         return [key.ordered() for key in self.keys]
 
 

@@ -35,7 +35,6 @@ class BatchLength:
 
     @property
     def max(self) -> int:
-        """The setting."""
         return config.current().batch_max
 
     def __call__(self, items: Sequence[object]) -> None:
@@ -45,8 +44,6 @@ class BatchLength:
 
 
 class NewRecords(Schema):
-    """Records to create."""
-
     names_numbers = True
 
     records = ma.fields.List(
@@ -58,15 +55,11 @@ class NewRecords(Schema):
 
 
 class ChangeOfRecord(Schema):
-    """A record with its changes."""
-
     id = fields.GivenId(required=True)
     data = ma.fields.Dict(required=True)
 
 
 class ChangedRecords(Schema):
-    """Records to change."""
-
     names_numbers = True
 
     records = ma.fields.List(
@@ -75,8 +68,6 @@ class ChangedRecords(Schema):
 
 
 class ChosenRecords(Schema):
-    """Records to delete."""
-
     ids = ma.fields.List(fields.GivenId(), required=True, validate=BatchLength())
 
 
@@ -110,15 +101,11 @@ class CreatedRecords(View):
 
 
 class UpdatedRecords(View):
-    """The updated records."""
-
     updated = ma.fields.List(ma.fields.Nested(RecordObject))
     count = ma.fields.Integer()
 
 
 class DeletedRecords(View):
-    """The ids of the deleted records."""
-
     deleted = ma.fields.List(ma.fields.String())
     count = ma.fields.Integer()
 

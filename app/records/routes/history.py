@@ -90,8 +90,6 @@ class FieldChange(View):
     ],
 )
 class RecordChange(View):
-    """The changes of a record in one transaction."""
-
     audit_id = ma.fields.Integer(
         metadata={"description": "The last audit entry of the change; for `restore`."}
     )
@@ -121,8 +119,6 @@ class RecordChangePage(Page):
 
 
 class RestoreBody(Schema):
-    """The state to restore."""
-
     audit_id = fields.Integer(1, 2**63 - 1, required=True)
 
 

@@ -101,8 +101,6 @@ def expand_text() -> fields.Text:
 
 
 class RecordArgs(Schema):
-    """Which parts of a record to return."""
-
     expand = expand_text()
 
     fields_ = fields.Text(

@@ -113,8 +113,6 @@ class ExportArgs(Schema):
 
 
 class ImportArgs(Schema):
-    """How to import."""
-
     dry_run = ma.fields.Boolean(
         load_default=False, metadata={"description": "true checks everything and rolls it back."}
     )

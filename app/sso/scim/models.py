@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db import Base
-from app.db.policy import Audited, TablePolicy
+from app.db.policy import Audited, Bundled, TablePolicy
 from app.db.types import Id, Text
 from app.types import JSONObject
 
@@ -27,6 +27,7 @@ class DirectoryUser(Base):
         audit=Audited(
             ignored=("user_name_key",), hidden=("user_name", "external_id", "attributes")
         ),
+        bundle=Bundled(order=120, is_copied=False),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -50,7 +51,7 @@ class DirectoryGroup(Base):
         ),
         sa.Index("ix_directory_groups_external_id", "account_id", "external_id"),
     )
-    __policy__ = TablePolicy(audit=Audited())
+    __policy__ = TablePolicy(audit=Audited(), bundle=Bundled(order=130, is_copied=False))
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -32,7 +32,6 @@ def update(config: Config, by: Principal) -> object:
 
 
 def delete(config: Config, by: Principal) -> object:
-    """Delete a record."""
     name, id = _text(config, "collection"), _text(config, "record_id").lower()
     records.delete(name, id, by=by)
     return {"id": id, "deleted": True}

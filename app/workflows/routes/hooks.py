@@ -53,8 +53,6 @@ NEW = {"name": "Nightly", "trigger": TRIGGER, "actions": ACTIONS}
     next_run_at=TIME,
 )
 class HookView(DefinitionView):
-    """A hook."""
-
     trigger = ma.fields.Dict(metadata=described.STARTED_BY)
     condition = ma.fields.String(allow_none=True)
     actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION))
@@ -87,8 +85,6 @@ def _actions(**options: Any) -> object:
 
 
 class ChangedHook(ChangedDefinition):
-    """The changes of a hook."""
-
     trigger = trigger_field(hooks.TRIGGERS)
     condition = fields.Text(
         longest=2000,
@@ -99,8 +95,6 @@ class ChangedHook(ChangedDefinition):
 
 
 class NewHook(NewDefinition, ChangedHook):
-    """A new hook."""
-
     trigger = trigger_field(hooks.TRIGGERS, required=True)
     actions = _actions(load_default=list)
 
@@ -111,8 +105,6 @@ class NewHook(NewDefinition, ChangedHook):
     execution_context={"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
 )
 class ExecutionView(View):
-    """One execution of a hook."""
-
     id = fields.Id()
     hook_id = fields.Id()
     trigger_type = fields.Choice(hooks.TRIGGERS)

@@ -86,8 +86,6 @@ LONG_VALUES = (
     completed_at=TIME,
 )
 class StepLogView(View):
-    """One attempt of a step."""
-
     id = fields.Id()
     instance_id = fields.Id()
     workflow_id = fields.Id()
@@ -120,8 +118,6 @@ class StepLogArgs(OffsetArgs):
 
 
 class ResumedInstance(InstanceWithLogs):
-    """A resumed instance."""
-
     message = ma.fields.String()
     instance_id = fields.Id()
 
@@ -142,8 +138,6 @@ BY_WORKFLOW = "Only instances of this workflow or hook. By default all workflows
 
 
 class AllInstancesArgs(InstanceArgs):
-    """Filters of instances."""
-
     workflow_id = ma.fields.UUID(metadata={"description": BY_WORKFLOW})
     from_ = _moment("from", "Only instances created since then.")
     to_ = _moment("to", "Only instances created before then.")
@@ -162,8 +156,6 @@ class EmptyBody(Schema):
 
 
 class ResumedCount(Message):
-    """The number of resumed instances."""
-
     count = ma.fields.Integer()
 
 

@@ -102,8 +102,6 @@ class DefinitionView(View):
     warnings=[],
 )
 class WorkflowView(DefinitionView):
-    """A workflow."""
-
     trigger = ma.fields.Dict(metadata=described.STARTED_BY)
     trigger_type = fields.Choice(TRIGGERS)
     trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
@@ -112,8 +110,6 @@ class WorkflowView(DefinitionView):
 
 
 class DefinitionArgs(OffsetArgs):
-    """Which definitions to list."""
-
     trigger_type = fields.Choice(TRIGGERS, metadata={"description": "Only those that this starts."})
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
@@ -133,7 +129,6 @@ class NewDefinition(Schema):
 
 
 def trigger_field(types: Sequence[str], **options: Any) -> object:
-    """Return the field of a trigger of one of these types."""
     metadata = {
         "description": "`{type: event, event, collection?, condition?}`, `{type: schedule, cron}`,"
         " or only a `type`.",
@@ -149,15 +144,11 @@ def _steps(**options: Any) -> object:
 
 
 class ChangedWorkflow(ChangedDefinition):
-    """What to change of a workflow."""
-
     trigger = trigger_field(TRIGGERS)
     steps = _steps()
 
 
 class NewWorkflow(NewDefinition, ChangedWorkflow):
-    """A new workflow."""
-
     trigger = trigger_field(TRIGGERS, required=True)
     steps = _steps(load_default=list)
 
@@ -178,8 +169,6 @@ class TriggerBody(Schema):
 
 
 class StartedInstance(Message):
-    """The started instance."""
-
     instance_id = fields.Id()
 
 
@@ -327,7 +316,6 @@ def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
 
 
 def view(workflow: Workflow) -> JSONObject:
-    """A workflow as in responses."""
     shown = _views([workflow])[0]
     return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(workflow, principal())}
 
