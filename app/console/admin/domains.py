@@ -6,7 +6,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import LOST_AFTER, STATES, AccountDomain
+from app.accounts.domains.models import LOST_AFTER, STATES
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
 from app.console.shell import forms, idempotent_forms, lists, scopes
@@ -14,7 +14,6 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError
 from app.sso import domain_settings, setup_links
 from app.web.languages import gettext, lazy_gettext
 
@@ -30,57 +29,61 @@ STATE_NAMES = dict(
 
 
 @page(DOMAINS, role=ADMIN, setup=setup_links.DOMAINS)
-def show_domains(account_id: str) -> Page:
+def show_domains(account_id: str, form: Form | None = None) -> Page:
     """The domains of an account, with the form that adds one."""
-    return _list_page(scopes.account_scope(account_id), Form())
+    scope, form = scopes.account_scope(account_id), form or Form()
+    listing = lists.from_request("console.show_domains", **scope.url_args)
+    rows, total = domains.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
+    listing.with_page((list(rows), total))
+    return form.render(
+        "console/sso/domains.html", scope=scope, listing=listing, state_names=STATE_NAMES
+    )
 
 
-@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS)
-def create_domain(account_id: str) -> Page | BaseResponse:
+@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domains)
+def create_domain(account_id: str) -> BaseResponse:
     """Add a domain."""
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
-    try:
-        name = form.validated(("domain",), domain=names.LONGEST)["domain"]
-        row = domain_settings.create(name, by=scope.by)
-    except AppError as error:
-        return _list_page(scope, form.with_error(error))
+    name = form.validated(("domain",), domain=names.LONGEST)["domain"]
+    row = domain_settings.create(name, by=scope.by)
     notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
     return _redirect(notice, scope, row.id)
 
 
 @page(DOMAIN, role=ADMIN, setup=setup_links.DOMAINS)
-def show_domain(account_id: str, domain_id: str) -> Page:
+def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Page:
     """A domain with its DNS record and its settings."""
-    scope = scopes.account_scope(account_id)
+    scope, form = scopes.account_scope(account_id), form or Form()
     row = domains.get(scope.account.id, domain_id)
-    return _page(scope, row, Form(_values(row)))
+    stored = {
+        "auto_join": "true" if row.auto_join else "",
+        "auto_join_role": row.auto_join_role or "",
+        "sso_only": "true" if row.sso_only else "",
+    }
+    form.values = form.values or stored
+    context = {"scope": scope, "row": row, "state_names": STATE_NAMES, "days": LOST_AFTER}
+    if scope.by.setup is None:
+        context |= choices(with_admin=False)
+    return form.render("console/sso/domain.html", **context)
 
 
-@page(DOMAIN, "POST", role=ADMIN)
-def change_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
+@page(DOMAIN, "POST", role=ADMIN, form_page=show_domain)
+def change_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Save the settings of a domain."""
     scope = scopes.account_scope(account_id)
     form = forms.submitted("auto_join", "auto_join_role", "sso_only")
-    try:
-        body = form.validated(auto_join_role=100)
-        changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
-        role = {"auto_join_role": body["auto_join_role"] or None}
-        row = domain_settings.change(domain_id, {**changes, **role}, by=scope.by)
-    except AppError as error:
-        row = domains.get(scope.account.id, domain_id)
-        return _page(scope, row, form.with_error(error))
+    body = form.validated(auto_join_role=100)
+    changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
+    role = {"auto_join_role": body["auto_join_role"] or None}
+    row = domain_settings.change(domain_id, {**changes, **role}, by=scope.by)
     return _redirect(gettext("Saved."), scope, row.id)
 
 
-@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS)
-def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
+@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domain)
+def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Look the DNS record up, and verify the domain."""
     scope = scopes.account_scope(account_id)
-    try:
-        row = domain_settings.verify(domain_id, by=scope.by)
-    except AppError as error:
-        row = domains.get(scope.account.id, domain_id)
-        return _page(scope, row, Form(_values(row)).with_error(error))
+    row = domain_settings.verify(domain_id, by=scope.by)
     notice = gettext("%(domain)s is verified.", domain=row.domain)
     return _redirect(notice, scope, row.id)
 
@@ -95,30 +98,6 @@ def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_domains", **scope.url_args)
 
 
-def _values(row: AccountDomain) -> dict[str, str]:
-    return {
-        "auto_join": "true" if row.auto_join else "",
-        "auto_join_role": row.auto_join_role or "",
-        "sso_only": "true" if row.sso_only else "",
-    }
-
-
 def _redirect(notice: str, scope: AccountScope, domain_id: str) -> BaseResponse:
     url_args = {**scope.url_args, "domain_id": domain_id}
     return redirect_with_notice(notice, "console.show_domain", **url_args)
-
-
-def _list_page(scope: AccountScope, form: Form) -> Page:
-    listing = lists.from_request("console.show_domains", **scope.url_args)
-    rows, total = domains.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
-    listing.with_page((list(rows), total))
-    return form.render(
-        "console/sso/domains.html", scope=scope, listing=listing, state_names=STATE_NAMES
-    )
-
-
-def _page(scope: AccountScope, row: AccountDomain, form: Form) -> Page:
-    context = {"scope": scope, "row": row, "state_names": STATE_NAMES, "days": LOST_AFTER}
-    if scope.by.setup is None:
-        context |= choices(with_admin=False)
-    return form.render("console/sso/domain.html", **context)
