@@ -14,10 +14,11 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"
@@ -56,6 +57,15 @@ class Account(Base):
         audit=Audited(chain="id"),
         bundle=NotBundled("the account itself, which has a line of its own"),
         placement=Placement.SHARED,
+        noun=Noun(
+            lazy_gettext("Account"),
+            lazy_gettext("Account settings"),
+            named_by="name",
+            order=190,
+            page="console.show_settings",
+            event="account",
+        ),
+        id_names=("account_id",),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -112,6 +122,14 @@ class Role(Named, Base):
         audit=Audited(chain=None, ignored=("name_key",)),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
         placement=Placement.SHARED,
+        noun=Noun(
+            lazy_gettext("Role"),
+            lazy_gettext("Roles"),
+            named_by="name",
+            order=230,
+            page="console.show_role",
+        ),
+        id_names=("role_id",),
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -134,6 +152,16 @@ class User(Base):
             ignored=("email_key", "tokens_valid_from", "last_login"), hidden=("password_hash",)
         ),
         bundle=Bundled(order=30),
+        noun=Noun(
+            lazy_gettext("User"),
+            lazy_gettext("Users"),
+            named_by="email",
+            order=10,
+            page="console.show_member",
+            list_page="console.show_team",
+            event="user",
+        ),
+        id_names=("user_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -212,7 +240,20 @@ class Group(Named, Base):
         sa.Index("uq_groups_account_id_name_key", "account_id", "name_key", unique=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
     )
-    __policy__ = TablePolicy(audit=Audited(ignored=("name_key",)), bundle=Bundled(order=20))
+    __policy__ = TablePolicy(
+        audit=Audited(ignored=("name_key",)),
+        bundle=Bundled(order=20),
+        noun=Noun(
+            lazy_gettext("Group"),
+            lazy_gettext("Groups"),
+            named_by="name",
+            order=20,
+            page="console.show_group",
+            list_page="console.show_groups",
+            event="group",
+        ),
+        id_names=("group_id",),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -238,7 +279,17 @@ class GroupMember(Base):
         # With the group, or SQLite reads the memberships of all users instead.
         sa.Index("ix_group_members_user", "account_id", "user_id", "group_id"),
     )
-    __policy__ = TablePolicy(audit=Audited(), bundle=Bundled(order=40))
+    __policy__ = TablePolicy(
+        audit=Audited(),
+        bundle=Bundled(order=40),
+        noun=Noun(
+            lazy_gettext("Group member"),
+            lazy_gettext("Group members"),
+            order=30,
+            list_page="console.show_groups",
+            event="group_member",
+        ),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)

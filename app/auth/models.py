@@ -10,10 +10,11 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app import clock
 from app.accounts.models import Account, Role
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 KINDS = API, CONSOLE = "api", "console"  # of sessions
 
@@ -40,6 +41,8 @@ class SignInSession(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("tokens"),
         bundle=NotBundled("sign-ins end with the move"),
+        noun=Noun(lazy_gettext("Session"), lazy_gettext("Sessions"), order=200),
+        id_names=("session_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -118,6 +121,16 @@ class Invitation(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("email_key",), hidden=("token_hash", "shown_token_hash")),
         bundle=Bundled(order=60),
+        noun=Noun(
+            lazy_gettext("Invitation"),
+            lazy_gettext("Invitations"),
+            named_by="email",
+            order=40,
+            page="console.show_invitations",
+            list_page="console.show_invitations",
+            event="invitation",
+        ),
+        id_names=("invitation_id", "invitation"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -161,6 +174,16 @@ class ApiKey(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("last_used_at",), hidden=("key_hash", "previous_hash", "hint")),
         bundle=Bundled(order=70, is_copied=False),
+        noun=Noun(
+            lazy_gettext("API key"),
+            lazy_gettext("API keys"),
+            named_by="name",
+            order=50,
+            page="console.show_keys",
+            list_page="console.show_keys",
+            event="api_key",
+        ),
+        id_names=("key_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -215,6 +238,17 @@ class ScimToken(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("last_used_at",), hidden=("token_hash", "hint")),
         bundle=Bundled(order=110, is_copied=False),
+        noun=Noun(
+            lazy_gettext("SCIM token"),
+            lazy_gettext("SCIM tokens"),
+            named_by="hint",
+            name_prefix="…",
+            order=80,
+            page="console.show_scim",
+            list_page="console.show_scim",
+            event="scim_token",
+        ),
+        id_names=("scim_token_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -239,6 +273,16 @@ class SetupLink(Base):
     __policy__ = TablePolicy(
         audit=Audited(hidden=("email", "token_hash")),
         bundle=NotBundled("links of days, with the address of the former instance"),
+        noun=Noun(
+            lazy_gettext("Setup link"),
+            lazy_gettext("Setup links"),
+            named_by="name",
+            order=70,
+            page="console.show_setup_links",
+            list_page="console.show_setup_links",
+            event="setup_link",
+        ),
+        id_names=("setup_link_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -9,10 +9,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, NotBundled, Placement, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 
 class Collection(Base):
@@ -23,6 +24,14 @@ class Collection(Base):
         audit=Audited(chain=None, ignored=("name_key", "former_names")),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
         placement=Placement.SHARED,
+        noun=Noun(
+            lazy_gettext("Collection"),
+            lazy_gettext("Collections"),
+            named_by="name",
+            order=220,
+            page="console.show_collection",
+        ),
+        id_names=("collection_id",),
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)

@@ -9,14 +9,14 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from flask import url_for
+from flask import current_app, url_for
 
 from app import db
 from app.audit import recent
 from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
-from app.console.admin.audit_names import KINDS
+from app.console.admin import audit_names
 from app.console.records import display, references
 from app.console.shell.scopes import AccountScope
 from app.db import Base
@@ -25,28 +25,6 @@ from app.web.languages import gettext, lazy_gettext
 MAX_SHOWN, MAX_SCANNED = 8, 60
 VERBS = {CREATE: lazy_gettext("created"), DELETE: lazy_gettext("deleted")}
 CHANGED = lazy_gettext("changed")
-LIST_PAGES = {
-    "webhooks": "console.show_webhooks",
-    "workflows": "console.show_workflows",
-    "users": "console.show_team",
-    "groups": "console.show_groups",
-    "group_members": "console.show_groups",
-    "invitations": "console.show_invitations",
-    "api_keys": "console.show_keys",
-    "provider_settings": "console.show_providers",
-    "account_domains": "console.show_domains",
-    "setup_links": "console.show_setup_links",
-    "scim_tokens": "console.show_scim",
-    "security_streams": "console.show_receiver",
-    "account_exports": "console.show_exports",
-}
-"""The page that lists the rows of a table."""
-NAMES_ACCOUNT = {
-    *("provider_settings", "account_domains", "setup_links", "scim_tokens"),
-    *("security_streams", "account_exports"),
-}
-"""Tables with pages that name the account also in one's own."""
-NAMED = {table for table, kind in KINDS.items() if kind.name is not None} - {"accounts"}
 Row = tuple[str, str]  # table, id
 
 
@@ -121,8 +99,10 @@ def _names(
         one.table_name: references.label_query(one, ids[one.table_name], scope.by)
         for one in records
     }
-    for table in NAMED & ids.keys():
-        queries[table] = _name_query(table, ids[table], scope.account.id)
+    for table in ids.keys() - {"accounts"}:
+        name = audit_names.name_column(table)
+        if name is not None and not audit_names.is_shared(table):
+            queries[table] = _name_query(table, name, ids[table], scope.account.id)
     found = [
         query.add_columns(sa.literal(table).label("of"))
         for table, query in queries.items()
@@ -132,17 +112,23 @@ def _names(
     return {(row.of, row.id): display.shorten(row.label) for row in named if row.label}
 
 
-def _name_query(table: str, ids: Sequence[str], account_id: str) -> sa.Select[Any]:
+def _name_query(
+    table: str, name: sa.ColumnElement[Any], ids: Sequence[str], account_id: str
+) -> sa.Select[Any]:
     columns = Base.metadata.tables[table].c
-    query = sa.select(columns.id, KINDS[table].name.label("label"))
+    query = sa.select(columns.id, name.label("label"))
     return query.where(columns.account_id == account_id, columns.id.in_(ids))
 
 
 def _list_link(scope: AccountScope, row: Any) -> tuple[str, str | None]:
     table: str = row.table_name
-    kind, endpoint = KINDS.get(table), LIST_PAGES.get(table)
-    label = str(kind.label) if kind else table.replace("_", " ").capitalize()
-    if endpoint is None:
+    noun = None if audit_names.is_shared(table) else audit_names.nouns().get(table)
+    label = str(noun.singular) if noun else table.replace("_", " ").capitalize()
+    if noun is None or noun.list_page is None:
         return label, None
-    own = {"account_id": scope.account.id} if table in NAMES_ACCOUNT else {}
-    return label, url_for(endpoint, **{**scope.url_args, **own})
+    # Some pages name the account also in one's own.
+    rules = current_app.url_map.iter_rules(noun.list_page)
+    own = (
+        {"account_id": scope.account.id} if all("account_id" in r.arguments for r in rules) else {}
+    )
+    return label, url_for(noun.list_page, **{**scope.url_args, **own})

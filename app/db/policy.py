@@ -84,6 +84,24 @@ class OnClose(StrEnum):
 
 
 @dataclass(frozen=True)
+class Noun:
+    """What people call a row of the table, in the logs and in the console; both texts are lazy."""
+
+    singular: str
+    plural: str
+    order: int
+    """The place among the tables that one chooses from."""
+    named_by: str | None = None
+    """The column with the name of a row."""
+    name_prefix: str = ""
+    page: str | None = None
+    """The endpoint of the page of a row, or of the one that shows it among others."""
+    list_page: str | None = None
+    event: str | None = None
+    """What events of the security log call it: its changes are events, such as `user.created`."""
+
+
+@dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
 
@@ -96,6 +114,9 @@ class TablePolicy:
 
     placement: Placement = Placement.SHARDED
     on_close: OnClose = OnClose.DELETED
+    noun: Noun | None = None
+    id_names: tuple[str, ...] = ()
+    """What its ids are called in paths, bodies, jobs and other tables; in pages, by the first."""
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
@@ -109,5 +130,7 @@ class TablePolicy:
             named |= {self.audit.chain} if self.audit.chain else set()
         if isinstance(self.bundle, Bundled):
             named |= {"account_id", *self.bundle.reset}
+        if self.noun and self.noun.named_by:
+            named.add(self.noun.named_by)
         if missing := sorted(named - set(table.columns.keys())):
             raise TypeError(f"The policy of {table.name} names no column: {', '.join(missing)}.")

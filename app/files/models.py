@@ -32,6 +32,7 @@ class StoredFile(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("values of records, whose changes are audited"),
         bundle=Bundled(order=220),
+        id_names=("file_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

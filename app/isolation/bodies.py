@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from app.isolation.rows import STEPS
-from app.isolation.tenants import MAIL_DOMAIN, TABLE_BY_PARAMETER, Tenant
+from app.isolation.tenants import MAIL_DOMAIN, Tenant, table_by_parameter
 
 _counter = count(1)
 
@@ -27,8 +27,8 @@ def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
         return {key: _adapted(value, tenant, key) for key, value in example.items()}
     if isinstance(example, list):
         return [_adapted(value, tenant, name) for value in example]
-    if name in TABLE_BY_PARAMETER:
-        return tenant.id_of(TABLE_BY_PARAMETER[name])
+    if name in table_by_parameter():
+        return tenant.id_of(table_by_parameter()[name])
     if name == "email":
         return f"{_unique()}@{MAIL_DOMAIN}"
     if name == "domain":

@@ -21,7 +21,7 @@ from app.collections import definitions
 from app.collections.definitions import Definition
 from app.isolation import bodies, record_calls
 from app.isolation.rows import RESUMED
-from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
+from app.isolation.tenants import Tenant, table_by_parameter
 from app.web import PREFIX
 from app.web.openapi import api
 
@@ -151,7 +151,7 @@ class RouteBook:
         names = [
             name
             for name in PARAMETER.findall(rule.rule)
-            if name in {*TABLE_BY_PARAMETER, "record_id"}
+            if name in {*table_by_parameter(), "record_id"}
         ]
         yield from (path for path, _ in self._paths_with_ids(rule, owner))
         if len(names) > 1 and owner is not caller:
@@ -162,7 +162,7 @@ class RouteBook:
     def _body_has_ids(self, rule: Rule, method: str) -> bool:
         example = self._operation(rule, method).get("requestBody", {})
         return any(
-            f"'{name}'" in repr(example) for name in TABLE_BY_PARAMETER if name != "account_id"
+            f"'{name}'" in repr(example) for name in table_by_parameter() if name != "account_id"
         )
 
     def _paths_with_ids(
@@ -229,8 +229,8 @@ def _parameter_value(
         return _collection_value(name, owner, definition)
     if name == "workflow_id" and values.get("kind") == "hook":
         return owner.id_of("hooks")
-    if name in TABLE_BY_PARAMETER:
-        return owner.id_of(TABLE_BY_PARAMETER[name])
+    if name in table_by_parameter():
+        return owner.id_of(table_by_parameter()[name])
     if name == "account_code":
         return owner.code
     if name == "entry_id":
@@ -251,8 +251,8 @@ def _collection_value(name: str, owner: Tenant, definition: Definition | None) -
 
 
 def _query_value(name: str, owner: Tenant) -> str | None:
-    if name in TABLE_BY_PARAMETER:
-        return owner.id_of(TABLE_BY_PARAMETER[name])
+    if name in table_by_parameter():
+        return owner.id_of(table_by_parameter()[name])
     if name == "limit":
         return "100"
     return owner.mark if name in ("search", "table_name", "record_id") else None

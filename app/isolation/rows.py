@@ -6,6 +6,7 @@ A new table needs no code here, unless its columns need particular values (`COLU
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from app.auth import tokens
 from app.collections import definitions
 from app.db import Base
 from app.db.types import UtcDateTime
-from app.isolation.tenants import TABLE_BY_PARAMETER, Tenant
+from app.isolation.tenants import Tenant, table_by_parameter
 from app.portability.bundle.models import READY
 from app.sso.saml import keys as saml_keys
 
@@ -25,7 +26,6 @@ LATER = timedelta(days=3650)
 RESUMED = "2026-01-31T10:00:00.000000Z"
 STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
 WRITERS = ("uploaded_by", "created_by", "owner_id", "invited_by", "updated_by")
-REFERS = TABLE_BY_PARAMETER | dict.fromkeys(WRITERS, "users")
 
 
 def _json(tenant: Tenant) -> str:
@@ -183,6 +183,11 @@ def hook(tenant: Tenant) -> dict[str, object]:
     return row(tenant, Base.metadata.tables["workflows"]) | own
 
 
+@cache
+def _referred_tables() -> dict[str, str]:
+    return table_by_parameter() | dict.fromkeys(WRITERS, "users")
+
+
 def _resolve(value: object, tenant: Tenant) -> object:
     return value(tenant) if callable(value) else value
 
@@ -194,8 +199,8 @@ def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> object:
         return tenant.account_id
     if column.name == "id" and isinstance(column.type, sa.Text):
         return tenant.ids[table.name]
-    if column.name in REFERS:
-        return tenant.ids[REFERS[column.name]]
+    if column.name in _referred_tables():
+        return tenant.ids[_referred_tables()[column.name]]
     if isinstance(column.type, UtcDateTime):
         if column.nullable:
             return None

@@ -5,39 +5,28 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
+from functools import cache
 
 from app.accounts.models import User
 from app.auth import api_keys
+from app.db import policies
+from app.db.policy import Placement
 from app.ids import new_id
 from app.sso.scim import tokens
 
 MAIL_DOMAIN = "isolation.example"
-# Tables by the name of their ids in paths, queries, bodies and columns.
-TABLE_BY_PARAMETER = {
-    "account_id": "accounts",
-    "user_id": "users",
-    "group_id": "groups",
-    "key_id": "api_keys",
-    "scim_token_id": "scim_tokens",
-    "setup_link_id": "setup_links",
-    "session_id": "sessions",
-    "factor_id": "second_factors",
-    "domain_id": "account_domains",
-    "export_id": "account_exports",
-    "webhook_id": "webhooks",
-    "delivery_id": "webhook_deliveries",
-    "workflow_id": "workflows",
-    "hook_id": "hooks",
-    "instance_id": "workflow_instances",
-    "configuration_id": "provider_settings",
-    "setting_id": "provider_settings",
-    "saml_key_id": "saml_keys",
-    "invitation": "invitations",
-    "invitation_id": "invitations",
-    "job_id": "jobs",
-    "file_id": "files",
-    "view_id": "saved_views",
-}
+
+
+@cache
+def table_by_parameter() -> dict[str, str]:
+    """Tables by the name of their ids in paths, queries, bodies and columns."""
+    tables = {
+        id_name: name
+        for name, policy in policies().items()
+        if name == "accounts" or policy.placement is Placement.SHARDED
+        for id_name in policy.id_names
+    }
+    return tables | {"hook_id": "hooks"}  # workflows of another kind
 
 
 @dataclass

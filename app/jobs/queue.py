@@ -60,6 +60,7 @@ class Job(db.Base):
         audit=NotAudited("jobs"),
         bundle=NotBundled("work of the instance it was enqueued on"),
         on_close=OnClose.EXPIRES,
+        id_names=("job_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -9,10 +9,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
@@ -35,6 +36,16 @@ class ProviderSetting(Base):
         audit=Audited(hidden=("secrets",)),
         bundle=Bundled(order=150),
         encrypted=("secrets",),
+        noun=Noun(
+            lazy_gettext("Sign-in provider"),
+            lazy_gettext("Sign-in providers"),
+            named_by="display_name",
+            order=140,
+            page="console.show_provider",
+            list_page="console.show_providers",
+            event="provider",
+        ),
+        id_names=("setting_id", "configuration_id"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -71,6 +82,12 @@ class Identity(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("groups", "last_used_at"), hidden=("subject",)),
         bundle=Bundled(order=100),
+        noun=Noun(
+            lazy_gettext("Sign-in identity"),
+            lazy_gettext("Sign-in identities"),
+            order=180,
+            event="identity",
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -205,6 +222,8 @@ class SamlKey(Base):
         audit=Audited(ignored=("slot",), hidden=("private_key",)),
         bundle=Bundled(order=160),
         encrypted=("private_key",),
+        noun=Noun(lazy_gettext("SAML key"), lazy_gettext("SAML keys"), order=150, event="saml_key"),
+        id_names=("saml_key_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -15,11 +15,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 DISABLED_REASONS = ("failing", "gone")
 OPERATIONS = ("create", "update", "delete")
@@ -62,6 +63,16 @@ class Webhook(Base):
         bundle=Bundled(order=170),
         encrypted=("secret", "previous_secret"),
         encrypted_json=("headers",),
+        noun=Noun(
+            lazy_gettext("Webhook"),
+            lazy_gettext("Webhooks"),
+            named_by="url",
+            order=120,
+            page="console.show_webhook",
+            list_page="console.show_webhooks",
+            event="webhook",
+        ),
+        id_names=("webhook_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -131,6 +142,7 @@ class WebhookDelivery(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("deliveries; the changes they announce are audited"),
         bundle=NotBundled("a log; each instance delivers its own events"),
+        id_names=("delivery_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -16,11 +16,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base, partial_index
 from app.db.functions import now_unless_set
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 WORKFLOW, HOOK = "workflow", "hook"
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
@@ -67,6 +68,15 @@ class Workflow(Base):
         bundle=Bundled(order=180),
         encrypted=("token",),
         encrypted_json=("steps",),
+        noun=Noun(
+            lazy_gettext("Workflow"),
+            lazy_gettext("Workflows"),
+            named_by="name",
+            order=130,
+            page="console.show_workflow",
+            list_page="console.show_workflows",
+        ),
+        id_names=("workflow_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -153,6 +163,7 @@ class WorkflowInstance(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("runs with their logs; their changes are audited"),
         bundle=NotBundled("runs end where they began: moved, they would act twice"),
+        id_names=("instance_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -214,7 +214,7 @@ def test_a_route_that_nobody_says_how_to_call_is_not_covered(
 ) -> None:
     only = ["isolation-check", "--only", "/api/v1/groups/<uuid:group_id>$"]
     assert furnished.test_cli_runner().invoke(args=only).exit_code == 0
-    monkeypatch.delitem(tenants.TABLE_BY_PARAMETER, "group_id")
+    monkeypatch.delitem(tenants.table_by_parameter(), "group_id")
     result = furnished.test_cli_runner().invoke(args=only)
     assert result.exit_code == 1
     assert "unknown path parameter <group_id>" in result.output

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.accounts.models import ADMIN, VIEWER
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Placement, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.web.languages import lazy_gettext
 
 STATES = PENDING, VERIFIED, FAILING = "pending", "verified", "failing"
 FAILING_AFTER, LOST_AFTER = 3, 14
@@ -39,6 +40,16 @@ class AccountDomain(Base):
         bundle=Bundled(
             order=140, reset={"verified_at": None, "last_checked_at": None, "failed_checks": 0}
         ),
+        noun=Noun(
+            lazy_gettext("Domain"),
+            lazy_gettext("Domains"),
+            named_by="domain",
+            order=60,
+            page="console.show_domain",
+            list_page="console.show_domains",
+            event="domain",
+        ),
+        id_names=("domain_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

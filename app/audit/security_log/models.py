@@ -15,9 +15,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.audit.models import ChainStart
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, OnClose, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
+from app.web.languages import lazy_gettext
 
 
 class _Event:
@@ -98,6 +99,15 @@ class SecurityStream(Base):
         ),
         bundle=NotBundled("a receiver proves the numbers of one log"),
         encrypted=("secret",),
+        noun=Noun(
+            lazy_gettext("Receiver of the security log"),
+            lazy_gettext("Receivers of the security log"),
+            named_by="url",
+            order=90,
+            page="console.show_receiver",
+            list_page="console.show_receiver",
+            event="security_stream",
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(

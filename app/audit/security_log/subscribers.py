@@ -8,6 +8,7 @@ from app.audit.append import CREATE, DELETE
 from app.audit.security_log import entries, reads, suppressed
 from app.audit.security_log.recording import Event, record
 from app.context import actor
+from app.db import policy_of
 from app.errors import TooManyRequests
 from app.web import rate_limits
 from app.web.rate_limits import Limit
@@ -18,23 +19,12 @@ FAILURES_OF_ADDRESS = Limit("security-log-address", 60, 3600)
 LONGEST_ADDRESS = 320
 LOCKED = "rate_limited"
 
-NOUNS = {
-    "api_keys": "api_key",
-    "scim_tokens": "scim_token",
-    "setup_links": "setup_link",
-    "second_factors": "second_factor",
-    "provider_settings": "provider",
-    "saml_keys": "saml_key",
-    "identities": "identity",
-    "account_domains": "domain",
-    "group_members": "group_member",
-    "groups": "group",
-    "invitations": "invitation",
-    "users": "user",
-    "accounts": "account",
-    "webhooks": "webhook",
-    "security_streams": "security_stream",
-}
+# The vocabulary of the API. A model has its own in `Noun.event`.
+NOUNS = (
+    *("api_key", "scim_token", "setup_link", "second_factor", "provider", "saml_key", "identity"),
+    *("domain", "group_member", "group", "invitation", "user", "account", "webhook"),
+    "security_stream",
+)
 VERBS = {CREATE: "created", DELETE: "deleted"}
 PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
 KINDS = (
@@ -43,7 +33,7 @@ KINDS = (
     *("personal_data.read", "operator.records_read", "operator.request"),
     *("file_link.created", "file_link.used", "file_link.ended"),
     *(entries.ERASURE, entries.CUT),
-    *(f"{noun}.{verb}" for noun in NOUNS.values() for verb in (*VERBS.values(), "changed")),
+    *(f"{noun}.{verb}" for noun in NOUNS for verb in (*VERBS.values(), "changed")),
 )
 
 
@@ -111,7 +101,8 @@ def _on_audit(event: events.PersonalDataShown) -> None:
 
 @events.subscribe(events.RowChanged)
 def _on_change(event: events.RowChanged) -> None:
-    noun = NOUNS.get(event.table_name)
+    policy = policy_of(event.table_name)
+    noun = policy.noun.event if policy and policy.noun else None
     if noun is None or (noun == "account" and event.account_id == SYSTEM_ACCOUNT_ID):
         return
     verb = VERBS.get(event.operation, "changed")

@@ -9,9 +9,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
+from app.web.languages import lazy_gettext
 
 KINDS = TOTP, PASSKEY = "totp", "passkey"
 RECOVERY_CODE = "recovery_code"
@@ -40,6 +41,13 @@ class SecondFactor(Base):
         ),
         bundle=Bundled(order=80),
         encrypted=("secret",),
+        noun=Noun(
+            lazy_gettext("Second factor"),
+            lazy_gettext("Second factors"),
+            order=160,
+            event="second_factor",
+        ),
+        id_names=("factor_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -6,37 +6,31 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from flask import url_for
+from flask import current_app, url_for
 
 from app import clock, db
-from app.accounts.domains.models import AccountDomain
-from app.accounts.models import Account, Group, Role, User
 from app.audit.append import DELETE, HIDDEN, UPDATE
-from app.audit.security_log.models import SecurityStream
 from app.audit.service import Change
 from app.auth import principal as principals
-from app.auth.models import ApiKey, Invitation, ScimToken, SetupLink
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
-from app.collections.models import Collection
 from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
-from app.db import Base
+from app.db import Base, policies, policy_of
+from app.db.policy import Audited, Noun
 from app.records.history.audit_view import read_json
-from app.sso.models import ProviderSetting
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext
-from app.webhooks.models import Webhook
-from app.workflows.models import Workflow
 
 MAX_LABELLED = 12  # collections of accounts whose records get names; each takes a statement
 MAX_SHOWN = 500  # characters of a value
@@ -44,126 +38,32 @@ USER_COLUMNS = ("user_id", "created_by", "updated_by", "invited_by", "revoked_by
 Key = tuple[str, str, str]  # table, account, id
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Rows of a table: their label, their name, and the page of one."""
-
-    label: str
-    plural: str
-    name: Any = None
-    page: str | None = None
-    id_arg: str | None = None
-    of_account: bool = True
-    """Whether the page's address names the account."""
+# Entries about the log itself name no table.
+AUDIT_LOG = Noun(lazy_gettext("Audit log"), lazy_gettext("Erasures"), order=210)
+OTHER = Noun(lazy_gettext("Row"), lazy_gettext("Rows"), order=0)
 
 
-KINDS: Mapping[str, Kind] = {
-    "users": Kind(
-        lazy_gettext("User"),
-        lazy_gettext("Users"),
-        User.email,
-        "console.show_member",
-        "user_id",
-        False,
-    ),
-    "groups": Kind(
-        lazy_gettext("Group"), lazy_gettext("Groups"), Group.name, "console.show_group", "group_id"
-    ),
-    "group_members": Kind(lazy_gettext("Group member"), lazy_gettext("Group members")),
-    "invitations": Kind(
-        lazy_gettext("Invitation"),
-        lazy_gettext("Invitations"),
-        Invitation.email,
-        "console.show_invitations",
-    ),
-    "api_keys": Kind(
-        lazy_gettext("API key"), lazy_gettext("API keys"), ApiKey.name, "console.show_keys"
-    ),
-    "account_domains": Kind(
-        lazy_gettext("Domain"),
-        lazy_gettext("Domains"),
-        AccountDomain.domain,
-        "console.show_domain",
-        "domain_id",
-    ),
-    "setup_links": Kind(
-        lazy_gettext("Setup link"),
-        lazy_gettext("Setup links"),
-        SetupLink.name,
-        "console.show_setup_links",
-    ),
-    "scim_tokens": Kind(
-        lazy_gettext("SCIM token"),
-        lazy_gettext("SCIM tokens"),
-        sa.literal("…").concat(ScimToken.hint),
-        "console.show_scim",
-    ),
-    "security_streams": Kind(
-        lazy_gettext("Receiver of the security log"),
-        lazy_gettext("Receivers of the security log"),
-        SecurityStream.url,
-        "console.show_receiver",
-    ),
-    "directory_users": Kind(lazy_gettext("Directory user"), lazy_gettext("Directory users")),
-    "directory_groups": Kind(lazy_gettext("Directory group"), lazy_gettext("Directory groups")),
-    "webhooks": Kind(
-        lazy_gettext("Webhook"),
-        lazy_gettext("Webhooks"),
-        Webhook.url,
-        "console.show_webhook",
-        "webhook_id",
-    ),
-    "workflows": Kind(
-        lazy_gettext("Workflow"),
-        lazy_gettext("Workflows"),
-        Workflow.name,
-        "console.show_workflow",
-        "workflow_id",
-    ),
-    "provider_settings": Kind(
-        lazy_gettext("Sign-in provider"),
-        lazy_gettext("Sign-in providers"),
-        ProviderSetting.display_name,
-        "console.show_provider",
-        "setting_id",
-    ),
-    "saml_keys": Kind(lazy_gettext("SAML key"), lazy_gettext("SAML keys")),
-    "second_factors": Kind(lazy_gettext("Second factor"), lazy_gettext("Second factors")),
-    "account_exports": Kind(
-        lazy_gettext("Account export"),
-        lazy_gettext("Account exports"),
-        page="console.show_exports",
-    ),
-    "identities": Kind(lazy_gettext("Sign-in identity"), lazy_gettext("Sign-in identities")),
-    "accounts": Kind(
-        lazy_gettext("Account"),
-        lazy_gettext("Account settings"),
-        Account.name,
-        "console.show_settings",
-    ),
-    "sessions": Kind(lazy_gettext("Session"), lazy_gettext("Sessions")),
-    "audit_log": Kind(lazy_gettext("Audit log"), lazy_gettext("Erasures")),
-}
-SHARED_KINDS: Mapping[str, Kind] = {
-    "collections": Kind(
-        lazy_gettext("Collection"),
-        lazy_gettext("Collections"),
-        Collection.name,
-        "console.show_collection",
-        "collection_id",
-        False,
-    ),
-    "roles": Kind(
-        lazy_gettext("Role"),
-        lazy_gettext("Roles"),
-        Role.name,
-        "console.show_role",
-        "role_id",
-        False,
-    ),
-}
-ALL_KINDS = {**KINDS, **SHARED_KINDS}
-OTHER = Kind(lazy_gettext("Row"), lazy_gettext("Rows"))
+@cache
+def nouns() -> Mapping[str, Noun]:
+    """The nouns of tables by table name, in the order of choices."""
+    found = {name: policy.noun for name, policy in policies().items() if policy.noun}
+    found["audit_log"] = AUDIT_LOG
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def is_shared(table: str) -> bool:
+    """Whether changes of the table are in the system account's chain, for superadmins."""
+    policy = policy_of(table)
+    return policy is not None and isinstance(policy.audit, Audited) and policy.audit.chain is None
+
+
+def name_column(table: str) -> sa.ColumnElement[Any] | None:
+    """The names of a table's rows, if they have any."""
+    noun = nouns().get(table)
+    if noun is None or noun.named_by is None:
+        return None
+    column = Base.metadata.tables[table].c[noun.named_by]
+    return sa.literal(noun.name_prefix).concat(column) if noun.name_prefix else column
 
 
 @dataclass(frozen=True)
@@ -211,8 +111,11 @@ class ShownChange:
 
 def choices(by: Principal) -> dict[str, str]:
     """The kinds of rows that the log is filtered by, by table name."""
-    kinds = ALL_KINDS if by.is_superadmin else KINDS
-    shown = {name: kind.plural for name, kind in kinds.items()}
+    shown = {
+        name: noun.plural
+        for name, noun in nouns().items()
+        if by.is_superadmin or not is_shared(name)
+    }
     return shown | {
         one.table_name: gettext("Records of %(collection)s", collection=one.name)
         for one in definitions.get_all()
@@ -250,7 +153,7 @@ class Names:
 
     def shown(self, change: Change) -> ShownChange:
         collection = self._collection(change)
-        kind = _kind(change.table_name).label
+        kind = _noun(change.table_name).singular
         if collection is not None:
             kind = gettext("Record of %(collection)s", collection=collection.name)
         values = [self._value(change, collection, entry) for entry in _shown_entries(change)]
@@ -267,7 +170,7 @@ class Names:
     def subject(self, change: Change) -> Subject:
         """The row that a change is about."""
         collection = self._collection(change)
-        kind = _kind(change.table_name).label
+        kind = _noun(change.table_name).singular
         return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
@@ -305,20 +208,22 @@ class Names:
         for table, account_id, id in keys:
             by_table[table].add((account_id, id))
         for table, rows in by_table.items():
-            if table in ALL_KINDS and ALL_KINDS[table].name is not None:
-                self._load_rows(table, rows)
+            if (name := name_column(table)) is not None:
+                self._load_rows(table, name, rows)
         records = [table for table in by_table if table.startswith(tables.PREFIX)]
         pairs = [(table, account) for table in records for account, _ in by_table[table]]
         for table, account_id in list(dict.fromkeys(sorted(pairs)))[:MAX_LABELLED]:
             ids = [id for account, id in by_table[table] if account == account_id]
             self._load_records(table, account_id, ids)
 
-    def _load_rows(self, table: str, rows: Iterable[tuple[str, str]]) -> None:
+    def _load_rows(
+        self, table: str, name: sa.ColumnElement[Any], rows: Iterable[tuple[str, str]]
+    ) -> None:
         columns = Base.metadata.tables[table].c
         accounts, ids = (sorted({row[place] for row in rows}) for place in (0, 1))
         is_named = columns.id.in_(map(_role_id, ids) if table == "roles" else ids)
         kind = columns.kind if "kind" in columns else sa.null()
-        query = sa.select(columns.id, ALL_KINDS[table].name.label("name"), kind.label("kind"))
+        query = sa.select(columns.id, name.label("name"), kind.label("kind"))
         query = query.where(is_named)
         if "account_id" in columns:
             query = query.add_columns(columns.account_id)
@@ -377,15 +282,18 @@ class Names:
                 "record_id": id,
             }
             return url_for("console.show_record", **at) if key in self._names else None
-        kind, by = _kind(table), self._by
-        if kind.page is None or (kind.id_arg and (table, change.account_id, id) not in self._names):
+        page, by = _noun(table).page, self._by
+        if page is None or (is_shared(table) and not by.is_superadmin):
             return None
-        if table in SHARED_KINDS and not by.is_superadmin:
-            return None
-        page = "console.show_user" if table == "users" and by.is_superadmin else kind.page
-        at = {"account_id": change.account_id} if kind.of_account else {}
-        if kind.id_arg:
-            at[kind.id_arg] = id
+        names = {name for rule in current_app.url_map.iter_rules(page) for name in rule.arguments}
+        at = {"account_id": change.account_id} if "account_id" in names else {}
+        policy = policy_of(table)
+        for id_name in policy.id_names[:1] if policy else ():
+            if id_name in names:
+                if (table, change.account_id, id) not in self._names:
+                    return None
+                at[id_name] = id
+        page = "console.show_user" if table == "users" and by.is_superadmin else page
         if table == "workflows":
             at["kind"] = self._kinds[table, change.account_id, id]
         return url_for(page, **at)
@@ -449,8 +357,8 @@ def _shown_entries(change: Change) -> list[JSONMapping]:
     return [entry for entry in change.entries if entry["column_name"] not in left_out]
 
 
-def _kind(table: str) -> Kind:
-    return ALL_KINDS.get(table, OTHER)
+def _noun(table: str) -> Noun:
+    return nouns().get(table, OTHER)
 
 
 def _actor(change: Change) -> str:

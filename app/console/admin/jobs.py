@@ -30,18 +30,6 @@ from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
 JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
-TABLES = {
-    "user_id": "users",
-    "invitation_id": "invitations",
-    "webhook_id": "webhooks",
-    "workflow_id": "workflows",
-    "export_id": "account_exports",
-    "domain_id": "account_domains",
-    "setup_link_id": "setup_links",
-    "setting_id": "provider_settings",
-    "collection_id": "collections",
-}
-"""The tables of the ids in payloads."""
 PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
@@ -96,9 +84,19 @@ def show_job(account_id: str, job_id: str) -> str:
     )
 
 
+def tables_by_id() -> dict[str, str]:
+    """The tables of the ids in payloads, but for the account's, which the page shows anyway."""
+    return {
+        id_name: name
+        for name, policy in db.policies().items()
+        if policy.noun and name != "accounts"
+        for id_name in policy.id_names
+    }
+
+
 def _subjects(job: Any) -> dict[str, Subject]:
     """What the payload names, by the key of its id."""
-    tables = {key: table for key, table in TABLES.items() if job.payload.get(key)}
+    tables = {key: table for key, table in tables_by_id().items() if job.payload.get(key)}
     account_id = job.payload.get("account_id") or job.account_id
     rows = {
         key: audit_names.of_row(account_id, table, str(job.payload[key]))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from app.collections import table as tables
-from app.console.admin import audit_columns
+from app.console.admin import audit_columns, audit_names
 from app.web.languages import gettext, lazy_gettext
 
 VARIABLE = re.compile(r"<[^>]*>")
@@ -14,23 +14,6 @@ VERBS: Mapping[str, object] = {
     "created": lazy_gettext("created"),
     "changed": lazy_gettext("changed"),
     "deleted": lazy_gettext("deleted"),
-}
-NOUNS: Mapping[str, object] = {
-    "api_key": lazy_gettext("API key"),
-    "scim_token": lazy_gettext("SCIM token"),
-    "setup_link": lazy_gettext("Setup link"),
-    "second_factor": lazy_gettext("Second factor"),
-    "provider": lazy_gettext("Sign-in provider"),
-    "saml_key": lazy_gettext("SAML key"),
-    "identity": lazy_gettext("Sign-in identity"),
-    "domain": lazy_gettext("Domain"),
-    "group_member": lazy_gettext("Group member"),
-    "group": lazy_gettext("Group"),
-    "invitation": lazy_gettext("Invitation"),
-    "user": lazy_gettext("User"),
-    "account": lazy_gettext("Account"),
-    "webhook": lazy_gettext("Webhook"),
-    "security_stream": lazy_gettext("Receiver of the security log"),
 }
 KINDS: Mapping[str, object] = {
     "sign_in.succeeded": lazy_gettext("Signed in"),
@@ -72,7 +55,8 @@ def of_kind(kind: str) -> str:
     if kind in KINDS:
         return str(KINDS[kind])
     noun, _, verb = kind.rpartition(".")
-    return gettext("%(noun)s %(verb)s", noun=NOUNS.get(noun, noun), verb=VERBS.get(verb, verb))
+    names = {one.event: one.singular for one in audit_names.nouns().values()}
+    return gettext("%(noun)s %(verb)s", noun=names.get(noun, noun), verb=VERBS.get(verb, verb))
 
 
 def of_route(route: str) -> str:

@@ -11,7 +11,7 @@ from app.audit.append import DELETE
 from app.audit.service import Change
 from app.collections import table as tables
 from app.console.admin import audit_names
-from app.console.admin.audit_names import KINDS, Names, Subject
+from app.console.admin.audit_names import Names, Subject
 from app.console.shell.scopes import AccountScope
 from app.types import JSONMapping
 from app.web.languages import gettext
@@ -36,7 +36,7 @@ def of_events(events: Sequence[JSONMapping], scope: AccountScope) -> Mapping[int
 def _is_named(event: JSONMapping) -> bool:
     table, id = event["target_type"], event["target_id"]
     is_own = table == "users" and id == event["user_id"]
-    is_named = table in KINDS and KINDS[table].name is not None
+    is_named = audit_names.name_column(table) is not None and not audit_names.is_shared(table)
     return bool(id) and not is_own and (is_named or table == "group_members")
 
 

@@ -28,6 +28,7 @@ class SavedView(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("settings of the console's lists, which change no data"),
         bundle=Bundled(order=210),
+        id_names=("view_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # the user's

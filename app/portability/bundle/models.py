@@ -9,10 +9,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, NotBundled, Placement, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 STATES = PENDING, RUNNING, READY, FAILED, EXPIRED = (
     "pending",
@@ -36,6 +37,14 @@ class AccountExport(Base):
             ignored=("status", "lines", "size", "sha256", "error", "finished_at", "expires_at")
         ),
         bundle=NotBundled("exports of the account"),
+        noun=Noun(
+            lazy_gettext("Account export"),
+            lazy_gettext("Account exports"),
+            order=170,
+            page="console.show_exports",
+            list_page="console.show_exports",
+        ),
+        id_names=("export_id",),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

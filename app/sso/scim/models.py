@@ -6,9 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db import Base
-from app.db.policy import Audited, Bundled, TablePolicy
+from app.db.policy import Audited, Bundled, Noun, TablePolicy
 from app.db.types import Id, Text
 from app.types import JSONObject
+from app.web.languages import lazy_gettext
 
 
 class DirectoryUser(Base):
@@ -28,6 +29,7 @@ class DirectoryUser(Base):
             ignored=("user_name_key",), hidden=("user_name", "external_id", "attributes")
         ),
         bundle=Bundled(order=120, is_copied=False),
+        noun=Noun(lazy_gettext("Directory user"), lazy_gettext("Directory users"), order=100),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -51,7 +53,11 @@ class DirectoryGroup(Base):
         ),
         sa.Index("ix_directory_groups_external_id", "account_id", "external_id"),
     )
-    __policy__ = TablePolicy(audit=Audited(), bundle=Bundled(order=130, is_copied=False))
+    __policy__ = TablePolicy(
+        audit=Audited(),
+        bundle=Bundled(order=130, is_copied=False),
+        noun=Noun(lazy_gettext("Directory group"), lazy_gettext("Directory groups"), order=110),
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     group_id: Mapped[str] = mapped_column(Id, primary_key=True)
