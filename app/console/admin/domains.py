@@ -30,7 +30,6 @@ STATE_NAMES = dict(
 
 @page(DOMAINS, role=ADMIN, setup=setup_links.DOMAINS)
 def show_domains(account_id: str, form: Form | None = None) -> Page:
-    """The domains of an account, with the form that adds one."""
     scope, form = scopes.account_scope(account_id), form or Form()
     listing = lists.from_request("console.show_domains", **scope.url_args)
     rows, total = domains.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
@@ -42,7 +41,6 @@ def show_domains(account_id: str, form: Form | None = None) -> Page:
 
 @page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domains)
 def create_domain(account_id: str) -> BaseResponse:
-    """Add a domain."""
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
     name = form.validated(("domain",), domain=names.LONGEST)["domain"]
     row = domain_settings.create(name, by=scope.by)
@@ -90,7 +88,6 @@ def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
 
 @page(f"{DOMAIN}/remove", "POST", role=ADMIN, setup=setup_links.DOMAINS)
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
-    """Remove a domain."""
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
         domain_settings.delete(domain_id, by=scope.by)

@@ -61,7 +61,6 @@ def create_group(account_id: str | None = None) -> BaseResponse:
 
 @page(ONE_GROUP, role=ADMIN, in_account=True)
 def show_group(group_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
-    """One group with its members."""
     scope, form = scopes.account_or_own_scope(account_id), form or Form()
     group = groups.get(scope.account.id, group_id)
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
@@ -112,7 +111,6 @@ def add_member(group_id: str, account_id: str | None = None) -> BaseResponse:
 
 @page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST", role=ADMIN, in_account=True)
 def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
-    """Remove a user from the group."""
     scope = scopes.account_or_own_scope(account_id)
     groups.remove_member(scope.account.id, group_id, user_id)
     return _redirect(gettext("The user is removed from the group."), scope, group_id)

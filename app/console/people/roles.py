@@ -23,7 +23,6 @@ ROLE = "/console/roles/<integer:role_id>"
     "/console/roles", role=SUPERADMIN, menu=MenuItem(INSTANCE, 3, lazy_gettext("Roles"), "shield")
 )
 def show_roles() -> str:
-    """The roles."""
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
     counts = role_rules.user_counts(listing.items)
@@ -40,13 +39,11 @@ def show_roles() -> str:
 
 @page("/console/roles/new", role=SUPERADMIN)
 def show_new_role(form: Form | None = None) -> Page:
-    """The form for a new role."""
     return (form or Form()).render("console/roles/form.html", role=None)
 
 
 @page("/console/roles/new", "POST", role=SUPERADMIN, form_page=show_new_role)
 def create_role() -> BaseResponse:
-    """Create a role."""
     form = forms.submitted("name", "description")
     body = form.validated(("name",), name=100, description=1000)
     role = roles.create(body["name"], body["description"] or None)
@@ -56,7 +53,6 @@ def create_role() -> BaseResponse:
 
 @page(ROLE, role=SUPERADMIN)
 def show_role(role_id: str, form: Form | None = None) -> Page:
-    """One role."""
     role, form = roles.get(int(role_id)), form or Form()
     shown = {"name": role.name, "description": role_texts.description(role)}
     form.values = {**shown, **form.values}
@@ -73,7 +69,6 @@ def show_role(role_id: str, form: Form | None = None) -> Page:
 
 @page(ROLE, "POST", role=SUPERADMIN, form_page=show_role)
 def change_role(role_id: str) -> BaseResponse:
-    """Save a role."""
     form = forms.submitted("name", "description")
     body = form.validated(("name",), name=100, description=1000)
     changes = {"name": body["name"], "description": body["description"] or None}

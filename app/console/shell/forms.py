@@ -84,7 +84,6 @@ class Form:
                 self.positions.setdefault(detail["field"], detail["position"])
 
     def render(self, template: str, **context: object) -> Page:
-        """The page with this form, and its status."""
         page = render_template(template, form=self, **context)
         return form_labels.fill(page) if form_labels.MARK in page else page, self.status
 
