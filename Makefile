@@ -8,6 +8,8 @@ CLUSTER ?= instance/cluster
 DB ?= sqlite
 T ?=
 TEST_WORKERS ?= auto
+# Marks of tests that `make test` leaves out.
+LEFT_OUT ?= slow or timing or long
 SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
 export PORT SERVICE_BASE_URL
 
@@ -60,12 +62,13 @@ test: $(VENV)/.dev
 else
 test: lint ## Lint, run what needs no other process (DB=postgresql: on that; T=tests/records: a part)
 	$(if $(filter-out sqlite,$(DB)),$(INSTALL) databases)
-	$(PYTEST) --ignore=tests/system --ignore=tests/browser -m "not slow and not timing" $(ARGS)
+	$(PYTEST) --ignore=tests/system --ignore=tests/browser -m "not ($(LEFT_OUT))" $(ARGS)
 endif
 
-# Twice that of CI, where no coverage is measured.
+# The budget is of what no coverage slows down.
+test-all: export LEFT_OUT := slow or timing
 test-all: ## Run all that CI runs
-	$(MAKE) test
+	$(if $(ARGS),,TEST_BUDGET=1.5) $(MAKE) test
 	TEST_SHORT=1 $(MAKE) test DB=postgresql
 	$(MAKE) system browser
 	$(MAKE) timing
@@ -102,7 +105,7 @@ CITUS_TESTS ?= tests/records tests/collections tests/workflows tests/webhooks te
 	tests/auth tests/feed tests/test_idempotency.py tests/test_jobs.py tests/rules_enforcement \
 	tests/realtime tests/bundle tests/console tests/sso tests/test_sharded_statements.py \
 	tests/scim tests/manifest tests/retention tests/security tests/files tests/usage tests/domains \
-	tests/test_metrics.py tests/test_doctor.py tests/test_isolation_check.py tests/test_tenancy.py \
+	tests/test_metrics.py tests/test_doctor.py tests/system/test_isolation_check.py tests/test_tenancy.py \
 	tests/test_transactions.py tests/test_commands.py tests/test_backups.py tests/test_scheduled_backups.py
 # They stop nodes that all others need.
 CITUS_ALONE ?= tests/system/test_citus_nodes.py

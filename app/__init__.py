@@ -16,6 +16,7 @@ from app.config import Config
 from app.console.feature import FEATURE as CONSOLE
 from app.console.shell.guard import csrf
 from app.context import tenancy
+from app.db import versioned_cache
 from app.files.feature import FEATURE as FILES
 from app.isolation.feature import FEATURE as ISOLATION
 from app.manifest.feature import FEATURE as MANIFEST
@@ -87,6 +88,7 @@ def create_app(settings: Config | None = None) -> Flask:
     error_handlers.init_app(app)  # after `api`, to replace its handler
     api.with_collections = _with_collections
     app.register_blueprint(docs_pages.blueprint)
+    versioned_cache.write_sources[:] = [s for one in FEATURES for s in one.version_sources]
     for feature in FEATURES:
         for blueprint in feature.api:
             api.register_blueprint(blueprint)

@@ -36,7 +36,6 @@ class AppError(Exception):
         super().__init__(self.message)
 
     def body(self) -> JSONObject:
-        """Return the response body."""
         return {"error": self.error, "message": self.message, **self.extra}
 
 
@@ -223,8 +222,6 @@ class Malformed(AppError):
 
 
 class TooManyRequests(AppError):
-    """Too many attempts."""
-
     status = 429
     error = "rate_limited"
     message = "Too many attempts. Try again later."

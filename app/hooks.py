@@ -15,8 +15,9 @@ from uuid_utils import uuid4
 from app import web
 from app.accounts.usage import request_counter
 from app.audit.security_log import reads
-from app.auth import guard, replay
+from app.auth import guard
 from app.auth import principal as principals
+from app.auth.guard import replay
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
@@ -33,7 +34,6 @@ log = structlog.get_logger()
 
 
 def init_app(app: Flask) -> None:
-    """Register the hooks."""
     app.before_request(_before)
     app.after_request(_after)
     app.teardown_request(_reset_context)

@@ -24,14 +24,14 @@ from argon2 import PasswordHasher
 from flask import Flask, Response, request
 from uuid_utils import uuid7
 
-from app.audit import append, insert
+from app.audit import append
 
 DATABASE, ACCOUNT, USER = (os.environ[f"FLOOR_{n}"] for n in ("DATABASE", "ACCOUNT", "USER"))
 AUDITED = os.environ.get("FLOOR_AUDITED", "1") != "0"
 ON_SQLITE = DATABASE.startswith("sqlite")
 FIELDS = os.environ.get("FLOOR_FIELDS", "title,code,views,live,at").split(",")
 SYSTEM = ("id", "created_at", "updated_at", "created_by", "updated_by")
-TOLD = insert.ActorColumns(
+TOLD = append.ActorColumns(
     USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None
 )
 JSON = "application/json"
@@ -101,11 +101,11 @@ def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> N
     """Write the entries of changes, as part of the transaction."""
     prepared = append._prepared(changes, TOLD, moment, {})
     if ON_SQLITE:
-        insert._insert_sqlite(through, ACCOUNT, prepared, TOLD)
-    elif len(prepared) < insert.COPY_THRESHOLD:
-        through.execute(*insert.calls([(ACCOUNT, prepared)], TOLD))
+        append._insert_sqlite(through, ACCOUNT, prepared, TOLD)
+    elif len(prepared) < append.COPY_THRESHOLD:
+        through.execute(*append.calls([(ACCOUNT, prepared)], TOLD))
     else:
-        insert._copy(through, ACCOUNT, prepared, TOLD)
+        append._copy(through, ACCOUNT, prepared, TOLD)
 
 
 def shown(row: Sequence[Any]) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""The way of a write: the modules that `POST /api/v1/records/{collection}` runs through.
+"""The way of a request: the modules that a write of the API and a page of the console run through.
 
-    python -m bench.trace [sqlite|postgresql] [--calls]
+    python -m bench.trace [sqlite|postgresql] [--page] [--calls]
 
 Prints how many modules of `app` one warm request enters, and how often consecutive calls of their
 functions change the module; then the calls of each module, or with `--calls` every call in order.
-The request passes the whole stack, middlewares and teardown included. Generators and coroutines
-count once, where they are entered first.
+The request is `POST /api/v1/records/{collection}`, or with `--page` the list of these records in
+the console. It passes the whole stack, middlewares and teardown included. Generators and
+coroutines count once, where they are entered first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -26,6 +29,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from bench.product import application
 from bench.serve import FIELDS, NEW
 from tests import builders, conftest, services
+from tests.console.browser import Browser
 
 SOURCES = Path(__file__).resolve().parent.parent / "app"
 WARM, TRACED = 20, 3
@@ -62,33 +66,44 @@ class Trace:
         return sum(a != b for a, b in pairwise(modules))
 
 
-def environ(headers: dict[str, str]) -> WSGIEnvironment:
-    """The request as a server hands it to the application."""
-    builder = EnvironBuilder("/api/v1/records/posts", method="POST", json=NEW)
-    builder.headers.update(headers)
+def write(headers: dict[str, str]) -> WSGIEnvironment:
+    """The request that creates a record, as a server hands it to the application."""
+    builder = EnvironBuilder("/api/v1/records/posts", method="POST", json=NEW, headers=headers)
     return builder.get_environ()
 
 
-def trace(app: Flask, cast: builders.Cast) -> Trace:
+def page(app: Flask, caller: builders.Caller) -> Callable[[], WSGIEnvironment]:
+    """The request for the list of records in the console, by a browser that has signed in."""
+    client = Browser(app, caller).client
+    cookies = {"Cookie": "; ".join(f"{one.key}={one.value}" for one in client._cookies.values())}
+    path = f"/console/records/{caller.account_id}/posts"
+    return lambda: EnvironBuilder(path, headers=cookies).get_environ()
+
+
+def trace(app: Flask, cast: builders.Cast, *, of_page: bool) -> Trace:
     """The calls of a warm request."""
     builders.make_collection(cast.root, schema=FIELDS)
     # Not by the test client, which leaves the end of each request to the next one.
-    environs = [environ(cast.alice.headers) for _ in range(WARM + TRACED)]
-    for warm in environs[TRACED:]:
-        run_wsgi_app(app, warm, buffered=True)
+    for _ in range(WARM):
+        run_wsgi_app(app, write(cast.alice.headers), buffered=True)
+    request, status = partial(write, cast.alice.headers), "201 CREATED"
+    if of_page:
+        request, status = page(app, cast.alice), "200 OK"
+        for _ in range(WARM):
+            run_wsgi_app(app, request(), buffered=True)
     # The shortest: what is due once a second falls into one of them at most.
-    traced = [_traced(app, one) for one in environs[:TRACED]]
+    traced = [_traced(app, request(), status) for _ in range(TRACED)]
     return min(traced, key=lambda trace: len(trace.calls))
 
 
-def _traced(app: Flask, environ: WSGIEnvironment) -> Trace:
+def _traced(app: Flask, environ: WSGIEnvironment, expected: str) -> Trace:
     traced = Trace()
     sys.setprofile(traced)
     try:
         _, status, _ = run_wsgi_app(app, environ, buffered=True)
     finally:
         sys.setprofile(None)
-    if status != "201 CREATED":
+    if status != expected:
         raise SystemExit(f"the request failed: {status}")
     return traced
 
@@ -97,6 +112,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("database", nargs="?", choices=conftest.DATABASES, default="sqlite")
+    parser.add_argument("--page", action="store_true")
     parser.add_argument("--calls", action="store_true")
     options = parser.parse_args()
     server = services.Postgres()
@@ -105,7 +121,7 @@ def main() -> None:
         os.environ["TEST_POSTGRES_URL"] = server.url
     try:
         app = application(conftest.settings_for(options.database, Path(tempfile.mkdtemp())))
-        traced = trace(app, builders.make_cast(app))
+        traced = trace(app, builders.make_cast(app), of_page=options.page)
     finally:
         if options.database == "postgresql":
             server.stop()

@@ -20,7 +20,7 @@ def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
 
 
 def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
-    """Render our column types by their names in `app.db.types`."""
+    """Render our column types by their names in `migrations.support.types`."""
     if kind == "type" and isinstance(item, UtcDateTime):
         return "UtcDateTime()"
     return "Text" if item is Text else False

@@ -8,7 +8,7 @@ Create Date: ${create_date}
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text, UtcDateTime
+from migrations.support.types import Text, UtcDateTime
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

@@ -45,7 +45,7 @@ BOTH = (
     "workflows/test_logbook.py",
     "workflows/test_starting.py",
     "workflows/test_triggers.py",
-    "workflows/test_upkeep.py",
+    "workflows/test_purge.py",
     "test_backups.py",
     "test_commands.py",
     "test_config.py",

@@ -16,6 +16,7 @@ from app import FEATURES
 from app.config import Config
 
 PROJECT = Path(__file__).resolve().parent.parent
+MIGRATIONS = PROJECT / "migrations"
 SOURCES = {
     ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((PROJECT / "app").rglob("*.py"))
@@ -30,7 +31,7 @@ PLATFORM = {
 WEB = "app.web."
 EDGE = re.compile(
     r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
-    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|feature)(\..+)?|app\.auth\.guard"
+    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|feature)(\..+)?|app\.auth\.guard(\..+)?"
 )
 # What is read by schemas below the edges: a manifest, by those of the requests that it stands for,
 # and members of a directory, as SCIM sends them in many shapes.
@@ -144,10 +145,27 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     own = {path.stem for path in (PROJECT / "deploy").glob("*.py")} | {
         "app",
         "deploy",
+        "migrations",
         "_typeshed",
         "",
     }
     assert imported - sys.stdlib_module_names - own == declared
+
+
+def test_revisions_import_nothing_of_the_application() -> None:
+    """They and their support stay as they are while the application changes."""
+    files = [path for name in ("versions", "support") for path in MIGRATIONS.glob(f"{name}/*.py")]
+    assert len(files) > 60
+    libraries = {"alembic", "sqlalchemy", "orjson", "structlog", "uuid_utils", "email_validator"}
+    imported = set().union(*(imported_packages(nodes_of(path)) for path in files))
+    assert imported - sys.stdlib_module_names <= libraries | {"migrations"}
+    inner = {
+        node.module
+        for path in files
+        for node in nodes_of(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("migrations")
+    }
+    assert all(module and module.startswith("migrations.support") for module in inner)
 
 
 # The decorators of what runs without being called, and where its module is declared.
@@ -286,7 +304,7 @@ def calls_on_types(module: str) -> set[str]:
 
 
 def test_only_the_edge_knows_marshmallow() -> None:
-    shared = {f"app.web.{name}" for name in ("fields", "paging", "parsing", "schemas")}
+    shared = {f"app.web.{name}" for name in ("examples", "fields", "paging", "parsing", "schemas")}
     for module in SOURCES:
         if "marshmallow" in packages(module):
             assert module in {*shared, *INNER_SCHEMAS} or is_edge(module), module
@@ -346,23 +364,46 @@ def test_only_a_few_places_catch_everything_and_say_why() -> None:
     assert found == CATCH_ALL
 
 
-def public_parts(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.ClassDef]:
-    """The functions, classes and methods that others may use."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            yield node
-            for inner in node.body if isinstance(node, ast.ClassDef) else ():
-                if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
-                    yield inner
+def is_api_view(module: str, node: ast.FunctionDef) -> bool:
+    """Whether a function answers a route of the API, whose summary is its docstring."""
+    return not module.startswith("app.console.") and any(
+        ".route(" in ast.unparse(decorator) for decorator in node.decorator_list
+    )
 
 
-def test_everything_public_says_what_it_is_for() -> None:
+@cache
+def shared_names() -> set[str]:
+    """What modules use of each other, as "module.name"."""
+    found = set()
+    for tree in map(tree_of, SOURCES.values()):
+        aliases = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        found |= set(aliases.values()) | {
+            f"{aliases[node.value.id]}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in aliases
+        }
+    return found
+
+
+def test_modules_services_and_api_views_say_what_they_are_for() -> None:
     missing = [module for module, path in SOURCES.items() if not ast.get_docstring(tree_of(path))]
     missing += [
         f"{module}.{node.name}"
         for module, path in SOURCES.items()
-        for node in public_parts(tree_of(path))
-        if not ast.get_docstring(node)
+        for node in tree_of(path).body
+        if isinstance(node, ast.FunctionDef) and not ast.get_docstring(node)
+        if is_api_view(module, node)
+        or (
+            not is_edge(module)
+            and not node.name.startswith("_")
+            and f"{module}.{node.name}" in shared_names()
+        )
     ]
     assert missing == []
 

@@ -15,7 +15,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.console.shell.guard import MAX_ANONYMOUS_BODY
-from app.web.access import Access, access_of, max_body_of
+from app.web.access import AccessLevel, access_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20
@@ -43,17 +43,18 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         view = app.view_functions[rule.endpoint]
         access, of_console = access_of(view), rule.endpoint.startswith("console.")
         methods = (rule.methods or set()) & WRITING
-        if not methods or access not in (Access.PUBLIC, Access.ANONYMOUS):
+        # One guard refuses all pages alike: one of them stands for all.
+        is_page = access.level is AccessLevel.PAGE and rule.rule == "/console/profile"
+        is_open = access.level in (AccessLevel.PUBLIC, AccessLevel.ANONYMOUS)
+        if not methods or not (is_open or is_page):
             continue
-        if of_console and not hasattr(view, "allow_anonymous") and rule.rule != "/console/profile":
-            continue  # one guard refuses them all alike
         values = {
             name: SENT_PATHS.get(name) or (UUID if "Uuid" in type(kind).__name__ else "1")
             for name, kind in rule._converters.items()
         }
         built = rule.build(values)
         assert built is not None
-        bound = ANONYMOUS_BYTES if access is Access.ANONYMOUS else max_body_of(view)
+        bound = ANONYMOUS_BYTES if access.level is AccessLevel.ANONYMOUS else access.max_body
         for method in sorted(methods):
             yield method, built[1], MAX_ANONYMOUS_BODY if of_console else bound
 

@@ -422,6 +422,7 @@ def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> No
     assert sorted(row.kind for row, _ in rows(app)) == periodic
 
 
+@pytest.mark.long
 def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

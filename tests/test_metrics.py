@@ -65,6 +65,7 @@ def test_only_the_token_opens_them(opened: Flask, shown: str) -> None:
     assert (answer.status_code, answer.json["error"]) == (401, "unauthorized")
 
 
+@pytest.mark.long
 def test_requests_are_counted_by_route_and_never_by_account(opened: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     route = "/api/v1/records/<collection>"
@@ -79,6 +80,7 @@ def test_requests_are_counted_by_route_and_never_by_account(opened: Flask, cast:
         assert secret not in text
 
 
+@pytest.mark.long
 def test_what_waits_is_told(opened: Flask) -> None:
     with opened.app_context(), db.transaction():
         jobs.enqueue("jobs.purge", {}, account_id=jobs.INSTANCE)
@@ -87,6 +89,7 @@ def test_what_waits_is_told(opened: Flask) -> None:
     assert value(opened, 'atrium_queue_due{queue="deliveries"}') == 0
 
 
+@pytest.mark.long
 def test_accounts_whose_payloads_are_cut_are_counted(opened: Flask, cast: Cast) -> None:
     assert value(opened, "atrium_webhook_payloads_cut") == 0
     with opened.app_context(), db.transaction():
@@ -123,6 +126,7 @@ def exposed(app: Flask) -> dict[str, Metric]:
     return {one.name: one for one in families if not one.name.endswith("_created")}
 
 
+@pytest.mark.long
 def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Cast) -> None:
     assert cast.alice.get("users").status_code == 403
     families = exposed(opened)
@@ -137,6 +141,7 @@ def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Ca
     assert (build.labels["version"], build.value) == (web.VERSION, 1)
 
 
+@pytest.mark.long
 def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:
     before = value(opened, 'atrium_rate_limited_total{limit="sample"}')
     with opened.app_context():
@@ -162,6 +167,7 @@ def test_waits_for_a_connection_are_counted(opened: Flask) -> None:
     assert value(opened, "atrium_db_pool_limit") >= 1
 
 
+@pytest.mark.long
 def test_attempts_are_counted_by_outcome(opened: Flask, cast: Cast) -> None:
     sample = 'atrium_delivery_seconds_count{outcome="delivered"}'
     before = value(opened, sample)
@@ -182,6 +188,7 @@ def test_a_worker_shows_its_own(opened: Flask) -> None:
     assert requests.get(f"{url}/live", timeout=10).status_code == 404
 
 
+@pytest.mark.long
 def test_the_dashboard_names_what_is_exposed(opened: Flask, cast: Cast) -> None:
     board = json.loads((PROJECT / "deploy" / "grafana.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]

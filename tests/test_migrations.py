@@ -57,6 +57,7 @@ def run(statement: str, **values: Any) -> Any:
         return result.all() if result.returns_rows else None
 
 
+@pytest.mark.long
 def test_they_build_what_the_models_say(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY)
     assert differences() == []
@@ -100,6 +101,7 @@ def test_origins_that_accounts_list_already_are_found(empty: Flask) -> None:
     assert [tuple(row) for row in found] == [("x", "https://a.example"), ("x", "https://b.example")]
 
 
+@pytest.mark.long
 def test_invitations_survive_the_change_of_their_role(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
@@ -189,6 +191,7 @@ CRONS = {
 }
 
 
+@pytest.mark.long
 def test_cron_expressions_are_rewritten_where_another_form_means_the_same(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0028")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 from app import create_app, web
 from app.audit import exports as audit
 from app.records.transfer import formats as records
-from app.web.access import Access, access_of
+from app.web.access import AccessLevel, access_of
 from app.workflows import hooks
 from app.workflows import models as workflows
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
@@ -160,16 +160,16 @@ def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, 
         for method in rule.methods or ()
     }
     for name, operation in operations(spec):
-        documented, access = set(operation["responses"]), access_of(views[name])
+        documented, level = set(operation["responses"]), access_of(views[name]).level
         expected = {"422"} | ({"429"} if operation["tags"] != ["Health"] else set())
-        if access is not Access.PUBLIC:
+        if level is not AccessLevel.PUBLIC:
             expected |= {"400", "401", "403", "404"}
         if "requestBody" in operation:
             expected |= {"413", "415"}
         if "{" in name:
             expected.add("404")
         assert expected <= documented, name
-        assert ("401" in documented) == (access is not Access.PUBLIC) or re.search(
+        assert ("401" in documented) == (level is not AccessLevel.PUBLIC) or re.search(
             "auth/|saml/|/metrics", name
         )
         assert [s for s in documented if s[0] in "23" or s == "101"], name
@@ -184,14 +184,14 @@ def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any])
     }
     either: list[dict[str, Any]] = [{"bearer": []}, {"key": []}]
     expected = {
-        Access.PUBLIC: [],
-        Access.ANONYMOUS: [*either, {}],  # some clients take the first
-        Access.SIGNED_IN: either,
-        Access.ACCOUNT_ADMIN: either,
-        Access.SUPERADMIN: either,
+        AccessLevel.PUBLIC: [],
+        AccessLevel.ANONYMOUS: [*either, {}],  # some clients take the first
+        AccessLevel.SIGNED_IN: either,
+        AccessLevel.ACCOUNT_ADMIN: either,
+        AccessLevel.SUPERADMIN: either,
     }
     for name, operation in operations(spec):
-        assert operation["security"] == expected[access_of(views[name])], name
+        assert operation["security"] == expected[access_of(views[name]).level], name
     schemes = spec["components"]["securitySchemes"]
     assert (schemes["bearer"]["scheme"], schemes["key"]["name"]) == ("bearer", "X-API-Key")
 
@@ -200,7 +200,10 @@ def test_what_happens_in_an_account_takes_its_name(described: Flask, spec: dict[
     named = {"$ref": "#/components/parameters/account"}
     for rule in described.url_map.iter_rules():
         path = spec["paths"].get(template(rule.rule))
-        if path and access_of(described.view_functions[rule.endpoint]) is not Access.PUBLIC:
+        if (
+            path
+            and access_of(described.view_functions[rule.endpoint]).level is not AccessLevel.PUBLIC
+        ):
             assert named in path["parameters"], rule.rule
     for public in ("/health", "/api/v1/auth/login"):
         assert named not in spec["paths"][public].get("parameters", ()), public

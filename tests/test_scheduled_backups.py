@@ -187,6 +187,7 @@ def test_a_folder_that_is_not_mounted_is_not_made(
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.long
 def test_superadmins_back_up_now_and_see_what_was_proved(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.audit import verify
+from app.audit.chain import verify
+from app.audit.log import AUDIT
 from app.jobs import worker
 from tests import builders, sharded_sql, sql
 from tests.builders import Cast
@@ -165,7 +166,7 @@ def work(app: Flask, cast: Cast, known: Mapping[str, str]) -> None:
     with app.app_context():
         worker.schedule_periodic()
         worker.run_due()
-        verify.verify_all()
+        verify.verify_all(AUDIT)
 
 
 PATHS = (

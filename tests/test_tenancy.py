@@ -18,7 +18,7 @@ from flask import Flask
 from app import db
 from app.jobs import worker
 from app.web import PREFIX
-from app.web.access import Access, access_of
+from app.web.access import AccessLevel, access_of
 from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
@@ -588,12 +588,13 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
     assert not PUBLIC.keys() & CASES.keys()
     assert PUBLIC.keys() | CASES.keys() == known.keys()
     for route, view in known.items():
-        access = access_of(view)
-        assert (access is Access.PUBLIC) == (route in PUBLIC), route
+        level = access_of(view).level
+        assert (level is AccessLevel.PUBLIC) == (route in PUBLIC), route
         superadmins = isinstance(CASES.get(route), Superadmin)
-        assert (access is Access.SUPERADMIN) == superadmins, route
+        assert (level is AccessLevel.SUPERADMIN) == superadmins, route
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -> None:
     nonsense = Caller(anyone.app, Authorization="Bearer nonsense")
@@ -609,6 +610,7 @@ def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -
             assert answer.json["error"] == "unauthorized", route
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict[str, Any]) -> None:
     ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id, "collection_id": posts["id"]}
@@ -646,6 +648,7 @@ def test_a_thing_of_another_account_is_404_like_none(
         assert cast.alice.get(read).json == before, route
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 @by_thing()
 def test_naming_the_other_account_is_403(

@@ -12,8 +12,8 @@ from app.accounts import (
 )
 from app.accounts.domains import checks, service
 from app.accounts.domains import routes as domains_routes
+from app.accounts.usage import metering, notices, purge
 from app.accounts.usage import routes as usage_routes
-from app.accounts.usage import upkeep
 from app.web.feature import Feature
 
 FEATURE = Feature(
@@ -25,6 +25,6 @@ FEATURE = Feature(
         group_routes.blueprint,
     ),
     routes=(usage_routes, domains_routes),
-    jobs=(checks, upkeep),
-    subscribers=(deleted_addresses, service, upkeep),
+    jobs=(checks, metering, notices, purge),
+    subscribers=(deleted_addresses, service, metering, purge),
 )

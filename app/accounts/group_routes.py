@@ -8,15 +8,15 @@ from flask import Response
 from app import web
 from app.accounts import groups
 from app.accounts.models import Group
-from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
+from app.accounts.schemas import ChangedRole, NewRole, UserView
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
 blueprint = Blueprint(
     "Groups",
@@ -25,39 +25,20 @@ blueprint = Blueprint(
     description="Groups of users of your account.",
 )
 
-GROUP = {
-    "id": "019a9f00-0000-7000-8000-00000000000c",
-    "account_id": ACCOUNT["id"],
-    "name": "pii_access",
-    "description": "Sees personal data unmasked.",
-    "is_system": True,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 
-
-class GroupView(Schema):
-    """A group."""
-
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    is_system = ma.fields.Boolean(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+@example(name="pii_access", description="Sees personal data unmasked.", is_system=True)
+class GroupView(View):
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    is_system = ma.fields.Boolean()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class GroupWithMembers(GroupView):
-    """A group with the users in it."""
-
-    users = ma.fields.List(ma.fields.Nested(UserView), required=True)
-
-
-class GroupPage(Page):
-    """A page of groups."""
-
-    items = items_field(GroupView)
+    users = ma.fields.List(ma.fields.Nested(UserView))
 
 
 class GroupArgs(PageArgs):
@@ -67,20 +48,18 @@ class GroupArgs(PageArgs):
 
 
 class NewMembership(Schema):
-    """The user to add to the group."""
-
     user_id = fields.Text(longest=100, required=True)
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(GroupArgs, location="query")
-@blueprint.response(200, GroupPage, example=page_body([GROUP], 1, PAGE))
+@blueprint.response(200, page_of(GroupView))
 @account_admin
 def list_groups(args: Query) -> dict[str, object]:
     """List the groups of your account.
 
-    For admins. Ordered by name, without users. With `X-Account-ID: *` superadmins get the groups of
-    all accounts.
+    Ordered by name, without users. With `X-Account-ID: *` superadmins get the groups of all
+    accounts.
     """
     result = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
     return page_body(*result, args)
@@ -88,25 +67,25 @@ def list_groups(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewRole, example={"name": "finance"})
-@blueprint.response(201, GroupView, example=GROUP)
-@blueprint.fails(400, 409)
+@blueprint.response(201, GroupView)
+@blueprint.fails(409)
 @account_admin
 def create_group(body: Body) -> Group:
     """Create a group in your account.
 
-    For admins. Starts without users; rules can refer to it by its name. A name that is taken in the
-    account is a 409; upper and lower case are the same.
+    Starts without users; rules can refer to it by its name. A name that is taken in the account is
+    a 409; upper and lower case are the same.
     """
     return groups.create(_own(), body["name"], body.get("description"))
 
 
 @blueprint.route("/<uuid:group_id>", methods=["GET"])
-@blueprint.response(200, GroupWithMembers, example={**GROUP, "users": [USER]})
+@blueprint.response(200, GroupWithMembers)
 @account_admin
 def get_group(group_id: str) -> dict[str, object]:
     """Get a group with its users.
 
-    For admins. `users` has all members, including inactive ones, ordered by email address.
+    `users` has all members, including inactive ones, ordered by email address.
     """
     group = groups.get(principal().account_id, group_id)
     columns = {name: getattr(group, name) for name in GroupView().fields}
@@ -115,16 +94,16 @@ def get_group(group_id: str) -> dict[str, object]:
 
 @blueprint.route("/<uuid:group_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedRole, example={"description": "Sees the figures."})
-@blueprint.response(200, GroupView, example=GROUP)
-@blueprint.fails(400, 409)
+@blueprint.response(200, GroupView)
+@blueprint.fails(409)
 @account_admin
 def update_group(body: Body, group_id: str) -> Group:
     """Change a group's name or description; `pii_access` keeps its name.
 
-    For admins. Omitted properties keep their values. Filters of webhooks, workflows, hooks and
-    saved views of the account that name the group follow a new name, as do mapped groups of a
-    directory. A group that rules of the service name is not renamed (409, as is what cannot
-    follow, with the places). A name that is taken, or another name for `pii_access`, is a 409.
+    Omitted properties keep their values. Filters of webhooks, workflows, hooks and saved views of
+    the account that name the group follow a new name, as do mapped groups of a directory. A group
+    that rules of the service name is not renamed (409, as is what cannot follow, with the places).
+    A name that is taken, or another name for `pii_access`, is a 409.
     """
     shows_rules = principal().is_superadmin
     return groups.change(_own(), group_id, body, shows_rules=shows_rules)
@@ -137,8 +116,8 @@ def update_group(body: Body, group_id: str) -> Group:
 def delete_group(group_id: str) -> Response:
     """Delete a group, except `pii_access`.
 
-    For admins. The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with
-    the places, as is `pii_access`.
+    The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with the places,
+    as is `pii_access`.
     """
     groups.delete(_own(), group_id, shows_rules=principal().is_superadmin)
     return Response(status=204)
@@ -146,8 +125,8 @@ def delete_group(group_id: str) -> Response:
 
 @blueprint.route("/<uuid:group_id>/members", methods=["POST"], endpoint="add_group_member")
 @blueprint.route("/<uuid:group_id>/users", methods=["POST"])
-@blueprint.arguments(NewMembership, example={"user_id": USER["id"]})
-@blueprint.response(200, GroupView, example=GROUP)
+@blueprint.arguments(NewMembership)
+@blueprint.response(200, GroupView)
 @account_admin
 def add_user_to_group(body: Body, group_id: str) -> Group:
     """Add a user to a group; does nothing if the user is a member.
@@ -168,9 +147,9 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group.
 
-    For admins; any of them may also remove users from `pii_access`. Takes effect with the user's
-    next request. A 404 means that the group or the user does not exist, or that the user is not a
-    member. `/users` and `/members` are the same.
+    Any of them may also remove users from `pii_access`. Takes effect with the user's next request.
+    A 404 means that the group or the user does not exist, or that the user is not a member.
+    `/users` and `/members` are the same.
     """
     groups.remove_member(_own(), group_id, user_id)
     return Response(status=204)

@@ -66,7 +66,6 @@ class Use:
 
     @property
     def places(self) -> list[str]:
-        """The places that name it."""
         return [f"{self.owner}.{place}" for place in self.texts]
 
     def after(self, name: Name, new: str) -> dict[str, str] | None:

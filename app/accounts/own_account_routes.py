@@ -13,20 +13,16 @@ from app.accounts.schemas import (
     DEVICE_MAIL,
     DOMAINS,
     FRAGMENT,
-    FULL_ACCOUNT,
     GROUP_ROLES,
     IGNORED,
     MAGIC_LINK,
     MFA,
     MFA_GRACE,
     MFA_ROLES,
-    PAGE,
     PASSWORDS,
     PROVISIONING,
-    ROLE,
     SESSION_IDLE,
     SESSION_MAX,
-    USER,
     ChangedUser,
     FullAccountView,
     GroupRole,
@@ -41,12 +37,13 @@ from app.accounts.types import Body, Query
 from app.auth import account_settings, sessions
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
-from app.auth.schemas import SESSION, SessionPage
+from app.auth.schemas import SessionPage
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body
+from app.web.schemas import example
 
 blueprint = Blueprint(
     "Account",
@@ -54,27 +51,6 @@ blueprint = Blueprint(
     url_prefix=f"{web.PREFIX}/account",
     description="Your account. For its admins.",
 )
-
-OWN = {
-    **FULL_ACCOUNT,
-    "allowed_redirect_uris": ["https://client.example.com/signed-in"],
-    "default_redirect_uri": None,
-    "cors_origins": ["https://client.example.com"],
-    "sso_provisioning": None,
-    "sso_email_domains": ["acme.example"],
-    "sso_group_roles": [{"group": "Finance", "role": "editor"}],
-    "sso_allow_admin": False,
-    "sso_ignored_groups": [],
-    "sso_tokens_in_fragment": False,
-    "mfa": "optional",
-    "mfa_roles": [],
-    "mfa_grace_days": 0,
-    "password_sign_in": True,
-    "magic_link": False,
-    "new_device_mail": True,
-    "session_idle_hours": None,
-    "session_max_hours": None,
-}
 
 
 def _setting(name: str, default: object, text: str) -> JSONObject:
@@ -86,23 +62,29 @@ def _setting(name: str, default: object, text: str) -> JSONObject:
     }
 
 
+@example(
+    allowed_redirect_uris=["https://client.example.com/signed-in"],
+    cors_origins=["https://client.example.com"],
+    sso_email_domains=["acme.example"],
+    sso_group_roles=[{"group": "Finance", "role": "editor"}],
+    sso_ignored_groups=[],
+    mfa="optional",
+    mfa_roles=[],
+    mfa_grace_days=0,
+    password_sign_in=True,
+    new_device_mail=True,
+)
 class OwnAccountView(FullAccountView):
     """The caller's account with its settings."""
 
     allowed_redirect_uris = ma.fields.List(
-        ma.fields.String(),
-        required=True,
-        attribute="settings.allowed_redirect_uris",
-        dump_default=[],
+        ma.fields.String(), attribute="settings.allowed_redirect_uris", dump_default=[]
     )
     default_redirect_uri = ma.fields.String(
-        required=True,
-        allow_none=True,
-        attribute="settings.default_redirect_uri",
-        dump_default=None,
+        allow_none=True, attribute="settings.default_redirect_uri", dump_default=None
     )
     cors_origins = ma.fields.List(
-        ma.fields.String(), required=True, attribute="settings.cors_origins", dump_default=[]
+        ma.fields.String(), attribute="settings.cors_origins", dump_default=[]
     )
     sso_provisioning = ma.fields.Boolean(
         allow_none=True, **_setting("sso_provisioning", None, PROVISIONING)
@@ -115,7 +97,7 @@ class OwnAccountView(FullAccountView):
     )
     sso_allow_admin = ma.fields.Boolean(**_setting("sso_allow_admin", False, ALLOW_ADMIN))
     sso_ignored_groups = ma.fields.List(
-        ma.fields.String(), required=True, dump_default=[], metadata={"description": IGNORED}
+        ma.fields.String(), dump_default=[], metadata={"description": IGNORED}
     )
     sso_tokens_in_fragment = ma.fields.Boolean(
         **_setting("sso_tokens_in_fragment", False, FRAGMENT)
@@ -142,21 +124,20 @@ class OwnAccountView(FullAccountView):
 
 
 @blueprint.route("", methods=["GET"])
-@blueprint.response(200, OwnAccountView, example=OWN)
+@blueprint.response(200, OwnAccountView)
 @account_admin
 def get_own_account() -> Account:
     """Get your account and its settings.
 
-    For admins; other users find the name in `GET /auth/me`. Superadmins get the account that
-    `X-Account-ID` names, by default the system account.
+    Other users find the name in `GET /auth/me`. Superadmins get the account that `X-Account-ID`
+    names, by default the system account.
     """
     return tenants.get(_own())
 
 
 @blueprint.route("", methods=["PUT", "PATCH"])
 @blueprint.arguments(OwnAccountBody, example={"name": "Acme Ltd"})
-@blueprint.response(200, OwnAccountView, example=OWN)
-@blueprint.fails(400)
+@blueprint.response(200, OwnAccountView)
 @account_admin
 def update_own_account(body: Body) -> Account:
     """Change your account's name and settings.
@@ -170,33 +151,33 @@ def update_own_account(body: Body) -> Account:
 
 @blueprint.route("/roles", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
+@blueprint.response(200, RolePage)
 @account_admin
 def list_roles_for_account(args: Query) -> dict[str, object]:
     """List the roles that a user of the account can have.
 
-    For admins. In order of creation, built-in roles first. All accounts share the same roles; only
-    superadmins change them (`/roles`).
+    In order of creation, built-in roles first. All accounts share the same roles; only superadmins
+    change them (`/roles`).
     """
     return page_body(*roles.page(args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
-@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
+@blueprint.response(200, UserPage)
 @account_admin
 def list_team(args: Query) -> dict[str, object]:
     """List the users of your account.
 
-    For admins. Newest first by default. Includes inactive users.
+    Newest first by default. Includes inactive users.
     """
     return page_body(*users.page(_own(), args), args)
 
 
 @blueprint.route("/users", methods=["POST"])
 @blueprint.arguments(NewMember, example={"email": "bob@acme.example", "role": "viewer"})
-@blueprint.response(201, UserView, example=USER)
-@blueprint.fails(400, 409, 429)
+@blueprint.response(201, UserView)
+@blueprint.fails(409, 429)
 @account_admin
 def create_member(body: Body) -> User:
     """Add a user to your account; the user gets a link to set a password by mail.
@@ -208,20 +189,20 @@ def create_member(body: Body) -> User:
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["GET"])
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, UserView)
 @account_admin
 def get_member(user_id: str) -> User:
     """Get a user of your account.
 
-    For admins. A user of another account is a 404.
+    A user of another account is a 404.
     """
     return users.get(_own(), user_id)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"role": "editor"})
-@blueprint.response(200, UserView, example=USER)
-@blueprint.fails(400, 409, 429)
+@blueprint.response(200, UserView)
+@blueprint.fails(409, 429)
 @account_admin
 def update_member(body: Body, user_id: str) -> User:
     """Change a user of your account.
@@ -244,8 +225,8 @@ def update_member(body: Body, user_id: str) -> User:
 def delete_member(user_id: str) -> Response:
     """Delete a user of your account; their records stay.
 
-    For admins. Sessions and API keys of the user stop working at once. You cannot delete your own
-    user (403) or the account's last active admin (409).
+    Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
+    the account's last active admin (409).
     """
     users.delete(_own(), user_id, by=principal().user_id)
     return Response(status=204)
@@ -253,7 +234,7 @@ def delete_member(user_id: str) -> Response:
 
 @blueprint.route("/users/<uuid:user_id>/sessions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
+@blueprint.response(200, SessionPage)
 @account_admin
 def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
     """List the active sessions of a user of your account.

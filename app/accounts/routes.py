@@ -9,11 +9,8 @@ from app import slugs, web
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
-    FULL_ACCOUNT,
     METADATA,
     ORDER,
-    PAGE,
-    USER,
     FullAccountView,
     TeamArgs,
     UserPage,
@@ -22,7 +19,7 @@ from app.accounts.types import Body, Query
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 
 blueprint = Blueprint(
@@ -58,53 +55,47 @@ class AccountArgs(PageArgs):
     sort_order = ma.fields.String(validate=ORDER, metadata=METADATA["sort_order"])
 
 
-class AccountPage(Page):
-    """A page of accounts."""
-
-    items = items_field(FullAccountView)
-
-
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, AccountPage, example=page_body([FULL_ACCOUNT], 1, PAGE))
+@blueprint.response(200, page_of(FullAccountView, "AccountPage"))
 @superadmin
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts.
 
-    For superadmins. Newest first by default. Includes suspended accounts and the system account,
-    but no deleted ones.
+    Newest first by default. Includes suspended accounts and the system account, but no deleted
+    ones.
     """
     return page_body(*tenants.page(args), args)
 
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewAccount, example={"name": "Acme"})
-@blueprint.response(201, FullAccountView, example=FULL_ACCOUNT)
-@blueprint.fails(400, 409)
+@blueprint.response(201, FullAccountView)
+@blueprint.fails(409)
 @superadmin
 def create_account(body: Body) -> Account:
     """Create an account without users.
 
-    For superadmins. `POST /users` adds the first admin; `/auth/register` creates both at once. A
-    slug that is taken is a 409, also if it was derived from the name.
+    `POST /users` adds the first admin; `/auth/register` creates both at once. A slug that is taken
+    is a 409, also if it was derived from the name.
     """
     return tenants.create(body["name"], body.get("slug"))
 
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])
-@blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
+@blueprint.response(200, FullAccountView)
 @superadmin
 def get_account(account_id: str) -> Account:
     """Get an account.
 
-    For superadmins; admins use `GET /account`. A deleted account is a 404.
+    Admins use `GET /account`. A deleted account is a 404.
     """
     return tenants.get(account_id)
 
 
 @blueprint.route("/<uuid:account_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedAccount, example={"is_active": False})
-@blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
+@blueprint.response(200, FullAccountView)
 @blueprint.fails(409)
 @superadmin
 def update_account(body: Body, account_id: str) -> Account:
@@ -122,8 +113,8 @@ def update_account(body: Body, account_id: str) -> Account:
 def delete_account(account_id: str) -> Response:
     """Close an account at once; a background job deletes its data.
 
-    For superadmins. Users and API keys of the account get a 401 from then on; this cannot be
-    undone. The slug becomes available again, the code does not. The system account is a 409.
+    Users and API keys of the account get a 401 from then on; this cannot be undone. The slug
+    becomes available again, the code does not. The system account is a 409.
     """
     tenants.close(account_id)
     return Response(status=204)
@@ -131,12 +122,11 @@ def delete_account(account_id: str) -> Response:
 
 @blueprint.route("/<uuid:account_id>/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
-@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
+@blueprint.response(200, UserPage)
 @superadmin
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account.
 
-    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
-    users.
+    Admins use `GET /account/users`. Newest first by default. Includes inactive users.
     """
     return page_body(*users.page(tenants.get(account_id).id, args), args)

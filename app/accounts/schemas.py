@@ -7,8 +7,9 @@ import marshmallow as ma
 from app.accounts import sign_in_settings, users
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Schema
+from app.web.examples import USER_ID
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Schema, View, example
 
 CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 
@@ -39,14 +40,6 @@ USER = {
     "last_login": None,
     "token_type": JWT,
 }
-ROLE = {
-    "id": 3,
-    "name": "viewer",
-    "description": "Reads the account's records.",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
-FULL_ACCOUNT = {**ACCOUNT, "is_active": True, "updated_at": ACCOUNT["created_at"]}
 CREDENTIAL = (
     "Of the caller's credential in `GET /auth/me`; `jwt` in other responses. For `@snackbase/sdk`."
 )
@@ -60,52 +53,59 @@ METADATA = {
 }
 
 
-class AccountView(Schema):
+@example(slug="acme", name="Acme")
+class AccountView(View):
     """An account as all its users see it."""
 
-    id = fields.Id(required=True)
-    slug = ma.fields.String(required=True)
-    name = ma.fields.String(required=True)
-    account_code = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    slug = ma.fields.String()
+    name = ma.fields.String()
+    account_code = ma.fields.String()
+    created_at = fields.Timestamp()
 
 
-class UserView(Schema):
+@example(
+    id=USER_ID,
+    role="admin",
+    role_name="admin",
+    groups=["pii_access"],
+    email_verified=True,
+    email_verified_at="2026-11-20T12:00:00.123456Z",
+    auth_provider="password",
+)
+class UserView(View):
     """A user, without the password hash."""
 
-    id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    name = ma.fields.String(required=True, allow_none=True)
-    account_id = fields.Id(required=True)
-    account_code = ma.fields.String(required=True, attribute="account.account_code")
-    account_name = ma.fields.String(required=True, attribute="account.name")
-    role = ma.fields.String(required=True, attribute="role.name")
-    role_id = ma.fields.Integer(required=True)
-    role_name = ma.fields.String(required=True)
-    groups = ma.fields.List(ma.fields.String(), attribute="group_names", required=True)
-    is_active = ma.fields.Boolean(required=True)
-    email_verified = ma.fields.Boolean(required=True)
-    email_verified_at = fields.Timestamp(required=True, allow_none=True)
-    auth_provider = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    last_login = fields.Timestamp(required=True, allow_none=True)
+    id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
+    name = ma.fields.String(allow_none=True)
+    account_id = fields.Id()
+    account_code = ma.fields.String(attribute="account.account_code")
+    account_name = ma.fields.String(attribute="account.name")
+    role = ma.fields.String(attribute="role.name")
+    role_id = ma.fields.Integer()
+    role_name = ma.fields.String()
+    groups = ma.fields.List(ma.fields.String(), attribute="group_names")
+    is_active = ma.fields.Boolean()
+    email_verified = ma.fields.Boolean()
+    email_verified_at = fields.Timestamp(allow_none=True)
+    auth_provider = ma.fields.String()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    last_login = fields.Timestamp(allow_none=True)
     token_type = fields.Choice(
-        CREDENTIAL_TYPES, required=True, dump_default=JWT, metadata={"description": CREDENTIAL}
+        CREDENTIAL_TYPES, dump_default=JWT, metadata={"description": CREDENTIAL}
     )
 
 
 class FullAccountView(AccountView):
     """An account as superadmins and its own admins see it."""
 
-    is_active = ma.fields.Boolean(required=True)
-    updated_at = fields.Timestamp(required=True)
+    is_active = ma.fields.Boolean()
+    updated_at = fields.Timestamp()
 
 
-class UserPage(Page):
-    """A page of users."""
-
-    items = items_field(UserView)
+UserPage = page_of(UserView)
 
 
 class TeamArgs(PageArgs):
@@ -132,8 +132,6 @@ class NewMember(Schema):
 
 
 class ChangedUser(Schema):
-    """The properties of a user to change."""
-
     email = fields.Text(longest=320, metadata=fields.EMAIL)
     name = fields.Text(longest=200, allow_none=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
@@ -141,27 +139,16 @@ class ChangedUser(Schema):
     is_active = fields.StrictBoolean()
 
 
-class RoleView(Schema):
-    """A role."""
-
-    id = ma.fields.Integer(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-
-
-class RolePage(Page):
-    """A page of roles."""
-
-    items = items_field(RoleView)
+@example(id=3, name="viewer", description="Reads the account's records.")
+class RoleView(View):
+    id = ma.fields.Integer()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
-class NewRole(Schema):
-    """A new role or group."""
-
-    name = fields.Text(longest=100, required=True, shortest=1)
-    description = fields.Text(longest=1000, allow_none=True)
+RolePage = page_of(RoleView)
 
 
 class ChangedRole(Schema):
@@ -169,6 +156,10 @@ class ChangedRole(Schema):
 
     name = fields.Text(longest=100, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
+
+
+class NewRole(ChangedRole):
+    requires = ("name",)
 
 
 PROVISIONING = (

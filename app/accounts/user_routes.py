@@ -9,9 +9,6 @@ from app import web
 from app.accounts import users
 from app.accounts.models import User
 from app.accounts.schemas import (
-    ACCOUNT,
-    PAGE,
-    USER,
     ChangedUser,
     NewMember,
     TeamArgs,
@@ -27,6 +24,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.examples import UUID
 from app.web.paging import page_body
 from app.web.schemas import Message, Schema
 from app.web.serialization import json_response
@@ -85,18 +83,18 @@ class NewPassword(Schema):
 class VerifiedUserView(UserView):
     """A user whose address was marked verified."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(UserArgs, location="query")
-@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
+@blueprint.response(200, UserPage)
 @superadmin
 def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts.
 
-    For superadmins; admins use `GET /account/users`. Newest first by default. Includes inactive
-    users and superadmins.
+    Admins use `GET /account/users`. Newest first by default. Includes inactive users and
+    superadmins.
     """
     return page_body(*users.page(None, args), args)
 
@@ -107,12 +105,12 @@ def list_users(args: Query) -> dict[str, object]:
     example={
         "email": "bob@acme.example",
         "password": "Correct-horse-1",
-        "account_id": ACCOUNT["id"],
+        "account_id": UUID,
         "role_id": 3,
     },
 )
-@blueprint.response(201, UserView, example=USER)
-@blueprint.fails(400, 409, 429)
+@blueprint.response(201, UserView)
+@blueprint.fails(409, 429)
 @superadmin
 def create_user(body: Body) -> User:
     """Create a user in an account.
@@ -127,20 +125,20 @@ def create_user(body: Body) -> User:
 
 
 @blueprint.route("/<uuid:user_id>", methods=["GET"])
-@blueprint.response(200, UserView, example=USER)
+@blueprint.response(200, UserView)
 @superadmin
 def get_user(user_id: str) -> User:
     """Get a user.
 
-    For superadmins; finds users of every account. Admins use `GET /account/users/{user_id}`.
+    Finds users of every account. Admins use `GET /account/users/{user_id}`.
     """
     return users.get(None, user_id)
 
 
 @blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"is_active": False})
-@blueprint.response(200, UserView, example=USER)
-@blueprint.fails(400, 409, 429)
+@blueprint.response(200, UserView)
+@blueprint.fails(409, 429)
 @superadmin
 def update_user(body: Body, user_id: str) -> User:
     """Change a user.
@@ -162,8 +160,8 @@ def update_user(body: Body, user_id: str) -> User:
 def delete_user(user_id: str) -> Response:
     """Delete a user; their records stay.
 
-    For superadmins. Sessions and API keys of the user stop working at once. You cannot delete your
-    own user (403) or an account's last active admin (409).
+    Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
+    an account's last active admin (409).
     """
     users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)
@@ -172,16 +170,14 @@ def delete_user(user_id: str) -> Response:
 @blueprint.route("/<uuid:user_id>/password", methods=["PUT", "POST"])
 @blueprint.arguments(NewPassword, example={"send_reset_link": True})
 @blueprint.response(200, Message, example={"message": "A link is on its way."})
-@blueprint.fails(400, 429)
-@superadmin
+@blueprint.fails(429)
+@superadmin(api_keys=False)
 def set_user_password(body: Body, user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    API keys cannot do either (403). Setting a password needs a recent sign-in (403
-    `recent_sign_in_required`), and removes the user from `pii_access` if the caller is not in it;
-    a link does not.
+    Setting a password needs a recent sign-in (403 `recent_sign_in_required`), and removes the user
+    from `pii_access` if the caller is not in it; a link does not.
     """
-    principal().refuse_key(NO_PASSWORDS)
     user = users.get(None, user_id)
     if body.get("send_reset_link"):
         password_resets.send_link(user)
@@ -192,13 +188,13 @@ def set_user_password(body: Body, user_id: str) -> dict[str, str]:
 
 
 @blueprint.route("/<uuid:user_id>/verify", methods=["POST"])
-@blueprint.response(200, VerifiedUserView, example={**USER, "message": VERIFIED})
+@blueprint.response(200, VerifiedUserView, example={"message": VERIFIED})
 @superadmin
 def verify_user(user_id: str) -> Response:
     """Mark a user's address verified.
 
-    For superadmins. The user's sessions and API keys stay valid, and no mail is sent. For a
-    verified address it only renews `email_verified_at`.
+    The user's sessions and API keys stay valid, and no mail is sent. For a verified address it only
+    renews `email_verified_at`.
     """
     verified = UserView().dump(users.verify(None, user_id))
     return json_response({**verified, "message": VERIFIED})
@@ -211,8 +207,8 @@ def verify_user(user_id: str) -> Response:
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
     """Mail a new verification link to a user.
 
-    For superadmins. Also a 200 if nothing is sent, because the address is verified, or the user or
-    the account is inactive. Too many mails to one address are a 429.
+    Also a 200 if nothing is sent, because the address is verified, or the user or the account is
+    inactive. Too many mails to one address are a 429.
     """
     verification.send_again(users.get(None, user_id))
     return {"message": "A new verification link is on its way."}

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.models import PII_GROUP
-from app.audit import digest
 from app.audit.append import HIDDEN
+from app.audit.chain import digest
+from app.audit.chain.log import BrokenRow
 from app.audit.models import AuditChange, AuditHead, AuditStart
 from app.audit.visibility import RecordVisibility
 from app.auth.principal import Principal
@@ -82,10 +83,6 @@ def without_index(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
 
-class BrokenChange(Exception):
-    """A change whose JSON is not what was written."""
-
-
 def columns(
     changes: sa.FromClause = CHANGES,
     place: sa.FromClause | None = None,
@@ -109,12 +106,12 @@ def of_change(change: Mapping[str, Any]) -> list[Entry]:
     """The entries of a change, as in responses, exports and verification.
 
     `change` has the columns of `columns()`. The last entry has the stored checksum. Raises
-    BrokenChange.
+    BrokenRow.
     """
     try:
         return _entries(change)
     except (TypeError, ValueError) as error:
-        raise BrokenChange from error
+        raise BrokenRow from error
 
 
 def readable(change: Mapping[str, Any]) -> list[Entry]:
@@ -123,7 +120,7 @@ def readable(change: Mapping[str, Any]) -> list[Entry]:
     Its values are null then, or it is one entry without a column. Verification names it.
     """
     for unreadable in ({}, NO_VALUES):
-        with suppress(BrokenChange):
+        with suppress(BrokenRow):
             return of_change({**change, **unreadable} if unreadable else change)
     return of_change({**change, **NO_COLUMNS})
 

@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import append, digest, entries
+from app.audit import append, entries
+from app.audit.chain import digest
 from app.audit.entries import CHANGES
 from app.audit.models import FeedChange
 from app.db import Base

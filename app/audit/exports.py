@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from app.audit import digest
+from app.audit.chain import digest
 from app.audit.entries import Entry
 from app.web.csv_files import SPREADSHEET, Cells
 

@@ -11,7 +11,7 @@ from app import db, events
 from app.accounts.models import User
 from app.audit import append, unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.digest import Value
+from app.audit.chain.digest import Value
 from app.auth import signatures
 from app.collections import definitions
 from app.collections.definitions import Definition

@@ -7,14 +7,16 @@ from flask import Response, stream_with_context
 
 from app import web
 from app.accounts.types import Query
-from app.audit import append, checkpoints, exports, service, verify
+from app.audit import append, checkpoints, exports, service
+from app.audit.chain import signing, verify
+from app.audit.log import AUDIT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import TEXT, Schema
+from app.web.paging import Page, PageArgs, items_field, page_body, page_of
+from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -25,54 +27,6 @@ blueprint = Blueprint(
 )
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
-EXAMPLE = {
-    "id": 41,
-    "account_id": ACCOUNT_ID,
-    "operation": "UPDATE",
-    "table_name": "col_posts",
-    "record_id": "019a9f00-0000-7000-8000-000000000001",
-    "column_name": "title",
-    "old_value": "Hello",
-    "new_value": "Hello, world",
-    "user_id": "019a9f00-0000-7000-8000-00000000000b",
-    "user_email": "alice@acme.example",
-    "user_name": "Alice",
-    "es_username": None,
-    "es_reason": None,
-    "es_timestamp": None,
-    "ip_address": "203.0.113.7",
-    "user_agent": "curl/8.5.0",
-    "request_id": "6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
-    "occurred_at": "2026-11-20T12:00:00.123456Z",
-    "extra_metadata": None,
-    "salt": "7d8f" * 8,
-    "values_digest": "ab" * 32,
-    "actor_salt": "05e1" * 8,
-    "actor_digest": "cd" * 32,
-    "entry_digest": "ef" * 32,
-    "previous_hash": "01" * 32,
-    "checksum": "23" * 32,
-    "masked": False,
-}
-CHECKPOINT = {
-    "account_id": ACCOUNT_ID,
-    "entry_id": 41,
-    "checksum": "23" * 32,
-    "created_at": "2026-11-20T12:10:00.000000Z",
-    "public_key": "45" * 32,
-    "signature": "67" * 64,
-}
-VERIFIED = {
-    "valid": True,
-    "account_id": None,
-    "checked": 41,
-    "first_broken_id": None,
-    "reason": None,
-    "head": {"id": 41, "checksum": "23" * 32},
-    "start": None,
-    "values_masked": 0,
-    "values_erased": 0,
-}
 
 
 def _nullable(description: str | None = None) -> ma.fields.String:
@@ -80,133 +34,142 @@ def _nullable(description: str | None = None) -> ma.fields.String:
     return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
-class AuditEntry(Schema):
+@example(
+    id=41,
+    operation="UPDATE",
+    table_name="col_posts",
+    record_id="019a9f00-0000-7000-8000-000000000001",
+    column_name="title",
+    old_value="Hello",
+    new_value="Hello, world",
+    ip_address="203.0.113.7",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    salt="7d8f" * 8,
+    actor_salt="05e1" * 8,
+)
+class AuditEntry(View):
     """One change of one column."""
 
-    id = ma.fields.Integer(required=True)
-    account_id = fields.Id(
-        required=True, metadata={"description": "The account whose chain has this entry."}
-    )
-    operation = fields.Choice(append.OPERATIONS, required=True)
-    table_name = ma.fields.String(required=True)
-    record_id = ma.fields.String(required=True)
-    column_name = ma.fields.String(required=True)
+    id = ma.fields.Integer()
+    account_id = fields.Id(metadata={"description": "The account whose chain has this entry."})
+    operation = fields.Choice(append.OPERATIONS)
+    table_name = ma.fields.String()
+    record_id = ma.fields.String()
+    column_name = ma.fields.String()
     old_value = _nullable("Strings as they are, other values as JSON.")
     new_value = _nullable()
-    user_id = ma.fields.String(required=True)
+    user_id = ma.fields.String()
     user_email = _nullable("null if erased.")
     user_name = _nullable()
     es_username = _nullable("The electronic signature's user.")
     es_reason = _nullable()
-    es_timestamp = fields.Timestamp(required=True, allow_none=True)
+    es_timestamp = fields.Timestamp(allow_none=True)
     ip_address = _nullable()
     user_agent = _nullable()
     request_id = _nullable("The X-Correlation-ID of the request.")
-    occurred_at = fields.Timestamp(required=True)
-    extra_metadata = ma.fields.Dict(required=True, allow_none=True)
+    occurred_at = fields.Timestamp()
+    extra_metadata = ma.fields.Dict(allow_none=True)
     salt = _nullable("null if the values are masked or erased.")
-    values_digest = ma.fields.String(required=True)
+    values_digest = ma.fields.String()
     actor_salt = _nullable("null if the actor was erased.")
-    actor_digest = ma.fields.String(required=True)
-    entry_digest = ma.fields.String(required=True)
-    previous_hash = ma.fields.String(required=True)
-    checksum = ma.fields.String(required=True)
+    actor_digest = ma.fields.String()
+    entry_digest = ma.fields.String()
+    previous_hash = ma.fields.String()
+    checksum = ma.fields.String()
     masked = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether the values are masked for the caller."}
+        metadata={"description": "Whether the values are masked for the caller."}
     )
 
 
 class AuditEntryPage(Page):
-    """A page of entries."""
-
     items = items_field(AuditEntry)
-    audit_logging_enabled = ma.fields.Boolean(required=True)
+    audit_logging_enabled = ma.fields.Boolean()
 
 
-class Checkpoint(Schema):
+@example(entry_id=41)
+class Checkpoint(View):
     """A signed statement that a chain had this checksum at this entry (Ed25519, in hex)."""
 
-    account_id = fields.Id(required=True)
-    entry_id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    account_id = fields.Id()
+    entry_id = ma.fields.Integer()
+    checksum = ma.fields.String()
+    created_at = fields.Timestamp()
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
-class CheckpointPage(Page):
-    """A page of checkpoints, the newest first."""
-
-    items = items_field(Checkpoint)
-
-
-class ExportedLog(Schema):
+@example(checkpoints=[], values_masked=0, values_erased=0)
+class ExportedLog(View):
     """An export as one JSON document."""
 
-    items = ma.fields.List(ma.fields.Nested(AuditEntry), required=True)
-    checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint), required=True)
+    optional = ("starts",)
+
+    items = ma.fields.List(ma.fields.Nested(AuditEntry))
+    checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint))
     starts = ma.fields.List(
         ma.fields.Nested(lambda: ChainStart()), metadata={"description": "Of logs that were cut."}
     )
-    exported = ma.fields.Integer(required=True)
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    exported = ma.fields.Integer()
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
 
 
-class ChainHead(Schema):
+class ChainHead(View):
     """The last entry of a chain."""
 
-    id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
+    id = ma.fields.Integer()
+    checksum = ma.fields.String()
 
 
-class ChainStart(Schema):
+class ChainStart(View):
     """A signed statement that the chain begins after this entry."""
 
-    account_id = fields.Id(required=True)
-    entry_id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
-    created_at = ma.fields.String(required=True)
-    kind = ma.fields.String(required=True)
-    removed = ma.fields.Integer(
-        required=True, metadata={"description": "The number of entries removed so far."}
-    )
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    account_id = fields.Id()
+    entry_id = ma.fields.Integer()
+    checksum = ma.fields.String()
+    created_at = ma.fields.String()
+    kind = ma.fields.String()
+    removed = ma.fields.Integer(metadata={"description": "The number of entries removed so far."})
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
-class ChainReport(Schema):
+@example(
+    account_id=None,
+    checked=41,
+    head={"id": 41, "checksum": "23" * 32},
+    values_masked=0,
+    values_erased=0,
+)
+@example(checked=41, head={"id": 41, "checksum": "23" * 32}, values_masked=0, values_erased=0)
+class ChainReport(View):
     """The verification result of one chain, up to its first fault."""
 
     account_id = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "The account; of several, the first with a broken chain."},
     )
-    valid = ma.fields.Boolean(required=True)
-    checked = ma.fields.Integer(required=True)
-    first_broken_id = ma.fields.Integer(required=True, allow_none=True)
+    valid = ma.fields.Boolean()
+    checked = ma.fields.Integer()
+    first_broken_id = ma.fields.Integer(allow_none=True)
     reason = _nullable("A description of the fault.")
-    head = ma.fields.Nested(ChainHead, required=True, allow_none=True)
+    head = ma.fields.Nested(ChainHead, allow_none=True)
     start = ma.fields.Nested(
         ChainStart,
-        required=True,
         allow_none=True,
         metadata={"description": "Where the chain begins, if older entries were removed."},
     )
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
 
 
 class Verification(ChainReport):
     """The verification result of all chains together and of each."""
 
-    chains = ma.fields.List(ma.fields.Nested(ChainReport), required=True)
+    chains = ma.fields.List(ma.fields.Nested(ChainReport))
 
 
 class AuditEntryFilter(Schema):
-    """Filters of audit entries."""
-
     account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
     table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
     record_id = fields.GivenId(metadata={"description": "The id of the row that changed."})
@@ -245,8 +208,6 @@ class EntryArgs(AuditEntryFilter, PageArgs):
 
 
 class ExportArgs(AuditEntryFilter):
-    """Filters and format of an export."""
-
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(exports.FORMATS)),
@@ -255,8 +216,6 @@ class ExportArgs(AuditEntryFilter):
 
 
 class AccountArgs(Schema):
-    """Filter by account."""
-
     account_id = fields.Text(metadata={"description": "Only the chain of this account."})
 
 
@@ -264,15 +223,9 @@ class CheckpointArgs(AccountArgs, PageArgs):
     """Filters and paging of checkpoints."""
 
 
-EXPORTED = {"items": [EXAMPLE], "checkpoints": [], "exported": 1}
-EXPORTED |= {"values_masked": 0, "values_erased": 0}
-PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
-
-
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(EntryArgs, location="query")
-@blueprint.response(200, AuditEntryPage, example={**PAGE, "audit_logging_enabled": True})
-@blueprint.fails(400)
+@blueprint.response(200, AuditEntryPage, example={"audit_logging_enabled": True})
 @superadmin
 def list_audit_logs(args: Query) -> Response:
     """List audit entries, the newest first.
@@ -284,21 +237,21 @@ def list_audit_logs(args: Query) -> Response:
 
 
 @blueprint.route("/<large:entry_id>", methods=["GET"])
-@blueprint.response(200, AuditEntry, example=EXAMPLE)
+@blueprint.response(200, AuditEntry)
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
     """Get an audit entry.
 
-    For superadmins. Ids are unique across all accounts. Personal values are masked unless the
-    caller is in the group `pii_access`.
+    Ids are unique across all accounts. Personal values are masked unless the caller is in the group
+    `pii_access`.
     """
     return json_response(service.get(int(entry_id), by=principal()))
 
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
-@blueprint.response(200, AuditEntry, example=EXAMPLE, content_type="application/x-ndjson")
-@blueprint.alt_response(200, schema=ExportedLog, example=EXPORTED, description="The entries.")
+@blueprint.response(200, AuditEntry, content_type="application/x-ndjson")
+@blueprint.alt_response(200, schema=ExportedLog, description="The entries.")
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
@@ -313,7 +266,7 @@ def export_audit_logs(args: Query) -> Response:
     """
     format, by = args["format"], principal()
     account_id = args.get("account_id")
-    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
+    signed = (checkpoints.for_account(account_id), signing.starts(AUDIT, account_id))
     text = exports.serialize(format, service.export(args, by=by), *signed)
     headers = exports.headers(format, service.count_hidden(args, by=by))
     mimetype = exports.FORMATS[format]
@@ -323,8 +276,7 @@ def export_audit_logs(args: Query) -> Response:
 
 @blueprint.route("/verify", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, Verification, example={**VERIFIED, "chains": [VERIFIED]})
-@blueprint.fails(404)
+@blueprint.response(200, Verification)
 @superadmin
 def verify_audit_logs(args: Query) -> Response:
     """Verify the chain of an account, or all chains.
@@ -333,20 +285,17 @@ def verify_audit_logs(args: Query) -> Response:
     nor a chain of it exists.
     """
     account_id = args.get("account_id", "").lower() or None
-    return json_response(verify.require_chain(account_id, verify.verify_all(account_id)))
+    return json_response(verify.require_chain(account_id, verify.verify_all(AUDIT, account_id)))
 
 
 @blueprint.route("/checkpoints", methods=["GET"])
 @blueprint.arguments(CheckpointArgs, location="query")
-@blueprint.response(
-    200, CheckpointPage, example=page_body([CHECKPOINT], 1, {"skip": 0, "limit": 25})
-)
+@blueprint.response(200, page_of(Checkpoint))
 @superadmin
 def list_checkpoints(args: Query) -> Response:
     """List the signed checkpoints of chains, the newest first.
 
-    For superadmins. With `account_id` of one chain, else of all. `/audit-logs/verify` checks the
-    chains themselves.
+    With `account_id` of one chain, else of all. `/audit-logs/verify` checks the chains themselves.
     """
     result = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
     return json_response(page_body(*result, args))

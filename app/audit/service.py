@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from app import clock, db
 from app.accounts.types import Query
 from app.audit import entries
-from app.audit.entries import CHANGES, HEADS, LOG, BrokenChange, Entry, Mask
+from app.audit.chain.log import BrokenRow
+from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
 from app.collections.definitions import from_row
 from app.collections.models import Collection
@@ -83,7 +84,7 @@ def _on_page(query: Query) -> list[Entry]:
     if name not in CHANGES.c:
         try:
             return _sorted_entries(query, name, ascending)
-        except (DBAPIError, BrokenChange) as error:
+        except (DBAPIError, BrokenRow) as error:
             if isinstance(error, DBAPIError) and not is_invalid_data(error):
                 raise
             name = "occurred_at"  # SQL cannot read the change either
@@ -124,7 +125,7 @@ def _placed(changes: sa.FromClause, name: str, ascending: bool) -> list[Any]:
 
 
 def _sorted_entries(query: Query, name: str, ascending: bool) -> list[Entry]:
-    """The entries of a page by a column of their own. Raises DBAPIError or BrokenChange."""
+    """The entries of a page by a column of their own. Raises DBAPIError or BrokenRow."""
     changes = CHANGES.select().where(*_conditions(query, CHANGES))
     if name == "id":
         end = CHANGES.c.first_id if ascending else CHANGES.c.last_id

@@ -17,7 +17,7 @@ from app import events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
-from app.audit.digest import Value
+from app.audit.chain.digest import Value
 from app.db import Base, policy_of
 from app.db.policy import Audited, Bundled
 from app.db.types import json_equal

@@ -67,7 +67,6 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
 
     Raises InvalidValues, Forbidden, or Conflict for an existing `id`.
     """
-    by.refuse_key("API keys cannot create API keys.")
     by.require_recent_sign_in()
     by.require_account_id()
     name = accounts.label(body["name"])

@@ -10,7 +10,7 @@ from app.auth.mfa.schemas import AddressRestoration, RestoredAddress
 from app.auth.mfa.service import Answer
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
-from app.web.access import across_accounts, public
+from app.web.access import public
 from app.web.schemas import Message
 
 DONE = "The address is restored. A link to set a new password is on its way."
@@ -28,8 +28,7 @@ KEPT = "The address stays as it is."
     description="With wait=true: the address is restored at `due_at`.",
 )
 @blueprint.fails(400, 401, 403, 409, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def undo_email_change(body: Body) -> Response:
     """Undo a change of the email address with the token that was mailed to the old one.
 
@@ -57,8 +56,7 @@ def undo_email_change(body: Body) -> Response:
 @blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
 @blueprint.response(200, Message, example={"message": KEPT})
 @blueprint.fails(400)
-@public
-@across_accounts
+@public(across_accounts=True)
 def keep_email(body: dict[str, str]) -> dict[str, str]:
     """Stop the undoing of a change with the token that was mailed to the present address.
 

@@ -6,7 +6,6 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
 from app.auth import invitations
 from app.auth import principal as principals
@@ -16,13 +15,13 @@ from app.auth.mfa import enrolment
 from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation
 from app.auth.responses import origin, sign_in_response
-from app.auth.schemas import PAIR, SignedIn
+from app.auth.schemas import SignedIn
 from app.web import fields
-from app.web.access import account_admin, across_accounts, public, shows_secret
+from app.web.access import account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View, example
 
 blueprint = Blueprint(
     "Invitations",
@@ -31,56 +30,40 @@ blueprint = Blueprint(
     description="Invite users to your account.",
 )
 
-INVITATION = {
-    "id": "019a9f00-0000-7000-8000-0000000000e0",
-    "account_id": ACCOUNT["id"],
-    "email": "bob@acme.example",
-    "role_id": 3,
-    "role": "viewer",
-    "groups": [],
-    "status": "pending",
-    "invited_by": USER["id"],
-    "expires_at": "2026-11-22T12:00:00.123456Z",
-    "accepted_at": None,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 RESENT = "A new link is on its way."
 
 
-class InvitationView(Schema):
+@example(email="bob@acme.example", role_id=3, role="viewer", groups=[])
+class InvitationView(View):
     """An invitation."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
+    id = fields.Id()
+    account_id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
     role_id = ma.fields.Integer(
-        required=True,
         allow_none=True,
         metadata={"description": "null if the role was deleted after the invitation was closed"},
     )
-    role = ma.fields.String(
-        required=True, allow_none=True, attribute="role.name", dump_default=None
-    )
-    groups = ma.fields.List(ma.fields.String(), required=True)
-    status = fields.Choice(invitations.STATES, required=True)
-    invited_by = fields.Id(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
-    accepted_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    role = ma.fields.String(allow_none=True, attribute="role.name", dump_default=None)
+    groups = ma.fields.List(ma.fields.String())
+    status = fields.Choice(invitations.STATES)
+    invited_by = fields.Id(allow_none=True)
+    expires_at = fields.Timestamp()
+    accepted_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class SentInvitation(InvitationView):
     """An invitation with a token to accept it; the mail has another, which verifies the address."""
 
-    token = ma.fields.String(required=True)
+    token = ma.fields.String()
 
 
 class ResentInvitation(SentInvitation):
     """An invitation with its new token."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
 class InvitationPage(Page):
@@ -88,7 +71,7 @@ class InvitationPage(Page):
 
     items = items_field(InvitationView)
 
-    invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
+    invitations = ma.fields.List(ma.fields.Nested(InvitationView))
 
 
 class InvitationArgs(PageArgs):
@@ -112,15 +95,15 @@ class NewInvitation(Schema):
     groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
 
 
-class PublicInvitation(Schema):
+class PublicInvitation(View):
     """The part of an invitation that the holder of its token may see."""
 
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    account_name = ma.fields.String(required=True)
-    invited_by_name = ma.fields.String(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
-    status = fields.Choice(invitations.STATES, required=True)
-    is_valid = ma.fields.Boolean(required=True)
+    email = ma.fields.String(metadata=fields.EMAIL)
+    account_name = ma.fields.String()
+    invited_by_name = ma.fields.String(allow_none=True)
+    expires_at = fields.Timestamp()
+    status = fields.Choice(invitations.STATES)
+    is_valid = ma.fields.Boolean()
 
 
 class Acceptance(Schema):
@@ -132,16 +115,13 @@ class Acceptance(Schema):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(InvitationArgs, location="query")
-@blueprint.response(
-    200, InvitationPage, example={**page_body([INVITATION], 1, PAGE), "invitations": [INVITATION]}
-)
-@blueprint.fails(404)
+@blueprint.response(200, InvitationPage)
 @account_admin
 def list_invitations(args: Query) -> dict[str, object]:
     """List the invitations of your account, newest first.
 
-    For admins. `invitations` repeats `items`. Tokens are not included: only creating and resending
-    an invitation return one.
+    `invitations` repeats `items`. Tokens are not included: only creating and resending an
+    invitation return one.
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
@@ -152,10 +132,9 @@ def list_invitations(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
-@blueprint.response(201, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
-@blueprint.fails(400, 409, 429)
-@account_admin
-@shows_secret
+@blueprint.response(201, SentInvitation, example={"token": "AA0001-..."})
+@blueprint.fails(409, 429)
+@account_admin(shows_secret=True)
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
 
@@ -181,20 +160,16 @@ def create_invitation(body: Body) -> dict[str, object]:
 def cancel_invitation(invitation: str) -> Response:
     """Cancel an invitation.
 
-    For admins. Its tokens stop working at once. Repeating it changes nothing; an accepted
-    invitation is a 409.
+    Its tokens stop working at once. Repeating it changes nothing; an accepted invitation is a 409.
     """
     invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
 
 
 @blueprint.route("/<uuid:invitation>/resend", methods=["POST"])
-@blueprint.response(
-    200, ResentInvitation, example={**INVITATION, "token": "AA0001-...", "message": RESENT}
-)
+@blueprint.response(200, ResentInvitation, example={"token": "AA0001-...", "message": RESENT})
 @blueprint.fails(409, 429)
-@account_admin
-@shows_secret
+@account_admin(shows_secret=True)
 def resend_invitation(invitation: str) -> dict[str, object]:
     """Mail a new link, which invalidates the old one.
 
@@ -218,8 +193,7 @@ def resend_invitation(invitation: str) -> dict[str, object]:
         "is_valid": True,
     },
 )
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_invitation(invitation: str) -> dict[str, object]:
     """Get the invitation of a token.
 
@@ -231,10 +205,9 @@ def get_invitation(invitation: str) -> dict[str, object]:
 
 @blueprint.route("/<invitation>/accept", methods=["POST"])
 @blueprint.arguments(Acceptance, example={"password": "Correct-horse-1"})
-@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.response(200, SignedIn)
 @blueprint.fails(400, 403, 409)
-@public
-@across_accounts
+@public(across_accounts=True)
 def accept_invitation(body: Body, invitation: str) -> Response:
     """Accept an invitation and sign in.
 

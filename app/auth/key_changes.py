@@ -50,7 +50,6 @@ def change(key_id: str, body: Body, *, by: Principal) -> ApiKey:
 
 
 def _changeable(key_id: str, by: Principal) -> ApiKey:
-    by.refuse_key("API keys cannot change API keys.")
     by.require_recent_sign_in()
     sessions.lock_user(by)
     return api_keys.get_locked(key_id, by=by)

@@ -9,17 +9,16 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.accounts.types import Body, Query
 from app.auth import api_keys, key_changes
 from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.rules import OPERATIONS
 from app.web import fields
-from app.web.access import shows_secret
+from app.web.access import signed_in
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
 blueprint = Blueprint(
     "API keys",
@@ -29,28 +28,6 @@ blueprint = Blueprint(
 )
 
 EXAMPLE = "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"
-TIME = "2026-11-20T12:00:00.123456Z"
-KEY = {
-    "id": "019a9f00-0000-7000-8000-0000000000f0",
-    "name": "nightly import",
-    "hint": "IJ01",
-    "description": None,
-    "account_id": ACCOUNT["id"],
-    "account_code": ACCOUNT["account_code"],
-    "created_by": USER["id"],
-    "ip_addresses": ["192.0.2.0/24"],
-    "previous_valid_until": None,
-    "scopes": {"collections": ["posts"], "operations": ["list", "view"]},
-    "read_only": True,
-    "created_at": TIME,
-    "updated_at": TIME,
-    "last_used_at": None,
-    "expires_at": None,
-    "is_active": True,
-    "is_revoked": False,
-    "revoked_at": None,
-    "revoked_by": None,
-}
 
 
 READ_ONLY = (
@@ -91,8 +68,6 @@ class Scopes(Schema):
 
 
 class NewKey(Schema):
-    """A new API key."""
-
     name = fields.Text(shortest=1, longest=200, required=True)
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
@@ -120,48 +95,47 @@ class RotateBody(Schema):
     )
 
 
-class KeyView(Schema):
+@example(
+    name="nightly import",
+    hint="IJ01",
+    ip_addresses=["192.0.2.0/24"],
+    scopes={"collections": ["posts"], "operations": ["list", "view"]},
+    read_only=True,
+)
+class KeyView(View):
     """An API key without its secret."""
 
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
+    id = fields.Id()
+    name = ma.fields.String()
     hint = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "The last characters of its secret; null for older keys."},
     )
-    description = ma.fields.String(required=True, allow_none=True)
-    account_id = fields.Id(required=True)
-    account_code = ma.fields.String(required=True)
-    created_by = fields.Id(required=True)
-    scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
-    read_only = ma.fields.Boolean(required=True, metadata={"description": READ_ONLY})
-    ip_addresses = ma.fields.List(ma.fields.String(), required=True, allow_none=True)
+    description = ma.fields.String(allow_none=True)
+    account_id = fields.Id()
+    account_code = ma.fields.String()
+    created_by = fields.Id()
+    scopes = ma.fields.Nested(Scopes, allow_none=True)
+    read_only = ma.fields.Boolean(metadata={"description": READ_ONLY})
+    ip_addresses = ma.fields.List(ma.fields.String(), allow_none=True)
     previous_valid_until = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "Until when the secret before the last rotation works."},
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True, allow_none=True)
-    is_active = ma.fields.Boolean(required=True)
-    is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = fields.Timestamp(required=True, allow_none=True)
-    revoked_by = fields.Id(required=True, allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    last_used_at = fields.Timestamp(allow_none=True)
+    expires_at = fields.Timestamp(allow_none=True)
+    is_active = ma.fields.Boolean()
+    is_revoked = ma.fields.Boolean()
+    revoked_at = fields.Timestamp(allow_none=True)
+    revoked_by = fields.Id(allow_none=True)
 
 
 class CreatedKey(KeyView):
     """A new API key with its secret, which is not shown again."""
 
-    key = ma.fields.String(required=True)
-
-
-class KeyPage(Page):
-    """A page of keys."""
-
-    items = items_field(KeyView)
+    key = ma.fields.String()
 
 
 class KeyArgs(OffsetArgs):
@@ -170,19 +144,18 @@ class KeyArgs(OffsetArgs):
     default_limit = 25
 
 
-class RevokedKey(Schema):
-    """A revoked API key."""
-
-    id = fields.Id(required=True)
-    is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = fields.Timestamp(required=True)
-    revoked_by = fields.Id(required=True)
+class RevokedKey(View):
+    id = fields.Id()
+    is_revoked = ma.fields.Boolean()
+    revoked_at = fields.Timestamp()
+    revoked_by = fields.Id()
 
 
 @blueprint.route("/admin/api-keys", methods=["GET"], endpoint="list_api_keys_as_admin")
 @blueprint.route("/api-keys", methods=["GET"])
 @blueprint.arguments(KeyArgs, location="query")
-@blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
+@blueprint.response(200, page_of(KeyView))
+@signed_in
 def list_api_keys(args: Query) -> dict[str, object]:
     """List your API keys; admins get all keys of the account.
 
@@ -195,9 +168,8 @@ def list_api_keys(args: Query) -> dict[str, object]:
 @blueprint.route("/admin/api-keys", methods=["POST"], endpoint="create_api_key_as_admin")
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
-@blueprint.response(201, CreatedKey, example={**KEY, "key": EXAMPLE})
-@blueprint.fails(400, 403)
-@shows_secret
+@blueprint.response(201, CreatedKey, example={"key": EXAMPLE})
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_api_key(body: Body) -> dict[str, object]:
     """Create an API key.
 
@@ -211,15 +183,14 @@ def create_api_key(body: Body) -> dict[str, object]:
 
 @blueprint.route("/api-keys/<uuid:key_id>/rotate", methods=["POST"])
 @blueprint.arguments(RotateBody, required=False, example={"overlap_seconds": 3600})
-@blueprint.response(200, CreatedKey, example={**KEY, "key": EXAMPLE})
-@blueprint.fails(403, 409)
-@shows_secret
+@blueprint.response(200, CreatedKey, example={"key": EXAMPLE})
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
     """Give one of your API keys a new secret.
 
     The present secret works on for a while, a day by default, and a still older one no more. The
-    new one is in this response and cannot be retrieved again. Needs a recent sign-in (403
-    `recent_sign_in_required`).
+    new one is in this response and cannot be retrieved again.
     """
     overlap = timedelta(seconds=body["overlap_seconds"])
     return _with_secret(*key_changes.rotate(key_id, overlap, by=principal()))
@@ -227,19 +198,18 @@ def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
 
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["PATCH"])
 @blueprint.arguments(ChangedKey, example={"ip_addresses": ["192.0.2.0/24"]})
-@blueprint.response(200, KeyView, example=KEY)
-@blueprint.fails(400, 403, 409)
+@blueprint.response(200, KeyView)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False)
 def update_api_key(body: Body, key_id: str) -> ApiKey:
-    """Change an API key's name, description or addresses; admins those of their account.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`); API keys cannot change keys.
-    """
+    """Change an API key's name, description or addresses; admins those of their account."""
     return key_changes.change(key_id, body, by=principal())
 
 
 @blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"], endpoint="get_api_key_as_admin")
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
-@blueprint.response(200, KeyView, example=KEY)
+@blueprint.response(200, KeyView)
+@signed_in
 def get_api_key(key_id: str) -> ApiKey:
     """Get an API key, without its secret.
 
@@ -253,12 +223,9 @@ def get_api_key(key_id: str) -> ApiKey:
     "/admin/api-keys/<uuid:key_id>/revoke", methods=["POST"], endpoint="revoke_api_key_as_admin"
 )
 @blueprint.route("/api-keys/<uuid:key_id>/revoke", methods=["POST"])
-@blueprint.response(
-    200,
-    RevokedKey,
-    example={"id": KEY["id"], "is_revoked": True, "revoked_at": TIME, "revoked_by": USER["id"]},
-)
+@blueprint.response(200, RevokedKey, example={"is_revoked": True})
 @blueprint.fails(409)
+@signed_in
 def revoke_api_key(key_id: str) -> ApiKey:
     """Revoke an API key; it stops working at once.
 
@@ -275,6 +242,7 @@ def revoke_api_key(key_id: str) -> ApiKey:
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
+@signed_in
 def delete_api_key(key_id: str) -> Response:
     """Revoke an API key.
 

@@ -23,8 +23,6 @@ from app.types import JSONObject
 
 
 class AccountRow(NamedTuple):
-    """The account columns of a login."""
-
     id: str
     slug: str
     name: str
@@ -35,8 +33,6 @@ class AccountRow(NamedTuple):
 
 
 class RoleRow(NamedTuple):
-    """The role columns of a login."""
-
     name: str
 
 
@@ -73,7 +69,6 @@ class LoginUser:
 
     @property
     def role_name(self) -> str:
-        """The name of the role."""
         return self.role.name
 
 

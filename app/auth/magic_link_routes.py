@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flask import Response, request
 
-from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
 from app.auth import magic_links
 from app.auth import service as auth
@@ -12,8 +11,8 @@ from app.auth.guard import account_of_request
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin, requested_account, sign_in_response
 from app.auth.routes import blueprint
-from app.auth.schemas import PAIR, MagicLinkBody, SignedIn, TokenBody
-from app.web.access import across_accounts, public
+from app.auth.schemas import MagicLinkBody, SignedIn, TokenBody
+from app.web.access import public
 from app.web.schemas import Message
 
 SENT = "If the user exists, a link to sign in is on its way."
@@ -23,8 +22,7 @@ SENT = "If the user exists, a link to sign in is on its way."
 @blueprint.arguments(MagicLinkBody, example={"account": "acme", "email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": SENT})
 @blueprint.fails(400, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def send_magic_link(body: Body) -> dict[str, str]:
     """Mail a link to sign in.
 
@@ -46,10 +44,9 @@ def send_magic_link(body: Body) -> dict[str, str]:
 
 @blueprint.route("/magic-link/verify", methods=["POST"])
 @blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
-@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.response(200, SignedIn)
 @blueprint.fails(400, 401)
-@public
-@across_accounts
+@public(across_accounts=True)
 def sign_in_by_magic_link(body: Body) -> Response:
     """Sign in with the token of a mailed link; the response is that of a login.
 

@@ -26,7 +26,7 @@ from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import ApiKey, MailedToken
-from app.auth.principal import NO_PASSWORDS, Principal
+from app.auth.principal import Principal
 from app.context import actor, tenancy
 from app.errors import InvalidValues
 from app.outbound import mail
@@ -136,7 +136,6 @@ def change_own(
     are still active. Raises InvalidValues, RecentSignInRequired, Forbidden for a user who may have
     no password, or TooManyRequests after too many wrong current passwords.
     """
-    caller.refuse_key(NO_PASSWORDS)
     user = auth.get_user(caller)
     gate.require_password(user.account, user.email)
     if gate.needs_factor(user):

@@ -19,7 +19,7 @@ from app.auth.schemas import (
     ResetBody,
     ResetToken,
 )
-from app.web.access import across_accounts, public
+from app.web.access import public, signed_in
 from app.web.schemas import Message
 
 KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
@@ -31,7 +31,8 @@ KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
     example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
 )
 @blueprint.response(200, PasswordSet, example={"message": "The password is changed.", **KEYS})
-@blueprint.fails(400, 403, 429)
+@blueprint.fails(429)
+@signed_in(api_keys=False)
 def change_password(body: Body) -> dict[str, object]:
     """Change your password; all your sessions and access tokens end.
 
@@ -53,8 +54,7 @@ def change_password(body: Body) -> dict[str, object]:
 @blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": "If the user exists, ..."})
 @blueprint.fails(400, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def forgot_password(body: Body) -> dict[str, str]:
     """Mail a link to set a new password.
 
@@ -71,8 +71,7 @@ def forgot_password(body: Body) -> dict[str, str]:
 @blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
 @blueprint.response(200, PasswordSet, example={"message": "The password is set.", **KEYS})
 @blueprint.fails(400, 403)
-@public
-@across_accounts
+@public(across_accounts=True)
 def reset_password(body: Body) -> dict[str, object]:
     """Set a new password with a mailed token; all sessions and access tokens end.
 
@@ -96,8 +95,7 @@ def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, object]:
 @blueprint.response(
     200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
 )
-@public
-@across_accounts
+@public(across_accounts=True)
 def verify_reset_token(token: str) -> dict[str, object]:
     """Check whether a mailed token is valid, without consuming it.
 

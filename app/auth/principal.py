@@ -164,8 +164,8 @@ class Principal:
         return tuple(dict.fromkeys(version_check for version_check in all if version_check))
 
     def acting_in(self, account: AccountRef | None) -> Principal:
-        """A copy that acts in another account."""
-        return replace(self, account=account)
+        """The caller, acting in another account."""
+        return self if account is self.account else replace(self, account=account)
 
 
 def for_user(account_id: str, user_id: str) -> Principal | None:

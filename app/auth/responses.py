@@ -56,7 +56,6 @@ def token_response(signed_in: SignIn) -> Response:
 
 
 def token_pair(signed_in: SignIn) -> dict[str, object]:
-    """The token part of a response."""
     return {
         "token": signed_in.access_token,
         "access_token": signed_in.access_token,
@@ -85,7 +84,6 @@ def requested_account(body: Body) -> str | None:
 
 
 def with_refresh_cookie(body: Mapping[str, object], refresh_token: str) -> Response:
-    """The response with this body that also sets the refresh cookie."""
     response = json_response(body)
     response.set_cookie(
         REFRESH_COOKIE,

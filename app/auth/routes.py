@@ -6,7 +6,7 @@ from flask import Response, make_response, request
 
 from app import config, web
 from app.accounts.models import User
-from app.accounts.schemas import ACCOUNT, API_KEY, JWT, USER, AccountView, UserView
+from app.accounts.schemas import API_KEY, JWT, AccountView, UserView
 from app.accounts.types import Body
 from app.auth import registration, verification
 from app.auth import service as auth
@@ -22,7 +22,6 @@ from app.auth.responses import (
     token_response,
 )
 from app.auth.schemas import (
-    PAIR,
     VERIFIED,
     AddressVerification,
     Credentials,
@@ -40,7 +39,7 @@ from app.auth.schemas import (
     TokenPair,
     VerifiedAddress,
 )
-from app.web.access import across_accounts, public
+from app.web.access import public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.schemas import Message
 
@@ -64,14 +63,9 @@ links = Blueprint("Links", __name__, description="Links in mails, outside the ve
         "password": "Correct-horse-1",
     },
 )
-@blueprint.response(
-    201,
-    Registered,
-    example={"message": "Check your inbox: ...", "account": ACCOUNT, "user": USER},
-)
+@blueprint.response(201, Registered, example={"message": "Check your inbox: ..."})
 @blueprint.fails(400, 403, 409, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def register(body: Body) -> dict[str, object]:
     """Register an account with its first user, who becomes its admin.
 
@@ -105,10 +99,9 @@ def register(body: Body) -> dict[str, object]:
     Credentials,
     example={"account": "acme", "email": "alice@acme.example", "password": "Correct-horse-1"},
 )
-@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.response(200, SignedIn)
 @blueprint.fails(400, 401, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def login(body: Body) -> Response:
     """Sign in with account, email address and password.
 
@@ -130,10 +123,9 @@ def login(body: Body) -> Response:
 
 @blueprint.route("/refresh", methods=["POST"])
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
-@blueprint.response(200, TokenPair, example=PAIR)
+@blueprint.response(200, TokenPair)
 @blueprint.fails(400, 401, 403, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def refresh(body: Body) -> Response:
     """Exchange a refresh token for a new pair.
 
@@ -146,8 +138,9 @@ def refresh(body: Body) -> Response:
 
 @blueprint.route("/reauthenticate", methods=["POST"])
 @blueprint.arguments(Reauthentication, example={"password": "Correct-horse-1"})
-@blueprint.response(200, TokenPair, example=PAIR)
-@blueprint.fails(400, 403, 429)
+@blueprint.response(200, TokenPair)
+@blueprint.fails(429)
+@signed_in(api_keys=False)
 def reauthenticate(body: Body) -> Response:
     """Confirm your password, and your second factor, for actions that need a recent sign-in.
 
@@ -172,7 +165,7 @@ def _answer(body: Body) -> Answer | None:
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(SignOutBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
-@blueprint.fails(403)
+@signed_in
 def logout(body: Body) -> Response:
     """Sign out.
 
@@ -189,18 +182,8 @@ def logout(body: Body) -> Response:
 
 
 @blueprint.route("/me", methods=["GET"])
-@blueprint.response(
-    200,
-    Me,
-    example={
-        **USER,
-        "user_id": USER["id"],
-        "user": USER,
-        "account": ACCOUNT,
-        "is_superadmin": False,
-        "language": None,
-    },
-)
+@blueprint.response(200, Me)
+@signed_in
 def get_me() -> Response:
     """Get the signed-in user.
 
@@ -224,7 +207,8 @@ def get_me() -> Response:
 @blueprint.route("/send-verification", methods=["POST"])
 @blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": "A new link is on its way."})
-@blueprint.fails(403, 429)
+@blueprint.fails(429)
+@signed_in
 def send_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link.
 
@@ -240,8 +224,7 @@ def send_verification(body: Body) -> dict[str, str]:
 )
 @blueprint.response(200, Message, example={"message": "If the user exists, ..."})
 @blueprint.fails(400, 401, 403, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def resend_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
@@ -261,8 +244,7 @@ def resend_verification(body: Body) -> dict[str, str]:
 @blueprint.arguments(AddressVerification, example={"token": "AA0001-..."})
 @blueprint.response(200, VerifiedAddress, example=VERIFIED)
 @blueprint.fails(400, 403, 409, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def verify_email(body: Body) -> dict[str, object]:
     """Verify an address with a mailed token.
 
@@ -284,8 +266,9 @@ def verify_email(body: Body) -> dict[str, object]:
 
 @blueprint.route("/me", methods=["PATCH"])
 @blueprint.arguments(OwnProfile, example={"name": "Alice"})
-@blueprint.response(200, OwnUserView, example={**USER, "language": None})
-@blueprint.fails(400, 403, 429)
+@blueprint.response(200, OwnUserView, example={"language": None})
+@blueprint.fails(429)
+@signed_in
 def update_me(body: Body) -> User:
     """Change your name, language or email address.
 

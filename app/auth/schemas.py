@@ -11,28 +11,12 @@ from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.web import fields
 from app.web.languages import LANGUAGES
-from app.web.paging import Page, items_field
-from app.web.schemas import Message, Schema
+from app.web.paging import page_of
+from app.web.schemas import Message, Schema, View, example
 
 MAX_KEY_NAMES = 100
 CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."
 
-PAIR = {
-    "token": "eyJhbGciOi...",
-    "access_token": "eyJhbGciOi...",
-    "refresh_token": "eyJhbGciOi...",
-    "token_type": BEARER,
-    "expires_in": 3600,
-}
-SESSION = {
-    "id": "019a9f00-0000-7000-8000-00000000000d",
-    "kind": "api",
-    "ip_address": "192.0.2.7",
-    "user_agent": "curl/8.5.0",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "last_used_at": "2026-11-20T12:00:00.123456Z",
-    "expires_at": "2026-11-27T12:00:00.123456Z",
-}
 VERIFIED = {
     "message": "Your email address is verified. You can sign in now.",
     "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
@@ -65,12 +49,12 @@ class Registration(Schema):
             raise ma.ValidationError("Missing data for required field.", "account_name")
 
 
-class Registered(Schema):
+class Registered(View):
     """The new account and user, without tokens: the address must be verified first."""
 
-    message = ma.fields.String(required=True)
-    account = ma.fields.Nested(AccountView, required=True)
-    user = ma.fields.Nested(UserView, required=True)
+    message = ma.fields.String()
+    account = ma.fields.Nested(AccountView)
+    user = ma.fields.Nested(UserView)
 
 
 class Credentials(Schema):
@@ -81,21 +65,22 @@ class Credentials(Schema):
     password = fields.Text(longest=20_000, required=True)
 
 
-class TokenPair(Schema):
+@example(token="eyJhbGciOi...")  # noqa: S106
+class TokenPair(View):
     """An access token, under two names, and a refresh token."""
 
-    token = ma.fields.String(required=True)
-    access_token = ma.fields.String(required=True)
-    refresh_token = ma.fields.String(required=True)
-    token_type = fields.Choice((BEARER,), required=True)
-    expires_in = ma.fields.Integer(required=True, metadata={"description": "Seconds."})
+    token = ma.fields.String()
+    access_token = ma.fields.String()
+    refresh_token = ma.fields.String()
+    token_type = fields.Choice((BEARER,))
+    expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
 
 
 class SignedIn(TokenPair):
     """Tokens with their account and user."""
 
-    account = ma.fields.Nested(AccountView, required=True)
-    user = ma.fields.Nested(UserView, required=True)
+    account = ma.fields.Nested(AccountView)
+    user = ma.fields.Nested(UserView)
 
 
 class RefreshBody(Schema):
@@ -136,19 +121,16 @@ class OwnUserView(UserView):
 
     language = fields.Choice(
         LANGUAGES,
-        required=True,
         allow_none=True,
         metadata={"description": "Language of the console and of mails; null: the browser's."},
     )
 
 
 class Me(OwnUserView):
-    """The signed-in user."""
-
-    user_id = fields.Id(required=True)
-    user = ma.fields.Nested(UserView, required=True)
-    account = ma.fields.Nested(AccountView, required=True)
-    is_superadmin = ma.fields.Boolean(required=True)
+    user_id = fields.Id()
+    user = ma.fields.Nested(UserView)
+    account = ma.fields.Nested(AccountView)
+    is_superadmin = ma.fields.Boolean()
 
 
 class EmailBody(Schema):
@@ -164,19 +146,15 @@ class ResendBody(Schema):
     account = fields.Text(longest=200)
 
 
-class VerifiedUser(Schema):
-    """The user whose address is verified."""
-
-    id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    email_verified = ma.fields.Boolean(required=True)
+class VerifiedUser(View):
+    id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
+    email_verified = ma.fields.Boolean()
 
 
-class VerifiedAddress(Schema):
-    """Confirmation of a verified address."""
-
-    message = ma.fields.String(required=True)
-    user = ma.fields.Nested(VerifiedUser, required=True)
+class VerifiedAddress(View):
+    message = ma.fields.String()
+    user = ma.fields.Nested(VerifiedUser)
 
 
 class OwnProfile(Schema):
@@ -210,11 +188,10 @@ class PasswordSet(Message):
     """Confirmation of a new password, with the API keys that stay active."""
 
     active_api_keys = ma.fields.Integer(
-        required=True, metadata={"description": "Number of active API keys of the user."}
+        metadata={"description": "Number of active API keys of the user."}
     )
     api_keys = ma.fields.List(
         ma.fields.String(),
-        required=True,
         metadata={"description": f"Names of up to {MAX_KEY_NAMES} of these keys."},
     )
 
@@ -253,26 +230,23 @@ class ResetBody(Schema):
     revoke_api_keys = fields.StrictBoolean(metadata={"description": REVOKE_KEYS})
 
 
-class ResetToken(Schema):
+class ResetToken(View):
     """Whether a token is valid, and its expiry."""
 
-    valid = ma.fields.Boolean(required=True)
-    expires_at = fields.Timestamp(required=True, allow_none=True)
+    valid = ma.fields.Boolean()
+    expires_at = fields.Timestamp(allow_none=True)
 
 
-class SessionView(Schema):
+class SessionView(View):
     """A session, with its origin and last use."""
 
-    id = fields.Id(required=True)
-    kind = fields.Choice(KINDS, required=True)
-    ip_address = ma.fields.String(required=True, allow_none=True)
-    user_agent = ma.fields.String(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True)
-    expires_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    kind = fields.Choice(KINDS)
+    ip_address = ma.fields.String(allow_none=True)
+    user_agent = ma.fields.String(allow_none=True)
+    created_at = fields.Timestamp()
+    last_used_at = fields.Timestamp()
+    expires_at = fields.Timestamp()
 
 
-class SessionPage(Page):
-    """A page of sessions."""
-
-    items = items_field(SessionView)
+SessionPage = page_of(SessionView)

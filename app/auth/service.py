@@ -143,7 +143,6 @@ def _reauthenticated_user(
     caller: Principal, password: str | None, answer: Answer | None
 ) -> tuple[User, bool]:
     """The user, and whether a second factor was checked: not where there is none."""
-    caller.refuse_key("API keys cannot reauthenticate.")
     if caller.session_id is None:
         raise RecentSignInRequired("This token has no session. Sign in again.")
     user = get_user(caller)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from flask import Response
 
-from app.accounts.schemas import PAGE
 from app.accounts.types import Query
 from app.auth import sessions
 from app.auth.guard import principal
 from app.auth.routes import blueprint
-from app.auth.schemas import SESSION, SessionPage
+from app.auth.schemas import SessionPage
+from app.web.access import signed_in
 from app.web.paging import PageArgs, page_body
 
 
 @blueprint.route("/sessions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
+@blueprint.response(200, SessionPage)
+@signed_in
 def list_sessions(args: Query) -> dict[str, object]:
     """List the caller's active sessions, the last used first.
 
@@ -28,12 +29,11 @@ def list_sessions(args: Query) -> dict[str, object]:
 
 @blueprint.route("/sessions/end-others", methods=["POST"])
 @blueprint.response(204)
-@blueprint.fails(403)
+@signed_in(api_keys=False)
 def end_other_sessions() -> Response:
     """End all of the caller's sessions but the one that makes the request.
 
-    Console sessions end, too, and all tokens stop working at once. API keys stay valid; they cannot
-    do this.
+    Console sessions end, too, and all tokens stop working at once. API keys stay valid.
     """
     sessions.end_others(principal())
     return Response(status=204)
@@ -41,6 +41,7 @@ def end_other_sessions() -> Response:
 
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
+@signed_in
 def end_session(session_id: str) -> Response:
     """End one of the caller's sessions; its tokens stop working at once.
 

@@ -13,7 +13,7 @@ from app.accounts import sign_in_settings
 from app.accounts.models import Account, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.types import Condition
-from app.auth import credentials, devices, tokens
+from app.auth import devices, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
@@ -165,11 +165,7 @@ def end_active(account_id: str, user_id: str, session_id: str) -> None:
 
 
 def end_others(caller: Principal) -> None:
-    """End the caller's other sessions, console included, and their access tokens.
-
-    Raises Forbidden for API keys.
-    """
-    caller.refuse_key("API keys cannot do this.")
+    """End the caller's other sessions, console included, and their access tokens."""
     _revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
 
 
@@ -203,7 +199,7 @@ def lock_user(caller: Principal) -> None:
     valid_from = db.db.session.scalar(query.with_for_update(key_share=True))
     if valid_from is not None and caller.min_token_id != first_id(valid_from):
         raise Unauthorized
-    if caller.session_id and not credentials.session_end(
+    if caller.session_id and not tokens.session_end(
         account_id, user_id, caller.session_id, caller.session_limits
     ):
         raise Unauthorized

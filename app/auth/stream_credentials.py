@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from app import clock, config
-from app.auth import api_keys, credentials
+from app.auth import api_keys, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
@@ -50,9 +50,7 @@ class StreamCredential:
         if self.key_id is not None:
             return api_keys.authenticate_by_id(self.home_id, self.key_id)
         claims: Claims = {"account_id": self.home_id, "sub": self.user_id, "sid": self.session_id}
-        caller = credentials.token_principal(
-            claims | {"auth_time": self.auth_time, "mfa": self.mfa}
-        )
+        caller = tokens.principal_of(claims | {"auth_time": self.auth_time, "mfa": self.mfa})
         is_revoked = caller and self.token_id is not None and self.token_id < caller.min_token_id
         if caller is None or is_revoked:
             raise Unauthorized(NO_LONGER_VALID)

@@ -1,21 +1,30 @@
-"""JSON Web Tokens and other random tokens (contract section 3)."""
+"""JSON Web Tokens, the principals of those whose session is active, and other random tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 import string
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
 import flask_jwt_extended
 import jwt
+import sqlalchemy as sa
 from flask import Flask, Response
 from flask_jwt_extended import JWTManager
 from flask_jwt_extended.exceptions import JWTExtendedException
 from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
+from app.accounts.sign_in_settings import SessionLimits
+from app.auth import principal as principals
+from app.auth.models import SignInSession
+from app.auth.principal import Principal
+from app.context import tenancy
+from app.db import versioned_cache
+from app.db.prepared import PreparedStatement
 from app.errors import Unauthorized
 from app.ids import first_id, new_id
 from app.types import JSONObject
@@ -218,3 +227,76 @@ def _by_kid(keys: tuple[str, ...]) -> dict[str, str]:
 def _kid(key: str) -> str:
     # The key id is a hash that reveals nothing of the key.
     return hashlib.sha256(b"kid:" + key.encode()).hexdigest()[:12]
+
+
+def principal_of(claims: Claims) -> Principal | None:
+    """The principal of an access token, if its session is active.
+
+    Cached under the user's version, which grows when a session ends: checking the version checks
+    the session, too. Its end by age or disuse needs no query either: it is cached.
+    """
+    key = (
+        claims["account_id"],
+        claims["sub"],
+        claims.get("sid"),
+        claims.get("auth_time"),
+        claims.get("mfa"),
+    )
+    cache = versioned_cache.cache("sessions")
+    caller = cache.get(key, lambda: _load(*key))
+    if caller is not None and _has_ended(caller):
+        with versioned_cache.reloading():  # it may have been used since
+            return cache.get(key, lambda: _load(*key))
+    return caller
+
+
+def _load(
+    account_id: str,
+    user_id: str,
+    session_id: str | None,
+    auth_time: float | None,
+    mfa: bool | None,
+) -> Principal | None:
+    # The user's version first, then the session: a session that ends in between is noticed.
+    principal = principals.for_user(account_id, user_id)
+    if principal is None:
+        return None
+    # Tokens of older releases carry no session id.
+    ends_at = None
+    if session_id is not None:
+        ends_at = session_end(account_id, user_id, session_id, principal.session_limits)
+        if ends_at is None:
+            return None
+    return replace(
+        principal,
+        session_id=session_id,
+        session_ends_at=ends_at,
+        auth_time=auth_time,
+        mfa=bool(mfa),
+    )
+
+
+def _has_ended(caller: Principal) -> bool:
+    """Whether the caller's session has reached its end since the principal was cached."""
+    return caller.session_ends_at is not None and caller.session_ends_at <= clock.now()
+
+
+def session_end(
+    account_id: str, user_id: str, session_id: str, limits: SessionLimits
+) -> datetime | None:
+    """When a user's session ends unless it is used; None if it has ended or was revoked."""
+    params = {"_account": account_id, "_user": user_id, "_id": session_id}
+    with tenancy.in_account(account_id):
+        rows = _ACTIVE_SESSION.all(params)
+    ends_at = limits.ends_at(*rows[0]) if rows else None
+    return ends_at if ends_at and ends_at > clock.now() else None
+
+
+_SESSIONS = SignInSession.__table__
+_ACTIVE_SESSION = PreparedStatement(
+    sa.select(_SESSIONS.c.created_at, _SESSIONS.c.last_used_at)
+    .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
+    .where(_SESSIONS.c.id == sa.bindparam("_id"), _SESSIONS.c.user_id == sa.bindparam("_user"))
+    .where(_SESSIONS.c.revoked_at.is_(None)),
+    keyed=True,
+)

@@ -97,7 +97,6 @@ class Access:
 
     @cached_property
     def named(self) -> frozenset[tuple[str, ...]]:
-        """The names of the rule."""
         parts = rules.walk(self.condition) if self.condition else ()
         return frozenset(part.path for part in parts if isinstance(part, rules.Name))
 

@@ -18,14 +18,10 @@ import sqlalchemy as sa
 from app import db
 from app.collections import renaming, table
 from app.collections.definitions import Definition
-from app.collections.fields import (
-    SYSTEM_FIELDS,
-    Field,
-    MultiSelectField,
-    removed_choices,
-)
+from app.collections.fields import SYSTEM_FIELDS, Field, removed_choices
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
+from app.rules import Type
 from app.rules.elements import ListContains
 from app.types import JSONMapping, JSONObject
 
@@ -214,7 +210,6 @@ class Change:
 
     @property
     def statements(self) -> list[str]:
-        """The DDL of the change."""
         return [*self.renaming_statements, *self.further_statements]
 
     @property
@@ -391,7 +386,7 @@ def _duplicates(rows: sa.Table, values: Sequence[Any]) -> sa.Select[Any]:
 
 
 def _uses(field: Field, value: Any, choices: Sequence[str]) -> Any:
-    if not isinstance(field, MultiSelectField):
+    if field.rule_type is not Type.LIST:
         return value.in_(choices)
     return sa.or_(*(ListContains(value, sa.literal(choice)) for choice in choices))
 

@@ -71,7 +71,6 @@ class Span(NamedTuple):
     """Exclusive; None for the present."""
 
     def has(self, moment: datetime) -> bool:
-        """Whether a moment is part of it."""
         return self.since <= moment and (self.until is None or moment < self.until)
 
 
@@ -114,7 +113,6 @@ class Definition:
         return eras.parse(self.former_names, self.created_at, self.name)
 
     def era_at(self, moment: datetime) -> Era:
-        """The era that a moment is part of."""
         return next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
 
     @cached_property
@@ -237,7 +235,6 @@ class Definition:
 
     @cached_property
     def files(self) -> Mapping[str, FileField]:
-        """The fields that hold files."""
         return {name: one for name, one in self.fields.items() if isinstance(one, FileField)}
 
     def target(self, name: str) -> Definition | None:

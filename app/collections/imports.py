@@ -23,8 +23,6 @@ Item = JSONMapping
 
 @dataclass
 class Import:
-    """A planned import."""
-
     made: list[Collection] = field(default_factory=list)
     updated: list[tuple[Collection, Change]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from app.collections.fields import LONGEST_INDEXED, SYSTEM_FIELDS, TYPES
+from app.collections.fields import LONGEST_INDEXED, SYSTEM_FIELDS, TYPES, Field
 from app.errors import problem
 from app.types import JSONMapping, JSONObject
 
@@ -15,14 +15,11 @@ MAX_INDEXES = 20
 MAX_FIELDS = 8
 # The account leads every index, and the id ends those that are not unique.
 SYSTEM_NAMES = SYSTEM_FIELDS.keys() - {"account_id", "id"}
-LONG_TYPES = {"text", "url", "email", "select"}
 
 Spec = JSONMapping
 
 
 class IndexField(NamedTuple):
-    """A field of an index, and its direction."""
-
     name: str
     descending: bool
 
@@ -41,7 +38,6 @@ class Index:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields."""
         return tuple(field.name for field in self.fields)
 
 
@@ -63,7 +59,7 @@ def of_collection(schema: Sequence[Spec], specs: Sequence[Spec]) -> list[Index]:
 
 def max_bytes(schema: Sequence[Spec], specs: Sequence[Spec]) -> dict[str, int]:
     """The most bytes of texts that are indexed, by field: those of one index share an entry."""
-    texts = {spec["name"] for spec in schema if spec["type"] in LONG_TYPES}
+    texts = {spec["name"] for spec in schema if TYPES.get(spec["type"], Field).fills_indexes}
     result: dict[str, int] = {}
     for index in of_collection(schema, specs):
         sharing = texts.intersection(index.names)
@@ -92,9 +88,8 @@ def problems(schema: Sequence[Spec], specs: Sequence[Spec]) -> Iterator[JSONObje
 
 def _of_fields(schema: Sequence[Spec]) -> Iterator[Index]:
     for spec in schema:
-        # A reference is looked up whenever its target is deleted.
-        is_indexed = spec["type"] == "reference" or (spec.get("options") or {}).get("index")
-        if spec.get("unique") or is_indexed:
+        is_indexed = (spec.get("options") or {}).get("index")
+        if spec.get("unique") or is_indexed or TYPES.get(spec["type"], Field).is_indexed:
             yield Index((IndexField(spec["name"], False),), bool(spec.get("unique")))
 
 

@@ -10,12 +10,12 @@ from app.accounts.schemas import PAGE
 from app.accounts.types import Query
 from app.collections import definitions, permissions, trial_routes
 from app.collections import service as collections
-from app.collections.rule_schemas import EXAMPLE_RULES, CollectionRules
+from app.collections.rule_schemas import CollectionRules
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import Page, PageArgs, items_field, page_body, page_of
+from app.web.schemas import View
 
 ROLE_ID = 3
 REACH = {"list": "all", "view": "all", "create": "some", "update": "some", "delete": "none"}
@@ -27,21 +27,15 @@ class RolePermissions(CollectionRules):
     role_id = ma.fields.Integer(required=True)
 
 
-class RolePermissionsPage(Page):
-    """A page of the rules of collections."""
-
-    items = items_field(RolePermissions)
-
-
-class PermissionRow(Schema):
+class PermissionRow(View):
     """The records of a collection that each operation opens to users of a role."""
 
-    collection = ma.fields.String(required=True)
-    list = fields.Choice(permissions.REACH, required=True)
-    view = fields.Choice(permissions.REACH, required=True)
-    create = fields.Choice(permissions.REACH, required=True)
-    update = fields.Choice(permissions.REACH, required=True)
-    delete = fields.Choice(permissions.REACH, required=True)
+    collection = ma.fields.String()
+    list = fields.Choice(permissions.REACH)
+    view = fields.Choice(permissions.REACH)
+    create = fields.Choice(permissions.REACH)
+    update = fields.Choice(permissions.REACH)
+    delete = fields.Choice(permissions.REACH)
 
 
 class PermissionMatrix(Page):
@@ -49,23 +43,19 @@ class PermissionMatrix(Page):
 
     items = items_field(PermissionRow)
 
-    role_id = ma.fields.Integer(required=True)
-    role_name = ma.fields.String(required=True)
+    role_id = ma.fields.Integer()
+    role_name = ma.fields.String()
 
 
 @blueprint.route("/<integer:role_id>/permissions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(
-    200,
-    RolePermissionsPage,
-    example=page_body([{**EXAMPLE_RULES, "role_id": ROLE_ID}], 1, PAGE),
-)
+@blueprint.response(200, page_of(RolePermissions))
 @superadmin
 def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     """List the rules that users of a role are under, by collection.
 
-    For superadmins. Rules belong to collections and apply to all roles: change them with
-    `PUT /collections/{collection_name}/rules`. Ordered by the name of the collection.
+    Rules belong to collections and apply to all roles: change them with `PUT
+    /collections/{collection_name}/rules`. Ordered by the name of the collection.
     """
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])
@@ -88,9 +78,9 @@ def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
 def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
     """Show which records each operation opens to users of a role, by collection.
 
-    For superadmins. `all` or `none`: whatever the record and the user. `some`: that depends on the
-    record, or on the user's id, email address, account or groups. Ordered by the name of the
-    collection. Superadmins may do everything.
+    `all` or `none`: whatever the record and the user. `some`: that depends on the record, or on the
+    user's id, email address, account or groups. Ordered by the name of the collection. Superadmins
+    may do everything.
     """
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])

@@ -9,7 +9,7 @@ from app.collections import revisions
 from app.types import JSONObject
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 blueprint = Blueprint(
     "Migrations",
@@ -31,32 +31,30 @@ REVISION = {
 }
 
 
-class RevisionView(Schema):
+class RevisionView(View):
     """A revision of the schema: of the core, or of a collection's table (dynamic)."""
 
-    revision = ma.fields.String(required=True)
-    description = ma.fields.String(required=True)
-    is_applied = ma.fields.Boolean(required=True)
-    is_head = ma.fields.Boolean(required=True)
-    is_dynamic = ma.fields.Boolean(required=True)
-    down_revision = ma.fields.String(allow_none=True, required=True)
-    branch_labels = ma.fields.List(ma.fields.String(), required=True)
-    created_at = ma.fields.String(allow_none=True, required=True, metadata={"format": "date-time"})
+    revision = ma.fields.String()
+    description = ma.fields.String()
+    is_applied = ma.fields.Boolean()
+    is_head = ma.fields.Boolean()
+    is_dynamic = ma.fields.Boolean()
+    down_revision = ma.fields.String(allow_none=True)
+    branch_labels = ma.fields.List(ma.fields.String())
+    created_at = ma.fields.String(allow_none=True, metadata={"format": "date-time"})
 
 
-class Revisions(Schema):
+class Revisions(View):
     """All revisions, newest first."""
 
-    revisions = ma.fields.List(ma.fields.Nested(RevisionView), required=True)
-    total = ma.fields.Integer(required=True)
-    current_revision = ma.fields.String(allow_none=True, required=True)
+    revisions = ma.fields.List(ma.fields.Nested(RevisionView))
+    total = ma.fields.Integer()
+    current_revision = ma.fields.String(allow_none=True)
 
 
-class CurrentRevision(Schema):
-    """The revision that the schema is at."""
-
-    revision = ma.fields.String(allow_none=True, required=True)
-    current_revision = ma.fields.String(allow_none=True, required=True)
+class CurrentRevision(View):
+    revision = ma.fields.String(allow_none=True)
+    current_revision = ma.fields.String(allow_none=True)
 
 
 @blueprint.route("", methods=["GET"])
@@ -68,9 +66,8 @@ class CurrentRevision(Schema):
 def list_migrations() -> JSONObject:
     """List the revisions of the core and of collections.
 
-    For superadmins. Collections first, then the core, each newest first, in one page. Revisions of
-    the core that are not applied yet have `is_applied: false`. `/migrations` and
-    `/migrations/history` are the same.
+    Collections first, then the core, each newest first, in one page. Revisions of the core that are
+    not applied yet have `is_applied: false`. `/migrations` and `/migrations/history` are the same.
     """
     return revisions.listing()
 
@@ -81,8 +78,7 @@ def list_migrations() -> JSONObject:
 def get_current_migration() -> JSONObject:
     """Get the revision that the schema is at.
 
-    For superadmins. The newest applied revision: of a collection, if any was changed, else of the
-    core.
+    The newest applied revision: of a collection, if any was changed, else of the core.
     """
     current = revisions.listing()["current_revision"]
     return {"revision": current, "current_revision": current}

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app import web
-from app.accounts.schemas import PAGE
 from app.collections import definitions, removal, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
-from app.collections.rule_schemas import EXAMPLE_RULES, RULES, CollectionRules
+from app.collections.rule_schemas import RULES, CollectionRules
 from app.collections.schemas import (
-    COLLECTION,
     INDEXES,
     SCHEMA,
     ChangedCollection,
@@ -28,7 +26,7 @@ from app.collections.schemas import (
     ReplacedCollection,
 )
 from app.types import JSONObject
-from app.web.access import reads, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import page_body
 
@@ -70,12 +68,12 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(CollectionArgs, location="query")
-@blueprint.response(200, CollectionPage, example=page_body([COLLECTION], 1, PAGE))
+@blueprint.response(200, CollectionPage)
 @superadmin
 def list_collections(args: JSONObject) -> JSONObject:
     """List collections.
 
-    For superadmins; all other callers use `GET /open-collections`. Ordered by name by default.
+    All other callers use `GET /open-collections`. Ordered by name by default.
     """
     rows, total = collections.page(**args)
     return page_body(_views(rows), total, args)
@@ -85,8 +83,8 @@ def list_collections(args: JSONObject) -> JSONObject:
 @blueprint.arguments(
     NewCollection, example={"name": "posts", "schema": SCHEMA, "indexes": INDEXES, **RULES}
 )
-@blueprint.response(201, CollectionView, example=COLLECTION)
-@blueprint.fails(400, 409)
+@blueprint.response(201, CollectionView)
+@blueprint.fails(409)
 @superadmin
 def create_collection(body: JSONObject) -> JSONObject:
     """Create a collection.
@@ -114,27 +112,27 @@ def create_collection(body: JSONObject) -> JSONObject:
 def list_collection_names() -> JSONObject:
     """List the names of all collections.
 
-    For superadmins. Ordered by name, in one page.
+    Ordered by name, in one page.
     """
     names = collections.names()
     return {"names": names, "total": len(names)}
 
 
 @blueprint.route("/<collection_id>", methods=["GET"])
-@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.response(200, CollectionView)
 @superadmin
 def get_collection(collection_id: str) -> JSONObject:
     """Get a collection by its id or name.
 
-    For superadmins. Its rules are a resource of their own (`/collections/{collection_name}/rules`).
+    Its rules are a resource of their own (`/collections/{collection_name}/rules`).
     """
     return _views([collections.find(collection_id)])[0]
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["PUT"])
 @blueprint.arguments(ReplacedCollection, example={"schema": SCHEMA})
-@blueprint.response(200, CollectionView, example=COLLECTION)
-@blueprint.fails(400, 409)
+@blueprint.response(200, CollectionView)
+@blueprint.fails(409)
 @superadmin
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
@@ -176,8 +174,8 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 @blueprint.arguments(
     ChangedCollection, example={"schema": [{"name": "title", "options": {"max_length": 300}}]}
 )
-@blueprint.response(200, CollectionView, example=COLLECTION)
-@blueprint.fails(400, 409)
+@blueprint.response(200, CollectionView)
+@blueprint.fails(409)
 @superadmin
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
@@ -229,9 +227,8 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
         "warnings": [],
     },
 )
-@blueprint.fails(400, 409)
-@reads
-@superadmin
+@blueprint.fails(409)
+@superadmin(reads=True)
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
@@ -251,14 +248,13 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     DeletedCollection,
     example={
         "message": "The collection and its records are deleted.",
-        "collection_id": COLLECTION["id"],
         "collection_name": "posts",
         "table_name": "col_posts",
         "records_deleted": 12,
         "migration_revision": "019a9f00000070008000000000000001",
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
     """Delete a collection with the records of all accounts.
@@ -273,21 +269,20 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 
 
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
-@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
+@blueprint.response(200, CollectionRules)
 @superadmin
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure.
 
-    For superadmins. Each operation is in both forms; null is closed to all but superadmins. `PUT`
-    takes the response as it is.
+    Each operation is in both forms; null is closed to all but superadmins. `PUT` takes the response
+    as it is.
     """
     return collections.rules_view(collections.find(collection_name))
 
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
 @blueprint.arguments(CollectionRules, example=RULES)
-@blueprint.response(200, CollectionRules, example=EXAMPLE_RULES)
-@blueprint.fails(400)
+@blueprint.response(200, CollectionRules)
 @superadmin
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.

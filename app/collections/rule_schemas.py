@@ -39,7 +39,6 @@ FIELD_LIST = {
 
 
 def expression_field(**options: Any) -> object:
-    """A rule, or the expression of a computed field."""
     # How long it may be the rule language says itself, as a 400 with a position.
     return fields.Text(longest=2**30, allow_none=True, **options)
 

@@ -14,9 +14,7 @@ from app.collections.fields import (
     TYPES,
     ComputedField,
     Field,
-    FileField,
     InvalidValue,
-    ReferenceField,
 )
 from app.errors import problem
 from app.rules import KEYWORDS, Node, RuleError, cost
@@ -275,7 +273,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
 
 def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     name, kind, options = spec["name"], TYPES[spec["type"]], spec.get("options") or {}
-    for key in sorted(set(options) - kind.known_options - {"mask"}):
+    for key in sorted({*options} - {*kind.known_options, "mask"}):
         message = f"A field of type {kind.type} has no option {key[:80]}."
         yield problem(name, "invalid_option", message)
     if not isinstance(options.get("index", False), bool):
@@ -284,12 +282,7 @@ def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     messages = list(field.definition_problems())
     for message in messages:
         yield problem(name, "invalid_option", message)
-    if spec.get("default") is not None and kind is FileField:
-        message = "Files cannot have a default, as each belongs to one record."
-        yield problem(name, "invalid_option", message)
-    without = (ReferenceField, FileField, ComputedField)
-    has_default = spec.get("default") is not None and kind not in without
-    if has_default and not messages:
+    if spec.get("default") is not None and kind.takes_default and not messages:
         try:
             field.clean(spec["default"])
         except InvalidValue as error:

@@ -15,8 +15,8 @@ from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
 from app.types import JSONObject
 from app.web import fields
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Problem, Schema
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Problem, Schema, View, example
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
@@ -24,27 +24,9 @@ SCHEMA = [
 ]
 OPTIONS = {"require_signature": False}
 INDEXES = [{"fields": ["title", "-views"], "unique": False}]
-COLLECTION = {
-    "id": "019a9f00-0000-7000-8000-0000000000c0",
-    "name": "posts",
-    "table_name": "col_posts",
-    "schema": SCHEMA,
-    "fields": SCHEMA,
-    "field_count": 2,
-    "fields_count": 2,
-    "record_count": 0,
-    "records_count": 0,
-    "has_public_access": False,
-    "options": OPTIONS,
-    "indexes": INDEXES,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 
 
 class FieldDefinition(Schema):
-    """A field of a collection."""
-
     name = fields.Text(longest=200, required=True, metadata={"pattern": f"^{FIELD_NAME.pattern}$"})
     type = fields.DocumentedChoice(TYPES, required=True)
     rename_from = fields.Text(
@@ -97,8 +79,6 @@ class FieldDefinition(Schema):
 
 
 class ChangedField(FieldDefinition):
-    """What changes of a field, or a new one."""
-
     type = fields.DocumentedChoice(
         TYPES, metadata={"description": "Needed for a new field; cannot change."}
     )
@@ -107,7 +87,6 @@ class ChangedField(FieldDefinition):
 def schema_field(
     field: type[FieldDefinition] = FieldDefinition, *, shortest: int | None = None, **options: Any
 ) -> object:
-    """The fields of a collection."""
     length = ma.validate.Length(min=shortest, max=LONGEST_SCHEMA)
     return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
 
@@ -179,7 +158,6 @@ class IndexDefinition(Schema):
 
 
 def indexes_field(description: str, **options: Any) -> object:
-    """The indexes of a collection."""
     length = ma.validate.Length(max=MAX_INDEXES)
     metadata = {"description": description}
     nested = ma.fields.Nested(IndexDefinition)
@@ -191,8 +169,6 @@ ALL_INDEXES = f"All indexes, at most {MAX_INDEXES}; absent, the present ones sta
 
 
 class NewCollection(WithSchema, RulesOfNew):
-    """A collection to make."""
-
     name = fields.Text(longest=200, required=True, metadata=NAME_PATTERN)
     options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(INDEXES_OF_NEW)
@@ -202,7 +178,6 @@ PLAN_HASH = {"description": "Of the plan of this change; needed to remove fields
 
 
 def remove_fields_field() -> object:
-    """The fields that a change removes."""
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
@@ -211,7 +186,6 @@ def remove_fields_field() -> object:
 
 
 def field_order_field() -> object:
-    """The order of a collection's fields."""
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
@@ -237,8 +211,6 @@ class ReplacedCollection(WithSchema, RulesOfNew):
 
 
 class ChangedCollection(WithSchema, RulesOfNew):
-    """What changes of a collection."""
-
     needs_all = False
 
     remove_fields = remove_fields_field()
@@ -270,23 +242,23 @@ class PlannedCollection(WithSchema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
-class PlannedOperation(Schema):
+class PlannedOperation(View):
     """One thing that changes."""
+
+    optional = ("before", "after", "index")
 
     operation = fields.Choice(
         PLANNED_OPERATIONS,
-        required=True,
         metadata={"description": "change_reference and change_rule follow a rename."},
     )
     field = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Null for indexes, the order and the collection's name, the collection"
             " for rules, `collection.field` for references."
         },
     )
-    property = ma.fields.String(required=True, allow_none=True)
+    property = ma.fields.String(allow_none=True)
     before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
     after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
     index = ma.fields.Nested(IndexDefinition, metadata={"description": "For indexes only."})
@@ -295,26 +267,30 @@ class PlannedOperation(Schema):
 class RowProblem(Problem):
     """What keeps present records from following, or names a choice that would be removed."""
 
+    optional = (*Problem.optional, "count")
+
     count = ma.fields.Integer(
         metadata={"description": "How many records; of values that clash, how many values."},
     )
 
 
-class LostValues(Schema):
+class LostValues(View):
     """A field that would be removed with its values."""
 
-    field = ma.fields.String(required=True)
+    field = ma.fields.String()
     count = ma.fields.Integer(
-        required=True, metadata={"description": "How many records of all accounts have a value."}
+        metadata={"description": "How many records of all accounts have a value."}
     )
 
 
-class ReversePlan(Schema):
+class ReversePlan(View):
     """The body of a PUT or PATCH that undoes an update."""
+
+    optional = ("name", "schema", "remove_fields", "field_order")
 
     name = ma.fields.String(metadata={"description": "If the collection would be renamed."})
     schema = ma.fields.List(ma.fields.Dict())
-    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
+    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
     remove_fields = ma.fields.List(
         ma.fields.String(), metadata={"description": "Needs the `plan_hash` of its own plan."}
     )
@@ -323,83 +299,79 @@ class ReversePlan(Schema):
     )
 
 
-class CollectionPlan(Schema):
+class CollectionPlan(View):
     """What an update would do."""
 
-    operations = ma.fields.List(ma.fields.Nested(PlannedOperation), required=True)
-    sql = ma.fields.List(ma.fields.String(), required=True)
-    problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
-    plan_hash = ma.fields.String(
-        required=True, metadata={"description": "For the update that must do just this."}
-    )
-    reverse = ma.fields.Nested(ReversePlan, required=True)
-    data_lost = ma.fields.List(ma.fields.Nested(LostValues), required=True)
+    operations = ma.fields.List(ma.fields.Nested(PlannedOperation))
+    sql = ma.fields.List(ma.fields.String())
+    problems = ma.fields.List(ma.fields.Nested(RowProblem))
+    plan_hash = ma.fields.String(metadata={"description": "For the update that must do just this."})
+    reverse = ma.fields.Nested(ReversePlan)
+    data_lost = ma.fields.List(ma.fields.Nested(LostValues))
     warnings = ma.fields.List(
         ma.fields.String(),
-        required=True,
         metadata={"description": "Fields that the schema leaves out, which stay."},
     )
 
 
-class CollectionView(Schema):
-    """A collection."""
+@example(
+    name="posts",
+    table_name="col_posts",
+    schema=SCHEMA,
+    fields=SCHEMA,
+    field_count=2,
+    fields_count=2,
+    record_count=0,
+    records_count=0,
+    indexes=INDEXES,
+)
+class CollectionView(View):
+    optional = ("warnings",)
 
     warnings = ma.fields.List(
         ma.fields.String(),
         metadata={"description": "After a change: fields that the schema left out, which stay."},
     )
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    table_name = ma.fields.String(required=True)
-    schema = ma.fields.List(ma.fields.Dict(), required=True)
-    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
-    field_count = ma.fields.Integer(required=True)
-    fields_count = ma.fields.Integer(
-        required=True, metadata={"description": "Alias of `field_count`."}
-    )
-    record_count = ma.fields.Integer(
-        required=True, metadata={"description": "Records of all accounts."}
-    )
-    records_count = ma.fields.Integer(
-        required=True, metadata={"description": "Alias of `record_count`."}
-    )
+    id = fields.Id()
+    name = ma.fields.String()
+    table_name = ma.fields.String()
+    schema = ma.fields.List(ma.fields.Dict())
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields")
+    field_count = ma.fields.Integer()
+    fields_count = ma.fields.Integer(metadata={"description": "Alias of `field_count`."})
+    record_count = ma.fields.Integer(metadata={"description": "Records of all accounts."})
+    records_count = ma.fields.Integer(metadata={"description": "Alias of `record_count`."})
     has_public_access = ma.fields.Boolean(
-        required=True,
-        metadata={"description": 'Whether a rule is `""`, which opens an operation to everyone.'},
+        metadata={"description": 'Whether a rule is `""`, which opens an operation to everyone.'}
     )
-    options = ma.fields.Nested(CollectionOptions, required=True)
-    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition), required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    options = ma.fields.Nested(CollectionOptions)
+    indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
-class CollectionPage(Page):
-    """A page of collections."""
-
-    items = items_field(CollectionView)
+CollectionPage = page_of(CollectionView)
 
 
-class CollectionNames(Schema):
-    """The names of all collections."""
-
-    names = ma.fields.List(ma.fields.String(), required=True)
-    total = ma.fields.Integer(required=True)
+class CollectionNames(View):
+    names = ma.fields.List(ma.fields.String())
+    total = ma.fields.Integer()
 
 
-class DroppedCollection(Schema):
+class DroppedCollection(View):
     """A collection that was deleted along with another."""
 
-    collection_id = fields.Id(required=True)
-    collection_name = ma.fields.String(required=True)
-    table_name = ma.fields.String(required=True)
-    records_deleted = ma.fields.Integer(required=True)
-    migration_revision = ma.fields.String(required=True)
+    collection_id = fields.Id()
+    collection_name = ma.fields.String()
+    table_name = ma.fields.String()
+    records_deleted = ma.fields.Integer()
+    migration_revision = ma.fields.String()
 
 
 class DeletedCollection(DroppedCollection):
-    """What was deleted."""
+    optional = ("also_deleted",)
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
     also_deleted = ma.fields.List(
         ma.fields.Nested(DroppedCollection), metadata={"description": "Where `with` names any."}
     )
@@ -416,8 +388,6 @@ class DeletionArgs(Schema):
 
 
 class CollectionArgs(PageArgs):
-    """Which collections to list."""
-
     search = fields.Text(longest=100, metadata={"description": "A part of the name."})
     sort_by = fields.Choice(
         collections.SORTABLE,

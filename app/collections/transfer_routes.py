@@ -24,7 +24,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
     "Collection transfer",
@@ -45,8 +45,6 @@ EXPORT = {
 
 
 class ExportArgs(Schema):
-    """The collections to export."""
-
     collection_ids = fields.Text(
         longest=40_000,
         metadata={"description": "Comma-separated ids or names; absent means all collections."},
@@ -71,8 +69,6 @@ class ExportedCollection(Schema):
 
 
 class Definitions(Schema):
-    """Definitions of collections."""
-
     version = fields.Text(longest=20)
     exported_at = fields.Text(longest=100)
     exported_by = fields.Text(longest=320, allow_none=True)
@@ -83,13 +79,13 @@ class Definitions(Schema):
     )
 
 
-class DefinitionsView(Schema):
+class DefinitionsView(View):
     """Definitions of collections, in the format of an import."""
 
-    version = ma.fields.String(required=True)
-    exported_at = fields.Timestamp(required=True)
-    exported_by = ma.fields.String(required=True, allow_none=True)
-    collections = ma.fields.List(ma.fields.Dict(), required=True)
+    version = ma.fields.String()
+    exported_at = fields.Timestamp()
+    exported_by = ma.fields.String(allow_none=True)
+    collections = ma.fields.List(ma.fields.Dict())
 
 
 class ImportBody(Schema):
@@ -105,30 +101,25 @@ class ImportBody(Schema):
     )
 
 
-class ImportedCollection(Schema):
-    """The result for one collection."""
-
-    name = ma.fields.String(required=True)
-    status = fields.Choice(transfer.OUTCOMES, required=True)
-    message = ma.fields.String(required=True)
+class ImportedCollection(View):
+    name = ma.fields.String()
+    status = fields.Choice(transfer.OUTCOMES)
+    message = ma.fields.String()
 
 
-class ImportReport(Schema):
-    """The result of an import."""
-
-    success = ma.fields.Boolean(required=True)
-    imported_count = ma.fields.Integer(required=True)
-    skipped_count = ma.fields.Integer(required=True)
-    updated_count = ma.fields.Integer(required=True)
-    failed_count = ma.fields.Integer(required=True)
-    collections = ma.fields.List(ma.fields.Nested(ImportedCollection), required=True)
-    migrations_created = ma.fields.List(ma.fields.String(), required=True)
+class ImportReport(View):
+    success = ma.fields.Boolean()
+    imported_count = ma.fields.Integer()
+    skipped_count = ma.fields.Integer()
+    updated_count = ma.fields.Integer()
+    failed_count = ma.fields.Integer()
+    collections = ma.fields.List(ma.fields.Nested(ImportedCollection))
+    migrations_created = ma.fields.List(ma.fields.String())
 
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, DefinitionsView, example=EXPORT)
-@blueprint.fails(400)
 @superadmin
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
@@ -162,7 +153,7 @@ def export_collections(args: JSONObject) -> JSONObject:
         "migrations_created": ["019a9f00000070008000000000000001"],
     },
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @superadmin
 def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.

@@ -19,9 +19,9 @@ from app.collections.rule_schemas import (
 from app.db import versioned_cache
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import reads, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
     "Rules",
@@ -61,38 +61,31 @@ class RuleTrial(RuleContext):
     context = ma.fields.Nested(RuleContext)
 
 
-class RuleValidity(Schema):
+class RuleValidity(View):
     """Whether a text is a rule, and why not."""
 
-    valid = ma.fields.Boolean(required=True)
-    error = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "The first of `errors`."}
-    )
-    errors = ma.fields.List(ma.fields.String(), required=True)
+    valid = ma.fields.Boolean()
+    error = ma.fields.String(allow_none=True, metadata={"description": "The first of `errors`."})
+    errors = ma.fields.List(ma.fields.String())
     details = ma.fields.List(
         ma.fields.Dict(),
-        required=True,
         metadata={"description": "The same with code and position (a character, from 0)."},
     )
     warnings = ma.fields.List(
         ma.fields.Dict(),
-        required=True,
         metadata={"description": "Groups that no account has, with code and position."},
     )
 
 
-class RuleTestResult(Schema):
+class RuleTestResult(View):
     """Whether the rule lets the caller at the record."""
 
-    result = ma.fields.Boolean(required=True)
-    allowed = ma.fields.Boolean(required=True, metadata={"description": "Alias of `result`."})
+    result = ma.fields.Boolean()
+    allowed = ma.fields.Boolean(metadata={"description": "Alias of `result`."})
     error = ma.fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "Always null: a rule that is not valid is a 400."},
+        allow_none=True, metadata={"description": "Always null: a rule that is not valid is a 400."}
     )
     evaluation_details = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "Always null. `POST .../rules/explain` shows the deciding parts."},
     )
@@ -103,41 +96,38 @@ class ProposedRules(RulesBody):
 
 
 class RulesToCompare(Schema):
-    """Rules as they might be."""
-
     rules = ma.fields.Nested(ProposedRules, required=True)
     account_id = fields.Text(
         metadata={"description": "Look at this account's users and records only."}
     )
 
 
-class RecordSample(Schema):
+class RecordSample(View):
     """How many records, and the newest of them."""
 
-    count = ma.fields.Integer(required=True)
-    sample = ma.fields.List(ma.fields.String(), required=True)
+    count = ma.fields.Integer()
+    sample = ma.fields.List(ma.fields.String())
 
 
-class RoleDifference(Schema):
+class RoleDifference(View):
     """What changes for the users of a role."""
 
-    role = ma.fields.String(required=True)
-    operation = operation_field(required=True)
-    gained = ma.fields.Nested(RecordSample, required=True)
-    lost = ma.fields.Nested(RecordSample, required=True)
+    role = ma.fields.String()
+    operation = operation_field()
+    gained = ma.fields.Nested(RecordSample)
+    lost = ma.fields.Nested(RecordSample)
 
 
-class RoleDifferences(Schema):
+class RoleDifferences(View):
     """What changes for each role, and for callers who have not signed in."""
 
-    items = ma.fields.List(ma.fields.Nested(RoleDifference), required=True)
+    items = ma.fields.List(ma.fields.Nested(RoleDifference))
 
 
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
@@ -168,9 +158,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
 @blueprint.response(200, RuleTestResult, example=ALLOWED)
-@blueprint.fails(400)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: JSONObject) -> JSONObject:
     """Evaluate a rule for a made-up record and caller.
@@ -201,9 +189,7 @@ def test_rule(body: JSONObject) -> JSONObject:
         ]
     },
 )
-@collections_blueprint.fails(400)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Show what rules would change before they are saved.

@@ -14,13 +14,7 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import (
-    SYSTEM_FIELDS,
-    ComputedField,
-    Field,
-    FileField,
-    MultiSelectField,
-)
+from app.collections.fields import SYSTEM_FIELDS, Field
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -135,11 +129,14 @@ class _Collection:
         names = {parameter["name"] for parameter in parameters if "name" in parameter}
         for name, field in self.opened["list"].comparable.items():
             if field.filterable and name not in names:
+                kind = field.value_schema.get("type")
+                if not isinstance(kind, str):
+                    kind = "string"
                 yield {
                     "in": "query",
                     "name": name,
                     "description": f"Only records with this {name}; repeated, with any of them.",
-                    "schema": {"type": "array", "items": {"type": _plain_type(field)}},
+                    "schema": {"type": "array", "items": {"type": kind}},
                     "required": False,
                 }
 
@@ -160,56 +157,19 @@ def _field_schema(name: str, field: Field, *, masked: bool) -> Spec:
     if name in SYSTEM_FIELDS:
         schema = dict(SYSTEM_FIELDS[name].like.json_schema)
         return _nullable(schema) if SYSTEM_FIELDS[name].nullable else schema
-    schema = {"type": "string", "description": "Masked."} if masked else _value(field)
+    schema = {"type": "string", "description": "Masked."} if masked else field.value_schema
     return schema if field.required else _nullable(schema)
 
 
 def _body(access: Access, *, partial: bool) -> Spec:
     fields = {n: field for n, field in access.definition.fields.items() if n in access.writable}
     properties = {
-        name: _input(field) if field.required else _nullable(_input(field))
+        name: field.input_schema if field.required else _nullable(field.input_schema)
         for name, field in fields.items()
     }
     required = [n for n, field in fields.items() if field.required and field.default is None]
     schema: Spec = {"type": "object", "properties": properties}
     return schema if partial or not required else {**schema, "required": required}
-
-
-def _input(field: Field) -> Spec:
-    schema = _value(field)
-    if not isinstance(field, FileField):
-        return schema
-    # Of the value that answers have, requests need the id only.
-    either = {"anyOf": [{"type": "string", "format": "uuid"}, dict(field.json_schema)]}
-    return {**schema, "items": either} if schema["type"] == "array" else either
-
-
-def _value(field: Field) -> Spec:
-    if isinstance(field, ComputedField):
-        return _value(field.like)
-    options, schema = field.options, dict(field.json_schema)
-    if isinstance(field, MultiSelectField):
-        items = {"type": "string", "enum": options["choices"]}
-        return {"type": "array", "items": items, "uniqueItems": True}
-    if isinstance(field, FileField) and field.most_files > 1:
-        return {"type": "array", "items": schema}
-    for option, keyword in BOUNDS.items():
-        if option in options:
-            schema[keyword] = options[option]
-    if options.get("integer"):
-        schema["type"] = "integer"
-    if field.collection:
-        schema["description"] = f"The id of a record of {field.collection}."
-    return schema
-
-
-BOUNDS = {
-    "min_length": "minLength",
-    "max_length": "maxLength",
-    "choices": "enum",
-    "min": "minimum",
-    "max": "maximum",
-}
 
 
 def _nullable(schema: Spec) -> Spec:
@@ -218,8 +178,3 @@ def _nullable(schema: Spec) -> Spec:
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [*kinds, "null"], **choices}
-
-
-def _plain_type(field: Field) -> str:
-    kind = _value(field).get("type")
-    return kind if isinstance(kind, str) else "string"

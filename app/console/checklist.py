@@ -96,7 +96,6 @@ def _steps(caller: Principal) -> Iterator[Step]:
 
 
 def has_webhooks(account_id: str) -> bool:
-    """Whether the account has a webhook."""
     return _exists(Webhook, Webhook.account_id == account_id)
 
 

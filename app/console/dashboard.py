@@ -13,11 +13,11 @@ from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.console import attention, checklist, recent
 from app.console.shell import charts, figures, guard, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.figures import Figure
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
-from app.web.access import public
 from app.web.languages import gettext
 from app.webhooks.models import Webhook
 from app.workflows import instances
@@ -45,9 +45,7 @@ class CollectionVisibility:
         )
 
 
-@blueprint.get("/console/accounts/<uuid:account_id>/dashboard")
-@public
-@guard.superadmins_only
+@page("/console/accounts/<uuid:account_id>/dashboard", role=SUPERADMIN)
 def show_dashboard(account_id: str) -> str:
     """The dashboard of any account."""
     scope = scopes.account_scope(account_id)

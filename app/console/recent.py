@@ -17,7 +17,7 @@ from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.console.admin import audit_names
-from app.console.records import references
+from app.console.records import display, references
 from app.console.shell.scopes import AccountScope
 from app.db import Base
 from app.web.languages import gettext, lazy_gettext
@@ -50,7 +50,6 @@ class Change:
         return (self.what, self.verb, self.who) == (other.what, other.verb, other.who)
 
     def plus(self, older: Change) -> Change:
-        """This change and an older one that is like it, as one."""
         if self.row == older.row:
             return replace(self, count=self.count + 1)
         return replace(self, count=self.count + 1, row=None, target=self.list_target)
@@ -110,7 +109,7 @@ def _names(
         if query is not None
     ]
     named = db.connection().execute(sa.union_all(*found)) if found else ()
-    return {(row.of, row.id): references.shorten(row.label) for row in named if row.label}
+    return {(row.of, row.id): display.shorten(row.label) for row in named if row.label}
 
 
 def _name_query(

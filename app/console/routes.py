@@ -13,141 +13,35 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
-from app.console import dashboard, home, sample, search
-from app.console.admin import (
-    account_settings,
-    audit,
-    deletions,
-    domains,
-    exports,
-    instance,
-    jobs,
-    operation,
-    retention,
-    scim,
-    security_log,
-    settings_home,
-    setup,
-    setup_links,
-    sso,
-    sso_saml,
-    usage,
-)
-from app.console.automation import (
-    deliveries,
-    webhooks,
-    workflow_instances,
-    workflow_steps,
-    workflows,
-)
-from app.console.collections import (
-    api_examples,
-    candidates,
-    explain,
-    listing,
-    manifest,
-    rules,
-    schemas,
-)
-from app.console.people import (
-    api_keys,
-    groups,
-    handover,
-    profile,
-    roles,
-    second_factors,
-    team,
-    users,
-)
-from app.console.records import (
-    bulk,
-    downloads,
-    files,
-    history,
-    options,
-    pages,
-    row_pages,
-    uploads,
-    view_pages,
-)
-from app.console.records import listing as table
-from app.console.shell import (
-    checks,
-    forms,
-    guard,
-    last_account,
-    links,
-    realms,
-    resubmit,
-    second_factor,
-    streams,
-    theme,
-)
-from app.console.shell.blueprint import blueprint
+from app.console import home
+from app.console.shell import forms, guard, last_account, realms, resubmit, second_factor, theme
+from app.console.shell.access import ANYBODY, USER
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.navigation import TOP, MenuItem
 from app.errors import AppError, Unauthorized
 from app.sso import service as providers
 from app.sso.models import ProviderSetting
 from app.web import languages
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
-
-__all__ = ["blueprint"]
-
-PAGES = (
-    sample,
-    *(
-        audit,
-        history,
-        team,
-        handover,
-        groups,
-        api_keys,
-        users,
-        profile,
-        second_factors,
-        instance,
-        roles,
-        links,
-        sso,
-        sso_saml,
-        scim,
-        retention,
-        setup,
-        setup_links,
-        domains,
-        security_log,
-        settings_home,
-    ),
-    *(listing, schemas, rules, explain, candidates, api_examples, manifest),
-    *(table, files, downloads, uploads, pages, options, bulk, view_pages, row_pages),
-    *(webhooks, deliveries, workflows, workflow_instances, workflow_steps, jobs),
-    *(dashboard, search, account_settings, exports, deletions, operation, streams, checks, usage),
-)
-
 
 NO_PROVIDER = lazy_gettext("No single sign-on for this account. Check the account above.")
 NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other tab first.")
 
 
-@blueprint.get("/")
-@public
-@guard.allow_anonymous
+@page("/", role=ANYBODY)
 def start() -> BaseResponse:
     """Redirect to the console."""
     return redirect(url_for("console.show_home"))
 
 
-@blueprint.get("/console")
-@public
+@page("/console", role=USER, menu=MenuItem(TOP, 1, lazy_gettext("Home"), "home"))
 def show_home() -> str:
     """The home page."""
     return render_template("console/home.html", **home.context(guard.require_caller()))
 
 
-@blueprint.get("/console/sign-in")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in", role=ANYBODY)
 def sign_in() -> BaseResponse | Page:
     """The sign-in form."""
     if guard.caller():
@@ -156,9 +50,7 @@ def sign_in() -> BaseResponse | Page:
     return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
-@blueprint.post("/console/sign-in")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in", "POST", role=ANYBODY)
 def submit_sign_in() -> BaseResponse | Page:
     """Sign in."""
     form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
@@ -236,8 +128,7 @@ def _offered(form: Form) -> Sequence[object]:
     return providers.list_for_sign_in(form["account"] or only)[1]
 
 
-@blueprint.post("/console/reauthenticate")
-@public
+@page("/console/reauthenticate", "POST", role=USER)
 def reauthenticate() -> BaseResponse | Page:
     """Confirm the password, and return to the page that needed it."""
     form = forms.submitted("password", "code", "assertion", "next", resubmit.FIELD)
@@ -252,17 +143,13 @@ def reauthenticate() -> BaseResponse | Page:
     return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
 
 
-@blueprint.post("/console/theme")
-@public
-@guard.allow_anonymous
+@page("/console/theme", "POST", role=ANYBODY)
 def choose_theme() -> BaseResponse:
     """Choose a light or dark theme."""
     return theme.choose()
 
 
-@blueprint.post("/console/language")
-@public
-@guard.allow_anonymous
+@page("/console/language", "POST", role=ANYBODY)
 def choose_language() -> BaseResponse:
     """Choose the language of this browser, and show the page again."""
     response = redirect(guard.referring_page() or url_for("console.show_home"), 303)
@@ -271,9 +158,7 @@ def choose_language() -> BaseResponse:
     return response
 
 
-@blueprint.post("/console/sign-out")
-@public
-@guard.allow_anonymous
+@page("/console/sign-out", "POST", role=ANYBODY)
 def sign_out() -> BaseResponse:
     """Sign out, also at the identity provider if the session began there by SAML.
 

@@ -14,13 +14,13 @@ from app.auth import principal as principals
 from app.collections import definitions
 from app.collections import service as collections
 from app.console.shell import guard
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
 from app.errors import NotFound
 from app.records import service as records
 from app.rules import OPERATIONS
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext
 
 NAME, SLUG = "Sample company", "sample"
@@ -46,10 +46,7 @@ TASKS = (
 """Title, status, number of the project, days until it is due."""
 
 
-@blueprint.post("/console/sample")
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page("/console/sample", "POST", role=SUPERADMIN, retry_stale=True)
 def load_sample() -> BaseResponse:
     """Create the sample account, its collections and records, in an instance without any."""
     if definitions.get_all():

@@ -16,13 +16,13 @@ from app.auth.models import ApiKey
 from app.collections import access, definitions
 from app.console.records import search
 from app.console.shell import guard, lists, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import USER
+from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.context import shown_accounts
 from app.db import filters
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
@@ -53,9 +53,7 @@ class Section:
     """How many rows were scanned, if there are more."""
 
 
-@blueprint.get("/console/search")
-@public
-@guard.retry_stale
+@page("/console/search", role=USER, retry_stale=True)
 def show_search() -> str:
     """The search page."""
     superadmin = guard.require_caller().is_superadmin

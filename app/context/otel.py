@@ -100,7 +100,6 @@ class Exporting:
         return self._span(name, SpanKind.CLIENT, attributes)
 
     def job_span(self, name: str, attributes: Attributes) -> Span:
-        """Return a span of a job, in a trace of its own."""
         return self._span(name, SpanKind.CONSUMER, attributes, NO_PARENT)
 
     def is_recording(self) -> bool:

@@ -23,8 +23,6 @@ PURPOSE, ROOT_PURPOSE = "workflow depth", "workflow root"
 
 
 class Chain(NamedTuple):
-    """A position in a chain of triggers."""
-
     depth: int = 0
     root: str = ""
     """The id shared by all instances of this chain; empty outside of one."""

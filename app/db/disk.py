@@ -39,8 +39,6 @@ _reserved: set[str] = set()
 
 
 class Space(NamedTuple):
-    """The bytes of a disk."""
-
     free: int
     total: int
 

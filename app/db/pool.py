@@ -20,8 +20,6 @@ from app.db import metrics
 
 
 class _CountedWaits(threading.Condition):
-    """Counts the waits for a connection."""
-
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until a connection is returned; returns whether one was in time."""
         started = time.monotonic()
@@ -74,7 +72,6 @@ class Pool(QueuePool):
             self.dispatch.checkout(entry.get_connection(), entry, None)  # type: ignore[attr-defined]
 
     def release(self, entry: ConnectionPoolEntry) -> None:
-        """Check an entry in."""
         self._do_return_conn(entry)
 
 

@@ -269,7 +269,6 @@ class Cursor(extensions.cursor):
 
     @_noting_deadline
     def copy_expert(self, sql: Query, file: Any, size: int = 8192) -> None:
-        """Copy from or to a file."""
         self.connection.flush()
         super().copy_expert(sql, file, size)
 

@@ -39,7 +39,6 @@ class PreparedStatement:
         self._is_used = False
 
     def all(self, parameters: Parameters) -> Sequence[Any]:
-        """Return the rows."""
         if not self._is_used:
             self._is_used = True
             return db.connection().execute(self._statement, parameters).all()

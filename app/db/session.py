@@ -51,7 +51,7 @@ class UnitOfWork:
     on_commit: list[Callable[[], None]] = field(default_factory=list)
     before_commit: dict[tuple[bool, BatchCallback], list[object]] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
-    deferred: list[Callable[[], None]] = field(default_factory=list)
+    deferred: list[Callable[[], object]] = field(default_factory=list)
 
     def begun(self) -> PoolProxiedConnection:
         """Return the pool's connection; begins the transaction if need be."""
@@ -61,7 +61,7 @@ class UnitOfWork:
                 self.flush_deferred()
         return self.pooled
 
-    def defer(self, callback: Callable[[], None]) -> None:
+    def defer(self, callback: Callable[[], object]) -> None:
         """Call back before the next statement, or at the end if there is none."""
         self.deferred.append(callback)
         if self.pooled is not None:
@@ -191,7 +191,7 @@ def on_commit(callback: Callable[[], None]) -> None:
         callbacks.append(callback)
 
 
-def defer(callback: Callable[[], None]) -> None:
+def defer(callback: Callable[[], object]) -> None:
     """Call back before the open transaction's next statement, or before its commit.
 
     This lets a transaction begin as late as possible, as it blocks others. The callback's
@@ -200,7 +200,7 @@ def defer(callback: Callable[[], None]) -> None:
     open_work().defer(partial(_call_in_scope, tenancy.source.get()(), callback))
 
 
-def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], None]) -> None:
+def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], object]) -> None:
     # As `tenancy.scoped_to` does, which is a module more on the way of each write.
     token = tenancy.source.set(lambda: scope)
     try:

@@ -264,14 +264,12 @@ class _Lock:
         self._flock(fcntl.LOCK_EX)
 
     def release(self) -> None:
-        """Release the lock if it is held."""
         if self.is_held:
             # Closing is not enough: a forked process may have the file open, too.
             self._flock(fcntl.LOCK_UN)
             self.is_held = False  # set last, so that an interrupt cannot leave it locked
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file = None
             self._close()

@@ -38,7 +38,6 @@ class SqliteDriver(sqlite_driver.Driver):
     """A connection to SQLite that records statements and commits."""
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """Return a cursor that records."""
         if not args:
             options.setdefault("factory", SqliteCursor)
         return super().cursor(*args, **options)
@@ -55,7 +54,6 @@ class SqliteDriver(sqlite_driver.Driver):
         return sqlite3.Connection.cursor(self, SqliteCursor)
 
     def commit(self) -> None:
-        """Commit."""
         if not self.in_transaction:
             super().commit()
             return
@@ -93,7 +91,6 @@ class PostgresDriver(postgres_driver.Driver):
         self._deferred.append(_shown(statement) if isinstance(statement, _Bytes) else UNKNOWN)
 
     def drop_deferred(self) -> None:
-        """Drop deferred statements."""
         self._deferred.clear()
         super().drop_deferred()
 
@@ -141,6 +138,5 @@ class PostgresCursor(postgres_driver.Cursor):
             super().executemany(query, vars_list)
 
     def copy_expert(self, sql: Query, file: Any, size: int = 8192) -> None:
-        """Copy from or to a file."""
         with self.connection.span(sql):
             super().copy_expert(sql, file, size)

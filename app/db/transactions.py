@@ -174,7 +174,6 @@ def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
 
 
 def _begun(changes_schema: bool) -> PoolProxiedConnection:
-    """A connection of the pool with a transaction begun on it."""
     primary: sa.Engine = config.context().app.extensions["atrium.engine"]
     return translate_errors(partial(_begin, primary.pool, changes_schema))
 

@@ -38,7 +38,6 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
         return clock.iso_or_none if dialect.name == "sqlite" else None
 
     def process_literal_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """Convert a literal."""
         return clock.iso_or_none(value) if dialect.name == "sqlite" else value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor | None:
@@ -52,7 +51,6 @@ class RawUtcDateTime(UtcDateTime):
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> None:
-        """Return no parser."""
         return
 
 

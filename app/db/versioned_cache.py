@@ -33,6 +33,12 @@ class VersionCheck(NamedTuple):
     version: int | None
 
 
+VersionSource = Callable[[Any], Sequence[VersionCheck]]
+"""Given the caller who is about to write records: what the write's transaction has to verify."""
+write_sources: list[VersionSource] = []
+"""Those that features declare, in the order of the factory."""
+
+
 class Stale(Exception):
     """Raised if a cached value is out of date."""
 
@@ -177,8 +183,11 @@ class Cache:
 
     def get(self, key: Hashable, load: Callable[[], Value | None]) -> Value | None:
         """Return the cached value, else load it; inside `reloading` only that block's count."""
-        loaded = _loaded.get()
-        value: Value | None = self._values.get(key) if loaded is None else loaded.get((self, key))
+        loaded, value = _loaded.get(), self._values.get(key)
+        if loaded is not None:
+            cached, value = value, loaded.get((self, key))
+            if value is None and cached is not None and _verifying.get() and are_current([cached]):
+                value = loaded[self, key] = cached
         if value is None:
             value = load()
             self._values.pop(key, None)
@@ -201,6 +210,7 @@ class Cache:
 
 _recorded: ContextVar[list[object] | None] = ContextVar("recorded", default=None)
 _loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
+_verifying: ContextVar[bool] = ContextVar("verifying", default=False)
 
 
 class recording:
@@ -216,17 +226,19 @@ class recording:
 
 
 @contextmanager
-def reloading() -> Iterator[None]:
+def reloading(*, unless_current: bool = False) -> Iterator[None]:
     """Have caches load each value once more inside the block.
 
-    The block does not notice later writes, its own included: work that follows a write, and every
-    retry, needs a block of its own.
+    With `unless_current` they keep those whose versions the database confirms, each by a query:
+    what was built from them, such as compiled rules, stays. The block does not notice later
+    writes, its own included: work that follows a write, and every retry, needs a block of its own.
     """
-    token = _loaded.set({})
+    loaded, verifying = _loaded.set({}), _verifying.set(unless_current)
     try:
         yield
     finally:
-        _loaded.reset(token)
+        _loaded.reset(loaded)
+        _verifying.reset(verifying)
 
 
 def is_reloading() -> bool:

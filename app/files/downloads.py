@@ -29,7 +29,6 @@ class Download:
         self._blob, self._start, self._length = blob, start, length
 
     def count(self) -> None:
-        """Count the download."""
         registry.add(self)
 
     async def serve(self, head: bytes, sock: socket.socket) -> None:

@@ -39,8 +39,6 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """What a link says."""
-
     account_id: str
     file_id: str
     expires_at: int

@@ -43,8 +43,6 @@ class Missing(Exception):
 
 
 class Blob(NamedTuple):
-    """A stored blob."""
-
     key: str
     modified_at: datetime
     size: int
@@ -98,11 +96,9 @@ class Folder:
                 sync(target.parent.parent)
 
     def read(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        """The bytes of a part."""
         return _part(self.open(key), start, length)
 
     def open(self, key: str) -> BinaryIO:
-        """The blob."""
         with _available():
             try:
                 return self._path(key).open("rb")
@@ -110,7 +106,6 @@ class Folder:
                 raise Missing(key) from None
 
     def delete(self, key: str) -> None:
-        """Delete a blob."""
         path = self._path(key)
         with _available():
             path.unlink(missing_ok=True)
@@ -119,7 +114,6 @@ class Folder:
                     path.parent.rmdir()
 
     def blobs(self, prefix: str = "") -> Iterator[Blob]:
-        """All blobs."""
         for folder, folders, names in os.walk(self._path(prefix) if prefix else self.root):
             if Path(folder) == self.root:
                 folders[:] = [name for name in folders if name != INCOMING]
@@ -177,7 +171,6 @@ class Bucket:
         self._store = _s3_store(url)
 
     def put(self, key: str, source: Path, headers: dict[str, str]) -> None:
-        """Upload a file."""
         import obstore
 
         size = source.stat().st_size
@@ -209,14 +202,12 @@ class Bucket:
         """It is elsewhere."""
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
         import obstore
 
         with _reachable(), suppress(FileNotFoundError):
             obstore.delete(self._store, key)
 
     def blobs(self, prefix: str = "") -> Iterator[Blob]:
-        """All objects."""
         import obstore
 
         with _reachable():

@@ -38,8 +38,6 @@ NO_FILE_FIELD = "You may not write a file field of any collection."
 
 
 class Upload:
-    """A file on its way in."""
-
     def __init__(self, place: Storage, name: str | None) -> None:
         self.id, self.name = new_id(), content.clean_name(name)
         self.size, self._most = 0, config.current().file_max_bytes

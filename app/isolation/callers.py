@@ -16,7 +16,7 @@ from app.auth.mfa.gate import Proof
 from app.console.shell import guard
 from app.isolation.calls import DIRECTORY, Call
 from app.isolation.tenants import Tenant
-from app.web.access import Access, access_of
+from app.web.access import AccessLevel, access_of
 
 
 @dataclass
@@ -79,12 +79,9 @@ def naming_account(app: Flask, admin: Caller, victim: Tenant) -> list[Caller]:
 
 def is_public(app: Flask, endpoint: str) -> bool:
     """Whether a view needs no authentication."""
-    view = app.view_functions[endpoint]
-    if view.__module__.startswith("app.console"):
-        return bool(getattr(view, "allow_anonymous", False))
-    return access_of(view) is Access.PUBLIC
+    return access_of(app.view_functions[endpoint]).level is AccessLevel.PUBLIC
 
 
 def is_open(app: Flask, endpoint: str) -> bool:
     """Whether anonymous callers may name any account at a view."""
-    return access_of(app.view_functions[endpoint]) is Access.ANONYMOUS
+    return access_of(app.view_functions[endpoint]).level is AccessLevel.ANONYMOUS

@@ -96,7 +96,6 @@ class UnknownParameter(Exception):
 
 
 def description_paths() -> Mapping[str, object]:
-    """Return the paths of the API description."""
     paths: Mapping[str, object] = api.spec.to_dict()["paths"]
     return paths
 

@@ -12,7 +12,6 @@ from app.ops import command
 
 
 def init_app(app: Flask) -> None:
-    """Register the command."""
     app.cli.add_command(isolation_check)
 
 

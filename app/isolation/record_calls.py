@@ -7,6 +7,7 @@ from datetime import date
 
 from app.collections.definitions import Definition
 from app.isolation.tenants import Tenant
+from app.rules import Type
 
 
 def queries(route: str, definition: Definition, owner: Tenant) -> Iterator[dict[str, str]]:
@@ -28,7 +29,7 @@ def _parameters(route: str, definition: Definition) -> Iterator[dict[str, str]]:
     if route.endswith("/aggregate"):
         yield {}
         yield from ({"group_by": name} for name in names)
-        numbers = [name for name in names if definition.fields[name].type == "number"]
+        numbers = [name for name in names if definition.fields[name].rule_type is Type.NUMBER]
         yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
         return
     yield from ({"sort": f"-{name}"} for name in names)
@@ -45,8 +46,11 @@ def _references(definition: Definition) -> list[str]:
 
 def _filters(definition: Definition, owner: Tenant) -> dict[str, str]:
     row = owner.records[definition.name]
-    kinds = ("text", "email", "url", "number", "reference")
-    names = (name for name, spec in definition.fields.items() if spec.type in kinds)
+    names = [
+        name
+        for name, spec in definition.fields.items()
+        if spec.filterable and not isinstance(row[name], bool | date)
+    ]
     return {
         name: str(row[name] or owner.mark) for name in ("id", "account_id", "created_by", *names)
     }
@@ -78,12 +82,6 @@ def bodies(
 
 def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:
     """The stored fields of a record as JSON; fields with choices have the first one."""
-    chosen = {
-        n: [spec.options["choices"][0]]
-        if spec.type == "multi_select"
-        else spec.options["choices"][0]
-        for n, spec in definition.fields.items()
-        if "choices" in spec.options
-    }
+    chosen = {n: spec.example for n, spec in definition.fields.items() if "choices" in spec.options}
     plain = {name: row[name] for name in definition.fields}
     return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}

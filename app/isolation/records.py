@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from app import clock
 from app.collections import definitions
 from app.collections.definitions import Definition
 from app.ids import new_id
-from app.isolation.tenants import MAIL_DOMAIN, Tenant
+from app.isolation.tenants import Tenant
 from app.types import JSONObject
 
 
@@ -45,23 +43,13 @@ def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
 
 
 def _content(tenant: Tenant, definition: Definition, name: str) -> object:
-    text = f"{tenant.mark}-{definition.table_name}-{name}"
-    target = definition.target(name)
-    values: dict[str, Callable[[], object]] = {
-        "text": lambda: text,
-        "email": lambda: f"{text}@{MAIL_DOMAIN}",
-        "url": lambda: f"https://{MAIL_DOMAIN}/{text}",
-        "number": tenant.number,
-        "boolean": lambda: True,
-        "datetime": clock.now,
-        "date": lambda: clock.now().date(),
-        "json": lambda: {"value": text},
-        "file": lambda: definition.files[name].stored([_file(tenant, text)]),
-        "select": lambda: text,
-        "multi_select": lambda: [text],
-        "reference": lambda: tenant.ids.get(target.table_name) if target else None,
-    }
-    return values[definition.fields[name].type]()
+    field, target = definition.fields[name], definition.target(name)
+    mark = f"{tenant.mark}-{definition.table_name}-{name}"
+    if target is not None:
+        return tenant.ids.get(target.table_name)
+    if name in definition.files:
+        return definition.files[name].stored([_file(tenant, mark)])
+    return field.marked(mark, tenant.number)
 
 
 def _file(tenant: Tenant, text: str) -> JSONObject:

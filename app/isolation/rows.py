@@ -164,7 +164,6 @@ COLUMN_VALUES: dict[str, dict[str, object]] = {
 
 
 def row(tenant: Tenant, table: sa.Table) -> dict[str, object]:
-    """Build a row of a table."""
     explicit = {
         name: _resolve(value, tenant) for name, value in COLUMN_VALUES.get(table.name, {}).items()
     }

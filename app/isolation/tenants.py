@@ -53,7 +53,6 @@ class Tenant:
 
     @property
     def slug(self) -> str:
-        """The slug of the account."""
         return f"{self.mark}-slug"
 
     @property
@@ -63,7 +62,6 @@ class Tenant:
 
     @property
     def scim_token(self) -> str:
-        """The text of the SCIM token."""
         return f"{tokens.PREFIX}{self.code}_{self.scim_random}"
 
     def email(self, local: str) -> str:
@@ -81,7 +79,6 @@ class Tenant:
 
     @property
     def audit_entry(self) -> str:
-        """The id of an audit entry."""
         if "audit_entries" not in self.ids:
             self.ids["audit_entries"] = str(self.number())
         return self.ids["audit_entries"]

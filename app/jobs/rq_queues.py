@@ -47,7 +47,6 @@ class Task(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of the task."""
         return "-".join((self.queue, *self.ids))
 
 
@@ -170,7 +169,6 @@ def take(url: str, task: Task) -> None:
 
 @lru_cache
 def queue(url: str, name: str) -> Queue:
-    """Return a queue of RQ."""
     from rq import Queue  # imported only with Redis, as RQ takes memory
     from rq.serializers import JSONSerializer
 

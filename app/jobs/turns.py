@@ -21,8 +21,6 @@ LONGEST_SECONDS = 10
 
 @dataclass
 class Turn:
-    """The turn of one account."""
-
     began: float = field(default_factory=time.monotonic)
     requests: int = 1
     over: threading.Event = field(default_factory=threading.Event)

@@ -55,8 +55,6 @@ UNKNOWN = Kind(_unknown)
 
 
 class Loop(NamedTuple):
-    """A worker loop, and the queue whose work it does."""
-
     work: Work
     queue_name: str | None
 

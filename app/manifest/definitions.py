@@ -43,7 +43,6 @@ class Comparison:
         }
 
     def add_problem(self, found: JSONMapping) -> None:
-        """Add a problem of a definition, with its line."""
         name, _, place = str(found["field"]).partition(".")
         path, item = self.find(name)
         lines = (self.document.lines.get((*path, *inner)) for inner in _places(item, place))

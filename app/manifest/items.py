@@ -62,7 +62,6 @@ class Step:
 
     @property
     def subject(self) -> JSONObject:
-        """What names the item."""
         name = " ".join(self.kind.key(self._before or self.body))
         return {"kind": self.kind.name, "account": self.account, "name": name}
 

@@ -43,7 +43,6 @@ class Kind(ABC):
         return {name: getattr(row, name) for name in self.properties}
 
     def key(self, item: JSONMapping) -> Key:
-        """What an item of a manifest is found by."""
         return tuple(item[name] for name in self.identity)
 
     def changed(self, row: Any, body: JSONMapping, by: Principal) -> list[str]:

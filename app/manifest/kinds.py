@@ -38,7 +38,6 @@ class Roles(Kind):
     properties = ("name", "description")
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
-        """Create a role."""
         roles.create(body["name"], body.get("description"))
 
     def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
@@ -46,17 +45,13 @@ class Roles(Kind):
         return _follow_ups(Name(ROLE, row.name), body["name"]) if "name" in body else []
 
     def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
-        """Change a role."""
         roles.change(row.id, body)
 
     def remove(self, row: Role, *, by: Principal) -> None:
-        """Delete a role."""
         roles.delete(row.id)
 
 
 class Groups(Kind):
-    """Groups of users."""
-
     name, section, model = "group", "groups", Group
     properties = ("name", "description")
 
@@ -70,11 +65,9 @@ class Groups(Kind):
         return _follow_ups(name, body["name"]) if "name" in body else []
 
     def change(self, row: Group, body: JSONMapping, *, by: Principal) -> None:
-        """Change a group."""
         groups.change(row.account_id, row.id, body, shows_rules=True)
 
     def remove(self, row: Group, *, by: Principal) -> None:
-        """Delete a group."""
         groups.delete(row.account_id, row.id, shows_rules=True)
 
 
@@ -107,16 +100,13 @@ class Webhooks(Kind):
         webhooks.check(body)
 
     def create(self, body: JSONMapping, *, by: Principal) -> JSONObject:
-        """Create a webhook. Returns its secret."""
         made = webhooks.create(body, by=by)
         return {"secret": made.secret, "signing_secret": made.signing_secret}
 
     def change(self, row: Webhook, body: JSONMapping, *, by: Principal) -> None:
-        """Change a webhook."""
         webhooks.change(row.id, body, by=by)
 
     def remove(self, row: Webhook, *, by: Principal) -> None:
-        """Delete a webhook."""
         webhooks.delete(row.id, by=by)
 
 
@@ -149,11 +139,9 @@ class Workflows(Kind):
         workflows.preview(body, None, by=by)
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
-        """Create a workflow."""
         workflows.create({"steps": [], **body}, by=by)
 
     def change(self, row: Workflow, body: JSONMapping, *, by: Principal) -> None:
-        """Change a workflow."""
         workflows.change(row.id, body, by=by)
 
     def remove(self, row: Workflow, *, by: Principal) -> None:
@@ -162,8 +150,6 @@ class Workflows(Kind):
 
 
 class Hooks(Workflows):
-    """Hooks, which are stored as workflows."""
-
     name, section, stored_kind = "hook", "hooks", HOOK
     properties = ("name", "description", "enabled", "trigger", "condition", "actions")
     hidden = frozenset({"actions"})
@@ -186,11 +172,9 @@ class Hooks(Workflows):
         hooks.preview(body, None, by=by)
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
-        """Create a hook."""
         hooks.create({"actions": [], **body}, by=by)
 
     def change(self, row: Workflow, body: JSONMapping, *, by: Principal) -> None:
-        """Change a hook."""
         hooks.change(row.id, body, by=by)
 
 
@@ -242,15 +226,12 @@ class Providers(Kind):
                 raise InvalidValues(problems)
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
-        """Create settings."""
         sso.create(body, by=by)
 
     def change(self, row: ProviderSetting, body: JSONMapping, *, by: Principal) -> None:
-        """Change settings."""
         sso.change(row.id, body, by=by)
 
     def remove(self, row: ProviderSetting, *, by: Principal) -> None:
-        """Delete settings."""
         sso.delete(row.id, by=by)
 
 

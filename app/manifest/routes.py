@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -17,9 +16,9 @@ from app.manifest.document import Document
 from app.manifest.export import VERSION
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import reads, shows_secret, superadmin
+from app.web.access import superadmin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Problem, Schema
+from app.web.schemas import Problem, Schema, View
 
 blueprint = Blueprint(
     "Manifest",
@@ -55,8 +54,6 @@ REVERSE = {"version": VERSION, "roles": [{"name": "auditor", "removed": True}]}
 
 
 class ExportArgs(Schema):
-    """The accounts to export."""
-
     accounts = fields.Text(
         longest=40_000,
         metadata={
@@ -65,13 +62,13 @@ class ExportArgs(Schema):
     )
 
 
-class ManifestView(Schema):
+class ManifestView(View):
     """Definitions of an instance and of its accounts."""
 
-    version = ma.fields.Integer(required=True)
-    roles = ma.fields.List(ma.fields.Dict(), required=True)
-    collections = ma.fields.List(ma.fields.Dict(), required=True)
-    accounts = ma.fields.Dict(required=True, metadata={"description": "By slug."})
+    version = ma.fields.Integer()
+    roles = ma.fields.List(ma.fields.Dict())
+    collections = ma.fields.List(ma.fields.Dict())
+    accounts = ma.fields.Dict(metadata={"description": "By slug."})
 
 
 class ManifestBody(Schema):
@@ -85,111 +82,98 @@ class ManifestBody(Schema):
 
 
 class ManifestToApply(ManifestBody):
-    """A manifest, and the plan of it."""
-
     plan_hash = fields.Text(
         longest=100, required=True, metadata={"description": "Of the plan of this manifest."}
     )
 
 
-class ManifestOperation(Schema):
+class ManifestOperation(View):
     """An item that is created, changed or removed."""
 
     kind = ma.fields.String(
-        required=True,
-        metadata={"description": "collection, role, group, webhook, workflow, hook or provider."},
+        metadata={"description": "collection, role, group, webhook, workflow, hook or provider."}
     )
-    account = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "The account's slug."}
-    )
-    name = ma.fields.String(required=True)
-    action = ma.fields.String(required=True, metadata={"description": "create, update or remove."})
+    account = ma.fields.String(allow_none=True, metadata={"description": "The account's slug."})
+    name = ma.fields.String()
+    action = ma.fields.String(metadata={"description": "create, update or remove."})
     changes = ma.fields.List(
         ma.fields.Dict(),
-        required=True,
         metadata={
             "description": "As the operations of a collection's plan; what may hold secrets comes"
             " without values."
         },
     )
-    line = ma.fields.Integer(required=True, allow_none=True)
+    line = ma.fields.Integer(allow_none=True)
 
 
-class LostData(Schema):
+class LostData(View):
     """A field or collection that is removed with its values."""
 
-    collection = ma.fields.String(required=True)
+    collection = ma.fields.String()
     field = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "Null for the whole collection."}
+        allow_none=True, metadata={"description": "Null for the whole collection."}
     )
-    count = ma.fields.Integer(required=True, metadata={"description": "Records with a value."})
+    count = ma.fields.Integer(metadata={"description": "Records with a value."})
 
 
-class AccessChange(Schema):
+class AccessChange(View):
     """How many records open or close to a role."""
 
-    collection = ma.fields.String(required=True)
-    role = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
-    gained = ma.fields.Integer(required=True, metadata={"description": "Counted up to 10,001."})
-    lost = ma.fields.Integer(required=True, metadata={"description": "Counted up to 10,001."})
+    collection = ma.fields.String()
+    role = ma.fields.String()
+    operation = ma.fields.String()
+    gained = ma.fields.Integer(metadata={"description": "Counted up to 10,001."})
+    lost = ma.fields.Integer(metadata={"description": "Counted up to 10,001."})
 
 
-class RuleTestOutcome(Schema):
-    """The result of a test of a rule."""
-
-    collection = ma.fields.String(required=True)
-    operation = ma.fields.String(required=True)
-    name = ma.fields.String(required=True, allow_none=True)
-    expected = ma.fields.String(required=True, metadata={"description": "allow or deny."})
-    actual = ma.fields.String(required=True)
-    passed = ma.fields.Boolean(required=True)
-    line = ma.fields.Integer(required=True, allow_none=True)
+class RuleTestOutcome(View):
+    collection = ma.fields.String()
+    operation = ma.fields.String()
+    name = ma.fields.String(allow_none=True)
+    expected = ma.fields.String(metadata={"description": "allow or deny."})
+    actual = ma.fields.String()
+    passed = ma.fields.Boolean()
+    line = ma.fields.Integer(allow_none=True)
 
 
-class ManifestPlan(Schema):
+class ManifestPlan(View):
     """What applying a manifest would do."""
 
-    has_changes = ma.fields.Boolean(required=True)
-    operations = ma.fields.List(ma.fields.Nested(ManifestOperation), required=True)
-    sql = ma.fields.List(ma.fields.String(), required=True)
-    data_lost = ma.fields.List(ma.fields.Nested(LostData), required=True)
-    access = ma.fields.List(ma.fields.Nested(AccessChange), required=True)
-    tests = ma.fields.List(ma.fields.Nested(RuleTestOutcome), required=True)
-    problems = ma.fields.List(ma.fields.Nested(Problem), required=True)
-    warnings = ma.fields.List(ma.fields.Nested(Problem), required=True)
-    plan_hash = ma.fields.String(required=True)
-    reverse = ma.fields.Dict(
-        required=True, metadata={"description": "A manifest that undoes this one."}
-    )
+    has_changes = ma.fields.Boolean()
+    operations = ma.fields.List(ma.fields.Nested(ManifestOperation))
+    sql = ma.fields.List(ma.fields.String())
+    data_lost = ma.fields.List(ma.fields.Nested(LostData))
+    access = ma.fields.List(ma.fields.Nested(AccessChange))
+    tests = ma.fields.List(ma.fields.Nested(RuleTestOutcome))
+    problems = ma.fields.List(ma.fields.Nested(Problem))
+    warnings = ma.fields.List(ma.fields.Nested(Problem))
+    plan_hash = ma.fields.String()
+    reverse = ma.fields.Dict(metadata={"description": "A manifest that undoes this one."})
 
 
-class NewSecret(Schema):
+class NewSecret(View):
     """The signing secret of a new webhook, which is shown only once."""
 
-    account = ma.fields.String(required=True)
-    kind = ma.fields.String(required=True)
-    name = ma.fields.String(required=True)
-    secret = ma.fields.String(required=True)
-    signing_secret = ma.fields.String(required=True)
+    account = ma.fields.String()
+    kind = ma.fields.String()
+    name = ma.fields.String()
+    secret = ma.fields.String()
+    signing_secret = ma.fields.String()
 
 
-class AppliedManifest(Schema):
+class AppliedManifest(View):
     """What was done."""
 
-    applied = ma.fields.Boolean(
-        required=True, metadata={"description": "False if nothing differed."}
-    )
-    operations = ma.fields.List(ma.fields.Nested(ManifestOperation), required=True)
-    migrations_created = ma.fields.List(ma.fields.String(), required=True)
-    secrets = ma.fields.List(ma.fields.Nested(NewSecret), required=True)
-    reverse = ma.fields.Dict(required=True)
+    applied = ma.fields.Boolean(metadata={"description": "False if nothing differed."})
+    operations = ma.fields.List(ma.fields.Nested(ManifestOperation))
+    migrations_created = ma.fields.List(ma.fields.String())
+    secrets = ma.fields.List(ma.fields.Nested(NewSecret))
+    reverse = ma.fields.Dict()
 
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, ManifestView, example=MANIFEST)
-@blueprint.fails(400)
 @superadmin
 def export_manifest(args: JSONObject) -> JSONObject:
     """Export roles, collections, and the definitions of accounts.
@@ -220,9 +204,8 @@ def export_manifest(args: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 409)
-@reads
-@superadmin
+@blueprint.fails(409)
+@superadmin(reads=True)
 def plan_manifest(body: JSONObject) -> JSONObject:
     """Plan a manifest without applying it.
 
@@ -249,9 +232,8 @@ def plan_manifest(body: JSONObject) -> JSONObject:
         "reverse": REVERSE,
     },
 )
-@blueprint.fails(400, 403, 409)
-@partial(shows_secret, where=lambda answer: bool(answer["secrets"]))
-@superadmin
+@blueprint.fails(409)
+@superadmin(shows_secret=lambda answer: bool(answer["secrets"]))
 def apply_manifest(body: JSONObject) -> JSONObject:
     """Apply a manifest in one transaction, all or nothing.
 

@@ -88,16 +88,12 @@ class ManifestCollection(Schema):
 
 
 class NamedItem(Schema):
-    """An item that is found by its name."""
-
     name = fields.Text(shortest=1, longest=200, required=True)
     rename_from = _former_name()
     removed = _removed()
 
 
 class ManifestRole(NamedItem, ChangedRole):
-    """A role or a group."""
-
     name = fields.Text(shortest=1, longest=100, required=True)
 
 
@@ -110,14 +106,10 @@ class ManifestWebhook(ChangedWebhook):
 
 
 class ManifestWorkflow(NamedItem, ChangedWorkflow):
-    """A workflow."""
-
     name = fields.Text(shortest=1, longest=200, required=True)
 
 
 class ManifestHook(NamedItem, ChangedHook):
-    """A hook."""
-
     name = fields.Text(shortest=1, longest=200, required=True)
 
 
@@ -136,8 +128,6 @@ class ManifestProvider(ChangedProviderRow):
 
 
 class AccountPart(Schema):
-    """The definitions of an account."""
-
     groups = _list_of(ManifestRole)
     webhooks = _list_of(ManifestWebhook)
     workflows = _list_of(ManifestWorkflow)

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 import orjson
 
-from app.audit import checkpoints, exports, verify
+from app.audit import checkpoints, exports
+from app.audit.chain import signing, verify
+from app.audit.log import AUDIT
 from app.audit.security_log import service as security_log
 from app.ops import command, progress
 from app.types import JSONObject
@@ -53,13 +55,13 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
 def _verified(
     account: str | None,
     file: Path | None,
-    expected: Sequence[checkpoints.Checkpoint],
+    expected: Sequence[signing.Checkpoint],
     show: verify.Progress,
 ) -> verify.Summary:
     if file:
         entries = (item for item in exports.read(file) if account in (None, item["account_id"]))
         return verify.verify_export(entries, expected, show)
-    return verify.require_chain(account, verify.verify_all(account, expected, show))
+    return verify.require_chain(account, verify.verify_all(AUDIT, account, expected, show))
 
 
 @audit.command("verify-security")

@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, config, db
-from app.audit import verify
+from app.audit.chain import verify
+from app.audit.log import AUDIT
 from app.audit.security_log import service as security_log
 from app.config.settings import Config
 from app.context import tenancy
@@ -165,7 +166,7 @@ def _count(expected: Mapping[str, int]) -> None:
 def _verify_chains() -> int:
     """Verify what was restored; returns the number of audit entries."""
     with progress.shown("Entries verified") as show:
-        audit = verify.verify_all(progress=lambda count: show(count, 0))
+        audit = verify.verify_all(AUDIT, progress=lambda count: show(count, 0))
     for fault in verify.faults(audit):
         raise BackupError(f"the restored audit log is broken: {fault}")
     for account_id in security_log.account_ids(None):

@@ -32,8 +32,6 @@ NOT_SET = "no place for backups is set: set SERVICE_BACKUP_TARGET"
 
 @dataclass(frozen=True)
 class StoredBackup:
-    """A backup with its proof."""
-
     name: str
     made_at: datetime
     proof: Proof

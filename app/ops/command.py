@@ -18,7 +18,6 @@ class Command(click.Command):
     """A command with readable errors."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command."""
         with _readable_errors():
             return super().invoke(ctx)
 

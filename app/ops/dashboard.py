@@ -24,7 +24,7 @@ from app.files.models import StoredFile
 from app.jobs.queue import Job
 from app.types import JSONObject
 from app.webhooks.models import DELIVERIES, STATES, Webhook
-from app.workflows.models import COMPLETED, FAILED, HOOK, WORKFLOW, Workflow, WorkflowInstance
+from app.workflows.models import HOOK, WORKFLOW, InstanceState, Workflow, WorkflowInstance
 
 MAX_COUNTED, MAX_LISTED, MAX_ACCOUNTS = 10_000, 10, 100
 WEEK = 7
@@ -211,8 +211,8 @@ def _outcomes(account_id: str | None, since: date) -> JSONObject:
     deliveries = _by_kind(DELIVERIES.c, DELIVERIES.c.status, since, accounts)
     return {
         "hook_executions_summary": {
-            "success": hooks[f"{HOOK}:{COMPLETED}"],
-            "failed": hooks[f"{HOOK}:{FAILED}"],
+            "success": hooks[f"{HOOK}:{InstanceState.COMPLETED}"],
+            "failed": hooks[f"{HOOK}:{InstanceState.FAILED}"],
             "partial": 0,
         },
         "webhook_deliveries_summary": {state: deliveries[state] for state in STATES},

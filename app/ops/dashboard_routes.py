@@ -8,7 +8,6 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.audit import routes as audit
 from app.auth.guard import principal
 from app.ops import dashboard
@@ -16,7 +15,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
 from app.webhooks.models import STATES
 
@@ -29,34 +28,6 @@ FEATURES = (
 JOB_STATES = ("pending", "running", "completed", "failed", "retrying", "dead")
 OUTCOMES = ("success", "failed", "partial")
 POINT = {"date": "2026-11-20", "count": 1}
-NEWEST_USER = {name: USER[name] for name in ("id", "email", "account_id", "created_at")}
-STATS = {
-    "range": "7d",
-    "total_accounts": 1,
-    "total_users": 1,
-    "total_collections": 1,
-    "total_records": 12,
-    "new_accounts_7d": 1,
-    "new_users_7d": 1,
-    "active_sessions": 1,
-    "public_collections_count": 0,
-    "previous_period": {"new_accounts": 0, "new_users": 0},
-    "time_series": {
-        "accounts_created": [POINT],
-        "users_created": [POINT],
-        "audit_by_operation": [{"date": "2026-11-20", "create": 12, "update": 3, "delete": 0}],
-    },
-    "recent_registrations": [
-        {**NEWEST_USER, "account_code": ACCOUNT["account_code"], "account_name": ACCOUNT["name"]}
-    ],
-    "system_health": {"database_status": "ok", "storage_usage_mb": 1.5},
-    "records_by_collection": [{"name": "posts", "count": 12}],
-    "feature_counts": dict.fromkeys(FEATURES, 0),
-    "jobs_by_status": dict.fromkeys(JOB_STATES, 0),
-    "hook_executions_summary": dict.fromkeys(OUTCOMES, 0),
-    "webhook_deliveries_summary": dict.fromkeys(STATES, 0),
-    "recent_audit_logs": [audit.EXAMPLE],
-}
 
 blueprint = Blueprint(
     "Dashboard",
@@ -74,7 +45,6 @@ def number(description: str = "") -> ma.fields.Integer:
 
 
 def counts(schema_name: str, names: tuple[str, ...], **more: Any) -> type[ma.Schema]:
-    """Return the schema of an object of counts."""
     return Schema.from_dict({**more, **{one: number() for one in names}}, name=schema_name)
 
 
@@ -105,30 +75,43 @@ class TimeSeries(Schema):
     audit_by_operation = nested(DayOperations, many=True)
 
 
-class RecentRegistration(Schema):
+class RecentRegistration(View):
     """A new user."""
 
-    id = fields.Id(required=True)
-    email = ma.fields.String(required=True, metadata=fields.EMAIL)
-    account_id = fields.Id(required=True)
-    account_code = ma.fields.String(required=True)
-    account_name = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    email = ma.fields.String(metadata=fields.EMAIL)
+    account_id = fields.Id()
+    account_code = ma.fields.String()
+    account_name = ma.fields.String()
+    created_at = fields.Timestamp()
 
 
-class SystemHealth(Schema):
+class SystemHealth(View):
     """Database and storage."""
 
-    database_status = fields.Choice(("ok",), required=True)
+    database_status = fields.Choice(("ok",))
     storage_usage_mb = ma.fields.Float(
-        required=True, metadata={"description": "Of uploaded files; up to 10,000 files count."}
+        metadata={"description": "Of uploaded files; up to 10,000 files count."}
     )
 
 
-class DashboardStats(Schema):
+@example(
+    time_series={
+        "accounts_created": [POINT],
+        "users_created": [POINT],
+        "audit_by_operation": [{"date": "2026-11-20", "create": 12, "update": 3, "delete": 0}],
+    },
+    system_health={"database_status": "ok", "storage_usage_mb": 1.5},
+    records_by_collection=[{"name": "posts", "count": 12}],
+    feature_counts=dict.fromkeys(FEATURES, 0),
+    jobs_by_status=dict.fromkeys(JOB_STATES, 0),
+    hook_executions_summary=dict.fromkeys(OUTCOMES, 0),
+    webhook_deliveries_summary=dict.fromkeys(STATES, 0),
+)
+class DashboardStats(View):
     """Figures of an account, or of all."""
 
-    range = fields.Choice(RANGES, required=True)
+    range = fields.Choice(RANGES)
     total_accounts = number("Without the system account.")
     total_users = number()
     total_collections = number()
@@ -167,14 +150,14 @@ class StatsArgs(Schema):
 
 @blueprint.route("/stats", methods=["GET"])
 @blueprint.arguments(StatsArgs, location="query")
-@blueprint.response(200, DashboardStats, example=STATS)
+@blueprint.response(200, DashboardStats)
 @account_admin
 def get_dashboard_stats(args: JSONObject) -> Response:
     """Get figures of your account; superadmins get those of all accounts.
 
-    For admins. Superadmins who name an account get that account's. Numbers other than those of
-    records stop at 10,000. For all accounts, deliveries and executions of hooks are those of the
-    100 newest accounts. Values in audit entries are as the caller may see them.
+    Superadmins who name an account get that account's. Numbers other than those of records stop at
+    10,000. For all accounts, deliveries and executions of hooks are those of the 100 newest
+    accounts. Values in audit entries are as the caller may see them.
     """
     days = RANGES[args["range"]]
     return json_response({"range": args["range"], **dashboard.stats(days, by=principal())})

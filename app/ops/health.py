@@ -10,25 +10,25 @@ from app.ops import readiness
 from app.web import fields
 from app.web.access import public
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import View
 from app.web.serialization import json_response
 
 OK, UNAVAILABLE = "ok", "unavailable"
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
 
 
-class Health(Schema):
+class Health(View):
     """The process is up."""
 
-    status = fields.Choice((OK,), required=True)
-    version = ma.fields.String(required=True)
+    status = fields.Choice((OK,))
+    version = ma.fields.String()
 
 
-class Readiness(Schema):
+class Readiness(View):
     """The readiness checks: each is `ok`, or says what is wrong."""
 
-    status = fields.Choice((OK, UNAVAILABLE), required=True)
-    checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String(), required=True)
+    status = fields.Choice((OK, UNAVAILABLE))
+    checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String())
 
 
 @blueprint.route("/health", methods=["GET"])

@@ -21,8 +21,6 @@ GROUPS = {
 
 
 class Atrium(FlaskGroup):
-    """The group of all commands."""
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by group; one without a group comes last."""
         names = self.list_commands(ctx)

@@ -29,7 +29,7 @@ from app.ops import backup_runs
 from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
 from app.web import rate_limits
-from app.web.access import across_accounts, public
+from app.web.access import public
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
 from app.web.schemas import TEXT
@@ -76,7 +76,6 @@ class _QueueCollector(Collector):
     """Queue lengths, read from the database."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of all queues."""
         due = GaugeMetricFamily("atrium_queue_due", "Due work by queue.", labels=["queue"])
         age = GaugeMetricFamily(
             "atrium_queue_oldest_seconds", "Age of the oldest due item.", labels=["queue"]
@@ -105,7 +104,6 @@ class _BackupCollector(Collector):
     """Backups, read from the database; without samples as long as there are none."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of backups."""
         state = backup_runs.overview()
         age = GaugeMetricFamily(
             "atrium_backup_age_seconds", "Age of the data in the last proved backup."
@@ -151,8 +149,7 @@ def _chains() -> Iterator[GaugeMetricFamily]:
     description="Metrics in Prometheus' text format.",
 )
 @blueprint.fails(401, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def metrics() -> Response:
     """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set.
 

@@ -77,7 +77,6 @@ class Rules:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:  # with a zone, or not an address
@@ -89,8 +88,6 @@ def is_public(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a URL."""
-
     secure: bool
     host: str
     port: int
@@ -99,7 +96,6 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The URL as it is requested."""
         return f"{'https' if self.secure else 'http'}://{self.netloc}{self.target}"
 
 

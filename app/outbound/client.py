@@ -278,7 +278,6 @@ class _Bounded(io.RawIOBase):
         self.socket, self.deadline = opened, deadline
 
     def sendall(self, data: ReadableBuffer) -> None:
-        """Send all data."""
         rest = memoryview(data)
         while rest:
             self.socket.settimeout(_remaining(self.deadline))
@@ -288,11 +287,9 @@ class _Bounded(io.RawIOBase):
         """Do nothing: the deadline holds."""
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return the reader for the response."""
         return _Reader(self)
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:

@@ -114,8 +114,6 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
 
 @dataclass(frozen=True)
 class SavedMail:
-    """A mail saved to a file."""
-
     name: str
     to: str
     subject: str

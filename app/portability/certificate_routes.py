@@ -10,8 +10,8 @@ from app.portability import certificates
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import View, example
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
 COUNTS = {"users": 12, "files": 37, "col_posts": 40_112}
@@ -24,88 +24,68 @@ DELETION = {
     "certified_at": "2026-11-20T13:05:00.123456Z",
 }
 KEY, SIGNATURE = "3d40" * 16, "92a0" * 32
-CERTIFICATE = {
-    "purpose": "deletion",
-    "account_id": ACCOUNT_ID,
-    "counts": COUNTS,
-    "closed_at": DELETION["closed_at"],
-    "closed_by": DELETION["closed_by"],
-    "verified_at": DELETION["certified_at"],
-    "kept": ["audit_changes", "audit_checkpoints"],
-    "checkpoint": None,
-    "public_key": KEY,
-    "signature": SIGNATURE,
-}
-PAGE = {"skip": 0, "limit": 25}
 NUMBERS = {"description": "The number of rows of each table when the account was deleted."}
 
 
-class DeletionView(Schema):
-    """The deletion of an account."""
-
-    account_id = fields.Id(required=True)
-    account_name = ma.fields.String(required=True, allow_none=True)
-    closed_at = fields.Timestamp(required=True)
-    closed_by = fields.Id(required=True)
-    counts = ma.fields.Dict(
-        keys=ma.fields.String(), values=ma.fields.Integer(), required=True, metadata=NUMBERS
-    )
+@example(counts=COUNTS, certified_at="2026-11-20T13:05:00.123456Z")
+class DeletionView(View):
+    account_id = fields.Id()
+    account_name = ma.fields.String(allow_none=True)
+    closed_at = fields.Timestamp()
+    closed_by = fields.Id()
+    counts = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), metadata=NUMBERS)
     certified_at = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "When nothing was left; null until the certificate is signed."},
     )
 
 
-class DeletionPage(Page):
-    """A page of deletions."""
-
-    items = items_field(DeletionView)
-
-
-class CertificateView(Schema):
+@example(
+    counts=COUNTS,
+    closed_at=DELETION["closed_at"],
+    closed_by=DELETION["closed_by"],
+    verified_at=DELETION["certified_at"],
+    kept=["audit_changes", "audit_checkpoints"],
+    public_key=KEY,
+    signature=SIGNATURE,
+)
+class CertificateView(View):
     """A certificate of deletion; `docs/verify_deletion.py` verifies it."""
 
-    purpose = fields.Choice(("deletion",), required=True)
-    account_id = fields.Id(required=True)
-    counts = ma.fields.Dict(
-        keys=ma.fields.String(), values=ma.fields.Integer(), required=True, metadata=NUMBERS
-    )
-    closed_at = ma.fields.String(required=True)
-    closed_by = ma.fields.String(required=True)
-    verified_at = ma.fields.String(required=True)
-    kept = ma.fields.List(
-        ma.fields.String(), required=True, metadata={"description": "The tables that stay."}
-    )
+    purpose = fields.Choice(("deletion",))
+    account_id = fields.Id()
+    counts = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), metadata=NUMBERS)
+    closed_at = ma.fields.String()
+    closed_by = ma.fields.String()
+    verified_at = ma.fields.String()
+    kept = ma.fields.List(ma.fields.String(), metadata={"description": "The tables that stay."})
     checkpoint = ma.fields.Dict(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The last checkpoint of the account's audit log."},
+        allow_none=True, metadata={"description": "The last checkpoint of the account's audit log."}
     )
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
 @blueprint.route("/deletions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, DeletionPage, example=page_body([DELETION], 1, PAGE))
+@blueprint.response(200, page_of(DeletionView))
 @superadmin
 def list_account_deletions(args: Query) -> dict[str, object]:
     """List the deletions of accounts.
 
-    For superadmins. Newest first.
+    Newest first.
     """
     return page_body(*certificates.page(args), args)
 
 
 @blueprint.route("/<uuid:account_id>/certificate", methods=["GET"])
-@blueprint.response(200, CertificateView, example=CERTIFICATE)
+@blueprint.response(200, CertificateView)
 @blueprint.fails(409)
 @superadmin
 def get_deletion_certificate(account_id: str) -> JSONObject:
     """Get the certificate of the deletion of an account.
 
-    For superadmins. The service signs it about an hour after the deletion, when nothing of the
-    account is left; until then it is a 409. An account that was not deleted is a 404.
+    The service signs it about an hour after the deletion, when nothing of the account is left;
+    until then it is a 409. An account that was not deleted is a 404.
     """
     return certificates.get(account_id)

@@ -15,7 +15,8 @@ import structlog
 from app import clock, db, events, jobs
 from app.accounts.models import Account
 from app.accounts.types import Query
-from app.audit import checkpoints, digest
+from app.audit import checkpoints
+from app.audit.chain import digest, signing
 from app.audit.models import AuditCheckpoint
 from app.collections import definitions
 from app.collections.models import RecordCount
@@ -25,7 +26,7 @@ from app.db.policy import OnClose
 from app.errors import Conflict, NotFound
 from app.files import storage
 from app.portability.bundle.models import DeletionCertificate
-from app.records.write import cleanup
+from app.records import purge
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
@@ -75,7 +76,7 @@ def get(account_id: str) -> JSONObject:
     if row is None:
         raise NotFound(NO_CERTIFICATE)
     if row.certificate is None:
-        raise Conflict(PENDING if checkpoints.public_keys() else UNSIGNED)
+        raise Conflict(PENDING if signing.public_keys() else UNSIGNED)
     return row.certificate
 
 
@@ -130,7 +131,7 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
         ),
         "checkpoint": checkpoints.to_dict(checkpoint) if checkpoint else None,
     }
-    signed = checkpoints.sign(digest.canonical(certificate))
+    signed = signing.sign(digest.canonical(certificate))
     if signed is None:
         return None
     return certificate | dict(zip(("public_key", "signature"), signed, strict=True))
@@ -139,7 +140,7 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
 def _counts(account_id: str) -> dict[str, int]:
     """The rows of an account in each table that the deletion empties."""
     counts = {}
-    for table in cleanup.emptied_tables():
+    for table in purge.emptied_tables():
         mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
         counts[table.name] = db.connection().scalar(mine) or 0
     return counts
@@ -156,7 +157,7 @@ def _record_counts(account_id: str) -> dict[str, int]:
 def _remaining(account_id: str) -> bool:
     with versioned_cache.reloading():
         tables = [one.table for one in definitions.get_all()]
-    for table in (*cleanup.emptied_tables(), *tables):
+    for table in (*purge.emptied_tables(), *tables):
         mine = sa.select(1).select_from(table).where(table.c.account_id == account_id)
         if db.connection().execute(mine.limit(1)).first() is not None:
             return True

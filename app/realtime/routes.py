@@ -21,11 +21,11 @@ from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow, query_credentials, reads, shows_secret
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
 from app.web.parsing import REPEATED
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 from app.web.sockets.handover import Handover, find_socket
 
@@ -91,11 +91,9 @@ class StreamArgs(CredentialArgs):
     )
 
 
-class Ticket(Schema):
-    """A ticket for one stream."""
-
-    ticket = ma.fields.String(required=True)
-    expires_in = ma.fields.Integer(required=True, metadata={"description": "Seconds."})
+class Ticket(View):
+    ticket = ma.fields.String()
+    expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
 
 
 @blueprint.route("/subscribe", methods=["GET"])
@@ -107,10 +105,9 @@ class Ticket(Schema):
     example=STREAM_EXAMPLE,
     description="Events until either side closes.",
 )
-@blueprint.fails(400, 403, 404, 501, 503)
+@blueprint.fails(501, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def subscribe(args: JSONObject) -> Response:
     """Stream changes of records as server-sent events.
 
@@ -143,10 +140,9 @@ def subscribe(args: JSONObject) -> Response:
 @blueprint.route("/ws", methods=["GET"])
 @blueprint.arguments(CredentialArgs, location="query")
 @blueprint.response(101, description="A WebSocket, whose messages are JSON.")
-@blueprint.fails(400, 403, 404, 426, 501, 503)
+@blueprint.fails(426, 501, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def open_websocket(args: JSONObject) -> Response:
     """Open a WebSocket for changes of records.
 
@@ -168,10 +164,7 @@ def open_websocket(args: JSONObject) -> Response:
     Ticket,
     example={"ticket": "AB1234-pPvFzZ0Xk3nqkQb0m3bS2w", "expires_in": 30},
 )
-@blueprint.fails(400, 403)
-@shows_secret
-@reads
-@allow(Access.ANONYMOUS)
+@anonymous(shows_secret=True, reads=True)
 def create_ticket() -> Response:
     """Create a ticket that opens one stream.
 

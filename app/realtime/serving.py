@@ -16,7 +16,6 @@ class StreamService:
         self._connection = connection
 
     def count(self) -> None:
-        """Count the stream."""
         registry.add(self._connection)
 
     async def serve(self, head: bytes, sock: socket.socket) -> None:

@@ -45,7 +45,6 @@ class EventStream(Connection):
             self._transport.abort()
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat."""
         self._send_event("heartbeat")
 
     def send_reset(self) -> None:

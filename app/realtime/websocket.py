@@ -197,7 +197,6 @@ class WebSocket(Connection):
         self._answer_messages()
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat."""
         self._send_message("heartbeat", timestamp=clock.iso(clock.now()))
 
     def send_reset(self, collection: str | None = None) -> None:

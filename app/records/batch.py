@@ -36,10 +36,7 @@ def create(
         problems = Problems(range(len(bodies)))
         change = changes.prepare_create(definition, bodies, problems, by, record_ids)
         changes.check_batch(change)
-        if record_ids is None:
-            return changes.store_deferred(change, unchecked)
-        unchecked.verify()
-        return changes.store_change(change)  # at once: an id may be taken
+        return changes.save(change, unchecked)
 
 
 def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:
@@ -53,7 +50,7 @@ def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> l
         rows = changes.lock_for_change(access, ids, bodies, problems)
         change = changes.prepare_update(access, rows, bodies, problems)
         changes.check_batch(change)
-        return changes.store_change(change)
+        return changes.save(change)
 
 
 def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
@@ -117,8 +114,8 @@ def _upsert(
         by,
     )
     changes.check_batch(*new_changes, *changed)
-    created = [view for change in new_changes for view in changes.store_change(change)]
-    return created, [view for change in changed for view in changes.store_change(change)]
+    created = [view for change in new_changes for view in changes.save(change)]
+    return created, [view for change in changed for view in changes.save(change)]
 
 
 def _is_visible_or_updatable(

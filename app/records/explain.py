@@ -57,7 +57,6 @@ class _Case:
     words: str = ""
 
     def context(self, caller: rules.Subject) -> rules.Context:
-        """What the rule is evaluated on."""
         unknown: list[type[rules.Node]] = []
         unknown += [rules.Name] if self.record is None else []
         unknown += [rules.Sent] if self.sent is None else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from app.records import purge
 from app.records.routes import aggregates, batches, denials, explain, history, records, transfer
-from app.records.write import cleanup
 from app.web.feature import Feature
 
 FEATURE = Feature(
@@ -15,6 +15,6 @@ FEATURE = Feature(
         history.blueprint,
     ),
     routes=(explain,),
-    subscribers=(cleanup,),
+    subscribers=(purge,),
     init=(denials.init_app,),
 )

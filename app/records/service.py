@@ -7,9 +7,9 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
@@ -23,7 +23,9 @@ from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
-from app.records.read import cursor, expand, query, views
+from app.records.list_query import ListQuery, Parameters
+from app.records.read import cursor, expand, views
+from app.records.read import query as queries
 from app.records.read.views import RecordView
 from app.records.store import reads
 from app.records.store.sizes import SizeLimit
@@ -31,119 +33,56 @@ from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
-from app.webhooks import outbox as webhooks
 
 Body = JSONMapping
-Parameters = Mapping[str, Sequence[str]]
 
 
 def page(
-    collection: str,
-    parameters: Parameters,
-    *,
-    skip: int,
-    limit: int,
-    count: bool,
-    by: Principal,
-    max_total: int | None = None,
-    since: datetime | None = None,
-    cut: int | None = None,
+    collection: str, query: ListQuery, *, by: Principal
 ) -> tuple[list[JSONObject], int | None]:
-    """A page of the records that the caller may list, and their total.
-
-    The total stops at `max_total` + 1. `since` leaves out older records; `cut` truncates long
-    values to that many characters. Raises AnswerTooLarge.
-    """
-    access, parsed = _parse_list(collection, parameters, by)
-    room = SizeLimit()
-    rows, total = _read_page(access, parsed, room, skip, limit, count, by, since, max_total, cut)
-    return _render_list(rows, access, parsed, room), total
+    """A page of the records that the caller may list, and their total. Raises AnswerTooLarge."""
+    parsed = _parse(collection, query.parameters, by)
+    rows, total = _read_page(parsed, query)
+    return _render_list(parsed, rows), total
 
 
-def page_ids(
-    collection: str,
-    parameters: Parameters,
-    *,
-    skip: int,
-    limit: int,
-    by: Principal,
-    since: datetime | None = None,
-) -> list[str]:
+def page_ids(collection: str, query: ListQuery, *, by: Principal) -> list[str]:
     """The ids of a page of the records that the caller may list, which shows none of them."""
-    access, parsed = _parse_list(collection, {**parameters, "fields": ["id"]}, by)
-    rows, _ = _read_page(access, parsed, SizeLimit(), skip, limit, False, by, since)
-    return [row["id"] for row in rows]
+    parsed = _parse(collection, {**query.parameters, "fields": ["id"]}, by)
+    return [row["id"] for row in _read_page(parsed, query)[0]]
 
 
-def _read_page(
-    access: Access,
-    parsed: query.Query,
-    room: SizeLimit,
-    skip: int,
-    limit: int,
-    count: bool,
-    by: Principal,
-    since: datetime | None,
-    max_total: int | None = None,
-    cut: int | None = None,
-) -> tuple[list[store.Row], int | None]:
-    definition = access.definition
-    recent = [] if since is None else [definition.table.c.created_at >= since]
-    return reads.read_page(
-        definition,
-        by.account_id,
-        access.where,
-        [*parsed.conditions.where, *recent],
-        cursor.OffsetParts(tuple(parsed.keys)),
-        skip,
-        limit,
-        count,
-        versioned_cache.combine(
-            *by.version_checks, *definition.version_checks, *parsed.version_checks
-        ),
-        {**access.parameters, **parsed.conditions.bound},
-        max_total,
-        columns=parsed.wanted,
-        room=room,
-        cacheable=parsed.kept and not recent,
-        cut=cut,
-    )
-
-
-def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> JSONObject:
-    """The page at a cursor, with the next and previous cursors (contract section 5)."""
-    access, parsed = _parse_list(collection, parameters, by)
-    definition, position = access.definition, parsed.walk
+def walk(collection: str, query: ListQuery, *, by: Principal) -> JSONObject:
+    """The page at a cursor, with the next and previous cursors."""
+    parsed = _parse(collection, query.parameters, by)
+    position = parsed.walk
     if position is None:
         raise LookupError("a walk without a cursor")
-    rows = reads.read_parts(
-        definition,
-        [*store.scope(definition, by.account_id, access.where), *parsed.conditions.where],
-        cursor.parts(parsed.keys, position),
-        limit,
-        versioned_cache.combine(
-            *by.version_checks, *definition.version_checks, *parsed.version_checks
-        ).within(by.account_id),
-        {**access.parameters, **parsed.conditions.bound},
-        columns=parsed.wanted,
-        room=(room := SizeLimit()),
+    rows = reads.read_parts(parsed.selection, cursor.parts(parsed.keys, position), query.limit)
+    page_rows, links = cursor.answer(
+        rows, query.limit, position, parsed.keys, parsed.access.definition
     )
-    page_rows, links = cursor.answer(rows, limit, position, parsed.keys, definition)
-    return {"items": _render_list(page_rows, access, parsed, room), **links}
+    return {"items": _render_list(parsed, page_rows), **links}
 
 
-def _parse_list(
-    collection: str, parameters: Parameters, by: Principal
-) -> tuple[Access, query.Query]:
+def _parse(collection: str, parameters: Parameters, by: Principal) -> queries.Query:
     access = accesses.for_operation(by, definitions.get(collection), "list")
-    return access, query.parse(access, parameters)
+    return queries.parse(access, parameters)
 
 
-def _render_list(
-    rows: Sequence[store.Row], access: Access, parsed: query.Query, room: SizeLimit
-) -> list[JSONObject]:
-    items = views.render_all(rows, parsed.names, access)
-    expand.add(parsed.expanded, rows, items, access.caller, views.render, room)
+def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
+    selection, is_recurring = parsed.selection, parsed.kept
+    if query.since is not None:
+        recent = parsed.access.definition.table.c.created_at >= query.since
+        selection = dataclasses.replace(selection, conditions=(*selection.conditions, recent))
+        is_recurring = False
+    parts = cursor.OffsetParts(tuple(parsed.keys))
+    return reads.read_page(selection, parts, query, cacheable=is_recurring)
+
+
+def _render_list(parsed: queries.Query, rows: Sequence[store.Row]) -> list[JSONObject]:
+    items = views.render_all(rows, parsed.names, parsed.access)
+    expand.add(parsed.expanded, rows, items, parsed.selection.room)
     return items
 
 
@@ -159,20 +98,19 @@ def get(
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "view")
     problems: list[JSONObject] = []
-    names, tree = query.parse_shape(access, fields, expanded, problems)
+    names, tree = queries.parse_shape(access, fields, expanded, problems)
     if problems:
         raise InvalidValues(problems)
     version_checks = versioned_cache.combine(
         *by.version_checks, *definition.version_checks, *set(expand.version_checks(tree))
     )
-    arguments = (by.account_id, record_id, version_checks, access.where, access.parameters)
-    row = reads.read_one(definition, *arguments, to_show=True)
+    row = reads.read_one(definition, by.account_id, record_id, version_checks, access)
     if row is None:
         raise changes.not_found(access)
     view = views.render_full(row, access)
     if fields is not None:
         view.keep(names)
-    expand.add(tree, [row], [view], by, views.render, SizeLimit())
+    expand.add(tree, [row], [view], SizeLimit())
     return view
 
 
@@ -187,10 +125,7 @@ def create(
         record_ids = None if record_id is None else [record_id]
         change = changes.prepare_create(definition, [body], problems := Problems(), by, record_ids)
         problems.check()
-        if record_id is None:
-            return changes.store_deferred(change, unchecked)[0]
-        unchecked.verify()
-        return changes.store_change(change)[0]  # at once: the id may be taken
+        return changes.save(change, unchecked)[0]
 
 
 def replace(
@@ -248,12 +183,10 @@ def unverified_transaction(
     try:
         with db.transaction():
             definition = definitions.get(collection)
-            quotas = by.account.quotas if by.account else ()
-            listeners = webhooks.version_checks(by.account_id, quotas)
-            yield (
-                definition,
-                versioned_cache.combine(*by.version_checks, *definition.version_checks, *listeners),
-            )
+            checks = [*by.version_checks, *definition.version_checks]
+            for source in versioned_cache.write_sources:
+                checks += source(by)
+            yield definition, versioned_cache.combine(*checks)
     except conflicts.WriteRefused as error:
         if db.in_transaction():  # an outer one: before its end PostgreSQL answers nothing
             raise
@@ -279,4 +212,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> RecordV
     problems = Problems()
     change = changes.prepare_update(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_deferred(change)[0]
+    return changes.save(change)[0]

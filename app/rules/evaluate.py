@@ -65,8 +65,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class Context:
-    """What an expression is evaluated on."""
-
     record: Mapping[str, object] = field(default_factory=dict)
     subject: Subject = Subject()
     sent: Mapping[str, object] = field(default_factory=dict)

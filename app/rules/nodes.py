@@ -40,7 +40,6 @@ class Node:
 
     @property
     def children(self) -> Iterator[Node]:
-        """The parts of this part."""
         for one in fields(self):
             value = getattr(self, one.name)
             if isinstance(value, Node):
@@ -134,8 +133,6 @@ class Contains(Node):
 
 @dataclass(frozen=True)
 class IsNull(Node):
-    """Whether there is no value."""
-
     value: Node
     negated: bool
 

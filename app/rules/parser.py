@@ -175,7 +175,6 @@ class _Parser:
         return self.made(Literal(start, digits.end, value, type=Type.NUMBER))
 
     def negative(self, sign: Token) -> Node:
-        """ "-" atom"""
         if self.next.kind == "number":
             return self.number(self.advance(), sign)
         with self.deeper():

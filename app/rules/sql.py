@@ -81,9 +81,7 @@ class Callers(Protocol):
         """The column of `@request.auth.<name>`."""
         ...
 
-    def asked(self, node: Call) -> Expression:
-        """The expression for a function about the caller."""
-        ...
+    def asked(self, node: Call) -> Expression: ...
 
 
 @dataclass(frozen=True)

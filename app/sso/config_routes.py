@@ -13,7 +13,7 @@ from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
 from app.types import JSONObject
-from app.web.access import account_admin, reads
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import PageArgs, page_body
 from app.web.serialization import json_response
@@ -31,20 +31,19 @@ own = Blueprint(
     description="Refused single sign-ons, and the mapping of groups to roles.",
 )
 BY_ID = "/<uuid:configuration_id>"
-PAGE = {"skip": 0, "limit": 25}
 WORKS = "The provider accepts the settings."
 FAILS = "At least one check failed."
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(schemas.ProviderRowArgs, location="query")
-@blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
+@blueprint.response(200, schemas.ProviderRowPage)
 @account_admin
 def list_provider_settings(args: JSONObject) -> JSONObject:
     """List the provider settings of the current account; of the system for superadmins.
 
-    For admins. Highest `priority` first. Secrets are `***`. The system's settings apply to accounts
-    without their own, but only superadmins see them here.
+    Highest `priority` first. Secrets are `***`. The system's settings apply to accounts without
+    their own, but only superadmins see them here.
     """
     filters = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **filters)
@@ -53,9 +52,9 @@ def list_provider_settings(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(schemas.NewProviderRow, example=schemas.NEW_ROW)
-@blueprint.response(201, schemas.SavedProviderRow, example={**schemas.ROW, "status": "created"})
-@blueprint.fails(400, 403, 404, 409)
-@account_admin
+@blueprint.response(201, schemas.SavedProviderRow, example={"status": "created"})
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_provider_settings(body: JSONObject) -> JSONObject:
     """Set up a provider; for SAML `idp_metadata` is enough, for OpenID Connect the `issuer`.
 
@@ -87,8 +86,7 @@ def create_provider_settings(body: JSONObject) -> JSONObject:
 def list_providers(args: JSONObject) -> JSONObject:
     """List the providers that can be set up.
 
-    For admins. The same for every account, and in a fixed order; `/schema` describes the settings
-    of each.
+    The same for every account, and in a fixed order; `/schema` describes the settings of each.
     """
     items = [
         {
@@ -113,23 +111,22 @@ def list_providers(args: JSONObject) -> JSONObject:
 def get_provider_schema(category: str, provider: str) -> Response:
     """Get the JSON schema of a provider's `config`; `writeOnly` properties are never returned.
 
-    For admins. `config` of settings with `enabled: false` need not have all required properties. An
-    unknown provider is a 404.
+    `config` of settings with `enabled: false` need not have all required properties. An unknown
+    provider is a 404.
     """
     return json_response(providers.get(category, provider).schema())
 
 
 @blueprint.route("/test-connection", methods=["POST"])
 @blueprint.arguments(schemas.ConnectionSettings, example=schemas.NEW_ROW)
-@blueprint.response(200, schemas.ConnectionTestResult, example=schemas.TESTED)
-@blueprint.fails(400, 403, 404, 429)
-@account_admin
+@blueprint.response(200, schemas.ConnectionTestResult)
+@blueprint.fails(429)
+@account_admin(api_keys=False)
 def test_connection(body: JSONObject) -> JSONObject:
     """Test settings: whether the provider answers and accepts the client.
 
-    For admins, not for API keys (403). Signs nobody in and saves nothing. A failed check is a 200
-    with `success: false`; settings that are not valid are a 400. While other tests run, it may be a
-    429.
+    Signs nobody in and saves nothing. A failed check is a 200 with `success: false`; settings that
+    are not valid are a 400. While other tests run, it may be a 429.
     """
     steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
@@ -137,22 +134,20 @@ def test_connection(body: JSONObject) -> JSONObject:
 
 
 @blueprint.route(BY_ID, methods=["GET"])
-@blueprint.response(200, schemas.ProviderRow, example=schemas.ROW)
+@blueprint.response(200, schemas.ProviderRow)
 @account_admin
 def get_provider_settings(configuration_id: str) -> JSONObject:
     """Get one provider's settings.
 
-    For admins. Secrets are `***`, or null if not set. Superadmins get the settings of every
-    account.
+    Secrets are `***`, or null if not set. Superadmins get the settings of every account.
     """
     return view(service.get(configuration_id, by=_caller(configuration_id)))
 
 
 @blueprint.route(BY_ID, methods=["PATCH"])
 @blueprint.arguments(schemas.ChangedProviderRow, example={"enabled": False})
-@blueprint.response(200, schemas.SavedProviderRow, example={**schemas.ROW, "status": "updated"})
-@blueprint.fails(400, 403)
-@account_admin
+@blueprint.response(200, schemas.SavedProviderRow, example={"status": "updated"})
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObject:
     """Change a provider's settings, or enable or disable it.
 
@@ -165,25 +160,23 @@ def update_provider_settings(body: JSONObject, configuration_id: str) -> JSONObj
 
 @blueprint.route(BY_ID, methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_provider_settings(configuration_id: str) -> Response:
     """Delete a provider's settings; its users remain, but cannot sign in with it.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). Where the
-    account had replaced settings of the system, those apply again.
+    Where the account had replaced settings of the system, those apply again.
     """
     service.delete(configuration_id, by=_caller(configuration_id))
     return Response(status=204)
 
 
 @blueprint.route(f"{BY_ID}/values", methods=["GET"])
-@blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
+@blueprint.response(200, schemas.ConfigValues, example=schemas.NEW_ROW["config"])
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get only the `config` of a provider; secrets are `***`, or null if not set.
 
-    For admins. `GET` without `/values` returns the other properties of the settings, too.
+    `GET` without `/values` returns the other properties of the settings, too.
     """
     return json_response(
         service.mask_secrets(service.get(configuration_id, by=_caller(configuration_id)))
@@ -192,14 +185,13 @@ def get_provider_values(configuration_id: str) -> Response:
 
 @blueprint.route(f"{BY_ID}/values", methods=["PATCH"])
 @blueprint.arguments(schemas.ConfigValues, example={"client_secret": "GOCSPX-..."})
-@blueprint.response(200, schemas.ConfigValues, example=schemas.ROW["config"])
-@blueprint.fails(400, 403)
-@account_admin
+@blueprint.response(200, schemas.ConfigValues, example=schemas.NEW_ROW["config"])
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
     """Change the given properties of a provider's `config`; null removes one.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). A secret
-    sent as `***` stays. All other conditions are those of changing the settings with `config`.
+    A secret sent as `***` stays. All other conditions are those of changing the settings with
+    `config`.
     """
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return json_response(service.mask_secrets(row))
@@ -207,13 +199,13 @@ def update_provider_values(body: JSONObject, configuration_id: str) -> Response:
 
 @own.route("/refusals", methods=["GET"])
 @own.arguments(PageArgs, location="query")
-@own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
+@own.response(200, schemas.RefusalPage)
 @account_admin
 def list_refusals(args: JSONObject) -> JSONObject:
     """List the account's last refused sign-ins with the failed check; at most 100 are stored.
 
-    For admins. Newest first, for 30 days. `check` and `detail` are only here and in the log; the
-    user gets no reason.
+    Newest first, for 30 days. `check` and `detail` are only here and in the log; the user gets no
+    reason.
     """
     account_id = principal().require_account_id()
     return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
@@ -225,16 +217,14 @@ def list_refusals(args: JSONObject) -> JSONObject:
     required=False,
     example={"sso_group_roles": [{"group": "Finance", "role": "editor"}]},
 )
-@own.response(200, schemas.RolePlan, example=schemas.PLANNED)
-@own.fails(400)
-@reads
-@account_admin
+@own.response(200, schemas.RolePlan)
+@account_admin(reads=True)
 def plan_group_roles(body: JSONObject) -> JSONObject:
     """Preview whose role a group mapping would change at the next sign-in.
 
-    For admins. Changes nothing. Judges active users with a role from a sign-in, by the groups of
-    their last one; ordered by email address. Without a body it previews the stored mapping. A
-    mapping that is not valid is a 400.
+    Changes nothing. Judges active users with a role from a sign-in, by the groups of their last
+    one; ordered by email address. Without a body it previews the stored mapping. A mapping that is
+    not valid is a 400.
     """
     changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}

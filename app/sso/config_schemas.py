@@ -4,54 +4,17 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts.schemas import ACCOUNT, USER, UserView
+from app.accounts.schemas import UserView
 from app.sso import providers
-from app.sso.models import CATEGORIES, OAUTH, SAML
+from app.sso.models import CATEGORIES, OAUTH
 from app.web import fields
-from app.web.paging import Page, PageArgs, items_field
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_of
+from app.web.schemas import Schema, View, example
 
-ROW = {
-    "id": "019a9f00-0000-7000-8000-0000000000a1",
-    "category": OAUTH,
-    "provider_name": "google",
-    "slug": "google",
-    "display_name": "Google",
-    "account_id": ACCOUNT["id"],
-    "is_system": False,
-    "is_builtin": True,
-    "is_default": False,
-    "config": {"client_id": "123.apps.example", "client_secret": "***"},
-    "callback_url": "https://api.example.com/oauth/google/callback/AA0001",
-    "shared_callback": False,
-    "enabled": True,
-    "admits_pii_members": True,
-    "priority": 0,
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 NEW_ROW = {
     "category": OAUTH,
     "provider_name": "google",
     "config": {"client_id": "123.apps.example", "client_secret": "GOCSPX-..."},
-}
-TESTED = {
-    "success": True,
-    "message": "The provider accepts the settings.",
-    "details": [{"check": "key set", "ok": True, "message": "2 usable keys."}],
-}
-REFUSAL = {
-    "id": "019a9f00-0000-7000-8000-0000000000a2",
-    "category": SAML,
-    "provider_name": "okta",
-    "check": "audience",
-    "detail": "It is for https://other.example.",
-    "ip_address": "192.0.2.7",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-}
-PLANNED = {
-    "changes": [{"user": USER, "groups": ["Finance"], "role": "viewer", "becomes": "editor"}],
-    "total": 1,
 }
 
 
@@ -71,49 +34,54 @@ SLUG = (
 )
 
 
-class ProviderRow(Schema):
+@example(
+    slug="google",
+    display_name="Google",
+    is_builtin=True,
+    config={"client_id": "123.apps.example", "client_secret": "***"},
+    callback_url="https://api.example.com/oauth/google/callback/AA0001",
+    admits_pii_members=True,
+    priority=0,
+)
+class ProviderRow(View):
     """Settings of an identity provider. Secrets in `config` are `***`, or null."""
 
-    id = fields.Id(required=True)
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = fields.Choice(providers.NAMES, required=True)
-    slug = ma.fields.String(required=True, metadata={"description": SLUG})
-    display_name = ma.fields.String(required=True)
-    account_id = fields.Id(required=True)
-    is_system = ma.fields.Boolean(required=True)
+    id = fields.Id()
+    category = fields.Choice(CATEGORIES)
+    provider_name = fields.Choice(providers.NAMES)
+    slug = ma.fields.String(metadata={"description": SLUG})
+    display_name = ma.fields.String()
+    account_id = fields.Id()
+    is_system = ma.fields.Boolean()
     is_builtin = ma.fields.Boolean(
-        required=True, metadata={"description": "Always true: all providers are built in."}
+        metadata={"description": "Always true: all providers are built in."}
     )
     is_default = ma.fields.Boolean(
-        required=True, metadata={"description": "Always false: `priority` orders providers."}
+        metadata={"description": "Always false: `priority` orders providers."}
     )
-    config = ma.fields.Dict(required=True)
+    config = ma.fields.Dict()
     callback_url = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The redirect address to enter at an OAuth provider.",
             **fields.URI,
         },
     )
-    shared_callback = ma.fields.Boolean(required=True, metadata={"description": SHARED})
-    enabled = ma.fields.Boolean(required=True)
-    admits_pii_members = ma.fields.Boolean(required=True, metadata={"description": MEMBERS})
-    priority = ma.fields.Integer(required=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    shared_callback = ma.fields.Boolean(metadata={"description": SHARED})
+    enabled = ma.fields.Boolean()
+    admits_pii_members = ma.fields.Boolean(metadata={"description": MEMBERS})
+    priority = ma.fields.Integer()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 class SavedProviderRow(ProviderRow):
     """Settings, and what happened to them."""
 
-    status = fields.Choice(("created", "updated"), required=True)
+    status = fields.Choice(("created", "updated"))
 
 
-class ProviderRowPage(Page):
-    """A page of provider settings."""
-
-    items = items_field(ProviderRow)
+ProviderRowPage = page_of(ProviderRow)
 
 
 PRIORITY = "Order on the sign-in page: the highest comes first."
@@ -121,8 +89,6 @@ CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 
 
 class NewProviderRow(Schema):
-    """New settings of a provider."""
-
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
     slug = fields.Text(longest=100, metadata={"description": SLUG})
@@ -152,7 +118,6 @@ class ChangedProviderRow(Schema):
 
 
 def category_filter() -> fields.Choice:
-    """Return the parameter that filters by category."""
     return fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
 
 
@@ -190,20 +155,20 @@ class ConnectionSettings(Schema):
     account_id = fields.Text(longest=100, allow_none=True)
 
 
-class ConnectionCheck(Schema):
-    """The result of one check."""
-
-    check = ma.fields.String(required=True)
-    ok = ma.fields.Boolean(required=True)
-    message = ma.fields.String(required=True)
+class ConnectionCheck(View):
+    check = ma.fields.String()
+    ok = ma.fields.Boolean()
+    message = ma.fields.String()
 
 
-class ConnectionTestResult(Schema):
-    """The result of a test of settings."""
-
-    success = ma.fields.Boolean(required=True)
-    message = ma.fields.String(required=True)
-    details = ma.fields.List(ma.fields.Nested(ConnectionCheck), required=True)
+@example(
+    message="The provider accepts the settings.",
+    details=[{"check": "key set", "ok": True, "message": "2 usable keys."}],
+)
+class ConnectionTestResult(View):
+    success = ma.fields.Boolean()
+    message = ma.fields.String()
+    details = ma.fields.List(ma.fields.Nested(ConnectionCheck))
 
 
 class JsonSchemaDocument(Schema):
@@ -215,38 +180,36 @@ class JsonSchemaDocument(Schema):
         unknown = ma.INCLUDE
 
 
-class ProviderKind(Schema):
+class ProviderKind(View):
     """A provider that can be set up."""
 
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = fields.Choice(providers.NAMES, required=True)
-    display_name = ma.fields.String(required=True)
-    is_builtin = ma.fields.Boolean(required=True)
+    category = fields.Choice(CATEGORIES)
+    provider_name = fields.Choice(providers.NAMES)
+    display_name = ma.fields.String()
+    is_builtin = ma.fields.Boolean()
 
 
-class ProviderKinds(Schema):
+class ProviderKinds(View):
     """The providers that can be set up."""
 
-    items = ma.fields.List(ma.fields.Nested(ProviderKind), required=True)
-    total = ma.fields.Integer(required=True)
+    items = ma.fields.List(ma.fields.Nested(ProviderKind))
+    total = ma.fields.Integer()
 
 
-class RefusalView(Schema):
+@example(provider_name="okta", check="audience", detail="It is for https://other.example.")
+class RefusalView(View):
     """A refused sign-in with the failed check."""
 
-    id = fields.Id(required=True)
-    category = fields.Choice(CATEGORIES, required=True)
-    provider_name = ma.fields.String(required=True)
-    check = ma.fields.String(required=True)
-    detail = ma.fields.String(required=True)
-    ip_address = ma.fields.String(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
+    id = fields.Id()
+    category = fields.Choice(CATEGORIES)
+    provider_name = ma.fields.String()
+    check = ma.fields.String()
+    detail = ma.fields.String()
+    ip_address = ma.fields.String(allow_none=True)
+    created_at = fields.Timestamp()
 
 
-class RefusalPage(Page):
-    """A page of refusals."""
-
-    items = items_field(RefusalView)
+RefusalPage = page_of(RefusalView)
 
 
 class MappedGroup(Schema):
@@ -267,17 +230,18 @@ class RolePlanBody(Schema):
     )
 
 
-class PlannedRoleChange(Schema):
+@example(groups=["Finance"], role="viewer", becomes="editor")
+class PlannedRoleChange(View):
     """A user whose role would change at the next sign-in."""
 
-    user = ma.fields.Nested(UserView, required=True)
-    groups = ma.fields.List(ma.fields.String(), required=True)
-    role = ma.fields.String(required=True)
-    becomes = ma.fields.String(required=True)
+    user = ma.fields.Nested(UserView)
+    groups = ma.fields.List(ma.fields.String())
+    role = ma.fields.String()
+    becomes = ma.fields.String()
 
 
-class RolePlan(Schema):
+class RolePlan(View):
     """The users whose role would change."""
 
-    changes = ma.fields.List(ma.fields.Nested(PlannedRoleChange), required=True)
-    total = ma.fields.Integer(required=True)
+    changes = ma.fields.List(ma.fields.Nested(PlannedRoleChange))
+    total = ma.fields.Integer()

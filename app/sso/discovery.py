@@ -23,7 +23,6 @@ class Realm:
 
     @property
     def slug(self) -> str | None:
-        """The slug of the account."""
         return self.account.slug if self.account else None
 
 

@@ -12,8 +12,8 @@ from app.sso.models import CATEGORIES, OAUTH
 from app.sso.routes import blueprint
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import across_accounts, public
-from app.web.schemas import Schema
+from app.web.access import public
+from app.web.schemas import Schema, View
 
 DISCOVERED = {
     "account": ACCOUNT["slug"],
@@ -29,34 +29,31 @@ class DiscoverBody(Schema):
     email = fields.Text(longest=320, required=True)
 
 
-class OfferedProvider(Schema):
+class OfferedProvider(View):
     """A provider that users of an account may sign in with."""
 
-    category = fields.Choice(CATEGORIES, required=True)
+    category = fields.Choice(CATEGORIES)
     slug = ma.fields.String(
-        required=True,
         attribute="provider_name",
         metadata={"description": "Its name in the paths of sign-in, such as `google`."},
     )
-    display_name = ma.fields.String(required=True)
+    display_name = ma.fields.String()
 
 
-class RealmView(Schema):
+class RealmView(View):
     """Where users of a domain sign in."""
 
     account = ma.fields.String(
-        required=True,
         allow_none=True,
         attribute="slug",
         metadata={"description": "The account's slug; null for a domain that nobody has proved."},
     )
     providers = ma.fields.List(
         ma.fields.Nested(OfferedProvider),
-        required=True,
         metadata={"description": "The enabled providers, by priority."},
     )
     password_sign_in = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether these users may sign in by password."}
+        metadata={"description": "Whether these users may sign in by password."}
     )
 
 
@@ -64,8 +61,7 @@ class RealmView(Schema):
 @blueprint.arguments(DiscoverBody, example={"email": "alice@acme.example"})
 @blueprint.response(200, RealmView, example=DISCOVERED)
 @blueprint.fails(429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def discover_account(body: JSONObject) -> discovery.Realm:
     """Find the account and the providers of an email address by its domain.
 

@@ -7,8 +7,8 @@ from app.sso import (
     config_routes,
     discovery_routes,
     document_renewal,
-    flows,
     overview_routes,
+    purge,
     responses,
     roles,
     routes,
@@ -43,7 +43,7 @@ FEATURE = Feature(
         setup_link_routes,
         discovery_routes,
     ),
-    jobs=(document_renewal, flows, documents, saml_metadata),
+    jobs=(document_renewal, purge, saml_metadata),
     subscribers=(account_linking, documents, roles, keys, sessions, scim_roles, service),
     init=(responses.init_app,),
 )

@@ -16,17 +16,15 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.orm import Session
 
-from app import clock, crypto, db, jobs
+from app import clock, crypto, db
 from app.accounts.models import Account
 from app.auth import tokens
 from app.sso.connections import Connection
-from app.sso.models import API, LOGOUT, Flow, Refusal, SamlSession, SeenAssertion
+from app.sso.models import API, LOGOUT, Flow
 from app.sso.refusals import StateRefused
 
 LIFETIME = timedelta(minutes=10)
 CODE_LIFETIME = timedelta(seconds=60)
-RETENTION = timedelta(minutes=30)
-REFUSAL_RETENTION = timedelta(days=30)
 LONGEST_STATE = 200
 ALREADY_USED = "The state was used before."
 
@@ -163,14 +161,3 @@ def is_from_browser(flow: Flow, browser: str | None) -> bool:
 def _account_id(secret: str) -> object:
     code = secret.partition("-")[0]
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
-
-
-@jobs.periodic(900, "sso.purge")
-def purge(payload: object) -> None:
-    """Delete expired flows, seen assertions, refusals, and names of sessions never begun."""
-    now = clock.now()
-    db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)
-    db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)
-    unused = sa.and_(SamlSession.session_id.is_(None), SamlSession.created_at <= now - RETENTION)
-    db.purge(SamlSession.__table__, unused)
-    db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSAL_RETENTION)

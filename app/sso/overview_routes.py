@@ -13,7 +13,7 @@ from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, superadmin
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 
 MAX_SETTINGS = 100  # more than there are providers
 STATS = {
@@ -22,18 +22,18 @@ STATS = {
 }
 
 
-class LevelStats(Schema):
+class LevelStats(View):
     """A number of settings."""
 
-    total = ma.fields.Integer(required=True)
-    by_category = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), required=True)
+    total = ma.fields.Integer()
+    by_category = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer())
 
 
-class ConfigurationStats(Schema):
+class ConfigurationStats(View):
     """How many providers are set up for the system and in accounts."""
 
-    system_configs = ma.fields.Nested(LevelStats, required=True)
-    account_configs = ma.fields.Nested(LevelStats, required=True)
+    system_configs = ma.fields.Nested(LevelStats)
+    account_configs = ma.fields.Nested(LevelStats)
 
 
 class RecentArgs(Schema):
@@ -58,46 +58,44 @@ class OfAccountArgs(schemas.ProviderKindArgs):
 def get_configuration_stats() -> JSONObject:
     """Count the provider settings of the system and of all accounts, by category.
 
-    For superadmins. Counts disabled settings, too.
+    Counts disabled settings, too.
     """
     return overview.stats()
 
 
 @blueprint.route("/recent", methods=["GET"])
 @blueprint.arguments(RecentArgs, location="query")
-@blueprint.response(200, schemas.ProviderRow(many=True), example=[schemas.ROW])
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @superadmin
 def list_recent_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings that were changed last, as an array.
 
-    For superadmins. Of the system and of all accounts; secrets are `***`.
+    Of the system and of all accounts; secrets are `***`.
     """
     return [view(row) for row in overview.recent(args["limit"])]
 
 
 @blueprint.route("/system", methods=["GET"])
 @blueprint.arguments(schemas.ProviderKindArgs, location="query")
-@blueprint.response(
-    200, schemas.ProviderRow(many=True), example=[{**schemas.ROW, "is_system": True}]
-)
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @superadmin
 def list_system_settings(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of the system, as an array.
 
-    For superadmins. The same as `GET /admin/configuration` of the system account.
+    The same as `GET /admin/configuration` of the system account.
     """
     return _of_account(SYSTEM_ACCOUNT_ID, args)
 
 
 @blueprint.route("/account", methods=["GET"])
 @blueprint.arguments(OfAccountArgs, location="query")
-@blueprint.response(200, schemas.ProviderRow(many=True), example=[schemas.ROW])
+@blueprint.response(200, schemas.ProviderRow(many=True))
 @account_admin
 def list_settings_of_account(args: JSONObject) -> list[JSONObject]:
     """List the provider settings of an account, as an array.
 
-    For admins, of their own account (403 for others); superadmins name any. The same as
-    `GET /admin/configuration` with `account_id`.
+    Only of their own account (403 for others); superadmins name any. The same as `GET
+    /admin/configuration` with `account_id`.
     """
     return _of_account(args.get("account_id"), args)
 

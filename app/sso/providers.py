@@ -77,7 +77,6 @@ class Provider:
         return OIDC if self.discovers else self.name
 
     def named(self, slug: str) -> Provider:
-        """Return the provider of settings with this slug."""
         return replace(self, name=slug)
 
     @property

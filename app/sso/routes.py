@@ -25,7 +25,7 @@ from app.sso.responses import (
 )
 from app.sso.sign_in import OAuthCallback, SamlCallback
 from app.types import JSONObject
-from app.web.access import LARGEST_DOCUMENT, across_accounts, max_body, public
+from app.web.access import LARGEST_DOCUMENT, public
 from app.web.blueprint import Blueprint
 from app.web.schemas import TEXT
 from app.web.serialization import json_response
@@ -64,10 +64,9 @@ def form_body(properties: JSONObject, example: dict[str, str]) -> JSONObject:
         "state": "what-the-client-chose",
     },
 )
-@blueprint.response(200, schemas.SignInStart, example=schemas.STARTED)
+@blueprint.response(200, schemas.SignInStart)
 @blueprint.fails(400, 401, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def authorize_oauth(body: JSONObject, provider_name: str) -> object:
     """Start an OAuth sign-in for a client application.
 
@@ -90,10 +89,9 @@ def authorize_oauth(body: JSONObject, provider_name: str) -> object:
         "redirect_uri": "https://client.example.com/signed-in",
     },
 )
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 401, 403, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def complete_oauth(body: JSONObject, provider_name: str) -> Response:
     """Complete an OAuth sign-in without a browser redirect.
 
@@ -115,10 +113,9 @@ def complete_oauth(body: JSONObject, provider_name: str) -> Response:
 
 @blueprint.route("/exchange", methods=["POST"])
 @blueprint.arguments(schemas.ExchangeBody, example={"code": "AA0001-..."})
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def exchange_code(body: JSONObject) -> Response:
     """Exchange the one-time code of a sign-in for tokens, once and within 60 seconds.
 
@@ -138,8 +135,7 @@ def exchange_code(body: JSONObject) -> Response:
 )
 @blueprint.alt_response(302, description=TO_PROVIDER)
 @blueprint.fails(400, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def begin_saml(args: JSONObject) -> object:
     """Start a SAML sign-in: returns a redirect, or its address for clients that accept only JSON.
 
@@ -165,8 +161,7 @@ def begin_saml(args: JSONObject) -> object:
     description="XML.",
 )
 @blueprint.fails(400, 404)
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_saml_metadata(args: JSONObject) -> Response:
     """Get our service provider metadata for an account's identity provider.
 
@@ -180,15 +175,13 @@ def get_saml_metadata(args: JSONObject) -> Response:
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
-@max_body(LARGEST_DOCUMENT)
 @blueprint.arguments(
     schemas.AssertionBody,
     example={"SAMLResponse": "PHNhbWxwOlJlc3...", "relayState": "QUEwMDAx..."},
 )
-@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.response(200, schemas.ProviderSignedIn)
 @blueprint.fails(400, 401, 403, 404, 429)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def complete_saml(body: JSONObject) -> Response:
     """Complete a SAML sign-in with a response that was posted to the client application.
 
@@ -213,8 +206,7 @@ def complete_saml(body: JSONObject) -> Response:
 @browsers.arguments(schemas.StartArgs, location="query")
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
-@public
-@across_accounts
+@public(across_accounts=True)
 def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
     """Start an OAuth sign-in in a browser.
 
@@ -230,8 +222,7 @@ def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @browsers.arguments(schemas.CallbackArgs, location="query", unknown=ma.EXCLUDE)
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
     """Complete an OAuth sign-in: the redirect address for providers.
 
@@ -246,8 +237,7 @@ def end_oauth(args: JSONObject, provider: str) -> BaseResponse:
 @browsers.arguments(schemas.CallbackArgs, location="query", unknown=ma.EXCLUDE)
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> BaseResponse:
     """Complete an OAuth sign-in at the redirect address of one account's settings.
 
@@ -262,9 +252,7 @@ def end_oauth_of_row(args: JSONObject, provider: str, account_code: str) -> Base
 @browsers.doc(requestBody=form_body(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def end_oauth_by_form(provider: str) -> BaseResponse:
     """Complete an OAuth sign-in with a provider that posts a form, such as Apple.
 
@@ -278,8 +266,7 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @browsers.doc(requestBody=form_body(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
     """Complete an OAuth sign-in by form at the redirect address of one account's settings.
 
@@ -293,8 +280,7 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
 @browsers.arguments(schemas.StartArgs, location="query")
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
-@public
-@across_accounts
+@public(across_accounts=True)
 def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
     """Start a SAML sign-in in a browser.
 
@@ -314,9 +300,7 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
 )
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 429)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
     """Complete a SAML sign-in: the assertion consumer address for providers.
 

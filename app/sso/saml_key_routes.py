@@ -12,37 +12,30 @@ from app.sso.saml import certificates, keys
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import View, example
 
 BY_ID = "/keys/<uuid:saml_key_id>"
-KEY = {
-    "id": "019a9f00-0000-7000-8000-0000000000a3",
-    "is_active": True,
-    "certificate": "MIIEHzCCAoegAwIBAgIUZ...",
-    "fingerprint": "SHA-256 0f1e2d3c4b5a6978...",
-    "expires_at": "2036-11-20T12:00:00Z",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-}
 
 
-class SamlKeyView(Schema):
+@example(certificate="MIIEHzCCAoegAwIBAgIUZ...", fingerprint="SHA-256 0f1e2d3c4b5a6978...")
+class SamlKeyView(View):
     """A key pair without its private key."""
 
-    id = fields.Id(required=True)
+    id = fields.Id()
     is_active = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether it signs requests. All keys decrypt."}
+        metadata={"description": "Whether it signs requests. All keys decrypt."}
     )
-    certificate = ma.fields.String(required=True, metadata={"description": "DER in base64."})
-    fingerprint = ma.fields.String(required=True)
-    expires_at = fields.Timestamp(required=True)
-    created_at = fields.Timestamp(required=True)
+    certificate = ma.fields.String(metadata={"description": "DER in base64."})
+    fingerprint = ma.fields.String()
+    expires_at = fields.Timestamp()
+    created_at = fields.Timestamp()
 
 
-class SamlKeyList(Schema):
+class SamlKeyList(View):
     """The key pairs of an account, at most two."""
 
-    items = ma.fields.List(ma.fields.Nested(SamlKeyView), required=True)
-    total = ma.fields.Integer(required=True)
+    items = ma.fields.List(ma.fields.Nested(SamlKeyView))
+    total = ma.fields.Integer()
 
 
 def view(key: SamlKey) -> JSONObject:
@@ -58,53 +51,50 @@ def view(key: SamlKey) -> JSONObject:
 
 
 @own.route("/keys", methods=["GET"])
-@own.response(200, SamlKeyList, example={"items": [KEY], "total": 1})
+@own.response(200, SamlKeyList)
 @account_admin
 def list_saml_keys() -> JSONObject:
     """List the account's SAML key pairs.
 
-    For admins. Ordered by use: the active one first, then the next. The first one is created when a
-    SAML sign-in or our metadata needs it.
+    Ordered by use: the active one first, then the next. The first one is created when a SAML
+    sign-in or our metadata needs it.
     """
     items = [view(key) for key in keys.get_all(principal().require_account_id())]
     return {"items": items, "total": len(items)}
 
 
 @own.route("/keys", methods=["POST"])
-@own.response(201, SamlKeyView, example={**KEY, "is_active": False})
-@own.fails(403, 409)
-@account_admin
+@own.response(201, SamlKeyView, example={"is_active": False})
+@own.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_saml_key() -> JSONObject:
     """Create the next SAML key pair; our metadata then has both certificates.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). An account
-    has at most two (409). Give the identity providers our metadata before you activate it.
+    An account has at most two (409). Give the identity providers our metadata before you activate
+    it.
     """
     return view(keys.create(principal()))
 
 
 @own.route(f"{BY_ID}/activate", methods=["POST"])
-@own.response(200, SamlKeyView, example=KEY)
-@own.fails(403)
-@account_admin
+@own.response(200, SamlKeyView)
+@account_admin(recent_sign_in=True, api_keys=False)
 def activate_saml_key(saml_key_id: str) -> JSONObject:
     """Sign requests with this SAML key pair from now on.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The other
-    one still decrypts assertions until you delete it.
+    The other one still decrypts assertions until you delete it.
     """
     return view(keys.activate(saml_key_id, principal()))
 
 
 @own.route(BY_ID, methods=["DELETE"])
 @own.response(204)
-@own.fails(403, 409)
-@account_admin
+@own.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_saml_key(saml_key_id: str) -> Response:
     """Delete a SAML key pair; assertions for it can no longer be decrypted.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). The active
-    one of two is a 409. If it is the only one, the next sign-in creates another.
+    The active one of two is a 409. If it is the only one, the next sign-in creates another.
     """
     keys.delete(saml_key_id, principal())
     return Response(status=204)

@@ -16,8 +16,8 @@ from app.sso.responses import no_store
 from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_values
 from app.types import JSONObject
 from app.web import fields, html
-from app.web.access import LARGEST_DOCUMENT, across_accounts, max_body, public
-from app.web.schemas import Schema
+from app.web.access import LARGEST_DOCUMENT, public, signed_in
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
 AFTER_LOGOUT = "To the identity provider or the client application."
@@ -31,12 +31,11 @@ class LogoutBody(Schema):
     redirect_uri = fields.Text(longest=2000, metadata=schemas.REDIRECT_TEXT)
 
 
-class SignedOut(Schema):
+class SignedOut(View):
     """The end of a session here, and the address that ends it at the identity provider."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
     logout_url = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Where to send the browser; null if the session did not begin by SAML,"
@@ -67,7 +66,7 @@ class LogoutArgs(schemas.ConsumerArgs):
     LogoutBody, required=False, example={"redirect_uri": "https://client.example.com/signed-out"}
 )
 @blueprint.response(200, SignedOut, example=SIGNED_OUT)
-@blueprint.fails(400, 403)
+@signed_in
 def logout_by_saml(body: JSONObject) -> Response:
     """Sign out here and at the identity provider.
 
@@ -92,8 +91,7 @@ def logout_by_saml(body: JSONObject) -> Response:
 @browsers.arguments(LogoutArgs, location="query", unknown=ma.EXCLUDE)
 @browsers.response(302, description=AFTER_LOGOUT)
 @browsers.fails(400, 401)
-@public
-@across_accounts
+@public(across_accounts=True)
 def end_saml_session(args: JSONObject, provider: str) -> BaseResponse:
     """Single logout by HTTP-Redirect: the sign-out address for providers.
 
@@ -118,9 +116,7 @@ def end_saml_session(args: JSONObject, provider: str) -> BaseResponse:
 )
 @browsers.response(302, description=AFTER_LOGOUT)
 @browsers.fails(400, 401, 413, 415)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def end_saml_session_by_form(args: JSONObject, provider: str) -> BaseResponse:
     """Single logout by HTTP-POST: the sign-out address for providers.
 

@@ -11,7 +11,7 @@ from app.sso.models import MetadataRead
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import View
 
 PATH = f"{BY_ID}/metadata"
 READ = {
@@ -29,29 +29,27 @@ READ = {
 NEVER: JSONObject = {"read_at": None, "error": None, "changed_at": None, "changes": []}
 
 
-class MetadataChange(Schema):
+class MetadataChange(View):
     """A setting that a read changed; certificates by name, fingerprint and last day."""
 
-    name = ma.fields.String(required=True)
-    removed = ma.fields.List(ma.fields.String(), required=True)
-    added = ma.fields.List(ma.fields.String(), required=True)
+    name = ma.fields.String()
+    removed = ma.fields.List(ma.fields.String())
+    added = ma.fields.List(ma.fields.String())
 
 
-class MetadataReadView(Schema):
+class MetadataReadView(View):
     """The last read, and the last changes that a read brought."""
 
-    read_at = fields.Timestamp(required=True, allow_none=True)
+    read_at = fields.Timestamp(allow_none=True)
     error = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "Why the last read failed, if it did; it changed nothing."},
     )
-    changed_at = fields.Timestamp(required=True, allow_none=True)
-    changes = ma.fields.List(ma.fields.Nested(MetadataChange), required=True)
+    changed_at = fields.Timestamp(allow_none=True)
+    changes = ma.fields.List(ma.fields.Nested(MetadataChange))
 
 
 def view(read: MetadataRead | None) -> JSONObject:
-    """Return reads as in responses."""
     return {name: getattr(read, name) for name in NEVER} if read else NEVER
 
 
@@ -61,7 +59,7 @@ def view(read: MetadataRead | None) -> JSONObject:
 def get_metadata_read(configuration_id: str) -> JSONObject:
     """Get when the provider's metadata was last read from `metadata_url`, and what changed.
 
-    For admins. All properties are null or empty before the first daily read.
+    All properties are null or empty before the first daily read.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
     return view(saml_metadata.last_read(service.get(configuration_id, by=caller)))
@@ -69,14 +67,12 @@ def get_metadata_read(configuration_id: str) -> JSONObject:
 
 @blueprint.route(PATH, methods=["POST"])
 @blueprint.response(200, MetadataReadView, example=READ)
-@blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def read_metadata(configuration_id: str) -> JSONObject:
     """Read the provider's metadata from `metadata_url` now.
 
-    For admins, not for API keys. Needs a recent sign-in (403 `recent_sign_in_required`). New
-    certificates and addresses apply at once; another entity id is an error. A failed read is a 200
-    with `error`. Does nothing for settings without `metadata_url`.
+    New certificates and addresses apply at once; another entity id is an error. A failed read is a
+    200 with `error`. Does nothing for settings without `metadata_url`.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
     return view(saml_metadata.read_now(configuration_id, by=caller))

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts.schemas import ACCOUNT, USER
-from app.auth.schemas import PAIR, SignedIn
+from app.auth.schemas import SignedIn
 from app.types import JSONObject
 from app.web import fields
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View, example
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; optional if the host name selects the account."}
 STATE_TEXT = {"description": "Returned to the client application unchanged."}
 REDIRECT_TEXT = {
     "description": "An address on the account's list, exactly; by default the account's default."
-}
-SIGNED_IN = {
-    **PAIR,
-    "account": ACCOUNT,
-    "user": {**USER, "role": "viewer", "auth_provider": "google"},
-    "isNewUser": True,
-    "isNewAccount": False,
-}
-STARTED = {
-    "authorization_url": "https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
-    "url": "https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
-    "state": "what-the-client-chose",
-    "provider": "google",
 }
 
 
@@ -39,13 +25,19 @@ class AuthorizeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
 
 
-class SignInStart(Schema):
+@example(
+    authorization_url="https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
+    url="https://accounts.google.com/o/oauth2/v2/auth?client_id=...&state=...",
+    state="what-the-client-chose",
+    provider="google",
+)
+class SignInStart(View):
     """The address for the browser, under both names; `state` is the client's."""
 
-    authorization_url = ma.fields.String(required=True, metadata=fields.URI)
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    state = ma.fields.String(required=True, allow_none=True)
-    provider = ma.fields.String(required=True)
+    authorization_url = ma.fields.String(metadata=fields.URI)
+    url = ma.fields.String(metadata=fields.URI)
+    state = ma.fields.String(allow_none=True)
+    provider = ma.fields.String()
 
 
 class CallbackBody(Schema):
@@ -66,11 +58,12 @@ class ExchangeBody(Schema):
     state = fields.Text(longest=LONGEST_STATE)
 
 
+@example(isNewUser=True)
 class ProviderSignedIn(SignedIn):
     """Tokens with user and account, and whether the user is new."""
 
-    isNewUser = ma.fields.Boolean(required=True)
-    isNewAccount = ma.fields.Boolean(required=True)
+    isNewUser = ma.fields.Boolean()
+    isNewAccount = ma.fields.Boolean()
 
 
 class StartArgs(Schema):
@@ -107,11 +100,9 @@ class SamlArgs(Schema):
     )
 
 
-class SignInAddress(Schema):
-    """The address for the browser."""
-
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    state = ma.fields.String(required=True, allow_none=True)
+class SignInAddress(View):
+    url = ma.fields.String(metadata=fields.URI)
+    state = ma.fields.String(allow_none=True)
 
 
 class AssertionBody(Schema):

@@ -6,35 +6,19 @@ import marshmallow as ma
 from flask import Response
 
 from app.accounts.own_account_routes import blueprint
-from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.sso import setup_links
 from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
 from app.web import fields
-from app.web.access import account_admin, shows_secret
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.access import account_admin
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
-EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000005e1",
-    "name": "IT of Acme",
-    "email": "it@acme.example",
-    "features": list(FEATURES),
-    "state": "pending",
-    "created_by": USER["id"],
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "expires_at": "2026-11-23T12:00:00.123456Z",
-    "opened_at": None,
-    "tested_at": None,
-    "completed_at": None,
-}
 URL = "https://api.example.com/console/setup/AA0001-3n8v..."
 
 
 class NewSetupLink(Schema):
-    """A setup link to create."""
-
     name = fields.Text(
         longest=LONGEST_NAME,
         shortest=1,
@@ -61,50 +45,42 @@ class NewSetupLink(Schema):
     )
 
 
-class SetupLinkView(Schema):
+@example(name="IT of Acme", email="it@acme.example", features=list(FEATURES))
+class SetupLinkView(View):
     """A setup link without its address."""
 
-    id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    email = ma.fields.String(required=True, allow_none=True)
-    features = ma.fields.List(fields.Choice(FEATURES), required=True)
+    id = fields.Id()
+    name = ma.fields.String()
+    email = ma.fields.String(allow_none=True)
+    features = ma.fields.List(fields.Choice(FEATURES))
     state = fields.Choice(
         STATES,
-        required=True,
         metadata={"description": "`opened`: in use by its holder, and no longer by anybody else."},
     )
-    created_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    expires_at = fields.Timestamp(required=True)
-    opened_at = fields.Timestamp(required=True, allow_none=True)
+    created_by = fields.Id()
+    created_at = fields.Timestamp()
+    expires_at = fields.Timestamp()
+    opened_at = fields.Timestamp(allow_none=True)
     tested_at = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "When the holder's last test sign-in worked."},
+        allow_none=True, metadata={"description": "When the holder's last test sign-in worked."}
     )
-    completed_at = fields.Timestamp(required=True, allow_none=True)
+    completed_at = fields.Timestamp(allow_none=True)
 
 
 class CreatedSetupLink(SetupLinkView):
     """A new setup link with its address, which is not shown again."""
 
-    url = ma.fields.String(required=True)
-
-
-class SetupLinkPage(Page):
-    """A page of setup links."""
-
-    items = items_field(SetupLinkView)
+    url = ma.fields.String()
 
 
 @blueprint.route("/setup-links", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, SetupLinkPage, example=page_body([EXAMPLE], 1, PAGE))
+@blueprint.response(200, page_of(SetupLinkView))
 @account_admin
 def list_setup_links(args: Query) -> dict[str, object]:
     """List the setup links of your account.
 
-    For admins. The newest comes first. Links are removed 30 days after their expiry.
+    The newest comes first. Links are removed 30 days after their expiry.
     """
     rows, total = setup_links.page(principal().require_account_id(), args["skip"], args["limit"])
     return page_body(rows, total, args)
@@ -112,19 +88,17 @@ def list_setup_links(args: Query) -> dict[str, object]:
 
 @blueprint.route("/setup-links", methods=["POST"])
 @blueprint.arguments(NewSetupLink, example={"name": "IT of Acme", "email": "it@acme.example"})
-@blueprint.response(201, CreatedSetupLink, example={**EXAMPLE, "url": URL})
-@blueprint.fails(400, 403, 409, 429)
-@account_admin
-@shows_secret
+@blueprint.response(201, CreatedSetupLink, example={"url": URL})
+@blueprint.fails(409, 429)
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_setup_link(body: Body) -> dict[str, object]:
     """Create a link by which your customer's IT sets up single sign-on.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. The link
-    opens once, without a user, on pages for the providers, domains and SCIM tokens of this account
-    and for nothing else. Whoever opens it decides who can sign in to the account, so send it to a
-    person you trust. It ends when the set-up is completed, when it expires or is revoked, and when
-    you are no longer an admin. An account has at most ten open links (409). The address is in this
-    response and cannot be retrieved again.
+    The link opens once, without a user, on pages for the providers, domains and SCIM tokens of this
+    account and for nothing else. Whoever opens it decides who can sign in to the account, so send
+    it to a person you trust. It ends when the set-up is completed, when it expires or is revoked,
+    and when you are no longer an admin. An account has at most ten open links (409). The address is
+    in this response and cannot be retrieved again.
     """
     link, url = setup_links.create(body, by=principal())
     return {name: getattr(link, name) for name in SetupLinkView().fields} | {"url": url}
@@ -133,11 +107,11 @@ def create_setup_link(body: Body) -> dict[str, object]:
 @blueprint.route("/setup-links/<uuid:setup_link_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@account_admin
+@account_admin(api_keys=False)
 def revoke_setup_link(setup_link_id: str) -> Response:
     """Revoke a setup link; its holder is refused at once.
 
-    For admins; API keys cannot do this (403). What was set up stays. A completed set-up is a 409.
+    What was set up stays. A completed set-up is a 409.
     """
     setup_links.revoke(setup_link_id, by=principal())
     return Response(status=204)

@@ -33,7 +33,6 @@ LONGEST_NAME = 100
 DEFAULT_HOURS, MAX_HOURS = 72, 14 * 24
 MAX_OPEN = 10
 """Open links of one account."""
-NO_KEYS = "API keys cannot manage setup links."
 NOT_FOR_SYSTEM = "The system account has no setup links."
 NOT_PENDING = "This link was opened, is revoked or has expired. Create another."
 NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in."
@@ -69,7 +68,6 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
     Raises InvalidValues, Conflict beyond ten open links, TooManyRequests, or Forbidden without a
     recent sign-in and in the system account.
     """
-    by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account = _account(by)
     email, name = (body.get("email") or "").strip() or None, accounts.label(body["name"])
@@ -103,7 +101,6 @@ def renew(link_id: str, *, by: Principal) -> tuple[SetupLink, str]:
     It is valid as long as before, and the old address no longer works. Raises Conflict for another
     link, NotFound, TooManyRequests, or Forbidden without a recent sign-in.
     """
-    by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account = _account(by)
     token = tokens.random_token(account.account_code)
@@ -118,8 +115,7 @@ def renew(link_id: str, *, by: Principal) -> tuple[SetupLink, str]:
 
 
 def revoke(link_id: str, *, by: Principal) -> None:
-    """Revoke a link, whose holder is refused at once. Raises Forbidden, NotFound or Conflict."""
-    by.refuse_key(NO_KEYS)
+    """Revoke a link, whose holder is refused at once. Raises NotFound or Conflict."""
     with db.transaction():
         link = _for_update(by.require_account_id(), link_id)
         if link.completed_at:

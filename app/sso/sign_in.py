@@ -42,8 +42,6 @@ AfterClaims = Callable[[Session], None]
 
 @dataclass(frozen=True)
 class OAuthCallback:
-    """The callback of an OAuth provider."""
-
     provider: str
     state: str
     code: str

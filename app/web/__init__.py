@@ -1,7 +1,7 @@
-"""The web layer: WSGI application, blueprints, schemas, access marks, paging, errors, rate limits.
+"""The web layer: WSGI application, blueprints, schemas, access, paging, errors, rate limits.
 
-A view needs a signed-in caller unless it is marked otherwise, and accepts only the query parameters
-it declares. `auth.guard` and the API description read the same marks.
+A view needs a signed-in caller unless it declares another access, and accepts only the query
+parameters it declares. `auth.guard` and the API description read the same declaration.
 """
 
 PREFIX = "/api/v1"

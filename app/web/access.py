@@ -1,11 +1,16 @@
-"""Decorators that mark who may call a view, and how the guard treats it."""
+"""Who may call a view, and how the guard treats its requests, declared on the view.
+
+`@account_admin` or, with options, `@account_admin(recent_sign_in=True, api_keys=False)`. The guard
+enforces the declaration before it reads the body, and the API description states it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from app.types import JSONMapping
 
@@ -14,10 +19,11 @@ View = TypeVar("View", bound=Callable[..., Any])
 LARGEST_PUBLIC_BODY, LARGEST_DOCUMENT = 64 * 2**10, 256 * 2**10
 
 
-class Access(Enum):
+class AccessLevel(Enum):
     """Who may call a view."""
 
     PUBLIC = "public"  # credentials are ignored
+    PAGE = "page"  # by the session of the console, whose own guard checks it
     ANONYMOUS = "anonymous"  # no credential needed, but an invalid one is refused
     SIGNED_IN = "signed in"
     ACCOUNT_ADMIN = "admin of the account"
@@ -25,68 +31,57 @@ class Access(Enum):
     DIRECTORY = "directory"  # by a SCIM token, which is the only credential that counts
 
 
-def allow(access: Access) -> Callable[[View], View]:
-    """Mark who may call a view; the default is any signed-in caller."""
+@dataclass(frozen=True)
+class ViewAccess:
+    """What a view declares of its callers; decorates views, with or without options."""
 
-    def mark(view: View) -> View:
-        view.access = access  # type: ignore[attr-defined]
+    level: AccessLevel
+    recent_sign_in: bool = False
+    """Whether the user must have authenticated in the last 15 minutes."""
+    api_keys: bool = True
+    reads: bool = False
+    """Whether it only reads although its method is POST; read-only API keys may call it."""
+    across_accounts: bool = False
+    """Whether it works across accounts: the account follows from what is sent."""
+    query_credentials: bool = False
+    """Whether it also takes `?ticket=` and `?token=`, for clients without headers."""
+    beyond_quota: bool = False
+    """Whether it works even if its account has used up its requests."""
+    max_body: int = LARGEST_PUBLIC_BODY
+    """The largest body of a public view, in bytes."""
+    shows_secret: bool | Callable[[JSONMapping], bool] = False
+    """Whether responses, or those that match, show a secret and are never saved."""
+
+    def __post_init__(self) -> None:
+        """Refuse declarations that contradict themselves."""
+        if self.recent_sign_in and self.api_keys:
+            raise ValueError("recent_sign_in excludes API keys: add api_keys=False")
+
+    @overload
+    def __call__(self, view: View, /) -> View: ...
+
+    @overload
+    def __call__(self, /, **options: Any) -> ViewAccess: ...
+
+    def __call__(self, view: View | None = None, /, **options: Any) -> View | ViewAccess:
+        """Declare the access of a view, or return a declaration with options."""
+        if view is None:
+            return replace(self, **options)
+        view.access = self  # type: ignore[attr-defined]
         return view
 
-    return mark
 
-
-public = allow(Access.PUBLIC)
-account_admin = allow(Access.ACCOUNT_ADMIN)
-superadmin = allow(Access.SUPERADMIN)
-directory = allow(Access.DIRECTORY)
-
-
-def across_accounts(view: View) -> View:
-    """Mark a view that works across accounts: the account follows from what is sent."""
-    view.of_any_account = True  # type: ignore[attr-defined]
-    return view
-
-
-def query_credentials(view: View) -> View:
-    """Mark a view that also takes `?ticket=` and `?token=`, for clients without headers."""
-    view.query_credentials = True  # type: ignore[attr-defined]
-    return view
-
-
-def reads(view: View) -> View:
-    """Mark a view that only reads although its method is POST; read-only API keys may call it."""
-    view.__dict__["reads"] = True
-    return view
-
-
-def beyond_quota(view: View) -> View:
-    """Mark a view that works even if its account has used up its requests."""
-    view.__dict__["beyond_quota"] = True
-    return view
-
-
-def max_body(limit: int) -> Callable[[View], View]:
-    """Mark the largest body, in bytes, of a public view."""
-
-    def mark(view: View) -> View:
-        view.max_body = limit  # type: ignore[attr-defined]
-        return view
-
-    return mark
-
-
-def shows_secret(view: View, where: Callable[[JSONMapping], bool] = lambda answer: True) -> View:
-    """Mark a view whose responses (those that match `where`) show a secret and are never saved."""
-    view.shows_secret = where  # type: ignore[attr-defined]
-    return view
+public = ViewAccess(AccessLevel.PUBLIC)
+console_session = ViewAccess(AccessLevel.PAGE)
+anonymous = ViewAccess(AccessLevel.ANONYMOUS)
+signed_in = ViewAccess(AccessLevel.SIGNED_IN)
+account_admin = ViewAccess(AccessLevel.ACCOUNT_ADMIN)
+superadmin = ViewAccess(AccessLevel.SUPERADMIN)
+directory = ViewAccess(AccessLevel.DIRECTORY)
 
 
 @cache
-def access_of(view: Callable[..., object]) -> Access:
-    """Return who may call a view."""
-    return getattr(view, "access", Access.SIGNED_IN)
-
-
-def max_body_of(view: Callable[..., object]) -> int:
-    """Return the largest body, in bytes, of a public view."""
-    return getattr(view, "max_body", LARGEST_PUBLIC_BODY)
+def access_of(view: Callable[..., object] | None) -> ViewAccess:
+    """Return the access of a view; the default is any signed-in caller."""
+    access: ViewAccess = getattr(view, "access", signed_in)
+    return access

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import MutableMapping
 from functools import lru_cache
 from hashlib import sha256
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any
 
-from flask import Flask, Response, request, send_from_directory
+from flask import Flask, Response, request, send_from_directory, url_for
 from werkzeug.security import safe_join
 
 from app.web import compression
@@ -27,13 +25,11 @@ FOREVER = "public, max-age=31536000, immutable"
 
 
 def init_app(app: Flask) -> None:
-    """Serve the static folder, and put the version into the addresses of its files."""
+    """Serve the static folder; `static(filename)` is the address of a file in templates."""
     folder = Path(app.static_folder or "")
 
-    @app.url_defaults
-    def add_version(endpoint: str, values: MutableMapping[str, Any]) -> None:
-        if endpoint == ENDPOINT:
-            values["filename"] = f"{version(folder)}/{values['filename']}"
+    def static(filename: str) -> str:
+        return url_for(ENDPOINT, filename=f"{version(folder)}/{filename}")
 
     def send(filename: str) -> Response:
         first, _, rest = filename.partition("/")
@@ -45,6 +41,7 @@ def init_app(app: Flask) -> None:
         return response
 
     app.view_functions[ENDPOINT] = send
+    app.add_template_global(static)
 
 
 def version(folder: Path) -> str:

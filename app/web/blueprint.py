@@ -12,8 +12,10 @@ from flask import Response
 
 from app.types import JSONObject
 from app.web import PREFIX, openapi_text
-from app.web.access import Access, View, access_of
+from app.web.access import AccessLevel, View, access_of
+from app.web.examples import example_of
 from app.web.parsing import Parser
+from app.web.schemas import Schema
 
 # Monitors are not rate-limited.
 UNLIMITED = {"Health"}
@@ -27,7 +29,8 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
-        self._prepare_doc_cbks += [_with_headers, _with_operation_id]
+        self._prepare_doc_cbks.insert(0, _with_examples)
+        self._prepare_doc_cbks += [_with_access, _with_headers, _with_operation_id]
 
     def arguments(self, schema: Any, *, location: str = "json", **options: object) -> Any:
         """Declare a body or query; with `required=False` a missing body counts as empty."""
@@ -56,7 +59,10 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         return _described_by(super().alt_response(status, response, **options))
 
     def response(self, status: int, schema: object = None, **options: object) -> Any:
-        """Declare the response; serializes a view's result unless it is annotated as Response."""
+        """Declare the response; serializes a view's result unless it is annotated as Response.
+
+        An `example` has what differs from the example of the schema.
+        """
         decorate = super().response(status, schema, **options)
         describe = _described_by(decorate)
 
@@ -85,7 +91,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     ) -> None:
         """Register a route and document its errors."""
         path = re.sub(r"<\w+:", "<", rule)  # views with different converters may share a path
-        if access_of(view_func) is not Access.PUBLIC:
+        if access_of(view_func).level is not AccessLevel.PUBLIC:
             self._in_an_account.add(path)
         full_rule, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
         kw["parameters"] = [
@@ -115,7 +121,7 @@ def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:
 def _codes(view: View, rule: str, methods: Sequence[str]) -> set[int]:
     # Any query, credential or account may be invalid.
     codes = {422, *getattr(view, "error_codes", ())} | ({404} if "<" in rule else set())
-    if access_of(view) is Access.PUBLIC:
+    if access_of(view).level is AccessLevel.PUBLIC:
         return codes
     return codes | {400, 401, 403, 404} | ({409} if _repeatable(rule, methods) else set())
 
@@ -127,7 +133,8 @@ def _repeatable(rule: str, methods: Sequence[str]) -> bool:
 
 def _described(view: Any, rule: str, codes: set[int]) -> Any:
     view.takes_query = getattr(view, "takes_query", False)
-    access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
+    access = access_of(view)
+    signed_in = access.level is not AccessLevel.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
     # 414 is the server's own, whatever the operation.
@@ -139,18 +146,43 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
     security: list[JSONObject] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
-        [*security, {}] if access is Access.ANONYMOUS else security
+        [*security, {}] if access.level is AccessLevel.ANONYMOUS else security
     )
-    view._apidoc["signed_in"] = signed_in
+    view._apidoc["access"] = access
     view._apidoc["repeatable"] = signed_in and _repeatable(rule, ["POST"])
     return view
+
+
+def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
+    """Begin the description with who may call the operation."""
+    docstring = doc_info["docstring"]
+    parts = (openapi_text.access_sentences(doc_info["access"]), docstring.get("description"))
+    if any(parts):
+        docstring["description"] = " ".join(filter(None, parts))
+    return doc
+
+
+def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
+    """Derive the examples of bodies; of a response, all that `example` does not tell."""
+    for body in doc_info.get("arguments", {}).get("parameters", ()):
+        if body["in"] == "json":
+            body.setdefault("example", example_of(body["schema"]))
+    for responses in doc_info["response"]["responses"].values():
+        for response in responses:
+            schema = response.get("schema") if isinstance(response, dict) else None
+            if isinstance(schema, Schema) and "examples" not in response:
+                told = response.setdefault("example", example_of(schema))
+                if isinstance(told, dict):
+                    response["example"] = example_of(schema) | told
+    return doc
 
 
 def _with_headers(
     doc: JSONObject, doc_info: JSONObject, *, method: str, **options: object
 ) -> JSONObject:
     """Add manually documented parameters, and common headers, to those of the arguments."""
-    is_signed = doc_info["signed_in"] and method in openapi_text.WRITING
+    signed_in = doc_info["access"].level is not AccessLevel.PUBLIC
+    is_signed = signed_in and method in openapi_text.WRITING
     more = [
         *doc_info["manual_doc"].pop("parameters", ()),
         *(openapi_text.SIGNATURE if is_signed else ()),

@@ -31,7 +31,6 @@ class IntegerPath(BaseConverter):
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text is an integer in range."""
         return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
 
 
@@ -42,5 +41,4 @@ class LargeIntegerPath(BaseConverter):
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text is an integer in range."""
         return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63

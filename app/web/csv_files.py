@@ -45,13 +45,11 @@ class Cells:
         yield buffer.getvalue().encode()
 
     def cell(self, value: object) -> str:
-        """The cell of a value."""
         if value is None:
             return ""
         return self.escape(value) if isinstance(value, str) else self.encode(value).decode()
 
     def escape(self, text: str) -> str:
-        """The cell of a text."""
         return f"'{text}" if self.armed.match(text) else text
 
     def unescape(self, cell: str) -> str | None:

@@ -8,6 +8,8 @@ from types import ModuleType
 
 from flask import Blueprint, Flask
 
+from app.db.versioned_cache import VersionSource
+
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
@@ -23,5 +25,7 @@ class Feature:
     """Modules with periodic jobs, or loops of workers."""
     subscribers: tuple[ModuleType, ...] = ()
     """Modules that subscribe to events."""
+    version_sources: tuple[VersionSource, ...] = ()
+    """What a write of records verifies beside the caller and the collection (`versioned_cache`)."""
     init: tuple[Callable[[Flask], None], ...] = ()
     """Called with the application: commands, error handlers."""

@@ -34,12 +34,20 @@ def init_app(app: Flask) -> None:
     babel.domain_instance = Messages()
 
 
-class Messages(flask_babel.Domain):  # type: ignore[misc]  # flask_babel has no types
-    """The texts of pages and mails, without a step that compiles them before the start."""
+class _Catalogs(dict[tuple[str, str], Translations]):
+    """The translations by language and domain, without a step that compiles them first."""
 
-    def get_translations(self) -> Translations:
-        """The translations into the page's language, which a process reads once."""
-        return _translations(str(flask_babel.get_locale() or DEFAULT))
+    def __missing__(self, key: tuple[str, str]) -> Translations:
+        self[key] = _translations(key[0])
+        return self[key]
+
+
+class Messages(flask_babel.Domain):  # type: ignore[misc]  # flask_babel has no types
+    """The texts of pages and mails: a process reads them once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = _Catalogs()
 
 
 @cache

@@ -36,7 +36,6 @@ class Printer(structlog.PrintLogger):
     """Prints log lines; drops them if the disk is full or nobody reads the pipe."""
 
     def msg(self, message: str) -> None:
-        """Print a line."""
         with suppress(OSError):
             super().msg(message)
 

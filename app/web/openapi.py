@@ -59,7 +59,6 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
 
     @spec.setter
     def spec(self, empty: Any) -> None:
-        """Set an empty description."""
         self._spec = empty
 
     with_collections: Callable[[JSONObject], JSONObject]

@@ -8,6 +8,7 @@ from app import errors
 from app.errors import AppError, Malformed
 from app.types import JSONObject
 from app.web import json_input
+from app.web.access import AccessLevel, ViewAccess
 
 WRITING = ("post", "put", "patch", "delete")
 
@@ -35,6 +36,29 @@ def _header(name: str, description: str, example: str, **length: int) -> dict[st
         "description": description,
         "example": example,
     }
+
+
+CALLERS = {
+    AccessLevel.SIGNED_IN: "users",
+    AccessLevel.ACCOUNT_ADMIN: "admins",
+    AccessLevel.SUPERADMIN: "superadmins",
+}
+
+
+def access_sentences(access: ViewAccess) -> str:
+    """Return what the description of an operation says of its callers; mostly nothing."""
+    sentences = []
+    callers = CALLERS.get(access.level)
+    if access.recent_sign_in:
+        with_recent = f"{callers} with a recent sign-in (403 `recent_sign_in_required`)"
+        sentences.append(f"For {with_recent}, not for API keys.")
+    elif not access.api_keys:
+        sentences.append(f"For {callers}, not for API keys (403).")
+    elif access.level in (AccessLevel.ACCOUNT_ADMIN, AccessLevel.SUPERADMIN):
+        sentences.append(f"For {callers}.")
+    if access.reads and access.api_keys:
+        sentences.append("Read-only API keys may do this.")
+    return " ".join(sentences)
 
 
 ACTING_ACCOUNT = _header(

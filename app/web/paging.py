@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import marshmallow as ma
 
 from app.types import JSONMapping, JSONObject
 from app.web.fields import Integer
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View, example
 
 LARGEST_SKIP = 2**31 - 1
 
@@ -67,16 +68,24 @@ def page_body(items: Sequence[object], total: int | None, args: JSONMapping) -> 
 
 def items_field(item: type[Schema]) -> ma.fields.List[dict[str, object]]:
     """Return the `items` field of a page."""
-    return ma.fields.List(ma.fields.Nested(item), required=True)
+    return ma.fields.List(ma.fields.Nested(item))
 
 
-class Page(Schema):
+@example(total=1, skip=0, limit=25, page=1, page_size=25, total_pages=1)
+class Page(View):
     """A page; subclasses set the schema of its items."""
 
     items = items_field(Schema)
-    total = ma.fields.Integer(required=True, allow_none=True)
-    skip = ma.fields.Integer(required=True)
-    limit = ma.fields.Integer(required=True)
-    page = ma.fields.Integer(required=True)
-    page_size = ma.fields.Integer(required=True)
-    total_pages = ma.fields.Integer(required=True, allow_none=True)
+    total = ma.fields.Integer(allow_none=True)
+    skip = ma.fields.Integer()
+    limit = ma.fields.Integer()
+    page = ma.fields.Integer()
+    page_size = ma.fields.Integer()
+    total_pages = ma.fields.Integer(allow_none=True)
+
+
+@cache
+def page_of(item: type[Schema], name: str = "") -> type[Page]:
+    """Return the schema of a page of items, by default `ItemPage` for `ItemView`."""
+    name = name or f"{item.__name__.removesuffix('View')}Page"
+    return type(name, (Page,), {"items": items_field(item)})

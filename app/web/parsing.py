@@ -97,7 +97,6 @@ class Parser(FlaskParser):
     }
 
     def load_json(self, req: Request, schema: Any) -> object:
-        """Parse the JSON body."""
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
         value = json_input.body(req, infinite=schema.names_numbers)

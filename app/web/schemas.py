@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import marshmallow as ma
 
@@ -17,11 +18,16 @@ class Schema(ma.Schema):
 
         unknown = ma.RAISE
 
+    example: Mapping[str, object]
+    requires: tuple[str, ...] = ()  # inherited properties, such as those of a PATCH in a POST
     body_may_be_absent = False
     names_fields = False  # whether other query parameters are fields of a collection
     checks_repeated = False  # whether the view itself refuses repeated query parameters
     names_numbers = False  # whether its validation reports numbers out of range by field
     takes_files = False  # whether the view also reads multipart bodies
+
+    def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
+        field_obj.required = field_obj.required or field_name in self.requires
 
     def __deepcopy__(self, memo: object) -> Self:
         """Return the schema itself: flask-smorest copies what it knows of a view at each decorator,
@@ -30,30 +36,53 @@ class Schema(ma.Schema):
         return self
 
 
-class Message(Schema):
+SchemaClass = TypeVar("SchemaClass", bound=type[Schema])
+
+
+def example(**values: object) -> Callable[[SchemaClass], SchemaClass]:
+    """Give a schema examples of its properties, where those of `app.web.examples` do not do."""
+
+    def declare(schema: SchemaClass) -> SchemaClass:
+        schema.example = values
+        return schema
+
+    return declare
+
+
+class View(Schema):
+    """The base of responses: they have all of their properties but those in `optional`."""
+
+    optional: tuple[str, ...] = ()
+
+    def on_bind_field(self, field_name: str, field_obj: ma.fields.Field[Any]) -> None:
+        field_obj.required = field_name not in self.optional
+
+
+class Message(View):
     """A response that is one sentence."""
 
-    message = ma.fields.String(required=True)
+    message = ma.fields.String()
 
 
-class ValidationDetail(Schema):
+class ValidationDetail(View):
     """A part of a request that does not match the documented schema."""
 
     loc = ma.fields.List(
         ma.fields.Raw(metadata={"type": ["string", "integer"]}),
-        required=True,
         metadata={"description": "The location: body, query, path or header, then the names."},
     )
-    msg = ma.fields.String(required=True)
-    type = ma.fields.String(required=True)
+    msg = ma.fields.String()
+    type = ma.fields.String()
 
 
-class Problem(Schema):
+class Problem(View):
     """A value that breaks a validation rule."""
 
+    optional: tuple[str, ...] = ("field", "position", "index", "line")
+
     field = ma.fields.String(allow_none=True)
-    message = ma.fields.String(required=True)
-    code = ma.fields.String(required=True)
+    message = ma.fields.String()
+    code = ma.fields.String()
     position = ma.fields.Integer()
     index = ma.fields.Integer(
         metadata={"description": "In a batch: the index of the record, from 0."}
@@ -63,11 +92,13 @@ class Problem(Schema):
     )
 
 
-class ErrorBody(Schema):
+class ErrorBody(View):
     """An error: a stable code and a message; 422 adds `detail`, 400 may add `details`."""
 
-    error = ma.fields.String(required=True)
-    message = ma.fields.String(required=True)
+    optional = ("detail", "details", "count", "field", "oldest", "explain_id", "id")
+
+    error = ma.fields.String()
+    message = ma.fields.String()
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
     count = ma.fields.Integer(

@@ -59,7 +59,6 @@ class Json(JSONProvider):
     """Flask's JSON provider: orjson out, `json_input` in."""
 
     def dumps(self, obj: object, **options: object) -> str:
-        """Serialize a value."""
         return dumps_text(obj)
 
     def loads(self, s: str | bytes, **options: object) -> object:

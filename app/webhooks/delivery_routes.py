@@ -5,18 +5,18 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import clock, web
-from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.examples import UUID
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.webhooks import log, payload, redaction, resend, service
-from app.webhooks.models import FAILED, RETRYING, STATES
+from app.webhooks.models import STATES, DeliveryState
 from app.webhooks.resend import Selection
-from app.webhooks.routes import ANSWER, TIME, WEBHOOK
+from app.webhooks.routes import ANSWER, TIME
 
 blueprint = Blueprint(
     "Deliveries of webhooks",
@@ -28,26 +28,10 @@ blueprint = Blueprint(
 PAYLOAD = {
     "event": "records.create",
     "collection": "posts",
-    "record": {"id": "019a9f00-0000-7000-8000-0000000000b0", "title": "Hello"},
+    "record": {"id": UUID, "title": "Hello"},
     "timestamp": TIME,
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-}
-DELIVERY = {
-    "id": "019a9f00-0000-7000-8000-0000000000c0",
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-    "event": "records.create",
-    "payload": PAYLOAD,
-    "status": "delivered",
-    "attempt_number": 1,
-    "response_status": 200,
-    **ANSWER,
-    "next_retry_at": None,
-    "delivered_at": TIME,
-    "replay_of": None,
-    "requested_by": None,
-    "created_at": TIME,
+    "webhook_id": UUID,
+    "account_id": UUID,
 }
 ATTEMPT = {
     "attempt_number": 1,
@@ -57,7 +41,7 @@ ATTEMPT = {
     "attempted_at": TIME,
     "request": {
         "method": "POST",
-        "url": WEBHOOK["url"],
+        "url": "https://hooks.example.com/atrium",
         "headers": {
             "Authorization": "***",
             "Content-Type": "application/json",
@@ -68,57 +52,63 @@ ATTEMPT = {
 RESENT = "The deliveries are queued again."
 
 
-class DeliveryView(Schema):
+@example(
+    payload=PAYLOAD, status="delivered", response_status=200, response_body="ok", delivered_at=TIME
+)
+class DeliveryView(View):
     """A delivery with the response to its last attempt."""
 
-    id = fields.Id(required=True)
-    webhook_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    event = fields.Choice(payload.EVENTS, required=True)
-    payload = ma.fields.Raw(
-        required=True, metadata={"type": "object", "additionalProperties": True}
-    )
+    id = fields.Id()
+    webhook_id = fields.Id()
+    account_id = fields.Id()
+    event = fields.Choice(payload.EVENTS)
+    payload = ma.fields.Raw(metadata={"type": "object", "additionalProperties": True})
     status = fields.Choice(
         STATES,
-        required=True,
         metadata={
             "description": "Without `next_retry_at`, a pending or retrying delivery waits until its"
             " webhook is enabled."
         },
     )
-    attempt_number = ma.fields.Integer(
-        required=True, metadata={"description": "Number of attempts."}
-    )
-    response_status = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    next_retry_at = fields.Timestamp(required=True, allow_none=True)
-    delivered_at = fields.Timestamp(required=True, allow_none=True)
-    replay_of = fields.Id(required=True, allow_none=True)
+    attempt_number = ma.fields.Integer(metadata={"description": "Number of attempts."})
+    response_status = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    next_retry_at = fields.Timestamp(allow_none=True)
+    delivered_at = fields.Timestamp(allow_none=True)
+    replay_of = fields.Id(allow_none=True)
     requested_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "The user who had it sent again, the last one of several."},
     )
-    created_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
 
 
-class AttemptView(Schema):
-    """One delivery attempt."""
-
-    attempt_number = ma.fields.Integer(required=True)
-    status_code = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True)
-    attempted_at = fields.Timestamp(required=True)
+@example(
+    response_body="ok",
+    request={
+        "method": "POST",
+        "url": "https://hooks.example.com/atrium",
+        "headers": {
+            "Authorization": "***",
+            "Content-Type": "application/json",
+            "X-Service-Signature": f"sha256={'5e' * 32}",
+        },
+    },
+)
+class AttemptView(View):
+    attempt_number = ma.fields.Integer()
+    status_code = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer()
+    attempted_at = fields.Timestamp()
     request = ma.fields.Dict(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
-            " Null if nothing was sent, or before this was recorded.",
+            " Null if nothing was sent, or before this was recorded."
         },
     )
 
@@ -126,18 +116,10 @@ class AttemptView(Schema):
 class DeliveryWithAttempts(DeliveryView):
     """A delivery with all attempts, oldest first."""
 
-    attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
-
-
-class DeliveryPage(Page):
-    """A page of deliveries."""
-
-    items = items_field(DeliveryView)
+    attempts = ma.fields.List(ma.fields.Nested(AttemptView))
 
 
 class DeliveryArgs(OffsetArgs):
-    """Which deliveries to list."""
-
     status = fields.Choice(STATES, metadata={"description": "Only deliveries in this state."})
     event = fields.Choice(
         payload.EVENTS, metadata={"description": "Only deliveries of this event."}
@@ -155,7 +137,7 @@ class DeliverySelection(Schema):
 
     since = fields.DateTime(metadata={"description": "Those created since then."})
     until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
-    status = fields.Choice((FAILED, RETRYING))
+    status = fields.Choice((DeliveryState.FAILED, DeliveryState.RETRYING))
     event = fields.Choice(payload.EVENTS)
     record_id = fields.GivenId(longest=100)
     ids = ma.fields.List(
@@ -173,12 +155,12 @@ class DeliverySelection(Schema):
 class Redelivered(Message):
     """The number of deliveries to send again."""
 
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
 @blueprint.arguments(DeliveryArgs, location="query")
-@blueprint.response(200, DeliveryPage, example=page_body([DELIVERY], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(DeliveryView))
 @account_admin
 def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     """List a webhook's deliveries, newest first.
@@ -195,18 +177,18 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
-@blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
+@blueprint.response(200, DeliveryWithAttempts, example={"attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
     """Get a delivery with all attempts.
 
-    For admins. Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
+    Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
     """
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
-@blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
+@blueprint.response(202, DeliveryWithAttempts, example={"attempts": []})
 @blueprint.fails(409)
 @account_admin
 def redeliver_delivery(webhook_id: str, delivery_id: str) -> JSONObject:

@@ -21,5 +21,6 @@ FEATURE = Feature(
     api=(routes.blueprint, delivery_routes.blueprint),
     routes=(security_stream_routes, handover_routes),
     jobs=(dispatch, security_streams, purge),
+    version_sources=(outbox.version_checks,),
     subscribers=(handover, outbox, security_streams, service, uses),
 )

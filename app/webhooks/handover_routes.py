@@ -10,7 +10,7 @@ from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
-from app.web.schemas import Schema
+from app.web.schemas import View
 from app.webhooks import handover
 
 EXAMPLE = {
@@ -22,26 +22,23 @@ EXAMPLE = {
 }
 
 
-class LeftView(Schema):
+class LeftView(View):
     """Something that a user made or changed."""
 
-    kind = fields.Choice(handover.KINDS, required=True)
-    id = fields.Id(
-        required=True, allow_none=True, metadata={"description": "null of a redirect address."}
-    )
-    name = ma.fields.String(required=True)
-    changed_at = fields.Timestamp(required=True)
+    kind = fields.Choice(handover.KINDS)
+    id = fields.Id(allow_none=True, metadata={"description": "null of a redirect address."})
+    name = ma.fields.String()
+    changed_at = fields.Timestamp()
     paused_at = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "Since when it sends nothing, until an admin takes it over."},
     )
 
 
-class LeftList(Schema):
+class LeftList(View):
     """What a user made or changed."""
 
-    items = ma.fields.List(ma.fields.Nested(LeftView), required=True)
+    items = ma.fields.List(ma.fields.Nested(LeftView))
 
 
 @blueprint.route("/users/<uuid:user_id>/left", methods=["GET"])

@@ -18,16 +18,7 @@ from app.db import counts, filters
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, outbox, queue, redaction
-from app.webhooks.models import (
-    ATTEMPTS,
-    DELIVERED,
-    DELIVERIES,
-    FAILED,
-    IS_UNDELIVERED,
-    PENDING,
-    RETRYING,
-    Webhook,
-)
+from app.webhooks.models import ATTEMPTS, DELIVERIES, IS_UNDELIVERED, DeliveryState, Webhook
 from app.webhooks.queue import Result
 
 SIGNATURES = re.compile("x-service-signature|webhook-signature", re.IGNORECASE)
@@ -158,7 +149,7 @@ def next_request(webhook: Webhook, view: View) -> JSONObject | None:
 
     None if nothing is to be sent, or if its signature is hidden with the payload.
     """
-    if view["status"] not in (PENDING, RETRYING) or view["hidden_by"]:
+    if view["status"] not in (DeliveryState.PENDING, DeliveryState.RETRYING) or view["hidden_by"]:
         return None
     query = sa.select(*queue.WORK_COLUMNS).where(
         *_of_webhook(webhook), DELIVERIES.c.id == view["id"]
@@ -170,7 +161,7 @@ def next_request(webhook: Webhook, view: View) -> JSONObject | None:
 def record_test(result: Result) -> None:
     """Record a test, which is not retried."""
     work = result.work
-    status = DELIVERED if result.delivered else FAILED
+    status = DeliveryState.DELIVERED if result.delivered else DeliveryState.FAILED
     row = outbox.row(work.account_id, work.webhook_id, work.event, work.payload, status=status)
     row |= {"id": work.id, "claim": work.claim, "last_claim": work.claim, "attempt_number": 1}
     row["delivered_at"] = clock.now() if result.delivered else None

@@ -7,6 +7,7 @@ writes them, and a job removes those of deleted webhooks.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,7 +24,18 @@ from app.web.languages import lazy_gettext
 
 DISABLED_REASONS = ("failing", "gone")
 OPERATIONS = ("create", "update", "delete")
-PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
+
+
+class DeliveryState(StrEnum):
+    """How far a delivery has come; it is over once it is delivered or has failed."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    RETRYING = "retrying"
+    FAILED = "failed"
+
+
+STATES = tuple(state.value for state in DeliveryState)
 
 
 class WebhookVersion(Base):
@@ -145,7 +157,7 @@ class WebhookDelivery(Base):
     viewed_by: Mapped[str | None] = mapped_column(Id)
     # The superadmin whose view it shows, which rules may hide from the account's admins.
     superadmin_id: Mapped[str | None] = mapped_column(Id)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=DeliveryState.PENDING)
     attempt_number: Mapped[int] = mapped_column(default=0)  # number of attempts
     due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # number of claims

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.usage import meters, quotas
-from app.accounts.usage.quotas import Quotas
+from app.auth.principal import Principal
 from app.collections.access import Access
 from app.context import trigger_depth
 from app.db import versioned_cache
@@ -67,17 +67,19 @@ class Listeners:
         return frozenset(filter(None, owner_ids))
 
 
-def version_checks(account_id: str | None, own_quotas: Quotas = ()) -> list[VersionCheck]:
-    """The versions that the open transaction must check before it changes records.
+def version_checks(by: Principal) -> list[VersionCheck]:
+    """The versions that a caller's transaction must check before it changes records.
 
-    It also notes the quotas of the account, whose version is checked with the caller's.
+    Notes the webhooks for `note`, and the account's quotas for `write`; the caller's own version
+    covers these.
     """
-    if account_id is None:
+    account_id = by.account_id
+    if account_id is None or by.account is None:
         return []
     listeners = _cached(account_id)
     notes = db.notes()
     notes.setdefault(CHECKED_KEY, {})[account_id] = listeners
-    notes.setdefault(quotas.NOTED_KEY, {})[account_id] = own_quotas
+    notes.setdefault(quotas.NOTED_KEY, {})[account_id] = by.account.quotas
     if not listeners.makers:
         return [listeners.version_check]
     return [listeners.version_check, *maker_version_checks(account_id, listeners.makers)]

@@ -23,7 +23,6 @@ EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
 
 
 def event_name(operation: str) -> str:
-    """The event of a record operation."""
     return f"records.{operation}"
 
 

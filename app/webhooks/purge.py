@@ -18,14 +18,7 @@ from app.ids import first_id
 from app.outbound import mail
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
-from app.webhooks.models import (
-    ATTEMPTS,
-    DELIVERED,
-    DELIVERIES,
-    FAILED,
-    Webhook,
-    WebhookVersion,
-)
+from app.webhooks.models import ATTEMPTS, DELIVERIES, DeliveryState, Webhook, WebhookVersion
 from app.webhooks.queue import Result
 
 log = structlog.get_logger()
@@ -34,7 +27,7 @@ DISABLE_AFTER_SECONDS = 5 * 86400
 GONE = 410  # by which a receiver ends its subscription (Standard Webhooks)
 BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 RETENTION_DAYS = 30
-IS_COMPLETED = DELIVERIES.c.status.in_((DELIVERED, FAILED))
+IS_COMPLETED = DELIVERIES.c.status.in_((DeliveryState.DELIVERED, DeliveryState.FAILED))
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:

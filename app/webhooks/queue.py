@@ -19,17 +19,7 @@ from app.jobs import leases
 from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
 from app.types import JSONMapping, JSONObject
 from app.webhooks import headers, visibility
-from app.webhooks.models import (
-    ATTEMPTS,
-    DELIVERED,
-    DELIVERIES,
-    FAILED,
-    PENDING,
-    QUEUE,
-    RETRYING,
-    Webhook,
-    WebhookVersion,
-)
+from app.webhooks.models import ATTEMPTS, DELIVERIES, QUEUE, DeliveryState, Webhook, WebhookVersion
 
 WEBHOOKS: Any = Webhook.__table__
 BUSY = (429, 503)
@@ -212,14 +202,14 @@ def outcome(result: Result) -> Outcome:
     A receiver that is busy (429, 503) may ask for a retry that is sooner than the settings have it.
     """
     if result.delivered:
-        return Outcome(DELIVERED, None)
+        return Outcome(DeliveryState.DELIVERED, None)
     delays, retries = config.current().webhook_retry_delays, result.work.attempt_number
     if result.final or retries >= len(delays):
-        return Outcome(FAILED, None)
+        return Outcome(DeliveryState.FAILED, None)
     delay = delays[retries]
     if result.status_code in BUSY and result.retry_after is not None:
         delay = min(delay, max(1, result.retry_after))
-    return Outcome(RETRYING, delay)
+    return Outcome(DeliveryState.RETRYING, delay)
 
 
 def record(account_id: str, results: Sequence[Result]) -> None:
@@ -271,7 +261,10 @@ def resume(account_id: str, webhook_id: str) -> None:
     """Make suspended deliveries due, in the transaction that enables the webhook."""
     table = DELIVERIES.c
     mine = (table.account_id == account_id, table.webhook_id == webhook_id)
-    waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
+    waiting = (
+        table.due_at.is_(None),
+        table.status.in_((DeliveryState.PENDING, DeliveryState.RETRYING)),
+    )
     changed = sa.update(DELIVERIES).where(*mine, *waiting)
     db.connection().execute(changed.values(due_at=database_now()))
     jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id)
@@ -289,7 +282,7 @@ def _values(found: Outcome) -> dict[object, object]:
         "last_claim": DELIVERIES.c.claim,
         "due_at": due_at,
         "next_retry_at": due_at,
-        "delivered_at": clock.now() if found.status == DELIVERED else None,
+        "delivered_at": clock.now() if found.status == DeliveryState.DELIVERED else None,
     }
 
 

@@ -17,7 +17,7 @@ from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.collections.eras import Era
 from app.webhooks import payload
-from app.webhooks.models import DELIVERIES, PENDING, RETRYING, Webhook
+from app.webhooks.models import DELIVERIES, DeliveryState, Webhook
 
 PERSONAL, RULES = "personal data", "rules"
 MAX_OF_RECORD = 1000  # deliveries that a search by record finds
@@ -99,7 +99,10 @@ def transfer_pending(webhook: Webhook) -> None:
     db.db.session.flush()  # lock the webhook first, in the workers' order
     table = DELIVERIES.c
     same_webhook = (table.account_id == webhook.account_id, table.webhook_id == webhook.id)
-    is_pending = (table.status.in_((PENDING, RETRYING)), table.viewed_by.is_not(None))
+    is_pending = (
+        table.status.in_((DeliveryState.PENDING, DeliveryState.RETRYING)),
+        table.viewed_by.is_not(None),
+    )
     change = sa.update(DELIVERIES).where(*same_webhook, *is_pending, may_be_received(webhook))
     db.connection().execute(change.values(viewed_by=webhook.created_by))
 

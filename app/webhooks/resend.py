@@ -23,17 +23,7 @@ from app.ids import first_id
 from app.jobs.rq_queues import WEBHOOKS
 from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, log, outbox, payload, redaction, visibility
-from app.webhooks.models import (
-    ATTEMPTS,
-    DELIVERED,
-    DELIVERIES,
-    FAILED,
-    IS_UNDELIVERED,
-    PENDING,
-    RETRYING,
-    STATES,
-    Webhook,
-)
+from app.webhooks.models import ATTEMPTS, DELIVERIES, IS_UNDELIVERED, STATES, DeliveryState, Webhook
 
 MAX_SELECTED = 100
 BATCH_SIZE, MAX_BATCH_BYTES = 500, 16 * 2**20  # deliveries, and bytes of their payloads
@@ -68,7 +58,6 @@ class Selection:
 
     @property
     def payload(self) -> JSONObject:
-        """This selection as JSON."""
         times = {"since": clock.iso(self.since), "until": clock.iso(self.until)}
         return {**asdict(self), **times}
 
@@ -90,7 +79,6 @@ class Undelivered:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.failed + self.retrying
 
 
@@ -109,7 +97,7 @@ def redeliver(
         row = log.get(webhook, delivery_id, by=by)
         if rendered and (sent := _sent_since(row, rendered)):
             return log.get(webhook, sent, by=by)
-        if row["status"] == PENDING:
+        if row["status"] == DeliveryState.PENDING:
             raise Conflict("This delivery is still pending.")
         if row["holds_pii"] and not visibility.is_sent_pii(webhook):
             raise Conflict(
@@ -120,7 +108,7 @@ def redeliver(
                 "The payload shows a superadmin's view, and the webhook has another owner now."
             )
         may_view, same_delivery = redaction.may_be_received(webhook), TABLE.id == row["id"]
-        if row["status"] == RETRYING:
+        if row["status"] == DeliveryState.RETRYING:
             ids = _batch_ids(*_waiting(webhook), same_delivery, may_view)
             if not _retry_now(webhook, ids, by.user_id):
                 raise Conflict("This delivery is being sent, or may no longer be received.")
@@ -143,9 +131,9 @@ def resend_selected(
     quotas.check_stored(webhook.account_id, meters.DELIVERIES)
     selected = [TABLE.id.in_(ids), *_receivable(webhook), *_unsent_since(rendered)]
     under_way, later = DELIVERIES.alias(), DELIVERIES.alias()
-    unfinished = under_way.c.status.in_((PENDING, RETRYING))
+    unfinished = under_way.c.status.in_((DeliveryState.PENDING, DeliveryState.RETRYING))
     finished = (
-        TABLE.status.in_((DELIVERED, FAILED)),
+        TABLE.status.in_((DeliveryState.DELIVERED, DeliveryState.FAILED)),
         ~sa.exists().where(*_is_same(under_way), unfinished),
         ~sa.exists().where(*_is_same(later), later.c.id > TABLE.id, later.c.id.in_(ids)),
     )
@@ -208,7 +196,7 @@ def progress(webhook: Webhook, selection: Selection) -> dict[str, int]:
         for status, number in db.connection().execute(query.group_by(TABLE.status)):
             by_status[status] += number
     not_queued = (*_failed(webhook), period, *selection.conditions())
-    by_status[PENDING] += counts.count_up_to(DELIVERIES, not_queued, None)
+    by_status[DeliveryState.PENDING] += counts.count_up_to(DELIVERIES, not_queued, None)
     return by_status
 
 
@@ -244,13 +232,13 @@ def _sent_again(webhook: Webhook, selection: Selection) -> list[list[Any]]:
     replays = [*of_webhook, TABLE.replay_of.is_not(None), TABLE.id.between(*since_then)]
     replays += [TABLE.event == selection.event] if selection.event else []
     replays += [TABLE.id.in_(selection.ids)] if selection.ids is not None else []
-    if selection.status == FAILED:
+    if selection.status == DeliveryState.FAILED:
         return [replays]
     retried = ATTEMPTS.join(DELIVERIES, sa.and_(_is_attempt(), *of_webhook, period, *of_any_state))
     was_retried = (ATTEMPTS.c.id.between(*since_then), ATTEMPTS.c.attempt_number > 1)
     of_account = ATTEMPTS.c.account_id == webhook.account_id
     tried = sa.select(TABLE.id).select_from(retried).where(of_account, *was_retried)
-    waiting = (IS_UNDELIVERED, TABLE.status == RETRYING, period, *selected)
+    waiting = (IS_UNDELIVERED, TABLE.status == DeliveryState.RETRYING, period, *selected)
     return [
         replays,
         [*of_webhook, TABLE.id.in_(tried)],
@@ -342,17 +330,17 @@ def _failed(webhook: Webhook) -> list[Any]:
     repeated = sa.exists().where(
         later.c.account_id == webhook.account_id,
         later.c.replay_of == ROOT_ID,
-        sa.or_(later.c.status != FAILED, later.c.id > TABLE.id),
+        sa.or_(later.c.status != DeliveryState.FAILED, later.c.id > TABLE.id),
     )
     original_succeeded = sa.exists().where(
         original.c.account_id == webhook.account_id,
         original.c.id == TABLE.replay_of,
-        original.c.status != FAILED,
+        original.c.status != DeliveryState.FAILED,
     )
     return [
         *_of_webhook(webhook),
         IS_UNDELIVERED,
-        TABLE.status == FAILED,
+        TABLE.status == DeliveryState.FAILED,
         *_receivable(webhook),
         ~repeated,
         ~original_succeeded,
@@ -362,7 +350,7 @@ def _failed(webhook: Webhook) -> list[Any]:
 def _waiting(webhook: Webhook) -> list[Any]:
     """Retries that no worker has claimed, and that are not due yet."""
     idle = TABLE.claim <= sa.func.coalesce(TABLE.last_claim, 0)
-    retrying = (IS_UNDELIVERED, TABLE.status == RETRYING)
+    retrying = (IS_UNDELIVERED, TABLE.status == DeliveryState.RETRYING)
     return [*_of_webhook(webhook), *retrying, TABLE.due_at > database_now(), idle]
 
 

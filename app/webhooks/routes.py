@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.collections.schemas import NAME_PATTERN
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Problem, Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Problem, Schema, View, example
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
 from app.webhooks.queue import Result
@@ -30,40 +27,15 @@ blueprint = Blueprint(
 )
 
 TIME = "2026-11-20T12:00:00.123456Z"
-WEBHOOK = {
-    "id": "019a9f00-0000-7000-8000-0000000000a0",
-    "account_id": ACCOUNT["id"],
+TEXT = "4f7d2a" + "0" * 58
+SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
+NEW = {
     "url": "https://hooks.example.com/atrium",
     "collection": "posts",
     "events": ["create", "update"],
-    "filter": None,
-    "headers": {"Authorization": "***"},
-    "enabled": True,
-    "include_pii": False,
-    "failing_since": None,
-    "disabled_at": None,
-    "disabled_reason": None,
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-    "has_active_maker": True,
-    "paused_at": None,
-    "warnings": [],
 }
-TEXT = "4f7d2a" + "0" * 58
-SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
-NEW = {"url": WEBHOOK["url"], "collection": "posts", "events": ["create", "update"]}
 ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
-
-
-def _events(**options: Any) -> object:
-    return ma.fields.List(
-        fields.Choice(OPERATIONS),
-        validate=ma.validate.Length(1, 10),
-        **options,
-        metadata={"description": "Any of create, update and delete."},
-    )
 
 
 def _headers() -> object:
@@ -90,15 +62,21 @@ WARNINGS = (
 PROBLEM = {"$ref": f"#/components/schemas/{Problem.__name__}"}
 
 
-class WebhookView(Schema):
+@example(
+    url="https://hooks.example.com/atrium",
+    events=["create", "update"],
+    headers={"Authorization": "***"},
+    has_active_maker=True,
+)
+class WebhookView(View):
     """A webhook without its secret."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    url = ma.fields.String(required=True, metadata=fields.URI)
-    collection = ma.fields.String(required=True)
-    events = ma.fields.List(fields.Choice(OPERATIONS), required=True)
-    filter = ma.fields.String(required=True, allow_none=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    url = ma.fields.String(metadata=fields.URI)
+    collection = ma.fields.String()
+    events = ma.fields.List(fields.Choice(OPERATIONS))
+    filter = ma.fields.String(allow_none=True)
     headers = ma.fields.Function(
         lambda webhook: headers.masked(webhook.headers),
         metadata={
@@ -106,22 +84,16 @@ class WebhookView(Schema):
             "additionalProperties": {"type": "string"},
             "description": "Values are shown as `***`; sending `***` keeps the stored value.",
         },
-        required=True,
     )
-    enabled = ma.fields.Boolean(required=True)
-    include_pii = ma.fields.Boolean(required=True)
+    enabled = ma.fields.Boolean()
+    include_pii = ma.fields.Boolean()
     failing_since = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "The time since which every attempt has failed."},
+        allow_none=True, metadata={"description": "The time since which every attempt has failed."}
     )
     disabled_at = fields.Timestamp(
-        required=True,
-        allow_none=True,
-        metadata={"description": "When the service disabled it."},
+        allow_none=True, metadata={"description": "When the service disabled it."}
     )
     disabled_reason = ma.fields.String(
-        required=True,
         allow_none=True,
         validate=ma.validate.OneOf(DISABLED_REASONS),
         metadata={
@@ -129,56 +101,44 @@ class WebhookView(Schema):
             " response with 410 (`gone`)."
         },
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
     created_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={
             "description": "The owner (creator or last take-over): payloads show their view."
         },
     )
     has_active_maker = ma.fields.Function(
-        service.has_active_maker,
-        required=True,
-        metadata={"type": "boolean", "description": MAKER},
+        service.has_active_maker, metadata={"type": "boolean", "description": MAKER}
     )
-    paused_at = fields.Timestamp(required=True, allow_none=True, metadata={"description": PAUSED})
+    paused_at = fields.Timestamp(allow_none=True, metadata={"description": PAUSED})
     warnings = ma.fields.Function(
-        service.warnings,
-        required=True,
-        metadata={"type": "array", "items": PROBLEM, "description": WARNINGS},
+        service.warnings, metadata={"type": "array", "items": PROBLEM, "description": WARNINGS}
     )
 
 
 class CreatedWebhook(WebhookView):
     """A new webhook with its secret, which is shown only once."""
 
-    secret = ma.fields.String(required=True)
+    secret = ma.fields.String()
     signing_secret = ma.fields.String(
-        required=True,
-        metadata={"description": "The secret in the format of Standard Webhooks."},
+        metadata={"description": "The secret in the format of Standard Webhooks."}
     )
 
 
-class WebhookPage(Page):
-    """A page of webhooks."""
-
-    items = items_field(WebhookView)
-
-
 class WebhookArgs(PageArgs):
-    """Which webhooks to list."""
-
     default_limit = 100
 
 
 class ChangedWebhook(Schema):
-    """The changes of a webhook."""
-
     url = fields.Text(shortest=1, longest=2048, metadata=fields.URI)
     collection = fields.Text(shortest=1, longest=100, metadata=NAME_PATTERN)
-    events = _events()
+    events = ma.fields.List(
+        fields.Choice(OPERATIONS),
+        validate=ma.validate.Length(1, 10),
+        metadata={"description": "Any of create, update and delete."},
+    )
     secret = fields.Text(
         longest=256,
         allow_none=True,
@@ -204,51 +164,44 @@ class ChangedWebhook(Schema):
 
 
 class NewWebhook(ChangedWebhook):
-    """A new webhook."""
-
-    url = fields.Text(shortest=1, longest=2048, required=True, metadata=fields.URI)
-    collection = fields.Text(shortest=1, longest=100, required=True, metadata=NAME_PATTERN)
-    events = _events(required=True)
+    requires = ("url", "collection", "events")
 
 
-class RotatedSecret(Schema):
+class RotatedSecret(View):
     """A new secret, which is shown only once."""
 
-    id = fields.Id(required=True)
-    secret = ma.fields.String(required=True)
-    signing_secret = ma.fields.String(required=True)
-    previous_valid_until = fields.Timestamp(required=True)
+    id = fields.Id()
+    secret = ma.fields.String()
+    signing_secret = ma.fields.String()
+    previous_valid_until = fields.Timestamp()
 
 
-class TestResult(Schema):
-    """The result of a test."""
-
-    success = ma.fields.Boolean(required=True)
-    status_code = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True)
+class TestResult(View):
+    success = ma.fields.Boolean()
+    status_code = ma.fields.Integer(allow_none=True)
+    response_body = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(WebhookArgs, location="query")
-@blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
+@blueprint.response(200, page_of(WebhookView))
 @account_admin
 def list_webhooks(args: JSONObject) -> JSONObject:
     """List the webhooks of the own account, oldest first.
 
-    For admins. Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get
-    those of all accounts.
+    Includes disabled ones, without secrets. With `X-Account-ID: *` superadmins get those of all
+    accounts.
     """
     return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWebhook, example=NEW)
-@blueprint.response(201, CreatedWebhook, example={**WEBHOOK, **SECRET})
-@blueprint.fails(400, 409)
-@account_admin
-@shows_secret
+@blueprint.response(201, CreatedWebhook, example={**SECRET})
+@blueprint.fails(409)
+@account_admin(shows_secret=True)
 def create_webhook(body: JSONObject) -> Secret:
     """Create a webhook.
 
@@ -270,21 +223,20 @@ def create_webhook(body: JSONObject) -> Secret:
 
 
 @blueprint.route("/<uuid:webhook_id>", methods=["GET"])
-@blueprint.response(200, WebhookView, example=WEBHOOK)
+@blueprint.response(200, WebhookView)
 @account_admin
 def get_webhook(webhook_id: str) -> Webhook:
     """Get a webhook without its secret.
 
-    For admins. Only creating and rotating return the secret. The deliveries have a list of their
-    own (`/deliveries`).
+    Only creating and rotating return the secret. The deliveries have a list of their own
+    (`/deliveries`).
     """
     return service.get(webhook_id, by=principal())
 
 
 @blueprint.route("/<uuid:webhook_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWebhook, example={"enabled": False})
-@blueprint.response(200, WebhookView, example=WEBHOOK)
-@blueprint.fails(400)
+@blueprint.response(200, WebhookView)
 @account_admin
 def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
     """Change a webhook; omitted properties keep their values.
@@ -302,8 +254,8 @@ def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
 def delete_webhook(webhook_id: str) -> Response:
     """Delete a webhook with its deliveries.
 
-    For admins. Pending deliveries are not sent any more; a background job deletes them and the log.
-    This cannot be undone.
+    Pending deliveries are not sent any more; a background job deletes them and the log. This cannot
+    be undone.
     """
     service.delete(webhook_id, by=principal())
     return Response(status=204)
@@ -316,16 +268,15 @@ def delete_webhook(webhook_id: str) -> Response:
 def test_webhook(webhook_id: str) -> JSONObject:
     """Send a `webhook.test` to the webhook now, and return the response.
 
-    For admins. Also works for a disabled webhook. A receiver that fails is a 200 with `success:
-    false`. The test is in the delivery log and is not retried. While too many tests run, it is a
-    429.
+    Also works for a disabled webhook. A receiver that fails is a 200 with `success: false`. The
+    test is in the delivery log and is not retried. While too many tests run, it is a 429.
     """
     return _test_body(service.test(webhook_id, by=principal()))
 
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
-@blueprint.response(200, WebhookView, example=WEBHOOK)
-@account_admin
+@blueprint.response(200, WebhookView)
+@account_admin(api_keys=False)
 def take_over_webhook(webhook_id: str) -> Webhook:
     """Become the owner of a webhook: its payloads show what the caller may view from now on.
 
@@ -336,11 +287,8 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 
 
 @blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
-@blueprint.response(
-    200, RotatedSecret, example={"id": WEBHOOK["id"], **SECRET, "previous_valid_until": TIME}
-)
-@account_admin
-@shows_secret
+@blueprint.response(200, RotatedSecret, example=SECRET)
+@account_admin(shows_secret=True)
 def rotate_webhook_secret(webhook_id: str) -> Secret:
     """Rotate a webhook's secret.
 

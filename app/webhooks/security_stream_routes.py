@@ -12,8 +12,8 @@ from app.auth.guard import principal
 from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, shows_secret
-from app.web.schemas import Schema
+from app.web.access import account_admin
+from app.web.schemas import Schema, View, example
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
 
@@ -50,57 +50,56 @@ class SecurityStreamBody(Schema):
     )
 
 
-class SecurityStreamView(Schema):
+@example(
+    url="https://siem.example.com/atrium",
+    is_enabled=True,
+    sent_number=12,
+    last_sent_at="2026-11-20T12:00:00.123456Z",
+)
+class SecurityStreamView(View):
     """Where a security log is sent, and how far."""
 
-    url = ma.fields.String(required=True)
-    is_enabled = ma.fields.Boolean(required=True)
+    url = ma.fields.String()
+    is_enabled = ma.fields.Boolean()
     sent_number = ma.fields.Integer(
-        required=True, metadata={"description": "The receiver has confirmed events up to this one."}
+        metadata={"description": "The receiver has confirmed events up to this one."}
     )
-    failing_since = fields.Timestamp(required=True, allow_none=True)
-    last_error = ma.fields.String(required=True, allow_none=True)
-    last_sent_at = fields.Timestamp(required=True, allow_none=True)
+    failing_since = fields.Timestamp(allow_none=True)
+    last_error = ma.fields.String(allow_none=True)
+    last_sent_at = fields.Timestamp(allow_none=True)
     created_by = fields.Id(
-        required=True,
         allow_none=True,
         metadata={"description": "Who set the receiver or took it over last; null if unknown."},
     )
     paused_at = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Since when nothing is sent, because that user is no admin any more;"
             " events wait until an admin takes the stream over."
         },
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
-class SecurityStreamTest(Schema):
-    """The result of a test."""
-
-    success = ma.fields.Boolean(required=True)
-    response_body = ma.fields.String(required=True)
-    error = ma.fields.String(required=True, allow_none=True)
+class SecurityStreamTest(View):
+    success = ma.fields.Boolean()
+    response_body = ma.fields.String()
+    error = ma.fields.String(allow_none=True)
 
 
 class SecurityStreamSecret(SecurityStreamView):
     """The same with its secret, which is shown once."""
 
-    secret = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "null unless it is new."}
-    )
+    secret = ma.fields.String(allow_none=True, metadata={"description": "null unless it is new."})
     signing_secret = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "The same in the form of Standard Webhooks libraries."},
     )
 
 
 @blueprint.route("/security-log/stream", methods=["GET"])
-@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
+@blueprint.response(200, SecurityStreamView)
 @account_admin
 def get_security_stream() -> SecurityStream:
     """Get where your account's security log is sent, and how far.
@@ -112,15 +111,13 @@ def get_security_stream() -> SecurityStream:
 
 @blueprint.route("/security-log/stream", methods=["PUT"])
 @blueprint.arguments(SecurityStreamBody, example={"url": EXAMPLE["url"]})
-@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
-@blueprint.fails(400)
-@account_admin
+@blueprint.response(200, SecurityStreamSecret, example={**SECRET})
+@account_admin(recent_sign_in=True, api_keys=False)
 def put_security_stream(body: Body) -> JSONObject:
     """Send your account's security log to a receiver.
 
     In signed batches, in order, each with its first and last number and the checksums before and
-    after. Needs a recent sign-in (403 `recent_sign_in_required`). A new stream's response has the
-    secret; another URL keeps secret and position.
+    after. A new stream's response has the secret; another URL keeps secret and position.
     """
     return _shown(security_streams.put(_own(), body, by=principal()))
 
@@ -141,36 +138,29 @@ def test_security_stream() -> JSONObject:
 
 
 @blueprint.route("/security-log/stream/take-over", methods=["POST"])
-@blueprint.response(200, SecurityStreamView, example=EXAMPLE)
-@account_admin
+@blueprint.response(200, SecurityStreamView)
+@account_admin(recent_sign_in=True, api_keys=False)
 def take_over_security_stream() -> SecurityStream:
     """Become the one whose security log's stream it is: a paused one goes on.
 
-    Needs a recent sign-in (403 `recent_sign_in_required`). Check the address first.
+    Check the address first.
     """
     return security_streams.take_over(_own(), by=principal())
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
-@blueprint.response(200, SecurityStreamSecret, example={**EXAMPLE, **SECRET})
-@account_admin
-@shows_secret
+@blueprint.response(200, SecurityStreamSecret, example={**SECRET})
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_security_stream_secret() -> JSONObject:
-    """Replace the secret of your security log's stream at once.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
+    """Replace the secret of your security log's stream at once."""
     return _shown(security_streams.rotate_secret(_own(), by=principal()))
 
 
 @blueprint.route("/security-log/stream", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_security_stream() -> Response:
-    """Stop sending your account's security log.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
+    """Stop sending your account's security log."""
     security_streams.delete(_own(), by=principal())
     return Response(status=204)
 

@@ -16,8 +16,10 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, config, crypto, db, events, jobs
+from app.audit.chain.signing import start_of
 from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import HEADS
+from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
 from app.auth.principal import Principal
 from app.context import tenancy
@@ -202,7 +204,7 @@ def _next_batch(account_id: str, after: int) -> JSONObject | None:
     # What was cut before it was sent: the receiver proves the gap by the signed start.
     has_gap = found[0]["id"] > after + 1
     return {
-        **({"start": entries.start_of(account_id)} if has_gap else {}),
+        **({"start": start_of(SECURITY, account_id)} if has_gap else {}),
         "account_id": account_id,
         "first_number": found[0]["id"],
         "last_number": found[-1]["id"],

@@ -21,15 +21,12 @@ MAKERS = "webhooks.makers"
 
 @dataclass(frozen=True)
 class View:
-    """The view that a webhook has of a collection."""
-
     definition: Definition
     by: Principal
     include_pii: bool
 
     @cached_property
     def masked(self) -> frozenset[str]:
-        """The fields with masked values."""
         may_see_pii = self.include_pii and PII_GROUP in self.by.groups
         return frozenset() if may_see_pii else frozenset(self.definition.personal)
 

@@ -22,17 +22,7 @@ from app.db.functions import database_now, now_unless_set
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.web import serialization
-from app.workflows.models import (
-    ACTIVE,
-    CANCELLED,
-    COMPLETED,
-    EVENT,
-    INSTANCES,
-    LOGS,
-    PENDING,
-    RUNNING,
-    SUBSCRIPTIONS,
-)
+from app.workflows.models import ACTIVE, INSTANCES, LOGS, SUBSCRIPTIONS, InstanceState, Trigger
 from app.workflows.triggers.start import INITIAL_POSITION
 
 BATCH_SIZE = 100
@@ -98,7 +88,9 @@ def _erase_user(event: events.UserErased) -> None:
     if not db.connection().execute(query.with_for_update()).all():
         return
     # Invalidate running claims: the worker would write the data again from memory.
-    running = sa.update(INSTANCES).where(same_account, is_named, INSTANCES.c.status == RUNNING)
+    running = sa.update(INSTANCES).where(
+        same_account, is_named, INSTANCES.c.status == InstanceState.RUNNING
+    )
     claimed = {"claim": INSTANCES.c.claim + 1, "due_at": database_now()}
     db.connection().execute(running.values(**claimed))
     for table in ERASABLE:
@@ -145,8 +137,8 @@ def _contains_any(columns: Any, *texts: str) -> Any:
 
 
 def _has_not_started(row: Any) -> bool:
-    is_new = row.status == PENDING and row.position == INITIAL_POSITION
-    return bool(is_new and row.trigger_type == EVENT)
+    is_new = row.status == InstanceState.PENDING and row.position == INITIAL_POSITION
+    return bool(is_new and row.trigger_type == Trigger.EVENT)
 
 
 def _without_record(value: object, record_id: str) -> object:
@@ -172,7 +164,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
         "input": sa.null(),
         "output": sa.null(),
         "error_message": sa.case((failed, ERASED), else_=sa.null()),
-        "status": sa.case((is_open, CANCELLED), else_=LOGS.c.status),
+        "status": sa.case((is_open, InstanceState.CANCELLED), else_=LOGS.c.status),
         "completed_at": now_unless_set(LOGS.c.completed_at),
     }
     connection.execute(sa.update(LOGS).where(*logs_of_instances).values(**log_values))
@@ -184,12 +176,12 @@ def _emptied_values(row: Any) -> JSONObject:
     # Step names are not personal, and show the progress.
     names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}
-    is_done = row.status == COMPLETED
+    is_done = row.status == InstanceState.COMPLETED
     return {
         "_id": row.id,
         "_context": serialization.dumps_text(context),
         "_position": INITIAL_POSITION,
-        "_status": COMPLETED if is_done else CANCELLED,
+        "_status": InstanceState.COMPLETED if is_done else InstanceState.CANCELLED,
         "_error_message": None if is_done else ERASED,
         "_due_at": None,
         "_completed_at": row.completed_at or clock.now(),

@@ -13,26 +13,21 @@ from app.workflows import instances, service
 from app.workflows.language import checks, step_headers
 from app.workflows.language.definition import ACTION, ACTIONS, CONDITION
 from app.workflows.language.expressions import AvailableNames
-from app.workflows.models import (
-    CANCELLED,
-    COMPLETED,
-    EVENT,
-    FAILED,
-    HOOK,
-    MANUAL,
-    PENDING,
-    RUNNING,
-    SCHEDULE,
-    WAITING,
-    Workflow,
-)
+from app.workflows.models import HOOK, InstanceState, Trigger, Workflow
 from app.workflows.triggers import matching, schedules
 
 MAX_ACTIONS = 20
 CONDITION_STEP = "condition"
 SUCCESS, PARTIAL = "success", "partial"
-STATES = (PENDING, RUNNING, WAITING, SUCCESS, PARTIAL, FAILED)
-TRIGGERS = (EVENT, SCHEDULE, MANUAL)
+STATES = (
+    InstanceState.PENDING,
+    InstanceState.RUNNING,
+    InstanceState.WAITING,
+    SUCCESS,
+    PARTIAL,
+    InstanceState.FAILED,
+)
+TRIGGERS = (Trigger.EVENT, Trigger.SCHEDULE, Trigger.MANUAL)
 Body = JSONMapping
 
 
@@ -105,7 +100,7 @@ def _parts(body: Body, current: Workflow | None) -> tuple[JSONObject, list[objec
         problems += matching.problems(values["trigger"], TRIGGERS)
     trigger = values.get("trigger") or (current.trigger if current else {})
     condition = values.get("condition", current.condition if current else None) or None
-    is_event = trigger.get("type") == EVENT
+    is_event = trigger.get("type") == Trigger.EVENT
     if condition:
         names = AvailableNames(of_event=is_event)
         problems += checks.condition_problems(condition, CONDITION_STEP, names)
@@ -148,7 +143,11 @@ def _step(action: object, index: int) -> JSONObject:
 
 def _execution(instance: JSONMapping) -> JSONObject:
     done = [name for name in instance["done"] if name != CONDITION_STEP]
-    states = {COMPLETED: SUCCESS, FAILED: PARTIAL if done else FAILED, CANCELLED: FAILED}
+    states = {
+        InstanceState.COMPLETED: SUCCESS,
+        InstanceState.FAILED: PARTIAL if done else InstanceState.FAILED,
+        InstanceState.CANCELLED: InstanceState.FAILED,
+    }
     started, completed = instance["started_at"], instance["completed_at"]
     duration = (
         round((completed - started).total_seconds() * 1000) if started and completed else None

@@ -21,13 +21,11 @@ from app.web import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,
-    CANCELLED,
-    FAILED,
     INSTANCES,
     LOGS,
-    PENDING,
     STATES,
     SUBSCRIPTIONS,
+    InstanceState,
     Workflow,
 )
 
@@ -78,7 +76,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     )
     columns = [INSTANCES.c[name] for name in ("kind", *OF_FAILURES)]
     query = sa.select(*columns, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
-    visible = query.where(*_visible(by), INSTANCES.c.status == FAILED)
+    visible = query.where(*_visible(by), INSTANCES.c.status == InstanceState.FAILED)
     return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
@@ -93,7 +91,7 @@ def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
     queries = [
         sa.select(*columns, Workflow.name)
         .outerjoin(Workflow, sa.and_(*same_workflow))
-        .where(INSTANCES.c.account_id == account_id, INSTANCES.c.status == FAILED)
+        .where(INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.FAILED)
         .order_by(INSTANCES.c.id.desc())
         .limit(limit)
         for account_id in accounts
@@ -161,7 +159,7 @@ def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[lis
 def cancel(instance_id: str, *, by: Principal) -> View:
     """Cancel an active instance. Raises NotFound, Conflict."""
     by.require_account_id()
-    values = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
+    values = {"status": InstanceState.CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
         conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
         statement = (
@@ -176,7 +174,7 @@ def cancel(instance_id: str, *, by: Principal) -> View:
 
 
 def _close(account_id: str, instance_id: str) -> None:
-    queue.close_logs(account_id, instance_id, CANCELLED)
+    queue.close_logs(account_id, instance_id, InstanceState.CANCELLED)
     table = SUBSCRIPTIONS.c
     conditions = (table.account_id == account_id, table.instance_id == instance_id)
     db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*conditions))
@@ -199,7 +197,7 @@ def resume_all(filters: JSONMapping, *, by: Principal, resumed_at: datetime | No
     `after_resuming` reports their progress by the moment `at`.
     """
     by.require_account_id()
-    conditions = (*_visible(by), *_conditions({**filters, "status": FAILED}))
+    conditions = (*_visible(by), *_conditions({**filters, "status": InstanceState.FAILED}))
     with db.transaction():
         return _resume_where(*conditions, resumed_at=resumed_at or clock.now())
 
@@ -218,8 +216,13 @@ def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
 
 def _resume_where(*conditions: Any, **extra: object) -> int:
     # Only the first of concurrent resumes finds the instance failed.
-    values = {"status": PENDING, "due_at": database_now(), "error_message": None, **extra}
-    statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == FAILED)
+    values = {
+        "status": InstanceState.PENDING,
+        "due_at": database_now(),
+        "error_message": None,
+        **extra,
+    }
+    statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == InstanceState.FAILED)
     resumed = statement.values(**values, completed_at=None).returning(INSTANCES.c.account_id)
     account_ids = db.connection().scalars(resumed).all()
     for account_id in set(account_ids):

@@ -7,6 +7,7 @@ removes those of deleted workflows and closed accounts.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,12 +24,34 @@ from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
 WORKFLOW, HOOK = "workflow", "hook"
-STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
-PENDING, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED = STATES
-ACTIVE = (PENDING, RUNNING, WAITING)
-LOG_STATES = (RUNNING, WAITING, COMPLETED, FAILED, CANCELLED)  # of a step's attempt
-TRIGGERS = EVENT, SCHEDULE, MANUAL, WEBHOOK = ("event", "schedule", "manual", "webhook")
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
+
+
+class InstanceState(StrEnum):
+    """How far an instance has come, or the attempt of one of its steps."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Trigger(StrEnum):
+    """What starts a workflow."""
+
+    EVENT = "event"
+    SCHEDULE = "schedule"
+    MANUAL = "manual"
+    WEBHOOK = "webhook"
+
+
+# Plain texts, as they are keys of JSON objects.
+STATES = tuple(state.value for state in InstanceState)
+ACTIVE = STATES[: STATES.index(InstanceState.COMPLETED)]
+LOG_STATES = STATES[STATES.index(InstanceState.RUNNING) :]  # an attempt is not recorded before
+TRIGGERS = tuple(trigger.value for trigger in Trigger)
 
 
 class Workflow(Base):
@@ -149,7 +172,7 @@ class WorkflowInstance(Base):
     kind: Mapped[str] = mapped_column(Text)
     version: Mapped[int]
     trigger_type: Mapped[str] = mapped_column(Text)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=InstanceState.PENDING)
     position: Mapped[str] = mapped_column(Text)
     context: Mapped[str] = mapped_column(Text)
     current_step: Mapped[str | None] = mapped_column(Text)
@@ -223,8 +246,8 @@ QUEUE = leases.Queue(
     INSTANCES,
     INSTANCES.c.claim,
     on_claim={
-        INSTANCES.c.status: RUNNING,
+        INSTANCES.c.status: InstanceState.RUNNING,
         INSTANCES.c.started_at: now_unless_set(INSTANCES.c.started_at),
     },
-    in_work=INSTANCES.c.status == RUNNING,
+    in_work=INSTANCES.c.status == InstanceState.RUNNING,
 )

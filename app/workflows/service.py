@@ -37,10 +37,9 @@ from app.workflows.language import (
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
-    MANUAL,
     SUBSCRIPTIONS,
-    WEBHOOK,
     WORKFLOW,
+    Trigger,
     Workflow,
     WorkflowVersion,
 )
@@ -235,7 +234,7 @@ def trigger(
         workflow = _require(session.scalar(_with_shared_lock(_query(workflow_id, by, kind))), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
-        return _start(workflow, body, MANUAL, holds_pii=holds_pii)
+        return _start(workflow, body, Trigger.MANUAL, holds_pii=holds_pii)
 
 
 def trigger_by_token(token: str, body: Body) -> str:
@@ -252,7 +251,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         workflow = session.scalar(_with_shared_lock(found)) if account_id else None
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("No workflow with this token.")
-        return _start(workflow, body, WEBHOOK)
+        return _start(workflow, body, Trigger.WEBHOOK)
 
 
 def trigger_with_token(workflow: Workflow) -> JSONObject:
@@ -308,7 +307,7 @@ def _is_new(workflow: Workflow, name: str, value: Any) -> bool:
 
 
 def _update_token(workflow: Workflow) -> None:
-    if workflow.trigger_type != WEBHOOK:
+    if workflow.trigger_type != Trigger.WEBHOOK:
         workflow.token = workflow.token_key = None
     elif not workflow.token:
         code = sa.select(Account.account_code).where(Account.id == workflow.account_id)

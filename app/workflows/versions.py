@@ -19,7 +19,7 @@ from app.errors import Forbidden, NotFound
 from app.types import JSONMapping
 from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
-from app.workflows.models import EVENT, INSTANCES, VERSIONS, Workflow, WorkflowVersion
+from app.workflows.models import INSTANCES, VERSIONS, Trigger, Workflow, WorkflowVersion
 
 MAX_LISTED = 100
 OWNER_GONE = "The workflow's owner lost access. An admin must save the workflow again."
@@ -92,7 +92,7 @@ def check_view(workflow: Workflow, trigger: JSONMapping, by: Principal) -> None:
 
     Conditions reveal what the owner sees of an event, so they need at least the owner's view.
     """
-    if trigger.get("type") != EVENT or by.is_superadmin:
+    if trigger.get("type") != Trigger.EVENT or by.is_superadmin:
         return
     try:
         owner_now = current_owner(workflow.account_id, workflow.owner_home, workflow.owner_id)

@@ -5,12 +5,13 @@ Revises:
 Create Date: 2026-11-21 08:55:52.800956
 """
 
+from datetime import UTC, datetime
+
 import sqlalchemy as sa
 from alembic import op
 from uuid_utils import uuid7
 
-from app import clock
-from app.db.types import Text, UtcDateTime
+from migrations.support.types import Text, UtcDateTime
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -268,7 +269,7 @@ def upgrade() -> None:
 
 def _seed() -> None:
     """Insert the system account, the roles and the counter of account codes."""
-    now = clock.now()
+    now = datetime.now(UTC)
     times = {"created_at": now, "updated_at": now}
     account = {"id": SYSTEM_ACCOUNT_ID, "account_code": "SY0000", "slug": "system"}
     account |= {"name": "System", "is_active": True, "version": 1, "settings": {}}

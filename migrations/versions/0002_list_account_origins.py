@@ -8,7 +8,7 @@ Create Date: 2026-11-21 15:05:12.402117
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text
+from migrations.support.types import Text
 
 revision = "0002"
 down_revision = "0001"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text
+from migrations.support.types import Text
 
 revision = "0003"
 down_revision = "0002"

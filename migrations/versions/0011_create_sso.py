@@ -8,7 +8,7 @@ Create Date: 2026-11-21 18:20:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text, UtcDateTime
+from migrations.support.types import Text, UtcDateTime
 
 revision = "0011"
 down_revision = "0010"

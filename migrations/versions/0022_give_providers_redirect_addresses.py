@@ -8,7 +8,7 @@ Create Date: 2026-11-24 10:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Id, Text
+from migrations.support.types import Id, Text
 
 revision = "0022"
 down_revision = "0021"

@@ -8,7 +8,7 @@ Create Date: 2026-11-24 13:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Id
+from migrations.support.types import Id
 
 revision = "0024"
 down_revision = "0023"

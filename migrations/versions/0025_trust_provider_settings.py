@@ -12,7 +12,7 @@ Create Date: 2026-11-24 10:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text
+from migrations.support.types import Text
 
 revision = "0025"
 down_revision = "0024"

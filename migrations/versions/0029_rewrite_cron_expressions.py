@@ -14,7 +14,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Id, Text
+from migrations.support.types import Id, Text
 
 revision = "0029"
 down_revision = "0028"

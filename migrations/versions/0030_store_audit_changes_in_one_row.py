@@ -17,14 +17,9 @@ import sqlalchemy as sa
 import structlog
 from alembic import context, op
 
-from app import clock
-from app.audit import digest, entries
-from app.audit.append import stored_values
-from app.audit.exports import NAMES
-from app.audit.insert import stored_ids
-from app.db import row_security
-from app.db.types import Text, UtcDateTime
-from app.ops import progress
+from migrations.support import audit_log, progress, row_security
+from migrations.support.audit_log import NAMES
+from migrations.support.types import Text, UtcDateTime, iso
 
 revision = "0030"
 down_revision = "0029"
@@ -263,7 +258,7 @@ def _convert_beside(connection: sa.Connection) -> None:
                 with connection.begin():
                     if not (count := _convert_some(connection, account_id, BATCH)):
                         break
-                show(done := done + count, 0)
+                show(done := done + count)
     connection.commit()
     with connection.begin():
         _create_indexes(connection)
@@ -283,7 +278,7 @@ def _convert_all(connection: sa.Connection) -> None:
         with progress.shown(f"Changes of account {account_id} converted") as show:
             done = 0
             while count := _convert_some(connection, account_id, FINAL_BATCH):
-                show(done := done + count, 0)
+                show(done := done + count)
         last = _last(connection, account_id)
         if last_id and (last is None or (last.last_id, last.checksum.hex()) != (last_id, checksum)):
             _refuse_broken(account_id, last_id)
@@ -368,7 +363,7 @@ def _row(found: list[Any]) -> dict[str, Any]:
     first = found[0]
     names = [entry["column_name"] for entry in found]
     values = [(entry["column_name"], entry["old_value"], entry["new_value"]) for entry in found]
-    columns, old_values, new_values = stored_values(values)
+    columns, old_values, new_values = audit_log.stored_values(values)
     ids = [entry["id"] for entry in found]
     erased = {
         kind: [entry[f"{kind}_digest"] for entry in found]
@@ -379,7 +374,7 @@ def _row(found: list[Any]) -> dict[str, Any]:
     same = ("account_id", "operation", "table_name", "record_id", "user_id", "occurred_at")
     return {
         **{name: first[name] for name in (*same, *COPIED)},
-        "extra_metadata": digest.canonical(metadata).decode() if metadata else None,
+        "extra_metadata": audit_log.canonical(metadata).decode() if metadata else None,
         "first_id": ids[0],
         "last_id": ids[-1],
         "entries": len(names),
@@ -389,7 +384,7 @@ def _row(found: list[Any]) -> dict[str, Any]:
         "salts": None if first["salt"] is None else _bytes(found, "salt"),
         "actor_salts": None if first["actor_salt"] is None else _bytes(found, "actor_salt"),
         "erased_digests": orjson.dumps(erased).decode() if erased else None,
-        "ids": stored_ids(ids),
+        "ids": audit_log.stored_ids(ids),
         "checksum": bytes.fromhex(found[-1]["checksum"]),
     }
 
@@ -400,12 +395,10 @@ def _bytes(found: list[Any], name: str) -> bytes:
 
 def _verified(row: dict[str, Any], found: list[Any], previous: bytes) -> dict[str, Any]:
     """The new row. Raises RuntimeError unless it gives exactly the entries that it replaces."""
-    for entry, computed in zip(
-        found, entries.of_change({**row, "previous": previous}), strict=True
-    ):
-        stored = {**entry, "masked": False, "occurred_at": clock.iso(entry["occurred_at"])}
+    for entry, computed in zip(found, audit_log.entries_of(row, previous), strict=True):
+        stored = {**entry, "masked": False, "occurred_at": iso(entry["occurred_at"])}
         if entry["es_timestamp"] is not None:
-            stored["es_timestamp"] = clock.iso(entry["es_timestamp"])
+            stored["es_timestamp"] = iso(entry["es_timestamp"])
         if any(stored[name] != value for name, value in computed.items()):
             _refuse_broken(entry["account_id"], entry["id"])
             break
@@ -554,7 +547,7 @@ def _fill_former_tables(connection: sa.Connection) -> None:
     )
     previous: dict[str, bytes] = {}
     for row in connection.execute(sa.select(NEW).order_by(NEW.c.account_id, NEW.c.first_id)).all():
-        found = entries.of_change({**row._asdict(), "previous": previous.get(row.account_id)})
+        found = audit_log.entries_of(row._asdict(), previous.get(row.account_id, b""))
         previous[row.account_id] = row.checksum
         moments = {"occurred_at": row.occurred_at, "es_timestamp": row.es_timestamp}
         kept = [name for name in NAMES if name != "masked"]

@@ -8,7 +8,7 @@ Create Date: 2026-11-25 19:40:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text
+from migrations.support.types import Text
 
 revision = "0031"
 down_revision = "0030"

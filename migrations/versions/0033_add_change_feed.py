@@ -10,7 +10,7 @@ from types import ModuleType
 import sqlalchemy as sa
 from alembic import context, op
 
-from app.db.types import Text, UtcDateTime
+from migrations.support.types import Text, UtcDateTime
 
 revision = "0033"
 down_revision = "0032"

@@ -8,7 +8,7 @@ Create Date: 2026-11-26 21:20:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Text
+from migrations.support.types import Text
 
 revision = "0046"
 down_revision = "0045"

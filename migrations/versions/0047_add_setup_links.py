@@ -8,7 +8,7 @@ Create Date: 2026-11-26 23:40:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Id, Text, UtcDateTime
+from migrations.support.types import Id, Text, UtcDateTime
 
 revision = "0047"
 down_revision = "0046"

@@ -8,8 +8,8 @@ Create Date: 2026-11-27 01:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db import row_security
-from app.db.types import Id, Text, UtcDateTime
+from migrations.support import row_security
+from migrations.support.types import Id, Text, UtcDateTime
 
 revision = "0051"
 down_revision = "0050"

@@ -8,7 +8,7 @@ Create Date: 2026-11-29 10:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import UtcDateTime
+from migrations.support.types import UtcDateTime
 
 revision = "0058"
 down_revision = "0057"

@@ -8,7 +8,7 @@ Create Date: 2026-11-29 01:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Id, UtcDateTime
+from migrations.support.types import Id, UtcDateTime
 
 revision = "0060"
 down_revision = "0059"

@@ -14,7 +14,7 @@ from app.auth.models import Invitation, SignInSession
 from app.db import connection
 from app.db.functions import database_now
 from app.jobs import worker
-from app.records.write import cleanup
+from app.records import purge
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import run_jobs
 from tests.parallel import under_way
@@ -286,7 +286,7 @@ def rows(account_id: str) -> dict[str, int]:
 def test_the_job_removes_what_a_closed_account_had(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr(cleanup, "PIECE", piece)
+    monkeypatch.setattr(purge, "PIECE", piece)
     for name, schema in REFERRING.items():
         make_collection(cast.root, name, schema)
     for admin in (cast.alice, cast.charlie):
@@ -301,7 +301,7 @@ def test_the_job_removes_what_a_closed_account_had(
     with app.app_context():
         assert set(rows(cast.alice.account_id).values()) == {0}
         assert rows(cast.charlie.account_id) == kept
-        cleanup.remove_account({"account_id": cast.alice.account_id})
+        purge.remove_account({"account_id": cast.alice.account_id})
         assert rows(cast.charlie.account_id) == kept
         failed = sa.select(jobs.Job.kind).where(jobs.Job.kind == "records.remove_account")
         assert connection().scalar(failed.where(jobs.Job.attempts > 1)) is None
@@ -330,7 +330,7 @@ def let_an_hour_pass() -> None:
 def test_what_the_job_has_done_it_does_not_look_at_again(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "PIECE", 3)
+    monkeypatch.setattr(purge, "PIECE", 3)
     make_collection(cast.root, schema=[{"name": "up", "type": "reference", "collection": "posts"}])
     first = make_record(cast.alice)["id"]
     batch = {"records": [{"up": first}] * 8}

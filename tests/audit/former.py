@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
-from app.audit import digest
+from app.audit.chain import digest
 from app.context import tenancy
 
 

@@ -296,6 +296,7 @@ def whose(cast: Cast) -> str:
     return str(newest_entry["user_email"])
 
 
+@pytest.mark.long
 def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None:
     anyone, seen = Caller(app), set()
 

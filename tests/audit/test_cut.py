@@ -17,8 +17,10 @@ from flask import Flask
 from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
-from app.audit import checkpoints, cut, erase, exports, verify
+from app.audit import checkpoints, erase, exports
+from app.audit.chain import cut, signing, verify
 from app.audit.entries import CHANGES, HEADS, STARTS
+from app.audit.log import AUDIT
 from app.errors import Conflict
 from app.realtime.feed import changes as feed
 from tests.audit.chains import entries, stand_alone, verified
@@ -63,23 +65,23 @@ def console(app: Flask, caller: Caller, path: str) -> str:
 
 def cut_now(app: Flask, account_id: str, before: datetime | None = None) -> int:
     with app.app_context():
-        return cut.cut(account_id, before or end())
+        return cut.cut(AUDIT, account_id, before or end())
 
 
 def start_of(app: Flask, account_id: str) -> dict[str, Any]:
     with app.app_context():
-        return checkpoints.start_of(account_id) or {}
+        return signing.start_of(AUDIT, account_id) or {}
 
 
 def report(account_id: str) -> dict[str, Any]:
-    return dict(verify.verify_all(account_id))
+    return dict(verify.verify_all(AUDIT, account_id))
 
 
 def test_what_is_left_verifies(acme: str, cast: Cast) -> None:
     before = len(entries(cast.root, account_id=acme))
-    expected = cut.count(acme, end())
+    expected = cut.count(AUDIT, acme, end())
     assert 0 < expected < before
-    assert cut.cut(acme, end()) == expected
+    assert cut.cut(AUDIT, acme, end()) == expected
     found = verified(cast.root, acme)
     assert found["valid"], found
     assert found["start"]["removed"] == expected
@@ -92,9 +94,9 @@ def test_what_is_left_verifies(acme: str, cast: Cast) -> None:
 
 
 def test_it_can_be_cut_again(acme: str, cast: Cast) -> None:
-    first = cut.cut(acme, end())
+    first = cut.cut(AUDIT, acme, end())
     make_record(cast.alice, title="later")
-    second = cut.cut(acme, end())
+    second = cut.cut(AUDIT, acme, end())
     assert report(acme)["valid"]
     assert report(acme)["start"]["removed"] == first + second
 
@@ -104,17 +106,17 @@ def test_only_what_is_before_the_moment_goes(acme: str, cast: Cast) -> None:
     make_record(cast.alice, title="new")
     ids = sa.select(CHANGES.c.first_id).where(CHANGES.c.account_id == acme)
     newer = set(db.db.session.scalars(ids.where(CHANGES.c.occurred_at >= moment)))
-    cut.cut(acme, moment)
+    cut.cut(AUDIT, acme, moment)
     assert newer
     assert newer <= set(db.db.session.scalars(ids))
-    assert cut.cut(acme, moment) == cut.count(acme, moment) == 0
+    assert cut.cut(AUDIT, acme, moment) == cut.count(AUDIT, acme, moment) == 0
     assert report(acme)["valid"]
 
 
 def test_a_kill_between_pieces_leaves_a_log_that_verifies(
     acme: str, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    total, pieces = cut.count(acme, end()), iter([True, False])
+    total, pieces = cut.count(AUDIT, acme, end()), iter([True, False])
     cut_piece = cut._cut_piece
 
     def killed(*args: Any) -> int:
@@ -125,7 +127,7 @@ def test_a_kill_between_pieces_leaves_a_log_that_verifies(
     with monkeypatch.context() as patch:
         patch.setattr(cut, "_cut_piece", killed)
         with pytest.raises(KeyboardInterrupt):
-            cut.cut(acme, end())
+            cut.cut(AUDIT, acme, end())
     removed = report(acme)["start"]["removed"]
     assert report(acme)["valid"]
     assert 0 < removed < total
@@ -135,7 +137,7 @@ def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=())
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with pytest.raises(Conflict, match="SERVICE_AUDIT_CHECKPOINT_KEY"):
-        cut.cut(acme, end())
+        cut.cut(AUDIT, acme, end())
     assert report(acme)["start"] is None
 
 
@@ -145,7 +147,7 @@ def test_a_broken_piece_is_not_cut(acme: str) -> None:
         change = sa.update(CHANGES).where(CHANGES.c.first_id == first.scalar_subquery())
         db.connection().execute(change.values(record_id="another"))
     with pytest.raises(Conflict, match="broken"):
-        cut.cut(acme, end())
+        cut.cut(AUDIT, acme, end())
     assert report(acme)["start"] is None
 
 
@@ -153,12 +155,12 @@ def test_a_broken_piece_is_not_cut(acme: str) -> None:
 def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
     checkpoints.create(acme)
     checkpoint = next(iter(checkpoints.for_account(acme)))
-    cut.cut(acme, end())
+    cut.cut(AUDIT, acme, end())
     assert report(acme)["valid"]
     mine = STARTS.c.account_id == acme
-    start = checkpoints.start_of(acme) or {}
+    start = signing.start_of(AUDIT, acme) or {}
     signer = Ed25519PrivateKey.generate()
-    signature = signer.sign(checkpoints.message(start)).hex()
+    signature = signer.sign(signing.message(start)).hex()
     public = signer.public_key().public_bytes_raw().hex()
     forged: dict[str, dict[str, Any]] = {
         "key": {"signature": signature, "public_key": public},
@@ -180,25 +182,25 @@ def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
 
 
 def test_the_database_refuses_to_delete_what_is_after_the_start(acme: str) -> None:
-    cut.cut(acme, end())
+    cut.cut(AUDIT, acme, end())
     with pytest.raises(DBAPIError, match="append-only"), db.transaction() as session:
         session.execute(sa.delete(CHANGES).where(CHANGES.c.account_id == acme))
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "jsonl"])
 def test_exports_verify_offline(acme: str, cast: Cast, tmp_path: Path, format: str) -> None:
-    cut.cut(acme, end())
+    cut.cut(AUDIT, acme, end())
     query = {"account_id": acme, "format": format}
     path = tmp_path / f"export.{format}"
     path.write_bytes(cast.root.get("audit-logs/export", query_string=query).data)
-    start = checkpoints.start_of(acme) or {}
+    start = signing.start_of(AUDIT, acme) or {}
     starts = [] if format == "json" else [json.loads(json.dumps(start))]
     (chain,) = alone.verify(alone.read(str(path)), starts, start["public_key"]).values()
     assert chain.fault is None
     assert verify.verify_export(exports.read(path), starts)["valid"]
     (chain,) = alone.verify(alone.read(str(path)), starts, "00" * 32).values()
     assert "start" in chain.fault
-    bare = [entry for entry in exports.read(path) if not checkpoints.is_start(entry)]
+    bare = [entry for entry in exports.read(path) if not signing.is_start(entry)]
     assert not verify.verify_export(bare)["valid"]
     (chain,) = alone.verify(bare).values()
     assert chain.fault
@@ -207,14 +209,14 @@ def test_exports_verify_offline(acme: str, cast: Cast, tmp_path: Path, format: s
 def test_values_can_be_erased_after_a_cut(acme: str, cast: Cast) -> None:
     moment = clock.now()
     made = make_record(cast.alice, title="secret")
-    cut.cut(acme, moment)
+    cut.cut(AUDIT, acme, moment)
     assert erase.erase_values(acme, "col_posts", made["id"]) > 0
     assert report(acme)["valid"]
 
 
 def test_the_change_feed_says_that_changes_expired(acme: str) -> None:
-    cut.cut(acme, end())
-    last = (checkpoints.start_of(acme) or {})["entry_id"]
+    cut.cut(AUDIT, acme, end())
+    last = (signing.start_of(AUDIT, acme) or {})["entry_id"]
     assert feed.bounds(acme)[0] >= last
     head = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == acme)
     assert db.connection().scalar(head) == last
@@ -260,7 +262,7 @@ def test_a_state_after_the_cut_is_restored(acme: str, cast: Cast) -> None:
     moment = clock.now()
     cast.alice.patch(path, {"title": "two"})
     cast.alice.patch(path, {"title": "three"})
-    cut.cut(acme, moment)
+    cut.cut(AUDIT, acme, moment)
     _, two = cast.alice.get(f"{path}/history").json["items"]
     restored = cast.alice.post(f"{path}/restore", {"audit_id": two["audit_id"]})
     assert (restored.status_code, restored.json["title"]) == (200, "two")

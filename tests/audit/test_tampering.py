@@ -14,8 +14,10 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit import checkpoints, digest, entries, erase, exports, verify
+from app.audit import checkpoints, entries, erase, exports
+from app.audit.chain import digest, verify
 from app.audit.entries import CHANGES
+from app.audit.log import AUDIT
 from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from app.db.citus import COLUMN
 from tests import services
@@ -146,16 +148,19 @@ def other(change: Change, column: str) -> Any:
 
 def found(account_id: str, what: str) -> None:
     """The tampering must show, in this chain or over all."""
-    assert not verify.verify_all(account_id)["valid"] or not verify.verify_all()["valid"], what
+    assert (
+        not verify.verify_all(AUDIT, account_id)["valid"] or not verify.verify_all(AUDIT)["valid"]
+    ), what
 
 
 def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
-    assert verify.verify_all()["valid"]
+    assert verify.verify_all(AUDIT)["valid"]
     checkpoints.create_due()
-    assert verify.verify_all()["valid"]
-    assert verify.verify_all(chain[0])["values_erased"] == 3
+    assert verify.verify_all(AUDIT)["valid"]
+    assert verify.verify_all(AUDIT, chain[0])["values_erased"] == 3
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.one_database
 def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: bool) -> None:
@@ -165,7 +170,7 @@ def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: b
             with tampering():
                 put(change, **{column: other(change, column)})
                 found(chain[0], f"{column} of {change['first_id']}")
-    assert verify.verify_all()["valid"]
+    assert verify.verify_all(AUDIT)["valid"]
 
 
 @pytest.mark.one_database
@@ -186,6 +191,7 @@ UNREADABLE = [
 LISTS = ("audit-logs?limit=500", "audit-logs?limit=500&sort_by=id", "audit-logs/export?format=json")
 
 
+@pytest.mark.long
 def test_json_that_nobody_can_read_is_listed_and_named(cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": n, "type": "text"} for n in ("title", "body")])
     made = make_record(cast.alice, title="old", body="old")
@@ -225,6 +231,7 @@ def edited_for_good(cast: Cast, id: int, values: Change) -> Change:
     return change
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
     for change, column in product(some(stored(chain[0])), NULLABLE):
@@ -247,7 +254,7 @@ def test_an_erasure_that_no_entry_tells_of_shows(
             digests[name.removesuffix("_digest")] = [one[name] for one in computed(change)]
             kept = {"erased_digests": json.dumps(digests)} if keeps_digests else {}
             put(change, **dict.fromkeys(ERASABLE[salts]), **kept)
-            assert verify.verify_all(chain[0])["first_broken_id"] == change["first_id"]
+            assert verify.verify_all(AUDIT, chain[0])["first_broken_id"] == change["first_id"]
 
 
 def computed(change: Change, previous: bytes = b"") -> list[Entry]:
@@ -268,7 +275,7 @@ def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
             with tampering():
                 add(one)
                 found(chain[0], str(one))
-    assert verify.verify_all()["valid"]
+    assert verify.verify_all(AUDIT)["valid"]
 
 
 @pytest.mark.long
@@ -336,16 +343,16 @@ def rewrite(together: list[Entry]) -> None:
 def test_a_chain_written_anew_shows_by_a_checkpoint(chain: tuple[str, str]) -> None:
     with tampering():
         linked(chain[0], rewrite)
-        assert verify.verify_all(chain[0])["valid"]  # without a checkpoint nothing tells
+        assert verify.verify_all(AUDIT, chain[0])["valid"]  # without a checkpoint nothing tells
     checkpoints.create_due()
     kept = list(checkpoints.for_account(chain[0]))
     with tampering():
         linked(chain[0], rewrite)
-        assert verify.verify_all(chain[0])["first_broken_id"] == kept[0]["entry_id"]
+        assert verify.verify_all(AUDIT, chain[0])["first_broken_id"] == kept[0]["entry_id"]
         db.connection().execute(sa.delete(AuditCheckpoint))
-        assert verify.verify_all(chain[0])["valid"]
-        assert verify.verify_all(chain[0], kept)["first_broken_id"] == kept[0]["entry_id"]
-    assert verify.verify_all(chain[0], kept)["valid"]
+        assert verify.verify_all(AUDIT, chain[0])["valid"]
+        assert verify.verify_all(AUDIT, chain[0], kept)["first_broken_id"] == kept[0]["entry_id"]
+    assert verify.verify_all(AUDIT, chain[0], kept)["valid"]
 
 
 def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
@@ -362,8 +369,8 @@ def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
             head = {"last_id": before["last_id"], "checksum": before["checksum"].hex()}
             mine = AuditHead.account_id == chain[0]
             db.connection().execute(sa.update(AuditHead).where(mine).values(head))
-            assert not verify.verify_all(chain[0], kept)["valid"]
-            assert not verify.verify_all(None, kept)["valid"]
+            assert not verify.verify_all(AUDIT, chain[0], kept)["valid"]
+            assert not verify.verify_all(AUDIT, None, kept)["valid"]
 
 
 def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
@@ -373,10 +380,11 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
         remove(chain[0], 0, 2**62)
         for model in (AuditHead, AuditCheckpoint, AuditChange):
             db.connection().execute(sa.delete(model).where(model.account_id == chain[0]))
-        assert verify.verify_all()["valid"]
-        assert verify.verify_all(None, kept)["account_id"] == chain[0]
+        assert verify.verify_all(AUDIT)["valid"]
+        assert verify.verify_all(AUDIT, None, kept)["account_id"] == chain[0]
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_an_inserted_change_shows(chain: tuple[str, str]) -> None:
     """Copied within the chain, from another chain, before, between and behind."""
@@ -411,7 +419,7 @@ def test_an_appended_change_that_fits_shows_by_the_head(chain: tuple[str, str]) 
     *_, checksum = digest.checksums(last["checksum"].hex(), ids, digests)
     with tampering():
         add({**forged, "checksum": bytes.fromhex(checksum)})
-        assert verify.verify_all(chain[0])["first_broken_id"] == ends["last_id"]
+        assert verify.verify_all(AUDIT, chain[0])["first_broken_id"] == ends["last_id"]
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from flask import Flask
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.audit import digest, verify
+from app.audit.chain import digest, verify
 from tests.audit.chains import PROJECT, stand_alone
 
 VECTORS = json.loads((Path(__file__).parents[1] / "cases/audit.json").read_text())

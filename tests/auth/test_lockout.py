@@ -286,6 +286,7 @@ def test_of_many_wrong_guesses_at_once_ten_are_answered(limited: Caller, whole: 
     assert login(limited, here, PASSWORD).status_code == 429
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.usefixtures("real_hashes")
 def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has(
@@ -300,6 +301,7 @@ def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has
     assert sorted(seen) == [401] * 12 + [429] * refused
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_hashes")
 def test_right_passwords_at_once_are_not_held_up(limited: Caller) -> None:
     here = address()
@@ -460,6 +462,7 @@ def invite(caller: Caller, email: str) -> int:
     return caller.post("invitations", {"email": email}).status_code
 
 
+@pytest.mark.long
 def test_a_stranger_blocks_no_reset_of_another_account(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -547,6 +550,7 @@ def test_guesses_at_the_present_password_are_limited(limited: Caller, cast: Cast
     assert change_password(cast.alice, PASSWORD).status_code == 200
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("real_hashes")
 def test_of_guesses_at_the_present_password_at_once_ten_are_answered(
     limited: Caller, bob: Caller

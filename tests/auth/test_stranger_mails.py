@@ -88,6 +88,7 @@ def test_each_way_to_mail_strangers_is_limited_per_account(
     assert other.status_code == 201, "another account has mails of its own"
 
 
+@pytest.mark.long
 def test_three_hundred_strangers_are_not_mailed_on_the_first_day(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 from playwright.sync_api import Browser
 
+from app.console.shell.access import ADMIN, SUPERADMIN
 from tests import builders
 from tests.browser.conftest import NARROW, VISUAL_RULES, WIDE, Visit, visiting
 from tests.browser.test_console import sign_in
@@ -73,9 +74,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 def rank(house: House, name: str) -> int:
     """The place in RANKS from which on a page is for somebody."""
-    view = house.app.view_functions[f"console.{name}"]
-    marks = ("admins_only", "superadmins_only")
-    return max(n for n, mark in enumerate(("", *marks)) if not mark or getattr(view, mark, False))
+    role = house.app.view_functions[f"console.{name}"].page.role  # type: ignore[attr-defined]
+    return {ADMIN: 1, SUPERADMIN: 2}.get(role, 0)
 
 
 def pages_of(house: House, role: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import pytest
 from flask import Flask
 
 from tests import builders
@@ -12,6 +13,7 @@ from tests.builders import Cast
 from tests.bundle.accounts import export, import_
 
 
+@pytest.mark.long
 def test_large_records_take_no_more_than_a_few_of_them(
     cast: Cast, app: Flask, tmp_path: Path
 ) -> None:

@@ -13,8 +13,10 @@ from flask import Flask
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import cut
-from app.audit.security_log import cutting, sealing
+from app.audit.chain import cut
+from app.audit.log import AUDIT
+from app.audit.security_log import sealing
+from app.audit.security_log.log import SECURITY
 from app.auth import principal
 from app.context import tenancy
 from app.db import db, reencryption
@@ -179,9 +181,9 @@ def test_an_account_whose_logs_were_cut_moves_and_comes_back(
 ) -> None:
     furnish(cast)
     with app.app_context():
-        assert cut.cut(cast.alice.account_id, clock.now()) > 0
+        assert cut.cut(AUDIT, cast.alice.account_id, clock.now()) > 0
         sealing.seal(cast.alice.account_id)
-        assert cutting.cut(cast.alice.account_id, clock.now()) > 0
+        assert cut.cut(SECURITY, cast.alice.account_id, clock.now()) > 0
     make_record(cast.alice, title="later")
     before, file = view(cast.alice), export(app, tmp_path)
     refused = import_(other, file)

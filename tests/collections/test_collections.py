@@ -595,6 +595,7 @@ def writers(callers: list[Caller], write: Callable[[Caller, int], TestResponse])
             thread.result()
 
 
+@pytest.mark.long
 def test_fields_are_added_while_others_write(root: Caller, alice: Caller) -> None:
     make_collection(root, "authors")
     made = make_collection(root)

@@ -226,6 +226,7 @@ def test_an_index_of_a_field_that_comes_with_it(app: Flask, root: Caller, alice:
     assert columns(app)["ix_col_posts$title$-rank"] == ("account_id", "title", "rank", "id")
 
 
+@pytest.mark.long
 def test_definitions_take_their_indexes_along(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED, SLUG])
     make_record(alice, title="a", slug="b")

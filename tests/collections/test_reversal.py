@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from flask import Flask
 
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -109,6 +110,7 @@ def records(caller: Caller) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_all_kinds_of_changes_do_what_was_planned_and_can_be_undone(app: Flask, cast: Cast) -> None:
     root = cast.root
     made = make_collection(root, schema=list(BASE.values()), indexes=INDEXES)

@@ -568,6 +568,19 @@ def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) ->
     assert len(sent) == 2
 
 
+def test_block_that_verifies_keeps_what_is_current(app: Flask, root: Caller) -> None:
+    make_collection(root)
+    with app.app_context():
+        kept = definitions.get("posts")
+        with versioned_cache.reloading(unless_current=True):
+            assert definitions.get("posts") is definitions.get("posts") is kept
+    write_rules(app, {"list_rule": ""})
+    with app.app_context(), versioned_cache.reloading(unless_current=True):
+        assert definitions.get("posts").rule("list") == ""
+        with versioned_cache.reloading():
+            assert definitions.get("posts") is not kept
+
+
 def test_every_further_try_of_a_request_loads_anew(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,11 +588,11 @@ def test_every_further_try_of_a_request_loads_anew(
     assert alice.get("records/posts").status_code == 200
     tries, read = [], reads.read_page
 
-    def stale(*args: Any, **options: Any) -> Any:
-        tries.append(args[0])
+    def stale(selection: reads.Selection, *args: Any, **options: Any) -> Any:
+        tries.append(selection.definition)
         if len(tries) < 4:
             raise versioned_cache.Stale
-        return read(*args, **options)
+        return read(selection, *args, **options)
 
     monkeypatch.setattr(reads, "read_page", stale)
     with statements(app) as sent:

@@ -54,6 +54,7 @@ def schemas() -> list[list[dict[str, Any]]]:
     ]
 
 
+@pytest.mark.long
 @WHOLE
 def test_many_writers_lose_nothing_while_the_schema_changes(
     app: Flask, root: Caller, alice: Caller, whole: bool
@@ -113,6 +114,7 @@ RENAMES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.long
 @WHOLE
 def test_many_writers_lose_nothing_while_names_change_and_fields_go(
     app: Flask, root: Caller, alice: Caller, whole: bool
@@ -179,6 +181,7 @@ def test_many_writers_lose_nothing_while_names_change_and_fields_go(
     assert_agreement(app)
 
 
+@pytest.mark.long
 def test_references_made_while_their_target_is_renamed_lead_to_it(app: Flask, root: Caller) -> None:
     made, statuses = make_collection(root, schema=[TITLE]), list[int]()
 

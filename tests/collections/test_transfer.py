@@ -102,6 +102,7 @@ def collections(draw: st.DrawFn) -> list[Item]:
     return made
 
 
+@pytest.mark.long
 @settings(
     max_examples=15,
     deadline=None,

@@ -13,7 +13,8 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.audit import append, exports, verify
+from app.audit import append, exports
+from app.audit.chain import verify
 from app.console.admin import audit_names
 from app.console.admin.audit_columns import LABELS
 from app.context import tenancy

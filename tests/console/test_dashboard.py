@@ -192,6 +192,7 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
     assert "are managed by the admins of" in viewer
 
 
+@pytest.mark.long
 def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     app: Flask, cast: Cast, superadmin: Browser
 ) -> None:

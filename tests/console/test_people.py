@@ -85,6 +85,7 @@ def test_every_page_opens_to_whom_it_is_for(app: Flask, cast: Cast, ids: dict[st
                 )
 
 
+@pytest.mark.long
 def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
     for caller in (cast.bob, cast.alice, cast.root):
         browser = Browser(app, caller)
@@ -95,6 +96,7 @@ def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
             assert browser.client.get(f"/{link}", follow_redirects=True).status_code == 200, link
 
 
+@pytest.mark.long
 def test_every_form_needs_its_token(app: Flask, cast: Cast, superadmin: Browser) -> None:
     posts = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith("/console")]
     posts = [rule for rule in posts if "POST" in (rule.methods or ())]

@@ -293,6 +293,7 @@ def test_what_is_masked_stays_as_it_is(app: Flask, cast: Cast, made: dict[str, s
     assert "Choose one of the options." in beside(answer, "field_0")
 
 
+@pytest.mark.long
 def test_lists_are_filtered_sorted_and_leafed_through(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
@@ -534,6 +535,7 @@ def test_ways_back_lead_to_the_list_as_it_was(
     assert link(restored, r"\?") == listed_at
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "order"),
     [

@@ -388,6 +388,7 @@ def shown_order(page: str) -> list[str]:
     return re.findall(r"<summary><strong>(.*?)</strong>", page)
 
 
+@pytest.mark.long
 def test_fields_are_moved_then_planned(cast: Cast, superadmin: Browser, posts: str) -> None:
     names = [field["name"] for field in FULL]
     path = f"collections/{posts}/schema"

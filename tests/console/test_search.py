@@ -52,6 +52,7 @@ def things(app: Flask, cast: Cast) -> None:
             session.add(Workflow(name=name, owner_home=caller.account_id, **mine, **flow))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("things")
 def test_each_finds_what_they_may_see(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser

@@ -259,6 +259,7 @@ def register(app: Flask, slug: str, email: str) -> Any:
     return Caller(app).post("auth/register", body)
 
 
+@pytest.mark.long
 def test_an_address_of_the_domain_may_register_in_the_account(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_full_disk_keeps_no_thumbnails(
     assert kept(app) == []
 
 
+@pytest.mark.long
 @pytest.mark.one_database
 def test_one_accounts_images_refuse_no_thumbnail_of_another(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch

@@ -114,6 +114,7 @@ def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None
     assert exported(root) == before
 
 
+@pytest.mark.long
 @settings(
     max_examples=10,
     deadline=None,

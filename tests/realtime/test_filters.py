@@ -130,6 +130,7 @@ def test_what_is_referenced_is_judged_by_the_rules_of_now(
     assert (ended["type"], ended["collection"]) == ("unsubscribed", "posts")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("collections")
 def test_filters_of_many_callers_take_a_few_statements(app: Flask, cast: Cast, port: int) -> None:
     make_posts(cast)

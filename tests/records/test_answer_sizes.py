@@ -116,6 +116,7 @@ def test_large_records_are_not_read_to_be_refused(alice: Caller, authors: None, 
     assert alice.get(f"records/authors/{ids[0]}").json["big"] == "y"
 
 
+@pytest.mark.long
 def test_a_group_or_a_history_beyond_the_bound_is_refused(
     app: Flask, root: Caller, alice: Caller, authors: None, mib: int
 ) -> None:

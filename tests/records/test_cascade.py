@@ -10,7 +10,7 @@ from flask import Flask
 
 from app import db, events
 from app.jobs import worker
-from app.records.write import cleanup
+from app.records import purge
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.parallel import at_once
 from tests.sql import statements
@@ -274,7 +274,7 @@ def test_a_closed_account_whose_records_need_each_other_is_emptied(app: Flask, c
         answer = cast.root.put(f"collections/{made['id']}", {"schema": schema})
         assert answer.status_code == 200, answer.json
     with app.app_context():
-        cleanup.remove_account({"account_id": cast.alice.account_id})
+        purge.remove_account({"account_id": cast.alice.account_id})
         worker.run_due()
         db.db.session.remove()
     assert ids(cast.root.acting_in("acme"), "men") == set()

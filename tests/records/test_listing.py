@@ -381,6 +381,7 @@ ABOUT_NULLS = [
 ]
 
 
+@pytest.mark.long
 @WHOLE
 @pytest.mark.parametrize("index", [False, True])
 def test_an_order_by_what_is_filtered_by_loses_nothing(

@@ -403,6 +403,7 @@ def test_with_ids_kept_a_whole_tree_comes_back(cast: Cast, things: dict[str, Any
 # --- identity ---
 
 
+@pytest.mark.long
 @given(rows=st.lists(RECORD, min_size=1, max_size=6), format=st.sampled_from(TYPES))
 @settings(
     max_examples=int(os.environ.get("TRANSFER_EXAMPLES", "25")),

@@ -87,6 +87,7 @@ def test_a_list_may_stand_at_any_depth(
     check_agreement(backend, texts, table, generator.subject(dice), generator.row(dice))
 
 
+@pytest.mark.long
 @settings(max_examples=25, derandomize=True, **LAW)
 @given(BATCHES)
 def test_sql_and_python_agree(backend: Backend, batch: Any) -> None:

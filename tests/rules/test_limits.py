@@ -274,6 +274,7 @@ def widest(make: Callable[[str], str], name: str, scope: Scope) -> str:
     return make(",".join([name] * count))
 
 
+@pytest.mark.long
 def test_computed_fields_in_every_place_can_be_run(backend: Backend) -> None:
     deep = value(nested(lambda text: f"(b || !{text})", "b"), SCOPE)
     wide = value("||".join("b" * 190), SCOPE)

@@ -113,6 +113,7 @@ def make_posts(cast: Cast, fields: Sequence[dict[str, Any]] = ()) -> Sequence[di
     return record, other
 
 
+@pytest.mark.long
 @WHOLE
 def test_the_deepest_rules_and_filters_work(cast: Cast, database: str, whole: bool) -> None:
     record, _ = make_posts(cast)
@@ -153,6 +154,7 @@ def test_the_deepest_rules_are_compared_for_all_users(cast: Cast) -> None:
         assert (answer.status_code, answer.json["allowed"]) == (200, True), answer.json
 
 
+@pytest.mark.long
 @WHOLE
 def test_the_deepest_computed_fields_are_listed_and_sorted_by(
     cast: Cast, database: str, whole: bool

@@ -126,6 +126,7 @@ def chances(seeds: range, database: str, whole: bool) -> Iterator[random.Random]
         yield from [random.Random(seed)] * 3
 
 
+@pytest.mark.long
 @pytest.mark.both_databases
 @WHOLE
 def test_explain_says_what_really_happens(world: World, database: str, whole: bool) -> None:

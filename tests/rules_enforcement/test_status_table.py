@@ -207,6 +207,7 @@ def chosen(stage: Stage, whole: bool, *turns: int) -> list[dict[str, Any]]:
     return stage.records if whole else third
 
 
+@pytest.mark.long
 @WHOLE
 def test_reading(stage: Stage, whole: bool) -> None:
     for turn, rule in enumerate(RULES):
@@ -252,6 +253,7 @@ def check_view(stage: Stage, rule: Any, name: str, who: Who, record: dict[str, A
 BODIES: list[dict[str, Any]] = [{"title": "x"}, {"status": "open"}, {"status": "closed"}]
 
 
+@pytest.mark.long
 @WHOLE
 def test_creating(stage: Stage, whole: bool) -> None:
     for turn, rule in enumerate(RULES):

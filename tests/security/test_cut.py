@@ -16,9 +16,10 @@ from flask import Flask
 from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
-from app.audit import checkpoints
-from app.audit.security_log import cutting, entries, sealing, service
+from app.audit.chain import cut, signing
+from app.audit.security_log import sealing, service
 from app.audit.security_log.entries import EVENTS, HEADS, STARTS
+from app.audit.security_log.log import SECURITY
 from app.context import tenancy
 from app.errors import Conflict
 from tests.audit.chains import stand_alone
@@ -39,7 +40,7 @@ def account(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of an account with a key, events, and few of them in each piece."""
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=(new_key(),))
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
-    monkeypatch.setattr(cutting, "PIECE", 3)
+    monkeypatch.setattr(cut, "PIECE", 3)
     for number in range(7):
         cast.alice.post("groups", {"name": str(number)})
     events(cast.alice)
@@ -59,7 +60,7 @@ def end() -> datetime:
 
 def cut_now(app: Flask, account_id: str) -> int:
     with app.app_context():
-        return cutting.cut(account_id, end())
+        return cut.cut(SECURITY, account_id, end())
 
 
 def report(account_id: str) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def test_what_is_left_verifies(app: Flask, account: str, cast: Cast) -> None:
     assert cast.alice.put("account/retention", {"security_days": 400}).status_code == 200
     with app.app_context(), tenancy.in_account(account):
         sealing.seal(account)
-        expected = cutting.count(account, end())
+        expected = cut.count(SECURITY, account, end())
     assert expected == len(before)  # but for the newest one, the change of the settings
     assert cut_now(app, account) == expected
     found = cast.alice.get(f"{LOG}/verify").json
@@ -103,9 +104,9 @@ def test_only_what_is_before_the_moment_goes(acme: str) -> None:
     moment = db.connection().scalar(
         sa.select(EVENTS.c.occurred_at).where(EVENTS.c.account_id == acme, EVENTS.c.number == 5)
     )
-    assert cutting.count(acme, moment) == cutting.cut(acme, moment) == 4
+    assert cut.count(SECURITY, acme, moment) == cut.cut(SECURITY, acme, moment) == 4
     assert numbers(acme)[0] == 5
-    assert cutting.cut(acme, moment) == cutting.count(acme, moment) == 0
+    assert cut.cut(SECURITY, acme, moment) == cut.count(SECURITY, acme, moment) == 0
     assert report(acme)["valid"]
 
 
@@ -113,7 +114,7 @@ def test_a_kill_between_pieces_leaves_a_log_that_verifies(
     acme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = iter([True, False])
-    cut_piece = cutting._cut_piece
+    cut_piece = cut._cut_piece
 
     def killed(*args: Any) -> int:
         if not next(pieces):
@@ -121,9 +122,9 @@ def test_a_kill_between_pieces_leaves_a_log_that_verifies(
         return cut_piece(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cutting, "_cut_piece", killed)
+        patch.setattr(cut, "_cut_piece", killed)
         with pytest.raises(KeyboardInterrupt):
-            cutting.cut(acme, end())
+            cut.cut(SECURITY, acme, end())
     assert report(acme)["valid"]
     assert report(acme)["start"]["removed"] == 3
 
@@ -132,7 +133,7 @@ def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=())
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with pytest.raises(Conflict, match="SERVICE_AUDIT_CHECKPOINT_KEY"):
-        cutting.cut(acme, end())
+        cut.cut(SECURITY, acme, end())
     assert numbers(acme)[0] == 1
 
 
@@ -151,22 +152,22 @@ def test_a_broken_log_is_not_cut(acme: str, broken: str) -> None:
             rewritten = [row | {"path": "/other"} for row in rows]
             sealing.append(acme, rewritten, 0, ZEROS)
     with pytest.raises(Conflict):
-        cutting.cut(acme, end())
-    assert entries.start_of(acme) is None
+        cut.cut(SECURITY, acme, end())
+    assert signing.start_of(SECURITY, acme) is None
     assert not report(acme)["valid"]
 
 
 @pytest.mark.parametrize("forgery", ["key", "checkpoint", "moved", "removed", "missing"])
 def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
     checkpoint = report(acme)["checkpoint"]
-    cutting.cut(acme, end())
+    cut.cut(SECURITY, acme, end())
     assert report(acme)["valid"]
     mine = STARTS.c.account_id == acme
-    signed = entries.start_of(acme) or {}
+    signed = signing.start_of(SECURITY, acme) or {}
     signer = Ed25519PrivateKey.generate()
     forged: dict[str, dict[str, Any]] = {
         "key": {
-            "signature": signer.sign(checkpoints.message(signed)).hex(),
+            "signature": signer.sign(signing.message(signed)).hex(),
             "public_key": signer.public_key().public_bytes_raw().hex(),
         },
         "checkpoint": {
@@ -187,7 +188,7 @@ def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
 
 
 def test_the_database_refuses_to_delete_what_is_after_the_start(acme: str) -> None:
-    cutting.cut(acme, end())
+    cut.cut(SECURITY, acme, end())
     with pytest.raises(DBAPIError, match="append-only"), db.transaction() as session:
         session.execute(sa.delete(EVENTS).where(EVENTS.c.account_id == acme))
 
@@ -237,9 +238,7 @@ def test_a_batch_says_what_was_cut_while_the_stream_was_off(
         batch = receiver.requests[count].json
         signed = batch["start"]
         assert signed["entry_id"] > sent
-        assert checkpoints.is_signed(
-            checkpoints.message(signed), signed["public_key"], signed["signature"]
-        )
+        assert signing.is_signed(signing.message(signed), signed["public_key"], signed["signature"])
         after = {"after": signed["entry_id"], "checksum": signed["checksum"]}
         found = proved(receiver.requests[count:], **after)
         assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]

@@ -16,7 +16,7 @@ from flask import Flask
 from sqlalchemy.exc import DBAPIError
 
 from app import db
-from app.audit.digest import FIRST_PREVIOUS
+from app.audit.chain.digest import FIRST_PREVIOUS
 from app.audit.security_log import sealing
 from app.audit.security_log.entries import EVENTS
 from app.audit.security_log.recording import Event, record
@@ -148,6 +148,7 @@ ACTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ACTS)
 def test_a_change_of_what_gives_access_is_recorded(cast: Cast, kind: str) -> None:
     answer = ACTS[kind](cast)

@@ -21,7 +21,7 @@ from app.accounts.models import User
 from app.auth import sessions
 from app.auth.models import SignInSession
 from app.db import db, transaction
-from app.sso import flows
+from app.sso import purge
 from app.sso.models import Flow
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs, token_in
@@ -182,6 +182,7 @@ def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
     assert stage.cast.root.post(f"users/{user['id']}/verify").status_code == 200
 
 
+@pytest.mark.long
 def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
     mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
@@ -567,7 +568,7 @@ def test_what_was_begun_and_left_is_gone_within_the_hour(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.begin(stage.browser())
     with stage.app.app_context(), time_machine.travel(clock.now() + timedelta(minutes=59)):
-        flows.purge({})
+        purge.purge({})
         assert db.session.scalar(sa.select(sa.func.count()).select_from(Flow)) == 0
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
-from app.accounts.usage import request_counter, upkeep
+from app.accounts.usage import metering, purge, request_counter
 from app.context import tenancy
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.mailbox import run_jobs
@@ -161,7 +161,7 @@ def test_days_are_listed_with_the_level_of_each(app: Flask, busy: Cast) -> None:
     alice = busy.alice
     make_record(alice, title="x")
     with app.app_context():
-        upkeep.record_levels({})
+        metering.record_levels({})
     day = move_back(app, 1)
     make_record(alice, title="y")
     days = alice.get("account/usage").json["items"]
@@ -181,8 +181,8 @@ def test_parts_of_past_days_are_added_up(app: Flask, busy: Cast) -> None:
     query = f"account/usage?from_date={day}&to_date={day}"
     before = alice.get(query).json["items"]
     with app.app_context():
-        upkeep.fold({})
-        upkeep.fold({})
+        purge.fold({})
+        purge.fold({})
     assert alice.get(query).json["items"] == before
     assert (before[0]["requests"], before[0]["deliveries"]) == (2, 1)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.accounts.usage import upkeep
+from app.accounts.usage import notices
 from app.accounts.usage.meters import METERS
 from app.config import Config, ConfigError
 from app.files import storage
@@ -176,8 +176,8 @@ def test_admins_get_one_mail_at_80_and_at_100_percent(app: Flask, cast: Cast) ->
     for n in range(6):
         make_record(cast.alice, title=str(n))
         with app.app_context():
-            upkeep.check_quotas({})
-            upkeep.check_quotas({})
+            notices.check_quotas({})
+            notices.check_quotas({})
         run_jobs(app)
         counts.append(len(outbox(app)))
     assert counts == [0, 0, 0, 1, 2, 2]

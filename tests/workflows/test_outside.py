@@ -137,6 +137,7 @@ def test_branches_send_at_the_same_time(app: Flask, alice: Caller, receiver: Rec
     assert states == {"s0": "completed", "s1": "failed", "s2": "failed", "s3": "completed"}
 
 
+@pytest.mark.long
 def test_a_slow_mail_server_gets_each_mail_once(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

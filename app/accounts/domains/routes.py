@@ -11,14 +11,13 @@ from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
 from app.accounts.own_account_routes import blueprint
-from app.accounts.schemas import PAGE
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.sso import domain_settings
 from app.web import fields
 from app.web.access import account_admin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
 AUTO_JOIN = (
     "Whether a first sign-in with a verified address of this domain creates a user, whatever"
@@ -30,20 +29,6 @@ STATE = (
     "`pending`: not proved. `failing`: the record has been missing for three days or more; after 14"
     " the domain is pending again."
 )
-EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000000d0",
-    "domain": "acme.example",
-    "state": VERIFIED,
-    "record_name": "_atrium-challenge.acme.example",
-    "record_value": "atrium-domain-verification=3n8v...",
-    "auto_join": False,
-    "auto_join_role": None,
-    "sso_only": False,
-    "verified_at": "2026-11-20T12:00:00.123456Z",
-    "last_checked_at": "2026-11-20T12:00:00.123456Z",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-}
 
 
 def _described(text: str) -> Mapping[str, str]:
@@ -51,8 +36,6 @@ def _described(text: str) -> Mapping[str, str]:
 
 
 class NewDomain(Schema):
-    """A domain to prove."""
-
     domain = fields.Text(
         longest=names.LONGEST,
         required=True,
@@ -68,45 +51,36 @@ class DomainSettings(Schema):
     sso_only = fields.StrictBoolean(metadata=_described(SSO_ONLY))
 
 
-class DomainView(Schema):
-    """A domain of an account."""
-
-    id = fields.Id(required=True)
-    domain = ma.fields.String(
-        required=True, metadata=_described("In ASCII (`xn--...` for other letters).")
-    )
-    state = fields.Choice(STATES, required=True, metadata=_described(STATE))
-    record_name = ma.fields.String(
-        required=True, metadata=_described("The name of the DNS record of type TXT.")
-    )
-    record_value = ma.fields.String(
-        required=True, metadata=_described("The text of the DNS record.")
-    )
-    auto_join = ma.fields.Boolean(required=True, metadata=_described(AUTO_JOIN))
-    auto_join_role = ma.fields.String(
-        required=True, allow_none=True, metadata=_described(AUTO_JOIN_ROLE)
-    )
-    sso_only = ma.fields.Boolean(required=True, metadata=_described(SSO_ONLY))
-    verified_at = fields.Timestamp(required=True, allow_none=True)
-    last_checked_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-
-
-class DomainPage(Page):
-    """A page of domains."""
-
-    items = items_field(DomainView)
+@example(
+    state=VERIFIED,
+    record_name="_atrium-challenge.acme.example",
+    record_value="atrium-domain-verification=3n8v...",
+    verified_at="2026-11-20T12:00:00.123456Z",
+    last_checked_at="2026-11-20T12:00:00.123456Z",
+)
+class DomainView(View):
+    id = fields.Id()
+    domain = ma.fields.String(metadata=_described("In ASCII (`xn--...` for other letters)."))
+    state = fields.Choice(STATES, metadata=_described(STATE))
+    record_name = ma.fields.String(metadata=_described("The name of the DNS record of type TXT."))
+    record_value = ma.fields.String(metadata=_described("The text of the DNS record."))
+    auto_join = ma.fields.Boolean(metadata=_described(AUTO_JOIN))
+    auto_join_role = ma.fields.String(allow_none=True, metadata=_described(AUTO_JOIN_ROLE))
+    sso_only = ma.fields.Boolean(metadata=_described(SSO_ONLY))
+    verified_at = fields.Timestamp(allow_none=True)
+    last_checked_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
 
 
 @blueprint.route("/domains", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, DomainPage, example=page_body([EXAMPLE], 1, PAGE))
+@blueprint.response(200, page_of(DomainView))
 @account_admin
 def list_domains(args: Query) -> dict[str, object]:
     """List the domains of your account.
 
-    For admins. Ordered by name.
+    Ordered by name.
     """
     rows, total = domains.page(principal().require_account_id(), args["skip"], args["limit"])
     return page_body(rows, total, args)
@@ -114,55 +88,50 @@ def list_domains(args: Query) -> dict[str, object]:
 
 @blueprint.route("/domains", methods=["POST"])
 @blueprint.arguments(NewDomain, example={"domain": "acme.example"})
-@blueprint.response(201, DomainView, example={**EXAMPLE, "state": "pending", "verified_at": None})
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.response(201, DomainView, example={"state": "pending", "verified_at": None})
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def create_domain(body: Body) -> AccountDomain:
     """Add a domain to your account.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Add the
-    record to the DNS of the domain, then verify it. Public mail domains, and public suffixes such
-    as `co.uk`, are a 400.
+    Add the record to the DNS of the domain, then verify it. Public mail domains, and public
+    suffixes such as `co.uk`, are a 400.
     """
     return domain_settings.create(body["domain"], by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>/verify", methods=["POST"])
-@blueprint.response(200, DomainView, example=EXAMPLE)
+@blueprint.response(200, DomainView)
 @blueprint.fails(409, 429)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def verify_domain(domain_id: str) -> AccountDomain:
     """Verify a domain by its DNS record.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Without the
-    record it is a 409; likewise if another account has proved the domain, as long as its record is
-    there. Keep the record: it is checked daily.
+    Without the record it is a 409; likewise if another account has proved the domain, as long as
+    its record is there. Keep the record: it is checked daily.
     """
     return domain_settings.verify(domain_id, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["PATCH"])
 @blueprint.arguments(DomainSettings, example={"auto_join": True, "auto_join_role": "editor"})
-@blueprint.response(200, DomainView, example={**EXAMPLE, "auto_join": True})
-@blueprint.fails(400)
-@account_admin
+@blueprint.response(200, DomainView, example={"auto_join": True})
+@account_admin(recent_sign_in=True, api_keys=False)
 def update_domain(body: Body, domain_id: str) -> AccountDomain:
     """Change the settings of a domain.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. `sso_only`
-    needs an enabled provider (400).
+    `sso_only` needs an enabled provider (400).
     """
     return domain_settings.change(domain_id, body, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def delete_domain(domain_id: str) -> Response:
     """Remove a domain from your account.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Its users
-    stay, and sign in as all others.
+    Its users stay, and sign in as all others.
     """
     domain_settings.delete(domain_id, by=principal())
     return Response(status=204)

@@ -6,16 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from app import clock, db
 from app.accounts.usage.meters import FILE_BYTES, RECORDS, ROW_BYTES
 from app.accounts.usage.models import COUNTS, LIVE
+from app.db import engine
 
 RECORD_COUNTS: Any = sa.table(
     "record_counts",
     *map(sa.column, ("account_id", "collection_id", "slot", "records", "bytes")),
 )
 COLUMNS = {RECORDS: RECORD_COUNTS.c.records, ROW_BYTES: RECORD_COUNTS.c.bytes}
+
+
+def insert(table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT of the database's dialect, which takes ON CONFLICT."""
+    is_sqlite = engine.current_engine().dialect.name == "sqlite"
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
 
 
 def current_day() -> str:

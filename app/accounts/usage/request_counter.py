@@ -55,7 +55,6 @@ class RequestCounter:
         self._known: dict[str, _Known] = {}
 
     def add(self, account_id: str) -> None:
-        """Count a request of an account."""
         with self._lock:
             current = self._journal
             if current is not None and time.monotonic() < self._valid_until:

@@ -8,72 +8,62 @@ from flask import Response
 from app.accounts import own_account_routes, routes
 from app.accounts.types import Body, Query
 from app.accounts.usage import service
-from app.accounts.usage.meters import FLOWS, METERS, STOCKS
+from app.accounts.usage.meters import METERS
 from app.accounts.usage.service import Limits, MeterState, Usage
 from app.auth.guard import principal
 from app.web import fields
-from app.web.access import account_admin, beyond_quota, superadmin
-from app.web.schemas import TEXT, Schema
+from app.web.access import account_admin, superadmin
+from app.web.schemas import TEXT, Schema, View, example
 
 FORMATS = ("json", "csv")
 COLUMNS = ("day", *METERS)
 HIGHEST = 10**15
-USED = {"used": 1200, "soft": 80_000, "hard": 100_000}
-DAY = {
-    "day": "2026-11-20",
-    **dict.fromkeys(FLOWS, 120),
-    **dict.fromkeys(STOCKS, 4500),
-}
-EXAMPLE_METERS = dict.fromkeys(METERS, USED)
-EXAMPLE = {
-    "from_date": "2026-11-20",
-    "to_date": "2026-11-20",
-    "items": [DAY],
-    "meters": EXAMPLE_METERS,
-}
 LEVEL = "The level as the day ended; of today, now. Null for days without a measurement."
 
 
-class UsageOfDay(Schema):
+@example(requests=120, deliveries=120, workflow_steps=12, mails=7, records=4500)
+class UsageOfDay(View):
     """What an account used on a day (UTC)."""
 
-    day = ma.fields.Date(required=True)
-    requests = ma.fields.Integer(required=True)
-    deliveries = ma.fields.Integer(required=True)
-    workflow_steps = ma.fields.Integer(required=True)
-    mails = ma.fields.Integer(required=True)
-    records = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
-    row_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
-    file_bytes = ma.fields.Integer(required=True, allow_none=True, metadata={"description": LEVEL})
+    day = ma.fields.Date()
+    requests = ma.fields.Integer()
+    deliveries = ma.fields.Integer()
+    workflow_steps = ma.fields.Integer()
+    mails = ma.fields.Integer()
+    records = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
+    row_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
+    file_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
 
 
-class MeterView(Schema):
+@example(used=1200, soft=80_000, hard=100_000)
+class MeterView(View):
     """What an account uses now (of flows: today), and its limits; null for no limit."""
 
-    used = ma.fields.Integer(required=True)
-    soft = ma.fields.Integer(required=True, allow_none=True)
-    hard = ma.fields.Integer(required=True, allow_none=True)
+    used = ma.fields.Integer()
+    soft = ma.fields.Integer(allow_none=True)
+    hard = ma.fields.Integer(allow_none=True)
 
 
-class QuotasView(Schema):
+class QuotasView(View):
     """What an account uses now, with its limits, by meter."""
 
-    requests = ma.fields.Nested(MeterView, required=True)
-    deliveries = ma.fields.Nested(MeterView, required=True)
-    workflow_steps = ma.fields.Nested(MeterView, required=True)
-    mails = ma.fields.Nested(MeterView, required=True)
-    records = ma.fields.Nested(MeterView, required=True)
-    row_bytes = ma.fields.Nested(MeterView, required=True)
-    file_bytes = ma.fields.Nested(MeterView, required=True)
+    requests = ma.fields.Nested(MeterView)
+    deliveries = ma.fields.Nested(MeterView)
+    workflow_steps = ma.fields.Nested(MeterView)
+    mails = ma.fields.Nested(MeterView)
+    records = ma.fields.Nested(MeterView)
+    row_bytes = ma.fields.Nested(MeterView)
+    file_bytes = ma.fields.Nested(MeterView)
 
 
-class UsageView(Schema):
+@example(from_date="2026-11-20", to_date="2026-11-20")
+class UsageView(View):
     """What an account used day by day, and uses now."""
 
-    from_date = ma.fields.Date(required=True)
-    to_date = ma.fields.Date(required=True)
-    items = ma.fields.List(ma.fields.Nested(UsageOfDay), required=True)
-    meters = ma.fields.Nested(QuotasView, required=True)
+    from_date = ma.fields.Date()
+    to_date = ma.fields.Date()
+    items = ma.fields.List(ma.fields.Nested(UsageOfDay))
+    meters = ma.fields.Nested(QuotasView)
 
 
 class UsageArgs(Schema):
@@ -111,34 +101,31 @@ class ChangedQuotas(Schema):
 
 @own_account_routes.blueprint.route("/usage", methods=["GET"])
 @own_account_routes.blueprint.arguments(UsageArgs, location="query")
-@own_account_routes.blueprint.response(200, UsageView, example=EXAMPLE)
+@own_account_routes.blueprint.response(200, UsageView)
 @own_account_routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@own_account_routes.blueprint.fails(400)
-@beyond_quota
-@account_admin
+@account_admin(beyond_quota=True)
 def get_own_usage(args: Query) -> Usage | Response:
     """Get what your account used, day by day, and its quotas.
 
-    For admins. The oldest day first; by default the last 30 days, at most 366. Works even if the
-    account has used up its requests.
+    The oldest day first; by default the last 30 days, at most 366. Works even if the account has
+    used up its requests.
     """
     return _answer(principal().require_account_id(), args)
 
 
 @routes.blueprint.route("/<uuid:account_id>/usage", methods=["GET"])
 @routes.blueprint.arguments(UsageArgs, location="query")
-@routes.blueprint.response(200, UsageView, example=EXAMPLE)
+@routes.blueprint.response(200, UsageView)
 @routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@routes.blueprint.fails(400)
 @superadmin
 def get_usage(args: Query, account_id: str) -> Usage | Response:
     """Get what an account used, day by day, and its quotas.
 
-    For superadmins; admins use `GET /account/usage`. The oldest day first.
+    Admins use `GET /account/usage`. The oldest day first.
     """
     return _answer(account_id, args)
 
@@ -159,20 +146,20 @@ def csv_response(usage: Usage) -> Response:
 
 
 @routes.blueprint.route("/<uuid:account_id>/quotas", methods=["GET"])
-@routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
+@routes.blueprint.response(200, QuotasView)
 @superadmin
 def get_quotas(account_id: str) -> dict[str, MeterState]:
     """Get the quotas of an account, and what it uses now.
 
-    For superadmins; admins find them in `GET /account/usage`.
+    Admins find them in `GET /account/usage`.
     """
     return service.meters(account_id)
 
 
 @routes.blueprint.route("/<uuid:account_id>/quotas", methods=["PUT", "PATCH"])
 @routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
-@routes.blueprint.response(200, QuotasView, example=EXAMPLE_METERS)
-@routes.blueprint.fails(400, 409)
+@routes.blueprint.response(200, QuotasView)
+@routes.blueprint.fails(409)
 @superadmin
 def update_quotas(body: Body, account_id: str) -> dict[str, MeterState]:
     """Set quotas of an account.

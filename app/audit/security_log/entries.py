@@ -5,16 +5,16 @@ So `docs/verify_audit.py` verifies an export of the security log as it does the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
 from app import clock, db
-from app.audit import checkpoints, digest
+from app.audit.chain import digest
+from app.audit.chain.log import Row
 from app.audit.security_log.models import SecurityEvent, SecurityHead, SecurityStart
-from app.context import tenancy
 from app.db import Base
 from app.types import JSONObject
 
@@ -28,21 +28,14 @@ ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
 CUT = "log.cut"
 ERASURE = "log.erased"  # how the API names it
 ERASED = ("UPDATE", "audit_log")  # what a verifier takes as the entry of an erasure
-Row = Mapping[str, Any]
-
-
-def chain_id(account_id: str) -> str:
-    """The `account_id` in entries and checkpoints.
-
-    It differs from the audit log's, so that a checkpoint of one chain proves nothing of the other.
-    """
-    return f"{account_id}/security"
+SUFFIX = "/security"
+"""Of the account in entries and checkpoints."""
 
 
 def to_chain(event: Row, number: int) -> JSONObject:
     """What the digests of an event cover."""
     return {
-        "account_id": chain_id(event["account_id"]),
+        "account_id": f"{event['account_id']}{SUFFIX}",
         "id": number,
         "operation": event["kind"],
         "table_name": event["target_type"],
@@ -102,21 +95,12 @@ def read(
         place.append(EVENTS.c.number <= until)
     query = sa.select(*columns()).where(*place, *conditions).order_by(EVENTS.c.number)
     found = [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
-    first = [row for row in found if row["previous"] is None]
-    start = start_of(account_id) if first else None
-    for row in first:
-        follows = start is not None and start["entry_id"] == row["number"] - 1
-        row["previous"] = start["checksum"] if start and follows else digest.FIRST_PREVIOUS
+    for row in found:
+        if row["previous"] is None:
+            before = (STARTS.c.account_id == account_id, STARTS.c.entry_id == row["number"] - 1)
+            start = db.connection().scalar(sa.select(STARTS.c.checksum).where(*before))
+            row["previous"] = start.hex() if start else digest.FIRST_PREVIOUS
     return found
-
-
-def start_of(account_id: str) -> JSONObject | None:
-    """The signed start of an account's log; None if it was never cut."""
-    query = sa.select(STARTS).where(STARTS.c.account_id == account_id)
-    with tenancy.in_account(account_id):
-        row = db.connection().execute(query).mappings().first()
-    stored = checkpoints.stored_start(dict(row)) if row else None
-    return stored and {**stored, "account_id": chain_id(account_id)}
 
 
 def columns() -> list[sa.ColumnElement[Any]]:

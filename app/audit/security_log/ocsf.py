@@ -14,8 +14,6 @@ CREATED, CHANGED, DELETED = "created", "changed", "deleted"
 
 
 class Class(NamedTuple):
-    """A class of OCSF, and an activity of it."""
-
     uid: int
     name: str
     activity: int

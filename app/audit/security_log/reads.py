@@ -64,7 +64,6 @@ class Collector:
         self._ids: dict[_Key, dict[str, None]] = {}
 
     def add(self, key: _Key, ids: Iterable[str]) -> None:
-        """Add reads of records."""
         self._ids.setdefault(key, {}).update(dict.fromkeys(ids))
 
     def __bool__(self) -> bool:
@@ -84,8 +83,6 @@ class Collector:
 
 
 class Route(NamedTuple):
-    """The route of a request."""
-
     endpoint: str
     method: str
     rule: str

@@ -11,7 +11,7 @@ from operator import attrgetter
 import sqlalchemy as sa
 
 from app import clock, db
-from app.audit import digest
+from app.audit.chain import digest
 from app.audit.security_log.models import PendingEvent
 from app.context import actor, tenancy
 from app.context.actor import Actor

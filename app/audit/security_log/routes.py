@@ -13,13 +13,16 @@ from app.accounts.types import Query
 from app.audit import append, checkpoints, exports
 from app.audit import routes as audit
 from app.audit import service as audit_log
-from app.audit.security_log import entries, ocsf, sealing, service, subscribers
+from app.audit.chain import signing
+from app.audit.log import AUDIT
+from app.audit.security_log import ocsf, sealing, service, subscribers
+from app.audit.security_log.log import SECURITY
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.paging import page_body
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
 
 NEWLINES = "application/x-ndjson"
@@ -31,15 +34,6 @@ REPORTED = (
 LARGEST = 2**63 - 1
 OCSF = "ocsf"
 CHAIN = "The chain: the account's id and `/security`."
-ENTRY = {
-    **audit.EXAMPLE,
-    "account_id": f"{audit.ACCOUNT_ID}/security",
-    "operation": "sign_in.succeeded",
-    "table_name": "users",
-    "column_name": "details",
-    "old_value": None,
-    "new_value": '{"application":"api"}',
-}
 EVENT = {
     "number": 12,
     "kind": "personal_data.read",
@@ -68,23 +62,9 @@ READER = {
     "first_read_at": "2026-11-20T12:00:00.123456Z",
     "last_read_at": "2026-11-20T13:00:00.123456Z",
 }
-VERIFIED = {
-    "account_id": f"{audit.ACCOUNT_ID}/security",
-    "valid": True,
-    "checked": 12,
-    "first_broken_id": None,
-    "reason": None,
-    "head": {"id": 12, "checksum": "23" * 32},
-    "start": None,
-    "values_masked": 0,
-    "values_erased": 0,
-    "checkpoint": None,
-}
 
 
 class SecurityFilter(Schema):
-    """Filters of the security log."""
-
     kind = fields.Choice(subscribers.KINDS, metadata={"description": "The kind of event."})
     user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
     target_type = fields.Text(
@@ -101,8 +81,6 @@ class SecurityFilter(Schema):
 
 
 class SecurityLogArgs(SecurityFilter):
-    """Filters, and the place in the log."""
-
     limit = fields.Integer(
         1, 500, load_default=50, metadata={"description": "Number of events to return."}
     )
@@ -112,8 +90,6 @@ class SecurityLogArgs(SecurityFilter):
 
 
 class SecurityExportArgs(SecurityFilter):
-    """Filters and format of an export."""
-
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf([*exports.FORMATS, OCSF]),
@@ -121,152 +97,160 @@ class SecurityExportArgs(SecurityFilter):
     )
 
 
-class SecurityEventView(Schema):
-    """An event of the security log."""
-
-    number = ma.fields.Integer(required=True, metadata={"description": "From 1, without gaps."})
-    kind = fields.Choice(subscribers.KINDS, required=True)
-    target_type = ma.fields.String(required=True)
-    target_id = ma.fields.String(
-        required=True, metadata={"description": "Empty if there are several, or none."}
-    )
-    path = ma.fields.String(required=True, allow_none=True)
-    user_id = ma.fields.String(required=True)
+@example(
+    number=12,
+    kind="personal_data.read",
+    target_type="col_customers",
+    target_id="",
+    path="list",
+    ip_address="203.0.113.7",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    details={"fields": ["email"], "records": [], "count": 2},
+)
+class SecurityEventView(View):
+    number = ma.fields.Integer(metadata={"description": "From 1, without gaps."})
+    kind = fields.Choice(subscribers.KINDS)
+    target_type = ma.fields.String()
+    target_id = ma.fields.String(metadata={"description": "Empty if there are several, or none."})
+    path = ma.fields.String(allow_none=True)
+    user_id = ma.fields.String()
     user_email = ma.fields.String(
-        required=True,
-        allow_none=True,
-        metadata={"description": "null if erased, or of the platform's operator."},
+        allow_none=True, metadata={"description": "null if erased, or of the platform's operator."}
     )
-    user_name = ma.fields.String(required=True, allow_none=True)
-    ip_address = ma.fields.String(required=True, allow_none=True)
-    user_agent = ma.fields.String(required=True, allow_none=True)
-    request_id = ma.fields.String(required=True, allow_none=True)
-    occurred_at = fields.Timestamp(required=True)
-    details = ma.fields.Dict(
-        required=True, allow_none=True, metadata={"description": "null if erased."}
-    )
-    checksum = ma.fields.String(required=True)
+    user_name = ma.fields.String(allow_none=True)
+    ip_address = ma.fields.String(allow_none=True)
+    user_agent = ma.fields.String(allow_none=True)
+    request_id = ma.fields.String(allow_none=True)
+    occurred_at = fields.Timestamp()
+    details = ma.fields.Dict(allow_none=True, metadata={"description": "null if erased."})
+    checksum = ma.fields.String()
 
 
-class SecurityLogPage(Schema):
+class SecurityLogPage(View):
     """A page of the security log, the newest event first."""
 
-    items = ma.fields.List(ma.fields.Nested(SecurityEventView), required=True)
-    limit = ma.fields.Integer(required=True)
-    has_more = ma.fields.Boolean(required=True)
+    items = ma.fields.List(ma.fields.Nested(SecurityEventView))
+    limit = ma.fields.Integer()
+    has_more = ma.fields.Boolean()
     next_before = ma.fields.Integer(
-        required=True, allow_none=True, metadata={"description": "`before` of the next page."}
+        allow_none=True, metadata={"description": "`before` of the next page."}
     )
 
 
-class PersonalDataReader(Schema):
+class PersonalDataReader(View):
     """Who was shown personal data, and how often."""
 
-    user_id = ma.fields.String(required=True)
-    user_email = ma.fields.String(required=True, allow_none=True)
-    user_name = ma.fields.String(required=True, allow_none=True)
-    target_type = ma.fields.String(required=True)
-    path = ma.fields.String(required=True)
-    fields_ = ma.fields.List(ma.fields.String(), required=True, data_key="fields")
-    reads = ma.fields.Integer(required=True)
+    user_id = ma.fields.String()
+    user_email = ma.fields.String(allow_none=True)
+    user_name = ma.fields.String(allow_none=True)
+    target_type = ma.fields.String()
+    path = ma.fields.String()
+    fields_ = ma.fields.List(ma.fields.String(), data_key="fields")
+    reads = ma.fields.Integer()
     records = ma.fields.Integer(
-        required=True, metadata={"description": "How many records were shown, repeats included."}
+        metadata={"description": "How many records were shown, repeats included."}
     )
-    first_read_at = fields.Timestamp(required=True)
-    last_read_at = fields.Timestamp(required=True)
+    first_read_at = fields.Timestamp()
+    last_read_at = fields.Timestamp()
 
 
-class AccessReport(Schema):
+class AccessReport(View):
     """Who was shown which personal data."""
 
-    items = ma.fields.List(ma.fields.Nested(PersonalDataReader), required=True)
-    is_complete = ma.fields.Boolean(
-        required=True, metadata={"description": "false if older reads are left out."}
-    )
+    items = ma.fields.List(ma.fields.Nested(PersonalDataReader))
+    is_complete = ma.fields.Boolean(metadata={"description": "false if older reads are left out."})
 
 
-class SecurityEntry(Schema):
+@example(
+    id=41,
+    account_id=f"{audit.ACCOUNT_ID}/security",
+    operation="sign_in.succeeded",
+    table_name="users",
+    record_id="",
+    column_name="details",
+    new_value='{"application":"api"}',
+)
+class SecurityEntry(View):
     """An event of the security log as an entry of its chain, in the form of the audit log."""
 
-    id = ma.fields.Integer(required=True, metadata={"description": "The number."})
-    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
-    operation = ma.fields.String(required=True, metadata={"description": "The kind of event."})
-    table_name = ma.fields.String(required=True)
-    record_id = ma.fields.String(required=True)
-    column_name = ma.fields.String(required=True)
-    old_value = ma.fields.String(required=True, allow_none=True)
-    new_value = ma.fields.String(
-        required=True, allow_none=True, metadata={"description": "The details, as JSON."}
-    )
-    user_id = ma.fields.String(required=True)
-    user_email = ma.fields.String(required=True, allow_none=True)
-    user_name = ma.fields.String(required=True, allow_none=True)
-    es_username = ma.fields.String(required=True, allow_none=True)
-    es_reason = ma.fields.String(required=True, allow_none=True)
-    es_timestamp = fields.Timestamp(required=True, allow_none=True)
-    ip_address = ma.fields.String(required=True, allow_none=True)
-    user_agent = ma.fields.String(required=True, allow_none=True)
-    request_id = ma.fields.String(required=True, allow_none=True)
-    occurred_at = fields.Timestamp(required=True)
-    extra_metadata = ma.fields.Dict(required=True, allow_none=True)
-    salt = ma.fields.String(required=True, allow_none=True)
-    values_digest = ma.fields.String(required=True)
-    actor_salt = ma.fields.String(required=True, allow_none=True)
-    actor_digest = ma.fields.String(required=True)
-    entry_digest = ma.fields.String(required=True)
-    previous_hash = ma.fields.String(required=True)
-    checksum = ma.fields.String(required=True)
-    masked = ma.fields.Boolean(required=True)
+    id = ma.fields.Integer(metadata={"description": "The number."})
+    account_id = ma.fields.String(metadata={"description": CHAIN})
+    operation = ma.fields.String(metadata={"description": "The kind of event."})
+    table_name = ma.fields.String()
+    record_id = ma.fields.String()
+    column_name = ma.fields.String()
+    old_value = ma.fields.String(allow_none=True)
+    new_value = ma.fields.String(allow_none=True, metadata={"description": "The details, as JSON."})
+    user_id = ma.fields.String()
+    user_email = ma.fields.String(allow_none=True)
+    user_name = ma.fields.String(allow_none=True)
+    es_username = ma.fields.String(allow_none=True)
+    es_reason = ma.fields.String(allow_none=True)
+    es_timestamp = fields.Timestamp(allow_none=True)
+    ip_address = ma.fields.String(allow_none=True)
+    user_agent = ma.fields.String(allow_none=True)
+    request_id = ma.fields.String(allow_none=True)
+    occurred_at = fields.Timestamp()
+    extra_metadata = ma.fields.Dict(allow_none=True)
+    salt = ma.fields.String(allow_none=True)
+    values_digest = ma.fields.String()
+    actor_salt = ma.fields.String(allow_none=True)
+    actor_digest = ma.fields.String()
+    entry_digest = ma.fields.String()
+    previous_hash = ma.fields.String()
+    checksum = ma.fields.String()
+    masked = ma.fields.Boolean()
 
 
-class SecurityCheckpoint(Schema):
+class SecurityCheckpoint(View):
     """A signed statement that the chain had this checksum at this number (Ed25519, in hex)."""
 
-    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
-    entry_id = ma.fields.Integer(required=True)
-    checksum = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
-    public_key = ma.fields.String(required=True)
-    signature = ma.fields.String(required=True)
+    account_id = ma.fields.String(metadata={"description": CHAIN})
+    entry_id = ma.fields.Integer()
+    checksum = ma.fields.String()
+    created_at = fields.Timestamp()
+    public_key = ma.fields.String()
+    signature = ma.fields.String()
 
 
 class SecurityStart(SecurityCheckpoint):
     """A signed statement that the log begins after this number."""
 
-    kind = ma.fields.String(required=True)
-    removed = ma.fields.Integer(
-        required=True, metadata={"description": "The number of events removed so far."}
-    )
+    kind = ma.fields.String()
+    removed = ma.fields.Integer(metadata={"description": "The number of events removed so far."})
 
 
-class ExportedSecurityLog(Schema):
+class ExportedSecurityLog(View):
     """An export of the security log as one JSON document."""
 
-    items = ma.fields.List(ma.fields.Nested(SecurityEntry), required=True)
-    checkpoints = ma.fields.List(ma.fields.Nested(SecurityCheckpoint), required=True)
+    optional = ("starts",)
+
+    items = ma.fields.List(ma.fields.Nested(SecurityEntry))
+    checkpoints = ma.fields.List(ma.fields.Nested(SecurityCheckpoint))
     starts = ma.fields.List(
         ma.fields.Nested(SecurityStart), metadata={"description": "Of a log that was cut."}
     )
-    exported = ma.fields.Integer(required=True)
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    exported = ma.fields.Integer()
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
 
 
-class SecurityVerification(Schema):
+@example(account_id=f"{audit.ACCOUNT_ID}/security", checked=12)
+class SecurityVerification(View):
     """The verification result of the security log's chain."""
 
-    account_id = ma.fields.String(required=True, metadata={"description": CHAIN})
-    valid = ma.fields.Boolean(required=True)
-    checked = ma.fields.Integer(required=True)
-    first_broken_id = ma.fields.Integer(required=True, allow_none=True)
-    reason = ma.fields.String(required=True, allow_none=True)
-    head = ma.fields.Nested(audit.ChainHead, required=True, allow_none=True)
-    values_masked = ma.fields.Integer(required=True)
-    values_erased = ma.fields.Integer(required=True)
+    account_id = ma.fields.String(metadata={"description": CHAIN})
+    valid = ma.fields.Boolean()
+    checked = ma.fields.Integer()
+    first_broken_id = ma.fields.Integer(allow_none=True)
+    reason = ma.fields.String(allow_none=True)
+    head = ma.fields.Nested(audit.ChainHead, allow_none=True)
+    values_masked = ma.fields.Integer()
+    values_erased = ma.fields.Integer()
     start = ma.fields.Nested(
-        SecurityStart, required=True, allow_none=True, metadata={"description": "If it was cut."}
+        SecurityStart, allow_none=True, metadata={"description": "If it was cut."}
     )
-    checkpoint = ma.fields.Nested(SecurityCheckpoint, required=True, allow_none=True)
+    checkpoint = ma.fields.Nested(SecurityCheckpoint, allow_none=True)
 
 
 class OwnAuditArgs(audit.EntryArgs):
@@ -289,10 +273,7 @@ class OwnExportArgs(audit.ExportArgs):
 
 @blueprint.route("/audit-logs", methods=["GET"])
 @blueprint.arguments(OwnAuditArgs, location="query")
-@blueprint.response(
-    200, audit.AuditEntryPage, example={**audit.PAGE, "audit_logging_enabled": True}
-)
-@blueprint.fails(400)
+@blueprint.response(200, audit.AuditEntryPage, example={"audit_logging_enabled": True})
 @account_admin
 def list_own_audit_logs(args: Query) -> Response:
     """List your account's audit entries, the newest first.
@@ -307,10 +288,8 @@ def list_own_audit_logs(args: Query) -> Response:
 
 @blueprint.route("/audit-logs/export", methods=["GET"])
 @blueprint.arguments(OwnExportArgs, location="query")
-@blueprint.response(200, audit.AuditEntry, example=audit.EXAMPLE, content_type=NEWLINES)
-@blueprint.alt_response(
-    200, schema=audit.ExportedLog, example=audit.EXPORTED, description="The entries."
-)
+@blueprint.response(200, audit.AuditEntry, content_type=NEWLINES)
+@blueprint.alt_response(200, schema=audit.ExportedLog, description="The entries.")
 @blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
@@ -322,7 +301,7 @@ def export_own_audit_logs(args: Query) -> Response:
     """
     format, query = args["format"], {**args, "account_id": _own()}
     found = audit_log.export(query, by=principal())
-    signed = (checkpoints.for_account(_own()), checkpoints.starts(_own()))
+    signed = (checkpoints.for_account(_own()), signing.starts(AUDIT, _own()))
     text = exports.serialize(format, found, *signed)
     return _file(text, exports.FORMATS[format], f"audit-log.{format}")
 
@@ -334,7 +313,6 @@ def export_own_audit_logs(args: Query) -> Response:
     SecurityLogPage,
     example={"items": [EVENT], "limit": 50, "has_more": False, "next_before": None},
 )
-@blueprint.fails(400)
 @account_admin
 def list_security_log(args: Query) -> Response:
     """List the events of your account's security log, the newest first.
@@ -347,11 +325,10 @@ def list_security_log(args: Query) -> Response:
 
 @blueprint.route("/security-log/export", methods=["GET"])
 @blueprint.arguments(SecurityExportArgs, location="query")
-@blueprint.response(200, SecurityEntry, example=ENTRY, content_type=NEWLINES)
+@blueprint.response(200, SecurityEntry, content_type=NEWLINES)
 @blueprint.alt_response(
     200,
     schema=ExportedSecurityLog,
-    example={**audit.EXPORTED, "items": [ENTRY]},
     description="The entries.",
 )
 @blueprint.alt_response(
@@ -368,7 +345,7 @@ def export_security_log(args: Query) -> Response:
 
 
 @blueprint.route("/security-log/verify", methods=["GET"])
-@blueprint.response(200, SecurityVerification, example=VERIFIED)
+@blueprint.response(200, SecurityVerification)
 @account_admin
 def verify_security_log() -> Response:
     """Verify the chain of your account's security log.
@@ -381,7 +358,6 @@ def verify_security_log() -> Response:
 @blueprint.route("/security-log/access-report", methods=["GET"])
 @blueprint.arguments(SecurityFilter, location="query")
 @blueprint.response(200, AccessReport, example={"items": [READER], "is_complete": True})
-@blueprint.fails(400)
 @account_admin
 def get_access_report(args: Query) -> Response:
     """Get who was shown personal data of a record, or what a user was shown.
@@ -393,14 +369,13 @@ def get_access_report(args: Query) -> Response:
 
 
 def exported(account_id: str, format: str, query: Query) -> Response:
-    """The response with an export of the security log."""
     if format == OCSF:
         views = service.export_views(account_id, query)
         text = _lines(ocsf.event(view, account_id) for view in views)
         return _file(text, NEWLINES, "security-log.ocsf.jsonl")
     found = service.export(account_id, query)
     signed = sealing.sign(account_id) if format == "json" else None
-    start = entries.start_of(account_id)
+    start = signing.start_of(SECURITY, account_id)
     text = exports.serialize(format, found, [signed] if signed else [], [start] if start else [])
     return _file(text, exports.FORMATS[format], f"security-log.{format}")
 

@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import checkpoints, digest
+from app.audit import checkpoints
+from app.audit.chain import digest, signing
 from app.audit.entries import CHANGES
 from app.audit.security_log import entries
 from app.audit.security_log.entries import EVENTS, HEADS
@@ -64,8 +65,8 @@ def sign(account_id: str) -> JSONObject | None:
             log.error("security log checkpoint contradicts the log", **signed)
             return signed  # a new one would hide that the log was rewritten
         if signed is None or signed["entry_id"] < head["number"]:
-            place = (entries.chain_id(account_id), head["number"], head["checksum"])
-            signed = checkpoints.sign_chain(*place)
+            chain_id = f"{account_id}{entries.SUFFIX}"
+            signed = signing.sign_chain(chain_id, head["number"], head["checksum"])
             text = digest.canonical(signed).decode() if signed else None
             stored = sa.update(HEADS).where(HEADS.c.account_id == account_id)
             session.execute(stored.values(checkpoint=text))
@@ -81,11 +82,11 @@ def stored_checkpoint(account_id: str) -> JSONObject | None:
     return orjson.loads(text) if text else None
 
 
-def has(account_id: str, checkpoint: JSONObject) -> bool:
+def has(account_id: str, signed: JSONObject) -> bool:
     """Whether the entry of a checkpoint is stored with the checksum that was signed."""
-    place = (EVENTS.c.account_id == account_id, EVENTS.c.number == checkpoint["entry_id"])
+    place = (EVENTS.c.account_id == account_id, EVENTS.c.number == signed["entry_id"])
     stored = db.connection().scalar(sa.select(EVENTS.c.checksum).where(*place))
-    return bool(stored == checkpoint["checksum"])
+    return bool(stored == signed["checksum"])
 
 
 def _seal_batch(account_id: str) -> int:

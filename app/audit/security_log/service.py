@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -11,10 +10,11 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts.types import Query
-from app.audit import digest, verifications, verify
+from app.audit.chain import verify
+from app.audit.chain.log import Row
 from app.audit.security_log import entries, reads, sealing
 from app.audit.security_log.entries import EVENTS, HEADS
-from app.audit.security_log.recording import PENDING
+from app.audit.security_log.log import SECURITY
 from app.context import tenancy
 from app.db import counts
 from app.types import JSONObject
@@ -69,7 +69,7 @@ def around(
     return [{**view(row), "moment": row["occurred_at"]} for row in rows]
 
 
-def view(event: entries.Row) -> JSONObject:
+def view(event: Row) -> JSONObject:
     """An event as the API and the console show it."""
     details: JSONObject | None = orjson.loads(event["details"] or "null")
     shown = {name: event[name] for name in SHOWN}
@@ -108,32 +108,13 @@ def count_after(account_id: str, number: int) -> int:
 
 def verify_chain(account_id: str) -> JSONObject:
     """The verification result of the chain, with its signed checkpoint."""
-    sealing.seal(account_id)
-    signed = sealing.sign(account_id)
-    start = entries.start_of(account_id)
-    number, checksum = _head(account_id)
-    chain = verify.Chain(verify.Report(entries.chain_id(account_id)))
-    chain.checkpoints = {signed["entry_id"]: signed["checksum"]} if signed else {}
-    if start:
-        chain.start_after(start)
-    for entry in entries.iter_entries(account_id, until=number):
-        chain.take(entry)
-    report = chain.close()
-    if (chain.last_id, chain.last_checksum) != (number, checksum):
-        report.fail(number, "the end of the chain is missing")
-    if not report.valid and entries.start_of(account_id) != start:
-        return verify_chain(account_id)  # it was cut meanwhile
-    if report.head or not report.valid:
-        verifications.store(verifications.SECURITY, account_id, report)
-    return {**asdict(report), "checkpoint": signed}
+    (report,) = verify.verify_all(SECURITY, account_id)["chains"]
+    return {**report, "checkpoint": sealing.stored_checkpoint(account_id)}
 
 
 def account_ids(account_id: str | None) -> list[str]:
     """The accounts with a security log, or the one with this id."""
-    if account_id is not None:
-        return [account_id.lower()]
-    found = sa.union(sa.select(HEADS.c.account_id), sa.select(PENDING.c.account_id))
-    return sorted(db.connection().scalars(found))
+    return sorted(SECURITY.accounts()) if account_id is None else [account_id.lower()]
 
 
 def access_report(account_id: str, query: Query) -> JSONObject:
@@ -160,7 +141,6 @@ def access_report(account_id: str, query: Query) -> JSONObject:
 
 
 def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
-    """The conditions of the filters."""
     if query.get("kind") == entries.ERASURE:
         query = {**query, "kind": entries.ERASED[0]}
     found = [EVENTS.c[name] == query[name] for name in FILTERS if query.get(name)]
@@ -190,10 +170,6 @@ def _newest(
 
 
 def _last(account_id: str) -> int:
-    return int(_head(account_id)[0])
-
-
-def _head(account_id: str) -> Any:
-    query = sa.select(HEADS.c.number, HEADS.c.checksum).where(HEADS.c.account_id == account_id)
+    query = sa.select(HEADS.c.number).where(HEADS.c.account_id == account_id)
     with tenancy.in_account(account_id):
-        return db.connection().execute(query).first() or (0, digest.FIRST_PREVIOUS)
+        return db.connection().scalar(query) or 0

@@ -9,9 +9,11 @@ import sqlalchemy as sa
 import structlog
 
 from app import db, jobs
-from app.audit import verifications, verify
+from app.audit import verifications
+from app.audit.chain import verify
+from app.audit.log import AUDIT
 from app.audit.models import AuditHead
-from app.audit.security_log import service
+from app.audit.security_log.log import SECURITY
 from app.types import JSONMapping
 
 log = structlog.get_logger()
@@ -32,11 +34,11 @@ def verify_periodically(payload: JSONMapping) -> None:
 
 def verify_account(account_id: str) -> None:
     """Verify both logs of an account, and report what is broken to the operator's log."""
-    reports = [*verify.verify_all(account_id)["chains"], service.verify_chain(account_id)]
-    for report in reports:
-        if not report["valid"]:
-            about = {"entry": report["first_broken_id"], "reason": report["reason"]}
-            log.error("audit chain broken", account=report["account_id"], **about)
+    for chained in (AUDIT, SECURITY):
+        for report in verify.verify_all(chained, account_id)["chains"]:
+            if not report["valid"]:
+                about = {"entry": report["first_broken_id"], "reason": report["reason"]}
+                log.error("audit chain broken", account=report["account_id"], **about)
 
 
 def _due() -> list[str]:

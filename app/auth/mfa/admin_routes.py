@@ -6,7 +6,6 @@ import marshmallow as ma
 from flask import Response
 
 from app.accounts import own_account_routes, user_routes, users
-from app.accounts.schemas import PAGE, USER
 from app.accounts.types import Query
 from app.auth.guard import principal
 from app.auth.mfa import report
@@ -14,16 +13,8 @@ from app.auth.mfa import service as mfa
 from app.auth.mfa.models import KINDS
 from app.web import fields
 from app.web.access import account_admin, superadmin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
-
-EXAMPLE = {
-    "user_id": USER["id"],
-    "email": USER["email"],
-    "role": USER["role"],
-    "methods": ["totp"],
-    "required_from": None,
-}
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import View, example
 
 
 class ReportArgs(PageArgs):
@@ -34,34 +25,28 @@ class ReportArgs(PageArgs):
     )
 
 
-class UserFactorsView(Schema):
+@example(role="viewer")
+class UserFactorsView(View):
     """A user's second factors."""
 
-    user_id = fields.Id(required=True, attribute="user.id")
-    email = ma.fields.String(required=True, attribute="user.email", metadata=fields.EMAIL)
-    role = ma.fields.String(required=True, attribute="user.role_name")
-    methods = ma.fields.List(fields.Choice(KINDS), required=True)
+    user_id = fields.Id(attribute="user.id")
+    email = ma.fields.String(attribute="user.email", metadata=fields.EMAIL)
+    role = ma.fields.String(attribute="user.role_name")
+    methods = ma.fields.List(fields.Choice(KINDS))
     required_from = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "When the user needs a second factor to sign in; null: never."},
     )
 
 
-class UserFactorsPage(Page):
-    """A page of users with their second factors."""
-
-    items = items_field(UserFactorsView)
-
-
 @own_account_routes.blueprint.route("/second-factors", methods=["GET"])
 @own_account_routes.blueprint.arguments(ReportArgs, location="query")
-@own_account_routes.blueprint.response(200, UserFactorsPage, example=page_body([EXAMPLE], 1, PAGE))
+@own_account_routes.blueprint.response(200, page_of(UserFactorsView))
 @account_admin
 def list_second_factors(args: Query) -> dict[str, object]:
     """List the active users of your account with the kinds of their second factors.
 
-    For admins. Newest first.
+    Newest first.
     """
     part = (args["skip"], args["limit"], args.get("second_factor"))
     return page_body(*report.page(principal().require_account_id(), *part), args)
@@ -69,29 +54,23 @@ def list_second_factors(args: Query) -> dict[str, object]:
 
 @own_account_routes.blueprint.route("/users/<uuid:user_id>/second-factors", methods=["DELETE"])
 @own_account_routes.blueprint.response(204)
-@own_account_routes.blueprint.fails(403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def reset_member_factors(user_id: str) -> Response:
     """Remove all second factors and recovery codes of a user of your account.
 
-    For admins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the user
-    end, and the user gets a mail.
+    All sessions of the user end, and the user gets a mail.
     """
-    principal().require_recent_sign_in()
     mfa.reset(users.get(principal().require_account_id(), user_id))
     return Response(status=204)
 
 
 @user_routes.blueprint.route("/<uuid:user_id>/second-factors", methods=["DELETE"])
 @user_routes.blueprint.response(204)
-@user_routes.blueprint.fails(403)
-@superadmin
+@superadmin(recent_sign_in=True, api_keys=False)
 def reset_user_factors(user_id: str) -> Response:
     """Remove all second factors and recovery codes of a user.
 
-    For superadmins, who need a recent sign-in (403 `recent_sign_in_required`). All sessions of the
-    user end, and the user gets a mail.
+    All sessions of the user end, and the user gets a mail.
     """
-    principal().require_recent_sign_in()
     mfa.reset(users.get(None, user_id))
     return Response(status=204)

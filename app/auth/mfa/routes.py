@@ -6,7 +6,6 @@ from flask import Response, request
 
 from app.accounts import sign_in_settings
 from app.accounts.models import User
-from app.accounts.schemas import ACCOUNT, USER
 from app.accounts.types import Body
 from app.auth import lockout, signatures
 from app.auth import service as auth
@@ -17,9 +16,7 @@ from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import PASSKEY, SecondFactor
 from app.auth.mfa.schemas import (
-    CODES,
     EXAMPLE,
-    FACTOR,
     EnrolledFactor,
     FactorName,
     FactorView,
@@ -45,16 +42,13 @@ from app.auth.responses import (
     with_refresh_cookie,
 )
 from app.auth.routes import blueprint
-from app.auth.schemas import PAIR, SignedIn
+from app.auth.schemas import SignedIn
 from app.types import JSONObject
-from app.web.access import across_accounts, public, shows_secret
+from app.web.access import public, signed_in
 from app.web.serialization import json_response
 
-SIGNED_IN = {**PAIR, "account": ACCOUNT, "user": USER}
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
-ENROLLED = {"factor": FACTOR, "recovery_codes": CODES, "signed_in": None}
 SECRET = {
-    "id": FACTOR["id"],
     "secret": "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP",
     "otpauth_url": "otpauth://totp/Atrium%20%28Acme%29:alice%40acme.example?secret=JBSW...",
     "qr_svg": "<svg ...",
@@ -63,16 +57,8 @@ ASSERTION = {"id": "Zm9v...", "type": "public-key", "response": {}}
 
 
 @blueprint.route("/mfa", methods=["GET"])
-@blueprint.response(
-    200,
-    OwnFactors,
-    example={
-        "policy": "optional",
-        "required_from": None,
-        "factors": [FACTOR],
-        "recovery_codes_left": 10,
-    },
-)
+@blueprint.response(200, OwnFactors, example={"recovery_codes_left": 10})
+@signed_in
 def get_second_factors() -> dict[str, object]:
     """Get your second factors, and whether your account requires one.
 
@@ -92,10 +78,9 @@ def get_second_factors() -> dict[str, object]:
 @blueprint.arguments(
     MfaVerification, example={"mfa_token": EXAMPLE, "method": "totp", "code": "123456"}
 )
-@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.response(200, SignedIn)
 @blueprint.fails(401, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def verify_second_factor(body: Body) -> Response:
     """Complete a sign-in with a second factor; the response is that of a login.
 
@@ -111,7 +96,7 @@ def verify_second_factor(body: Body) -> Response:
 
 @blueprint.route("/mfa/options", methods=["POST"])
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
-@blueprint.fails(400)
+@signed_in
 def get_reauthentication_options() -> dict[str, object]:
     """Get options for confirming your second factor with a passkey.
 
@@ -127,9 +112,7 @@ def get_reauthentication_options() -> dict[str, object]:
 @blueprint.arguments(NewTotp, required=False, example={"name": "Phone"})
 @blueprint.response(201, TotpSecret, example=SECRET)
 @blueprint.fails(401, 403, 409)
-@shows_secret
-@public
-@across_accounts
+@public(shows_secret=True, across_accounts=True)
 def create_totp(body: Body) -> dict[str, object]:
     """Create the secret of an authenticator app, before a code confirms it.
 
@@ -150,11 +133,9 @@ def create_totp(body: Body) -> dict[str, object]:
 
 @blueprint.route("/mfa/totp/confirm", methods=["POST"])
 @blueprint.arguments(TotpCode, example={"code": "123456"})
-@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.response(200, EnrolledFactor)
 @blueprint.fails(400, 401, 403, 429)
-@shows_secret
-@public
-@across_accounts
+@public(shows_secret=True, across_accounts=True)
 def confirm_totp(body: Body) -> Response:
     """Confirm the secret of a new authenticator app by a code.
 
@@ -170,8 +151,7 @@ def confirm_totp(body: Body) -> Response:
 @blueprint.arguments(SignInStep, required=False, example={})
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
 @blueprint.fails(400, 401, 403, 409)
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_registration_options(body: Body) -> dict[str, object]:
     """Get options for registering a passkey with `navigator.credentials.create`.
 
@@ -187,11 +167,9 @@ def get_registration_options(body: Body) -> dict[str, object]:
 @blueprint.arguments(
     NewPasskey, example={"token": EXAMPLE, "name": "Laptop", "credential": ASSERTION}
 )
-@blueprint.response(200, EnrolledFactor, example=ENROLLED)
+@blueprint.response(200, EnrolledFactor)
 @blueprint.fails(400, 401, 403, 409)
-@shows_secret
-@public
-@across_accounts
+@public(shows_secret=True, across_accounts=True)
 def create_passkey(body: Body) -> Response:
     """Register a passkey.
 
@@ -205,41 +183,35 @@ def create_passkey(body: Body) -> Response:
 
 
 @blueprint.route("/mfa/recovery-codes", methods=["POST"])
-@blueprint.response(200, RecoveryCodes, example={"recovery_codes": CODES})
-@blueprint.fails(403, 409)
-@shows_secret
+@blueprint.response(200, RecoveryCodes)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def renew_recovery_codes() -> dict[str, object]:
-    """Get ten new recovery codes; older ones stop working.
-
-    Needs a recent sign-in (403 `recent_sign_in_required`).
-    """
-    principal().require_recent_sign_in()
+    """Get ten new recovery codes; older ones stop working."""
     return {"recovery_codes": mfa.renew_recovery_codes(auth.get_user(principal()))}
 
 
 @blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["PATCH"])
 @blueprint.arguments(FactorName, example={"name": "New phone"})
-@blueprint.response(200, FactorView, example=FACTOR)
-@blueprint.fails(403)
+@blueprint.response(200, FactorView)
+@signed_in(api_keys=False)
 def rename_second_factor(body: Body, factor_id: str) -> SecondFactor:
     """Rename a second factor.
 
-    Of your own; another user's is a 404. API keys cannot (403).
+    Of your own; another user's is a 404.
     """
-    principal().refuse_key("API keys cannot do this.")
     return mfa.rename(auth.get_user(principal()), factor_id, body["name"])
 
 
 @blueprint.route("/mfa/factors/<uuid:factor_id>", methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403, 409)
+@blueprint.fails(409)
+@signed_in(recent_sign_in=True, api_keys=False)
 def remove_second_factor(factor_id: str) -> Response:
     """Remove a second factor; with the last one, the recovery codes.
 
-    Needs a recent sign-in (403 `recent_sign_in_required`). The last one cannot be removed while
-    your account requires one (409).
+    The last one cannot be removed while your account requires one (409).
     """
-    principal().require_recent_sign_in()
     mfa.remove(auth.get_user(principal()), factor_id)
     return Response(status=204)
 
@@ -247,7 +219,7 @@ def remove_second_factor(factor_id: str) -> Response:
 @blueprint.route("/signatures/options", methods=["POST"])
 @blueprint.arguments(SigningReason, example={"reason": "Approved at the weekly review"})
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
-@blueprint.fails(400)
+@signed_in
 def get_signature_options(body: Body) -> JSONObject:
     """Get options for signing a write electronically with a passkey.
 
@@ -262,8 +234,7 @@ def get_signature_options(body: Body) -> JSONObject:
 @blueprint.arguments(PasskeyStart, required=False, example={})
 @blueprint.response(200, PasskeyOptions, example=OPTIONS)
 @blueprint.fails(400, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
     """Get options for signing in with a passkey alone.
 
@@ -276,10 +247,9 @@ def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
 
 @blueprint.route("/passkeys/verify", methods=["POST"])
 @blueprint.arguments(PasskeySignIn, example={"token": EXAMPLE, "assertion": ASSERTION})
-@blueprint.response(200, SignedIn, example=SIGNED_IN)
+@blueprint.response(200, SignedIn)
 @blueprint.fails(401, 429)
-@public
-@across_accounts
+@public(across_accounts=True)
 def sign_in_with_passkey(body: Body) -> Response:
     """Sign in with a passkey alone; the response is that of a login.
 

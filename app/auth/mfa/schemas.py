@@ -10,17 +10,10 @@ from app.auth.schemas import CREDENTIAL, SignedIn
 from app.types import JSONObject
 from app.web import fields
 from app.web.paging import items_field
-from app.web.schemas import Message, Schema
+from app.web.schemas import Message, Schema, View, example
 
 EXAMPLE = "eyJpZCI6IjAx..."
 CODES = ["mf2w-4idb-onuw-qylu"]
-FACTOR = {
-    "id": "019a9f00-0000-7000-8000-0000000000fa",
-    "kind": "totp",
-    "name": "Phone",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "last_used_at": None,
-}
 OF_SIGN_IN = "Of the response to a sign-in; without it, the caller's access token decides."
 
 
@@ -29,8 +22,6 @@ def _token(text: str = OF_SIGN_IN, *, required: bool = False) -> fields.Text:
 
 
 class SignInStep(Schema):
-    """The sign-in that this step belongs to."""
-
     mfa_token = _token()
 
 
@@ -63,12 +54,10 @@ class AddressRestoration(SecondFactorAnswer):
 class RestoredAddress(Message):
     """When the address is restored: null if it is."""
 
-    due_at = fields.Timestamp(required=True, allow_none=True)
+    due_at = fields.Timestamp(allow_none=True)
 
 
 class MfaVerification(SecondFactorAnswer):
-    """The second factor of a sign-in."""
-
     mfa_token = _token("Of the response to the sign-in.", required=True)
 
 
@@ -76,26 +65,24 @@ class PasskeyStart(Schema):
     """Nothing: neither account nor user is named."""
 
 
-class PasskeySignIn(Schema):
-    """A sign-in by a passkey alone."""
-
-    token = _token("Of the options.", required=True)
-    assertion = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
+class PasskeySignIn(View):
+    token = _token("Of the options.")
+    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
 
 
-class PasskeyOptions(Schema):
+class PasskeyOptions(View):
     """Options for `navigator.credentials`, and the token that goes back with the result."""
 
-    token = ma.fields.String(required=True)
+    token = ma.fields.String()
     options = ma.fields.Dict(
-        required=True, metadata={"description": "For `PublicKeyCredential.parse...FromJSON()`."}
+        metadata={"description": "For `PublicKeyCredential.parse...FromJSON()`."}
     )
 
 
-class SigningReason(Schema):
+class SigningReason(View):
     """The reason of an electronic signature."""
 
-    reason = fields.Text(shortest=1, longest=1000, required=True)
+    reason = fields.Text(shortest=1, longest=1000)
 
 
 class NewTotp(SignInStep):
@@ -104,13 +91,13 @@ class NewTotp(SignInStep):
     name = fields.Text(shortest=1, longest=100, load_default="Authenticator app")
 
 
-class TotpSecret(Schema):
+class TotpSecret(View):
     """The secret of a new authenticator app, shown once."""
 
-    id = fields.Id(required=True)
-    secret = ma.fields.String(required=True)
-    otpauth_url = ma.fields.String(required=True)
-    qr_svg = ma.fields.String(required=True, metadata={"description": "An SVG element."})
+    id = fields.Id()
+    secret = ma.fields.String()
+    otpauth_url = ma.fields.String()
+    qr_svg = ma.fields.String(metadata={"description": "An SVG element."})
 
 
 class TotpCode(SignInStep):
@@ -120,58 +107,53 @@ class TotpCode(SignInStep):
 
 
 class NewPasskey(SignInStep):
-    """A new passkey."""
-
     token = _token("Of the options.", required=True)
     name = fields.Text(shortest=1, longest=100, load_default="Passkey")
     credential = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
 
 
-class FactorView(Schema):
-    """A second factor."""
-
-    id = fields.Id(required=True)
-    kind = fields.Choice(KINDS, required=True)
-    name = ma.fields.String(required=True)
-    created_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True, allow_none=True)
-
-
-class FactorName(Schema):
-    """The name of a second factor."""
-
-    name = fields.Text(shortest=1, longest=100, required=True)
+@example(name="Phone")
+class FactorView(View):
+    id = fields.Id()
+    kind = fields.Choice(KINDS)
+    name = ma.fields.String()
+    created_at = fields.Timestamp()
+    last_used_at = fields.Timestamp(allow_none=True)
 
 
-class RecoveryCodes(Schema):
+class FactorName(View):
+    name = fields.Text(shortest=1, longest=100)
+
+
+@example(recovery_codes=CODES)
+class RecoveryCodes(View):
     """New recovery codes, shown once."""
 
-    recovery_codes = ma.fields.List(ma.fields.String(), required=True)
+    recovery_codes = ma.fields.List(ma.fields.String())
 
 
-class EnrolledFactor(Schema):
+@example(recovery_codes=CODES)
+class EnrolledFactor(View):
     """A new factor; with the first one recovery codes, and tokens if it completes a sign-in."""
 
-    factor = ma.fields.Nested(FactorView, required=True)
+    factor = ma.fields.Nested(FactorView)
     recovery_codes = ma.fields.List(
         ma.fields.String(),
-        required=True,
         allow_none=True,
         metadata={"description": "Shown once, with the first factor."},
     )
     signed_in = ma.fields.Nested(
-        SignedIn, required=True, allow_none=True, metadata={"description": "With `mfa_token`."}
+        SignedIn, allow_none=True, metadata={"description": "With `mfa_token`."}
     )
 
 
-class OwnFactors(Schema):
+class OwnFactors(View):
     """The caller's second factors."""
 
-    policy = fields.Choice(("off", "optional", "required"), required=True)
+    policy = fields.Choice(("off", "optional", "required"))
     required_from = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={"description": "When you need a second factor to sign in; null: never."},
     )
     factors = items_field(FactorView)
-    recovery_codes_left = ma.fields.Integer(required=True)
+    recovery_codes_left = ma.fields.Integer()

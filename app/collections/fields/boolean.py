@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import ClassVar
 
 import sqlalchemy as sa
 
 from app import rules
+from app.collections.fields.face import EQUALITY, Face
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
+
+YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 
 
 class BooleanField(Field):
     """True or false."""
 
     type = "boolean"
+    label = lazy_gettext("Yes or no")
+    face = Face("flag", EQUALITY, "choice", width=6, rank=0)
     column_type = sa.Boolean()
     rule_type = rules.Type.BOOLEAN
     json_schema: ClassVar[JSONMapping] = {"type": "boolean"}
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """Its two values."""
+        return {"true": YES, "false": NO}
+
+    @property
+    def example(self) -> bool:
+        """True."""
+        return True
+
+    def marked(self, mark: str, number: Callable[[], int]) -> bool:
+        """True, as no boolean tells whose it is."""
+        return True
 
     def clean(self, value: object) -> bool:
         """Exactly true or false."""
@@ -31,6 +52,14 @@ class BooleanField(Field):
         if text.lower() not in ("true", "false"):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text.lower() == "true"
+
+    def parse(self, text: str, *, infinite: bool = False) -> bool:
+        """As `from_text`."""
+        return self.from_text(text)
+
+    def written(self, value: object) -> str:
+        """The words of JSON."""
+        return str(value).lower()
 
     def shown(self, value: object) -> bool:
         """SQLite stores 0 and 1."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import ClassVar
 
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
+from app.web.languages import lazy_gettext
 
 RETURN_TYPES: dict[str, type[Field]] = {
     kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
@@ -22,14 +24,31 @@ class ComputedField(Field):
     """A value that an expression gives whenever the record is read; nothing is stored."""
 
     type = "computed"
-    known_options = frozenset()
+    label = lazy_gettext("Computed")
+    known_options: ClassVar[tuple[str, ...]] = ()
     may_be_unique = False
+    takes_default = False
     json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
     @cached_property
     def like(self) -> Field:
         """The field that holds what the expression gives."""
         return RETURN_TYPES[self.return_type or ""](self.name)
+
+    @property
+    def face(self) -> Face:  # type: ignore[override]
+        """That of the field that it is like."""
+        return self.like.face
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """Those of the field that it is like."""
+        return self.like.choices
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """That of the field that it is like."""
+        return self.like.value_schema
 
     def clean(self, value: object) -> object:
         """What the type of the value takes; nothing of it is stored."""
@@ -45,10 +64,8 @@ class ComputedField(Field):
 
     @cached_property
     def json_type(self) -> JsonType:
-        """That of the field that it is like."""
         return self.like.json_type
 
     @cached_property
     def encode(self) -> Callable[[object], object]:
-        """That of the field that it is like."""
         return self.like.encode

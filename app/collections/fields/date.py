@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import date
 from typing import ClassVar
 
 import sqlalchemy as sa
 
-from app import rules
+from app import clock, rules
+from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 
 class DateField(Field):
     """A day of the calendar."""
 
     type = "date"
+    label = lazy_gettext("Date")
+    face = Face("date", ORDER, "date", width=11, rank=0, style="whole")
     column_type = sa.Date()
     rule_type = rules.Type.DATE
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}
+
+    @property
+    def example(self) -> str:
+        """A day that does not pass."""
+        return "2026-01-31"
+
+    def sample(self) -> str:
+        """Today."""
+        return clock.now().date().isoformat()
+
+    def marked(self, mark: str, number: Callable[[], int]) -> date:
+        """Today, as no date tells whose it is."""
+        return clock.now().date()
 
     def clean(self, value: object) -> date:
         """YYYY-MM-DD."""

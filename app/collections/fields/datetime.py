@@ -10,19 +10,34 @@ from typing import ClassVar
 
 from app import clock, rules
 from app.collections.fields.date import DateField
+from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
 from app.rules import values
 from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
 
 class DatetimeField(Field):
-    """A moment."""
-
     type = "datetime"
+    label = lazy_gettext("Date and time")
+    face = Face("moment", ORDER, "moment", width=16, rank=0, style="whole")
     column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date-time"}
+
+    @property
+    def example(self) -> str:
+        """A moment that does not pass."""
+        return "2026-01-31T10:00:00Z"
+
+    def sample(self) -> str:
+        """Now."""
+        return clock.iso(clock.now())
+
+    def marked(self, mark: str, number: Callable[[], int]) -> datetime:
+        """Now, as no moment tells whose it is."""
+        return clock.now()
 
     def clean(self, value: object) -> datetime:
         """ISO 8601; without an offset it is UTC."""
@@ -39,6 +54,10 @@ class DatetimeField(Field):
         with suppress(InvalidValue):
             return values.midnight(DateField(self.name).clean(text))
         return self.clean(text)
+
+    def written(self, value: object) -> str:
+        """As browsers write moments, to the millisecond."""
+        return str(value).removesuffix("Z").removesuffix(".000000")[:23]
 
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""

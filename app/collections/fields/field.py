@@ -8,12 +8,21 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from app import rules
+from app.collections.fields.face import Face
 from app.db.types import Text
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
 JsonType = type[Any] | None
+# The options that schemas have as keywords.
+KEYWORDS = {
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "choices": "enum",
+    "min": "minimum",
+    "max": "maximum",
+}
 
 
 class InvalidValue(ValueError):
@@ -26,8 +35,6 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a collection."""
-
     name: str
     required: bool = False
     default: object = None
@@ -42,10 +49,18 @@ class Field:
     max_bytes: int | None = None  # of an indexed text
 
     type: ClassVar[str]
+    label: ClassVar[str]  # the name of the type
+    face: ClassVar[Face] = Face()
+    names_records: ClassVar[bool] = False  # lists and links show a record by its value
     column_type: ClassVar[Any] = Text
-    known_options: ClassVar[frozenset[str]] = frozenset({"index"})
+    known_options: ClassVar[tuple[str, ...]] = ("index",)
     may_be_unique: ClassVar[bool] = True
+    takes_default: ClassVar[bool] = True
+    is_indexed: ClassVar[bool] = False  # without being told to
+    fills_indexes: ClassVar[bool] = False  # values may be too long for an index, see `max_bytes`
     filterable: ClassVar[bool] = True
+    is_long: ClassVar[bool] = False  # values have no small limit of length
+    may_be_cut: ClassVar[bool] = True  # the beginning of a long value can be read alone
     reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
@@ -55,6 +70,32 @@ class Field:
     def __post_init__(self) -> None:
         """Take from the settings what is needed later, where no application is running."""
 
+    @cached_property
+    def like(self) -> Field:
+        """The field whose values this one has: itself, unless it is computed."""
+        return self
+
+    @property
+    def choices(self) -> Mapping[str, str]:
+        """The labels of the only values, by their text; empty if there are others."""
+        return {one: one for one in self.options.get("choices", ())}
+
+    @property
+    def example(self) -> object:
+        """A value that the API takes, for examples of calls; None if there is none."""
+        return None
+
+    def sample(self) -> object:
+        """A value in JSON, to run a workflow by hand."""
+        return self.example
+
+    def marked(self, mark: str, number: Callable[[], int]) -> object:
+        """A stored value by which the isolation check knows whose record it reads.
+
+        It contains the mark, or a number made for it, if it can.
+        """
+        return mark
+
     def clean(self, value: object) -> object:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
@@ -62,6 +103,18 @@ class Field:
     def from_text(self, text: str) -> Any:
         """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)
+
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """The JSON value that a text stands for in a form or a CSV file. Raises InvalidValue.
+
+        If `infinite`, numbers beyond the doubles are read as infinities, which `clean` refuses.
+        """
+        return text
+
+    def written(self, value: object) -> str:
+        """A JSON value that is not null as the text of a form, which `parse` reads."""
+        # Browsers normalize a single carriage return as well.
+        return str(value).replace("\r\n", "\n").replace("\r", "\n")
 
     def read_back(self, value: object) -> object:
         """The value that a SELECT returns for a stored one; differs where `reads_differently`."""
@@ -86,13 +139,29 @@ class Field:
         """`shown` for values of another type than `json_type`."""
         return self.shown
 
+    @property
+    def value_schema(self) -> JSONObject:
+        """The JSON schema of its values in answers, with what its options say."""
+        schema = dict(self.json_schema)
+        schema |= {
+            word: self.options[name] for name, word in KEYWORDS.items() if name in self.options
+        }
+        if self.collection:
+            schema["description"] = f"The id of a record of {self.collection}."
+        return schema
+
+    @property
+    def input_schema(self) -> JSONObject:
+        """The JSON schema of its values in requests."""
+        return self.value_schema
+
     def definition_problems(self) -> Iterator[str]:
         """Problems of the field's options."""
         yield from ()
 
-    def _check_index_size(self, value: str, max_bytes: int) -> None:
-        if len(value.encode()) > max_bytes:
-            message = f"Must have at most {max_bytes} bytes, as this field is indexed."
+    def _check_index_size(self, value: str) -> None:
+        if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
+            message = f"Must have at most {self.max_bytes} bytes, as this field is indexed."
             raise InvalidValue("too_long", message)
 
 

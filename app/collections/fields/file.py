@@ -10,9 +10,12 @@ from typing import ClassVar
 import orjson
 
 from app import config, rules
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
+from app.collections.fields.json import parse_json
 from app.types import JSONMapping, JSONObject
 from app.web import PREFIX
+from app.web.languages import lazy_gettext
 
 MAX_BYTES = 10 * 2**20
 MOST_FILES, MOST_TYPES = 100, 50
@@ -42,9 +45,12 @@ class FileField(Field):
     """A file, or a list of them; stored as the JSON text of their properties."""
 
     type = "file"
+    label = lazy_gettext("File")
+    face = Face("files", (), width=18)
     _address: str
-    known_options = frozenset({"max_bytes", "mime_types", "max_files"})
+    known_options = ("max_bytes", "max_files", "mime_types")
     may_be_unique = False
+    takes_default = False
     filterable = False
     rule_type = rules.Type.JSON
     json_schema: ClassVar[JSONMapping] = VALUE
@@ -69,10 +75,13 @@ class FileField(Field):
         return PROPERTIES if self.most_files == 1 else {}
 
     def takes(self, mime_type: str) -> bool:
-        """Whether the field takes files of a type."""
         accepted: Sequence[str] = self.options.get("mime_types") or ()
         kind = mime_type.partition("/")[0]
         return not accepted or mime_type in accepted or f"{kind}/*" in accepted
+
+    def sample(self) -> object:
+        """No files."""
+        return []
 
     def clean(self, value: object) -> Sequence[str]:
         """The ids of the files that a body names; `app.files.ownership` finds what they stand for.
@@ -88,6 +97,10 @@ class FileField(Field):
             raise InvalidValue("invalid_type", message)
         return [str(one).lower() for one in ids]
 
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """JSON of ids, or of objects with them."""
+        return parse_json(text, infinite=infinite)
+
     def stored(self, files: Sequence[JSONMapping]) -> str | None:
         """The stored text of files; None for none."""
         values = [{name: one[name] for name in PROPERTIES} for one in files]
@@ -96,9 +109,22 @@ class FileField(Field):
         return orjson.dumps(values if self.most_files > 1 else values[0]).decode()
 
     def shown(self, value: str) -> object:
-        """The files with their addresses."""
         files = [{**one, "url": f"{self._address}{one['id']}"} for one in files_in(value)]
         return files if self.most_files > 1 else next(iter(files), None)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """A file, or a list of files."""
+        return self._one_or_list(dict(self.json_schema))
+
+    @property
+    def input_schema(self) -> JSONObject:
+        """As `value_schema`; the id of a file is enough."""
+        an_id = {"type": "string", "format": "uuid"}
+        return self._one_or_list({"anyOf": [an_id, dict(self.json_schema)]})
+
+    def _one_or_list(self, schema: JSONObject) -> JSONObject:
+        return {"type": "array", "items": schema} if self.most_files > 1 else schema
 
     def definition_problems(self) -> Iterator[str]:
         """Options of the wrong kind or beyond the bounds."""
@@ -112,6 +138,8 @@ class FileField(Field):
             yield f"mime_types must be a list of at most {MOST_TYPES} types."
         elif not all(isinstance(one, str) and MIME_TYPE.fullmatch(one) for one in types):
             yield "mime_types are like image/png or image/*."
+        if self.default is not None:
+            yield "Files cannot have a default, as each belongs to one record."
 
 
 def files_in(value: str | None) -> list[JSONObject]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import orjson
@@ -9,14 +11,25 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
+from app.collections.fields.face import Face
 from app.collections.fields.field import Field, InvalidValue
+from app.errors import Malformed
 from app.types import JSONMapping
 from app.web import json_input
+from app.web.languages import lazy_gettext
 
 
 def text_of(value: object) -> str:
-    """JSON as it is kept."""
     return orjson.dumps(value).decode()
+
+
+def parse_json(text: str, *, infinite: bool = False) -> object:
+    """The value of JSON that somebody has typed. Raises InvalidValue."""
+    try:
+        return json_input.loads(text.encode("utf-8", "replace"), infinite=infinite)
+    except Malformed as error:
+        message = error.extra["detail"][0]["msg"].replace("The body", "This")
+        raise InvalidValue("invalid_json", message) from error
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
@@ -26,7 +39,6 @@ class JsonText(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
-        """Text on its way in."""
         return None if value is None else text_of(value)
 
 
@@ -34,9 +46,12 @@ class JsonField(Field):
     """A JSON object or array."""
 
     type = "json"
+    label = lazy_gettext("JSON")
+    face = Face("json", (), width=40, rank=2)
+    is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON
-    known_options = frozenset()
+    known_options: ClassVar[tuple[str, ...]] = ()
     may_be_unique = False
     filterable = False
     reads_differently = True
@@ -44,6 +59,19 @@ class JsonField(Field):
     json_schema: ClassVar[JSONMapping] = {
         "anyOf": [{"type": "object", "additionalProperties": True}, {"type": "array", "items": {}}]
     }
+
+    @property
+    def example(self) -> object:
+        """An object."""
+        return {"key": "value"}
+
+    def sample(self) -> object:
+        """An empty object, to be filled."""
+        return {}
+
+    def marked(self, mark: str, number: Callable[[], int]) -> object:
+        """An object with the mark."""
+        return {"value": mark}
 
     def clean(self, value: object) -> object:
         """An object or array whose numbers JSON can write."""
@@ -53,8 +81,17 @@ class JsonField(Field):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         return json_input.plain(value)
 
+    def parse(self, text: str, *, infinite: bool = False) -> object:
+        """JSON."""
+        return parse_json(text, infinite=infinite)
+
+    def written(self, value: object) -> str:
+        """JSON in several lines."""
+        # JSON of a record is passed through unparsed.
+        loaded = json.loads(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else value
+        return json.dumps(loaded, indent=2, ensure_ascii=False)
+
     def read_back(self, value: object) -> str | None:
-        """Its text."""
         return None if value is None else text_of(value)
 
     def shown(self, value: str) -> object:

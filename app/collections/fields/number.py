@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
+from app.collections.fields.face import ORDER, Face
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.web import json_input
+from app.web.languages import lazy_gettext
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -43,7 +45,6 @@ class Number(sa.types.TypeDecorator[Any]):
         return dialect.type_descriptor(sa.Numeric(asdecimal=False))
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Numbers are sent as they are."""
         return None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
@@ -55,10 +56,27 @@ class NumberField(Field):
     """A number, not a boolean."""
 
     type = "number"
+    label = lazy_gettext("Number")
+    face = Face("number", ORDER, "number", width=10, rank=0, style="number")
     column_type = Number()
     rule_type = rules.Type.NUMBER
-    known_options = frozenset({"min", "max", "integer", "index"})
+    known_options = ("min", "max", "integer", "index")
     json_schema: ClassVar[JSONMapping] = {"type": "number"}
+
+    @property
+    def example(self) -> int | float:
+        """1, or the nearest number within the bounds."""
+        low, high = self.options.get("min"), self.options.get("max")
+        value: int | float = low if low is not None else min(1, high) if high is not None else 1
+        return int(-(-value // 1)) if self.options.get("integer") else value
+
+    def sample(self) -> int:
+        """1."""
+        return 1
+
+    def marked(self, mark: str, number: Callable[[], int]) -> int:
+        """A number that only this record has."""
+        return number()
 
     def clean(self, value: object) -> int | float:
         """A finite number within the options."""
@@ -91,6 +109,16 @@ class NumberField(Field):
             raise InvalidValue("not_integer", "Must be a whole number.")
         number: int | float = plain_number(json_input.plain(value))
         return number
+
+    def parse(self, text: str, *, infinite: bool = False) -> int | float:
+        """As `from_text`."""
+        return self.from_text(text)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """That of a whole number, if it holds only such."""
+        schema = super().value_schema
+        return {**schema, "type": "integer"} if self.options.get("integer") else schema
 
     def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import orjson
 
 from app import rules
+from app.collections.fields.face import CHOICE, Face
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import JsonField
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
+from app.web.languages import lazy_gettext
 
 MAX_CHOICES, LONGEST_CHOICE = 500, 200
 MAX_NAMED = 20  # choices that a message names
 
 
 class SelectField(Field):
-    """One of the choices."""
-
     type = "select"
-    known_options = frozenset({"choices", "index"})
+    label = lazy_gettext("Single choice")
+    face = CHOICE
+    fills_indexes = True
+    known_options = ("choices", "index")
+
+    @property
+    def example(self) -> str:
+        """The first choice."""
+        return next(iter(self.choices))
 
     def clean(self, value: object) -> str:
-        """A choice."""
         choice = _choice(value, self.options["choices"])
-        if self.max_bytes is not None:
-            self._check_index_size(choice, self.max_bytes)
+        self._check_index_size(choice)
         return choice
 
     def from_text(self, text: str) -> str:
@@ -42,9 +49,25 @@ class MultiSelectField(JsonField):
     """Several of the choices, each once, in the order sent; stored as a JSON list."""
 
     type = "multi_select"
+    label = lazy_gettext("Multiple choice")
+    face = Face("choices", ("contains", "empty", "filled"), "choice", width=18)
+    may_be_cut = False  # part of a list cannot be read
     rule_type = rules.Type.LIST
-    known_options = frozenset({"choices"})
+    known_options = ("choices",)
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
+
+    @property
+    def example(self) -> list[str]:
+        """The first choice."""
+        return list(self.choices)[:1]
+
+    def sample(self) -> list[str]:
+        """The first choice."""
+        return self.example
+
+    def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
+        """A list of the mark, which is no choice."""
+        return [mark]
 
     def clean(self, value: object) -> list[str]:
         """A list of distinct choices."""
@@ -57,9 +80,18 @@ class MultiSelectField(JsonField):
             raise InvalidValue("invalid_option", "Must have each choice only once.")
         return choices
 
+    def written(self, value: object) -> str:
+        """The list as JSON in one line."""
+        return json.dumps(value, ensure_ascii=False)
+
     def shown(self, value: str) -> object:
-        """The list."""
         return orjson.loads(value)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """A list of choices."""
+        items = {"type": "string", "enum": self.options["choices"]}
+        return {**self.json_schema, "items": items, "uniqueItems": True}
 
     def definition_problems(self) -> Iterator[str]:
         """The choices are distinct texts."""

@@ -9,9 +9,14 @@ from typing import Any
 import re2
 
 from app import rules
+from app.collections.fields.face import CHOICE, Face
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
+from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
+MAX_EXAMPLE = 60
+LINE = 200  # characters that an input of one line takes
+SHORT, LONG = Face("text", compared_in="text"), Face("area", width=40, rank=2)
 
 
 SILENT = re2.Options()
@@ -22,11 +27,38 @@ class TextField(Field):
     """Any string, stored in Unicode's form NFC."""
 
     type = "text"
-    known_options = frozenset({"min_length", "max_length", "pattern", "choices", "index"})
+    label = lazy_gettext("Text")
+    fills_indexes = True
+    is_long = True
+    names_records = True
+    known_options = ("min_length", "max_length", "pattern", "choices", "index")
+
+    @property
+    def face(self) -> Face:  # type: ignore[override]
+        """One of choices, else a line or an area, as its length may be."""
+        if "choices" in self.options:
+            return CHOICE
+        return SHORT if self.options.get("max_length", LONGEST) <= LINE else LONG
 
     @cached_property
     def _pattern(self) -> Any:
         return re2.compile(self.options["pattern"], SILENT) if "pattern" in self.options else None
+
+    @property
+    def example(self) -> str | None:
+        """A choice, or a text within the bounds; None if it must match a pattern."""
+        if self.choices:
+            return next(iter(self.choices))
+        if "pattern" in self.options:
+            return None
+        text = f"Sample {self.name.replace('_', ' ')}"[
+            : self.options.get("max_length", MAX_EXAMPLE)
+        ]
+        return text.ljust(self.options.get("min_length", 0), ".")
+
+    def sample(self) -> str:
+        """A choice, or a word."""
+        return next(iter(self.choices), "text")
 
     def clean(self, value: object) -> str:
         """A string within the options."""
@@ -48,7 +80,7 @@ class TextField(Field):
                 "invalid_option", f"Must be one of: {', '.join(options['choices'])}."
             )
         if self.max_bytes is not None:
-            self._check_index_size(value, self.max_bytes)
+            self._check_index_size(value)
         return value
 
     def definition_problems(self) -> Iterator[str]:

@@ -12,13 +12,13 @@ from app.accounts import roles, sign_in_settings, tenants
 from app.accounts.models import Account
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.sso import service as sso
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 SETTINGS = "/console/settings"
@@ -37,17 +37,13 @@ MODES = {
 }
 
 
-@blueprint.get(SETTINGS)
-@public
-@guard.admins_only
+@page(SETTINGS, role=ADMIN)
 def show_settings_home() -> BaseResponse:
     """Redirect to the settings of the own account."""
     return redirect(url_for("console.show_settings", account_id=guard.own_account_id()))
 
 
-@blueprint.get(GENERAL)
-@public
-@guard.admins_only
+@page(GENERAL, role=ADMIN)
 def show_general_settings(account_id: str) -> Page:
     """The name of an account, and the origins that it allows."""
     scope = scopes.account_scope(account_id)
@@ -57,9 +53,7 @@ def show_general_settings(account_id: str) -> Page:
     return _general_page(scope, account, Form(shown))
 
 
-@blueprint.post(GENERAL)
-@public
-@guard.admins_only
+@page(GENERAL, "POST", role=ADMIN)
 def change_general_settings(account_id: str) -> Page | BaseResponse:
     """Save the name and the origins."""
     scope, form = scopes.account_scope(account_id), forms.submitted("name", "cors_origins", "seen")
@@ -70,9 +64,7 @@ def change_general_settings(account_id: str) -> Page | BaseResponse:
     return _saved("console.show_general_settings", scope)
 
 
-@blueprint.get(SIGN_IN)
-@public
-@guard.admins_only
+@page(SIGN_IN, role=ADMIN)
 def show_sign_in_settings(account_id: str) -> Page:
     """How the users of an account sign in, and how long they stay signed in."""
     scope = scopes.account_scope(account_id)
@@ -82,9 +74,7 @@ def show_sign_in_settings(account_id: str) -> Page:
     return _sign_in_page(scope, Form(seen | _sign_in_values(account.settings), required))
 
 
-@blueprint.post(SIGN_IN)
-@public
-@guard.admins_only
+@page(SIGN_IN, "POST", role=ADMIN)
 def change_sign_in_settings(account_id: str) -> Page | BaseResponse:
     """Save how users sign in."""
     scope = scopes.account_scope(account_id)

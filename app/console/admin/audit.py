@@ -13,11 +13,13 @@ from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, exports, service, verifications, verify
+from app.audit import append, checkpoints, exports, service, verifications
+from app.audit.chain import signing, verify
+from app.audit.chain.verify import Report
 from app.audit.entries import STARTS
+from app.audit.log import AUDIT as AUDIT_LOG
 from app.audit.models import AuditHead
 from app.audit.service import Change
-from app.audit.verify import Report
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.console.admin import audit_names, log_starts
@@ -25,12 +27,13 @@ from app.console.admin.audit_names import Names
 from app.console.admin.log_starts import LogStart
 from app.console.records import writers
 from app.console.shell import days, guard, lists, streamed_pages
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import ACCOUNT, INSTANCE, MenuItem
 from app.errors import NotFound
 from app.portability.retention import policy as policies
 from app.types import JSONObject
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.languages import lazy_gettext
 
@@ -51,9 +54,11 @@ NO_SUPERADMIN = lazy_gettext(
 )
 
 
-@blueprint.get(AUDIT)
-@public
-@guard.admins_only
+@page(
+    AUDIT,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 3, lazy_gettext("Audit log"), "history", of_superadmins=(INSTANCE, 5)),
+)
 def show_audit_log() -> str:
     """The matching changes, newest first."""
     by = guard.require_caller()
@@ -80,13 +85,11 @@ def show_audit_log() -> str:
 
 
 def _start(account_id: str | None) -> LogStart | None:
-    start = checkpoints.start_of(account_id) if account_id else None
+    start = signing.start_of(AUDIT_LOG, account_id) if account_id else None
     return log_starts.shown(start, account_id, policies.AUDIT)
 
 
-@blueprint.get(f"{AUDIT}/<large:entry_id>")
-@public
-@guard.admins_only
+@page(f"{AUDIT}/<large:entry_id>", role=ADMIN)
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     by = guard.require_caller()
@@ -121,9 +124,7 @@ def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
     return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 
-@blueprint.get(f"{AUDIT}/export/<any(csv, json, jsonl):format>")
-@public
-@guard.admins_only
+@page(f"{AUDIT}/export/<any(csv, json, jsonl):format>", role=ADMIN)
 def export_audit_log(format: str) -> Response:
     """The entries of the matching changes as a file."""
     by = guard.require_caller()
@@ -131,7 +132,7 @@ def export_audit_log(format: str) -> Response:
     if listing.errors:
         raise NotFound
     account_id = filters.get("account_id")
-    signed = (checkpoints.for_account(account_id), checkpoints.starts(account_id))
+    signed = (checkpoints.for_account(account_id), signing.starts(AUDIT_LOG, account_id))
     # Counting what an admin may not see would read the whole log twice.
     counts = service.count_hidden(filters, by=by) if by.is_superadmin else {}
     text = exports.serialize(format, service.export(filters, by=by), *signed)
@@ -142,9 +143,7 @@ def export_audit_log(format: str) -> Response:
     )
 
 
-@blueprint.get(f"{AUDIT}/chains")
-@public
-@guard.superadmins_only
+@page(f"{AUDIT}/chains", role=SUPERADMIN)
 def show_chains() -> str:
     """The head of each chain."""
     listing = lists.from_request("console.show_chains")
@@ -161,9 +160,7 @@ def show_chains() -> str:
     )
 
 
-@blueprint.post(f"{AUDIT}/verify")
-@public
-@guard.superadmins_only
+@page(f"{AUDIT}/verify", "POST", role=SUPERADMIN)
 def verify_chains() -> Response:
     """Verify one chain or all, and stream the progress."""
     account_id = (
@@ -182,7 +179,7 @@ def _chain_names(account_id: str | None) -> dict[str, str]:
 
 def _steps(account_id: str | None) -> Generator[int | Report]:
     # Enough to show progress.
-    for step in verify.iter_reports(account_id):
+    for step in verify.iter_reports(AUDIT_LOG, account_id):
         if isinstance(step, Report) or step % 10_000 == 0:
             yield step
 
@@ -263,5 +260,5 @@ def _stored_start(values: Sequence[Any]) -> JSONObject | None:
     row = dict(zip(STARTS.c.keys(), values, strict=True))
     if row["account_id"] is None:
         return None
-    start = checkpoints.stored_start(row)
-    return {**start, "is_signed": checkpoints.fault(start) is None}
+    start = signing.stored_start(row)
+    return {**start, "is_signed": signing.fault(start) is None}

@@ -22,7 +22,7 @@ from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.console.admin import audit_columns
 from app.console.records import references
-from app.console.records.display import display
+from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.lists import UrlArgs
@@ -106,7 +106,6 @@ class ShownChange:
 
     @property
     def entry_id(self) -> int:
-        """The id of its last entry."""
         return int(self.change.entries[-1]["id"])
 
 
@@ -153,7 +152,6 @@ class Names:
         self._load([key for change in changes for key in self._keys(change)])
 
     def shown(self, change: Change) -> ShownChange:
-        """A change with names."""
         collection = self._collection(change)
         kind = _noun(change.table_name).singular
         if collection is not None:
@@ -176,7 +174,6 @@ class Names:
         return Subject(kind, self._name(change, collection), self._url(change, collection))
 
     def row_name(self, table: str, account_id: str, id: str) -> str:
-        """The name of a row, or the end of its id."""
         return self._names.get((table, account_id, id), f"…{id[-8:]}")
 
     def _collection(self, change: Change) -> Definition | None:
@@ -264,14 +261,14 @@ class Names:
         """The name of a row that is gone, if the change has it."""
         values = {e["column_name"]: e["new_value"] or e["old_value"] for e in change.entries}
         if collection is not None:
-            labels = [n for n, f in collection.fields.items() if f.type in references.LABEL_TYPES]
+            labels = [n for n, f in collection.fields.items() if f.names_records]
             columns = [name for name in labels if name in values]
         else:
             columns = ["email", "name", "display_name", "url"]
         found = next((str(values[name]) for name in columns if values.get(name)), None)
         if found is None or set(found) == {"*"}:
             return None
-        return found[: references.MAX_LABEL_LENGTH]
+        return found[:MAX_LABEL_LENGTH]
 
     def _url(self, change: Change, collection: Definition | None) -> str | None:
         table, id = change.table_name, change.record_id

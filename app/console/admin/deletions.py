@@ -5,19 +5,17 @@ from __future__ import annotations
 import orjson
 from flask import Response, render_template
 
-from app.audit import checkpoints
+from app.audit.chain import signing
 from app.console.records import writers
-from app.console.shell import guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell import lists
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.portability import certificates
-from app.web.access import public
 
 DELETIONS = "/console/accounts/deletions"
 
 
-@blueprint.get(DELETIONS)
-@public
-@guard.superadmins_only
+@page(DELETIONS, role=SUPERADMIN)
 def show_deletions() -> str:
     """The accounts that were deleted, each with its certificate."""
     listing = lists.from_request("console.show_deletions")
@@ -26,13 +24,11 @@ def show_deletions() -> str:
         "console/accounts/deletions.html",
         listing=listing,
         people=writers.superadmins({one["closed_by"] for one in listing.items}),
-        public_keys=checkpoints.public_keys(),
+        public_keys=signing.public_keys(),
     )
 
 
-@blueprint.get(f"{DELETIONS}/<uuid:account_id>/certificate")
-@public
-@guard.superadmins_only
+@page(f"{DELETIONS}/<uuid:account_id>/certificate", role=SUPERADMIN)
 def download_certificate(account_id: str) -> Response:
     """The certificate of a deletion as a file."""
     certificate = orjson.dumps(certificates.get(account_id), option=orjson.OPT_INDENT_2)

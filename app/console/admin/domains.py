@@ -9,13 +9,13 @@ from app.accounts.domains import service as domains
 from app.accounts.domains.models import LOST_AFTER, STATES, AccountDomain
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
-from app.console.shell import forms, guard, idempotent_forms, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, idempotent_forms, lists, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.sso import domain_settings, setup_links
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 DOMAINS = f"{ACCOUNT}/domains"
@@ -29,19 +29,13 @@ STATE_NAMES = dict(
 )
 
 
-@blueprint.get(DOMAINS)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.DOMAINS)
+@page(DOMAINS, role=ADMIN, setup=setup_links.DOMAINS)
 def show_domains(account_id: str) -> Page:
     """The domains of an account, with the form that adds one."""
     return _list_page(scopes.account_scope(account_id), Form())
 
 
-@blueprint.post(DOMAINS)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.DOMAINS)
+@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS)
 def create_domain(account_id: str) -> Page | BaseResponse:
     """Add a domain."""
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
@@ -54,10 +48,7 @@ def create_domain(account_id: str) -> Page | BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@blueprint.get(DOMAIN)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.DOMAINS)
+@page(DOMAIN, role=ADMIN, setup=setup_links.DOMAINS)
 def show_domain(account_id: str, domain_id: str) -> Page:
     """A domain with its DNS record and its settings."""
     scope = scopes.account_scope(account_id)
@@ -65,9 +56,7 @@ def show_domain(account_id: str, domain_id: str) -> Page:
     return _page(scope, row, Form(_values(row)))
 
 
-@blueprint.post(DOMAIN)
-@public
-@guard.admins_only
+@page(DOMAIN, "POST", role=ADMIN)
 def change_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
     """Save the settings of a domain."""
     scope = scopes.account_scope(account_id)
@@ -83,10 +72,7 @@ def change_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
     return _redirect(gettext("Saved."), scope, row.id)
 
 
-@blueprint.post(f"{DOMAIN}/verify")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.DOMAINS)
+@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS)
 def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
     """Look the DNS record up, and verify the domain."""
     scope = scopes.account_scope(account_id)
@@ -99,10 +85,7 @@ def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@blueprint.post(f"{DOMAIN}/remove")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.DOMAINS)
+@page(f"{DOMAIN}/remove", "POST", role=ADMIN, setup=setup_links.DOMAINS)
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Remove a domain."""
     scope = scopes.account_scope(account_id)

@@ -9,8 +9,9 @@ from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.records import writers
-from app.console.shell import forms, guard, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, lists, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
@@ -18,7 +19,6 @@ from app.files.routes import files as routes
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import PENDING, READY, RUNNING, AccountExport
-from app.web.access import public
 from app.web.languages import gettext
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
@@ -27,18 +27,14 @@ COMMAND = "bin/atrium account"
 FIELDS = ("passphrase", "passphrase_again")
 
 
-@blueprint.get(EXPORTS)
-@public
-@guard.admins_only
+@page(EXPORTS, role=ADMIN)
 def show_exports(account_id: str) -> Page:
     """The exports of an account, with the form that starts one."""
     return _page(scopes.account_scope(account_id), Form())
 
 
 # An address without a page: a passphrase is never part of a form that comes back.
-@blueprint.post(f"{EXPORTS}/start")
-@public
-@guard.admins_only
+@page(f"{EXPORTS}/start", "POST", role=ADMIN)
 def start_export(account_id: str) -> Page | BaseResponse:
     """Start an export."""
     scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
@@ -50,9 +46,7 @@ def start_export(account_id: str) -> Page | BaseResponse:
     return redirect(url_for("console.show_exports", **scope.url_args), 303)
 
 
-@blueprint.get(f"{ONE_EXPORT}/download")
-@public
-@guard.admins_only
+@page(f"{ONE_EXPORT}/download", role=ADMIN)
 def download_export(account_id: str, export_id: str) -> Response:
     """The bundle of an export."""
     scope = scopes.account_scope(account_id)
@@ -60,9 +54,7 @@ def download_export(account_id: str, export_id: str) -> Response:
     return routes.send(exports.as_file(export, by=scope.by))
 
 
-@blueprint.post(f"{ONE_EXPORT}/delete")
-@public
-@guard.admins_only
+@page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN)
 def delete_export(account_id: str, export_id: str) -> BaseResponse:
     """Delete an export; doing it twice succeeds."""
     scope = scopes.account_scope(account_id)

@@ -23,7 +23,6 @@ def values(mappings: Sequence[JSONMapping]) -> dict[str, str]:
 
 
 def add_submitted(form: Form) -> Form:
-    """The form with the submitted rows."""
     pairs = [(forms.text(f"group_{n}"), forms.text(f"role_{n}")) for n in range(_submitted())]
     form.values |= _rows(pairs) or {"rows": "0"}
     return form
@@ -63,7 +62,6 @@ def count(form: Form) -> int:
 
 
 def names(form: Form) -> set[str]:
-    """The groups of the rows."""
     return {group for group, _ in _pairs(form) if group}
 
 

@@ -13,22 +13,25 @@ from app.auth import principal as principals
 from app.auth.mfa import enrolment
 from app.console.people import user_lists
 from app.console.people.users import MAX_GROUPS, choices
-from app.console.shell import forms, guard, lists, resubmit, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, guard, lists, switcher
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
 from app.errors import AppError, InvalidValues, problem
-from app.web.access import public
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 
-@blueprint.get("/console/accounts")
-@public
-@guard.superadmins_only
+@page(
+    "/console/accounts",
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 1, lazy_gettext("Accounts"), "building"),
+)
 def show_accounts() -> str:
     """The accounts of this instance."""
     states = {"active": gettext("active"), "suspended": gettext("suspended")}
@@ -47,17 +50,13 @@ def show_accounts() -> str:
     )
 
 
-@blueprint.get("/console/accounts/new")
-@public
-@guard.superadmins_only
+@page("/console/accounts/new", role=SUPERADMIN)
 def show_new_account() -> Page:
     """The form for a new account."""
     return Form().render("console/accounts/new.html")
 
 
-@blueprint.post("/console/accounts/new")
-@public
-@guard.superadmins_only
+@page("/console/accounts/new", "POST", role=SUPERADMIN)
 def create_account() -> Page | BaseResponse:
     """Create an account."""
     form = forms.submitted("name", "slug")
@@ -72,17 +71,13 @@ def create_account() -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_account", account_id=account.id)
 
 
-@blueprint.get(ONE_ACCOUNT)
-@public
-@guard.superadmins_only
+@page(ONE_ACCOUNT, role=SUPERADMIN)
 def show_account(account_id: str) -> Page:
     """One account with its users."""
     return _account_page(account_id, Form())
 
 
-@blueprint.post(f"{ONE_ACCOUNT}/<any(suspend, resume):action>")
-@public
-@guard.superadmins_only
+@page(f"{ONE_ACCOUNT}/<any(suspend, resume):action>", "POST", role=SUPERADMIN)
 def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseResponse:
     """Suspend or resume an account."""
     try:
@@ -96,10 +91,7 @@ def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseRespon
     return redirect_with_notice(notice, "console.show_account", account_id=account_id)
 
 
-@blueprint.post(f"{ONE_ACCOUNT}/close")
-@public
-@guard.superadmins_only
-@resubmit.renders_form
+@page(f"{ONE_ACCOUNT}/close", "POST", role=SUPERADMIN, renders_form=True)
 def close_account(account_id: str) -> Page | BaseResponse:
     """Close an account after its slug was typed."""
     account, form = tenants.get(account_id), forms.submitted("slug")
@@ -129,27 +121,21 @@ def _account_page(account_id: str, form: Form) -> Page:
     )
 
 
-@blueprint.get("/console/users")
-@public
-@guard.superadmins_only
+@page("/console/users", role=SUPERADMIN, menu=MenuItem(INSTANCE, 2, lazy_gettext("Users"), "users"))
 def show_users() -> str:
     """The users of all accounts."""
     listing = user_lists.load("console.show_users", None, {})
     return render_template("console/users/list.html", listing=listing)
 
 
-@blueprint.get("/console/users/new")
-@public
-@guard.superadmins_only
+@page("/console/users/new", role=SUPERADMIN)
 def show_new_user() -> Page:
     """The form for a new user."""
     account = request.args.get("account", "")[:100]  # no other: this page is about all accounts
     return _new_user_page(Form({"role": "admin" if account else "viewer", "account": account}))
 
 
-@blueprint.post("/console/users/new")
-@public
-@guard.superadmins_only
+@page("/console/users/new", "POST", role=SUPERADMIN)
 def create_user() -> Page | BaseResponse:
     """Create a user, and mail a link to set the password."""
     form = forms.submitted("account", "email", "name", "role", selected="groups")

@@ -14,17 +14,18 @@ from app.accounts.models import Account
 from app.console.admin import audit_names, job_names
 from app.console.admin.audit_names import Names, Subject
 from app.console.shell import figures, guard, lists, names
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.figures import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
 from app.jobs import TABLE, workers
-from app.web.access import public
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
@@ -33,9 +34,17 @@ PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
 
-@blueprint.get(JOBS)
-@public
-@guard.superadmins_only
+@page(
+    JOBS,
+    role=SUPERADMIN,
+    menu=MenuItem(
+        INSTANCE,
+        6,
+        lazy_gettext("Jobs and health"),
+        "activity",
+        below=("/console/health", "/console/migrations", "/console/outbox"),
+    ),
+)
 def show_jobs() -> str:
     """The jobs, the queues and the state of Redis."""
     listing = lists.from_request(
@@ -54,9 +63,7 @@ def show_jobs() -> str:
     )
 
 
-@blueprint.get(JOB)
-@public
-@guard.superadmins_only
+@page(JOB, role=SUPERADMIN)
 def show_job(account_id: str, job_id: str) -> str:
     """One job: what it is about, its attempts and its last error."""
     query = sa.select(TABLE, _state().label("state"), Account.name)
@@ -99,9 +106,7 @@ def _subjects(job: Any) -> dict[str, Subject]:
     return {key: names.subject(row) for key, row in rows.items()}
 
 
-@blueprint.post(f"{JOB}/retry")
-@public
-@guard.superadmins_only
+@page(f"{JOB}/retry", "POST", role=SUPERADMIN)
 def retry_job(account_id: str, job_id: str) -> BaseResponse:
     """Enqueue a failed job again."""
     jobs.retry(account_id.lower(), job_id.lower())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from app import clock
-from app.audit import checkpoints
+from app.audit.chain import signing
 from app.errors import NotFound
 from app.portability.retention import policy as policies
 from app.types import JSONMapping
@@ -32,5 +32,5 @@ def shown(start: JSONMapping | None, account_id: str | None, rule: str) -> LogSt
         days = getattr(policies.of_account(account_id), rule)
     except NotFound:  # the log outlives the account
         days = None
-    created_at, is_signed = clock.parse(start["created_at"]), checkpoints.fault(start) is None
+    created_at, is_signed = clock.parse(start["created_at"]), signing.fault(start) is None
     return LogStart(start["entry_id"], start["removed"], created_at, is_signed, days)

@@ -13,8 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock, config, db, web
 from app.audit import append
 from app.collections import revisions
-from app.console.shell import guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell import lists
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
@@ -23,7 +24,6 @@ from app.jobs import workers
 from app.ops import backup_runs, readiness
 from app.ops.backup_runs import Overview
 from app.outbound import mail
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 LINK = re.compile(r"(https?://[^\s<>\"]+)")
@@ -53,9 +53,7 @@ class Check:
         return not self.fault
 
 
-@blueprint.get("/console/migrations")
-@public
-@guard.superadmins_only
+@page("/console/migrations", role=SUPERADMIN)
 def show_migrations() -> str:
     """The schema revisions of the service and of collections."""
     listing, revision_list = lists.from_request("console.show_migrations"), revisions.listing()
@@ -69,9 +67,7 @@ def show_migrations() -> str:
     )
 
 
-@blueprint.get("/console/health")
-@public
-@guard.superadmins_only
+@page("/console/health", role=SUPERADMIN)
 def show_health() -> str:
     """The health of this instance and its main settings."""
     found, worker = [*_dependencies(), _mail()], workers.find()
@@ -91,9 +87,7 @@ def show_health() -> str:
     )
 
 
-@blueprint.post("/console/health/back-up")
-@public
-@guard.superadmins_only
+@page("/console/health/back-up", "POST", role=SUPERADMIN)
 def back_up() -> BaseResponse:
     """Have a worker make a backup now."""
     backup_runs.request()
@@ -151,9 +145,7 @@ def _facts() -> dict[str, str]:
     }
 
 
-@blueprint.get("/console/outbox")
-@public
-@guard.superadmins_only
+@page("/console/outbox", role=SUPERADMIN)
 def show_outbox() -> str:
     """The mails that development writes to files."""
     listing, names = lists.from_request("console.show_outbox"), _names()
@@ -162,9 +154,7 @@ def show_outbox() -> str:
     return render_template("console/operation/outbox.html", listing=listing)
 
 
-@blueprint.get("/console/outbox/<name>")
-@public
-@guard.superadmins_only
+@page("/console/outbox/<name>", role=SUPERADMIN)
 def show_mail(name: str) -> str | Response:
     """One such mail and its links to this service."""
     if name not in _names():

@@ -9,8 +9,9 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, guard, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
@@ -19,7 +20,6 @@ from app.portability.retention import service
 from app.portability.retention.policy import MAX_DAYS, MAX_RULES, Policy
 from app.portability.retention.service import Plan
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext
 
 RETENTION = f"{ACCOUNT_SETTINGS}/retention"
@@ -28,9 +28,7 @@ NEW_RULES = 1
 """Rows for further rules."""
 
 
-@blueprint.get(RETENTION)
-@public
-@guard.admins_only
+@page(RETENTION, role=ADMIN)
 def show_retention(account_id: str) -> Page:
     """The retention policy of an account."""
     scope = scopes.account_scope(account_id)
@@ -38,9 +36,7 @@ def show_retention(account_id: str) -> Page:
     return _page(scope, _form(policy), policy)
 
 
-@blueprint.post(RETENTION)
-@public
-@guard.admins_only
+@page(RETENTION, "POST", role=ADMIN)
 def change_retention(account_id: str) -> Page | BaseResponse:
     """Save the policy, count what it would delete, or show a row for a further rule."""
     scope, form = scopes.account_scope(account_id), _submitted()

@@ -7,34 +7,28 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.console.shell import forms, guard, idempotent_forms, one_time_secrets, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, idempotent_forms, one_time_secrets, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.sso import setup_links
 from app.sso.scim import tokens as scim_tokens
 from app.sso.scim.token_routes import base_url
-from app.web.access import public
 from app.web.languages import gettext
 
 SCIM = "/console/sso/<uuid:account_id>/scim"
 TOKEN = f"{SCIM}/<uuid:scim_token_id>"
 
 
-@blueprint.get(SCIM)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SCIM)
+@page(SCIM, role=ADMIN, setup=setup_links.SCIM)
 def show_scim(account_id: str) -> Page:
     """The tokens of the account's directory."""
     return _page(_scope(account_id), Form())
 
 
-@blueprint.post(SCIM)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SCIM)
+@page(SCIM, "POST", role=ADMIN, setup=setup_links.SCIM)
 def create_scim_token(account_id: str) -> Page | BaseResponse:
     """Create a token, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted()
@@ -51,10 +45,7 @@ def create_scim_token(account_id: str) -> Page | BaseResponse:
     return redirect(url_for("console.show_made_scim_token", **url_args), 303)
 
 
-@blueprint.get(f"{TOKEN}/made")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SCIM)
+@page(f"{TOKEN}/made", role=ADMIN, setup=setup_links.SCIM)
 def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseResponse:
     """A new token, shown once."""
     scope = _scope(account_id)
@@ -69,10 +60,7 @@ def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseRespo
     return render_template("console/sso/scim_made.html", scope=scope, text=text, address=base_url())
 
 
-@blueprint.post(f"{TOKEN}/revoke")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SCIM)
+@page(f"{TOKEN}/revoke", "POST", role=ADMIN, setup=setup_links.SCIM)
 def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
     """Revoke a token; revoking it twice succeeds."""
     scope = _scope(account_id)

@@ -12,7 +12,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import db
 from app.accounts.models import User
 from app.audit import verifications
-from app.audit.security_log import entries, routes, sealing, service, subscribers
+from app.audit.chain import signing
+from app.audit.security_log import routes, sealing, service, subscribers
+from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
 from app.console.admin import (
     audit_names,
@@ -22,10 +24,12 @@ from app.console.admin import (
     security_visits,
 )
 from app.console.records import writers
-from app.console.shell import days, forms, guard, lists, names, one_time_secrets, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import days, forms, lists, names, one_time_secrets, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.jobs import workers
@@ -33,7 +37,6 @@ from app.outbound.address_policy import LONGEST_URL
 from app.portability.retention import policy as policies
 from app.types import JSONObject
 from app.web import user_agents
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import security_streams
 from app.webhooks.security_streams import Attempt
@@ -45,9 +48,11 @@ MAX_PEOPLE = 200
 TEXTS = {"record_id": lazy_gettext("Record or user id")}
 
 
-@blueprint.get(LOG)
-@public
-@guard.admins_only
+@page(
+    LOG,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True),
+)
 def show_security_log(account_id: str) -> str:
     """The matching events, the newest first."""
     scope = scopes.account_scope(account_id)
@@ -65,7 +70,7 @@ def show_security_log(account_id: str) -> str:
         listing=listing,
         formats=FORMATS,
         verified=verifications.last(verifications.SECURITY, scope.account.id),
-        start=log_starts.shown(entries.start_of(scope.account.id), *rule),
+        start=log_starts.shown(signing.start_of(SECURITY, scope.account.id), *rule),
         subjects=security_subjects.of_events(listing.items, scope),
         page=visits,
         area=security_visits.area,
@@ -81,9 +86,7 @@ def show_security_log(account_id: str) -> str:
     )
 
 
-@blueprint.get(f"{LOG}/readers")
-@public
-@guard.admins_only
+@page(f"{LOG}/readers", role=ADMIN)
 def show_readers(account_id: str) -> str:
     """Who was shown personal data."""
     scope = scopes.account_scope(account_id)
@@ -100,9 +103,7 @@ def show_readers(account_id: str) -> str:
     )
 
 
-@blueprint.get(f"{LOG}/readers/csv")
-@public
-@guard.admins_only
+@page(f"{LOG}/readers/csv", role=ADMIN)
 def export_readers(account_id: str) -> Response:
     """Who was shown personal data, as a CSV file."""
     scope = scopes.account_scope(account_id)
@@ -112,9 +113,7 @@ def export_readers(account_id: str) -> Response:
     return routes.reported(scope.account.id, dict(listing.filter_values))
 
 
-@blueprint.get(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>")
-@public
-@guard.admins_only
+@page(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>", role=ADMIN)
 def export_security_events(account_id: str, format: str) -> Response:
     """The matching events as a file."""
     scope = scopes.account_scope(account_id)
@@ -124,9 +123,7 @@ def export_security_events(account_id: str, format: str) -> Response:
     return routes.exported(scope.account.id, format, dict(listing.filter_values))
 
 
-@blueprint.post(f"{LOG}/verify")
-@public
-@guard.admins_only
+@page(f"{LOG}/verify", "POST", role=ADMIN)
 def verify_security_events(account_id: str) -> BaseResponse:
     """Verify the chain, and say what was found."""
     scope = scopes.account_scope(account_id)
@@ -139,18 +136,14 @@ def verify_security_events(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_security_log", **scope.url_args)
 
 
-@blueprint.get(RECEIVER)
-@public
-@guard.admins_only
+@page(RECEIVER, role=ADMIN)
 def show_receiver(account_id: str) -> Page:
     """Where the log is sent, with the form that changes it."""
     scope = scopes.account_scope(account_id)
     return _receiver_page(scope, Form(_values(_stream(scope))))
 
 
-@blueprint.post(RECEIVER)
-@public
-@guard.admins_only
+@page(RECEIVER, "POST", role=ADMIN)
 def save_receiver(account_id: str) -> Page | BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
     scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled")
@@ -163,9 +156,7 @@ def save_receiver(account_id: str) -> Page | BaseResponse:
     return _saved(scope, revealed)
 
 
-@blueprint.post(f"{RECEIVER}/test")
-@public
-@guard.admins_only
+@page(f"{RECEIVER}/test", "POST", role=ADMIN)
 def try_receiver(account_id: str) -> Page:
     """Send a test to the receiver, and show the answer."""
     scope = scopes.account_scope(account_id)
@@ -177,9 +168,7 @@ def try_receiver(account_id: str) -> Page:
     return _receiver_page(scope, form, tested)
 
 
-@blueprint.post(f"{RECEIVER}/take-over")
-@public
-@guard.admins_only
+@page(f"{RECEIVER}/take-over", "POST", role=ADMIN)
 def take_receiver_over(account_id: str) -> BaseResponse:
     """Make the caller the one whose receiver it is; a paused one goes on."""
     scope = scopes.account_scope(account_id)
@@ -188,18 +177,14 @@ def take_receiver_over(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
 
 
-@blueprint.post(f"{RECEIVER}/rotate")
-@public
-@guard.admins_only
+@page(f"{RECEIVER}/rotate", "POST", role=ADMIN)
 def rotate_receiver_secret(account_id: str) -> BaseResponse:
     """Replace the secret."""
     scope = scopes.account_scope(account_id)
     return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
 
 
-@blueprint.get(f"{RECEIVER}/secret")
-@public
-@guard.admins_only
+@page(f"{RECEIVER}/secret", role=ADMIN)
 def show_receiver_secret(account_id: str) -> str | BaseResponse:
     """The new secret, shown once."""
     scope = scopes.account_scope(account_id)
@@ -210,9 +195,7 @@ def show_receiver_secret(account_id: str) -> str | BaseResponse:
     return render_template("console/security/secret.html", scope=scope, secret=secret)
 
 
-@blueprint.post(f"{RECEIVER}/remove")
-@public
-@guard.admins_only
+@page(f"{RECEIVER}/remove", "POST", role=ADMIN)
 def remove_receiver(account_id: str) -> BaseResponse:
     """Stop sending; doing it twice succeeds."""
     scope = scopes.account_scope(account_id)

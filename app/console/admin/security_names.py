@@ -52,7 +52,6 @@ PATHS: Mapping[str, object] = {
 
 
 def of_kind(kind: str) -> str:
-    """The name of a kind of event."""
     if kind in KINDS:
         return str(KINDS[kind])
     noun, _, verb = kind.rpartition(".")

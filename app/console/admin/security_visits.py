@@ -81,7 +81,6 @@ class VisitPage:
 
     @property
     def events(self) -> list[JSONMapping]:
-        """The events of all visits."""
         return [event for visit in self.visits for event in visit.events]
 
 

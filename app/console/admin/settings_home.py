@@ -13,8 +13,10 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import guard, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import lists, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
@@ -23,7 +25,6 @@ from app.portability.retention import policy as policies
 from app.sso import setup_links
 from app.sso.models import ProviderSetting
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 GOOD, OPEN, BAD, PLAIN = "good", "open", "bad", ""
@@ -62,9 +63,7 @@ class Numbers:
     open_setup_links: int
 
 
-@blueprint.get(ACCOUNT_SETTINGS)
-@public
-@guard.admins_only
+@page(ACCOUNT_SETTINGS, role=ADMIN, menu=MenuItem(ACCOUNT, 1, lazy_gettext("Settings"), "settings"))
 def show_settings(account_id: str) -> str:
     """The settings of an account, each with its state."""
     scope = scopes.account_scope(account_id)

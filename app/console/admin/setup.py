@@ -13,22 +13,19 @@ from app.auth.principal import Principal
 from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES
 from app.console.shell import guard
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, BadRequest
 from app.sso import providers, service, setup_links
 from app.sso.scim import tokens
-from app.web.access import public
 from app.web.languages import gettext
 
 SETUP = "/console/setup"
 MAX_SHOWN = 100
 
 
-@blueprint.get(SETUP)
-@public
-@guard.allow_anonymous
-@guard.allow_setup("*")
+@page(SETUP, role=ANYBODY, setup=ANY_FEATURE)
 def show_setup() -> Page | BaseResponse:
     """The steps of the set-up."""
     holder = guard.caller()
@@ -39,17 +36,13 @@ def show_setup() -> Page | BaseResponse:
     return _steps_page(holder, Form())
 
 
-@blueprint.get(f"{SETUP}/done")
-@public
-@guard.allow_anonymous
+@page(f"{SETUP}/done", role=ANYBODY)
 def show_setup_done() -> str:
     """The end of a completed set-up."""
     return render_template("console/setup/closed.html", done=True)
 
 
-@blueprint.get(f"{SETUP}/<token>")
-@public
-@guard.allow_anonymous
+@page(f"{SETUP}/<token>", role=ANYBODY)
 def show_setup_link(token: str) -> Page:
     """What a link is for, and the button that opens it: looking does not use it up."""
     try:
@@ -59,9 +52,7 @@ def show_setup_link(token: str) -> Page:
     return Form().render("console/setup/open.html", link=link, account=account, token=token)
 
 
-@blueprint.post(f"{SETUP}/<token>")
-@public
-@guard.allow_anonymous
+@page(f"{SETUP}/<token>", "POST", role=ANYBODY)
 def open_setup_link(token: str) -> Page | BaseResponse:
     """Open a link, which uses it up."""
     try:
@@ -71,10 +62,7 @@ def open_setup_link(token: str) -> Page | BaseResponse:
     return guard.start_setup(link.id, secret, link.expires_at - clock.now())
 
 
-@blueprint.post(f"{SETUP}/complete")
-@public
-@guard.admins_only
-@guard.allow_setup("*")
+@page(f"{SETUP}/complete", "POST", role=ADMIN, setup=ANY_FEATURE)
 def complete_setup() -> Page | BaseResponse:
     """End the set-up."""
     holder = guard.require_caller()

@@ -8,14 +8,14 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.admin.sso import ACCOUNT
-from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, idempotent_forms, lists, one_time_secrets, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.sso import setup_links
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 LINKS = f"{ACCOUNT}/setup-links"
@@ -36,17 +36,13 @@ STATE_NAMES = {
 }
 
 
-@blueprint.get(LINKS)
-@public
-@guard.admins_only
+@page(LINKS, role=ADMIN)
 def show_setup_links(account_id: str) -> Page:
     """The setup links of an account, with the form that creates one."""
     return _page(_scope(account_id), _blank())
 
 
-@blueprint.post(LINKS)
-@public
-@guard.admins_only
+@page(LINKS, "POST", role=ADMIN)
 def create_setup_link(account_id: str) -> Page | BaseResponse:
     """Create a setup link, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted("name", "email", "days", selected="features")
@@ -63,9 +59,7 @@ def create_setup_link(account_id: str) -> Page | BaseResponse:
     return redirect(url_for("console.show_made_setup_link", **url_args), 303)
 
 
-@blueprint.get(f"{LINK}/made")
-@public
-@guard.admins_only
+@page(f"{LINK}/made", role=ADMIN)
 def show_made_setup_link(account_id: str, setup_link_id: str) -> str | BaseResponse:
     """A new setup link, shown once."""
     scope = _scope(account_id)
@@ -79,9 +73,7 @@ def show_made_setup_link(account_id: str, setup_link_id: str) -> str | BaseRespo
     return render_template("console/setup/made.html", scope=scope, link=link, url=url)
 
 
-@blueprint.post(f"{LINK}/renew")
-@public
-@guard.admins_only
+@page(f"{LINK}/renew", "POST", role=ADMIN)
 def renew_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
     """Mail a link again with a new address, or show it if nobody gets a mail."""
     scope = _scope(account_id)
@@ -99,9 +91,7 @@ def renew_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse
     return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
 
 
-@blueprint.post(f"{LINK}/revoke")
-@public
-@guard.admins_only
+@page(f"{LINK}/revoke", "POST", role=ADMIN)
 def revoke_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
     """Revoke a setup link; revoking it twice succeeds."""
     scope = _scope(account_id)

@@ -18,8 +18,10 @@ from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.people.users import choices
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.sso import (
@@ -44,8 +46,7 @@ from app.sso.responses import begin_in_console, may_finish, redirect_to_base, re
 from app.sso.saml import keys
 from app.sso.scim import seen_groups
 from app.types import JSONObject
-from app.web.access import public
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{ACCOUNT}/new/<category>/<provider>"
@@ -55,18 +56,18 @@ MAX_ROLES, MAX_OPTIONS = 100, 500
 MAX_SUGGESTIONS, LONGEST_SUGGESTION = 50, 100
 
 
-@blueprint.get("/console/sso")
-@public
-@guard.admins_only
+@page("/console/sso", role=ADMIN)
 def show_sso() -> BaseResponse:
     """Redirect to the providers of the own account."""
     return redirect(url_for("console.show_providers", account_id=guard.own_account_id()))
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
-@guard.allow_setup("*")
+@page(
+    ACCOUNT,
+    role=ADMIN,
+    setup=ANY_FEATURE,
+    menu=MenuItem(PEOPLE, 3, lazy_gettext("Single sign-on"), "lock"),
+)
 def show_providers(account_id: str) -> Page | BaseResponse:
     """The providers of an account, its provisioning settings and recent refusals."""
     scope = scopes.account_scope(account_id)
@@ -75,9 +76,7 @@ def show_providers(account_id: str) -> Page | BaseResponse:
     return _overview(scope, sso_form.from_account(tenants.get(scope.account.id)))
 
 
-@blueprint.post(ACCOUNT)
-@public
-@guard.admins_only
+@page(ACCOUNT, "POST", role=ADMIN)
 def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Save the provisioning settings, preview their effect, or add or move a row."""
     scope = scopes.account_scope(account_id)
@@ -98,20 +97,14 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
     )
 
 
-@blueprint.get(NEW)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(NEW, role=ADMIN, setup=setup_links.SSO)
 def show_new_provider(account_id: str, category: str, provider: str) -> Page:
     """The form for a new provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
     return _form_page(scope, kind, sso_form.blank(kind), None)
 
 
-@blueprint.post(NEW)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(NEW, "POST", role=ADMIN, setup=setup_links.SSO)
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
     """Create a provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
@@ -130,10 +123,7 @@ def create_provider(account_id: str, category: str, provider: str) -> Page | Bas
     return redirect_with_notice(notice, "console.show_provider", **url_args)
 
 
-@blueprint.get(SETTING)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(SETTING, role=ADMIN, setup=setup_links.SSO)
 def show_provider(account_id: str, setting_id: str) -> Page:
     """The settings of a provider."""
     scope = scopes.account_scope(account_id)
@@ -141,10 +131,7 @@ def show_provider(account_id: str, setting_id: str) -> Page:
     return _form_page(scope, service.get_provider(row), sso_form.from_setting(row), row)
 
 
-@blueprint.post(SETTING)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(SETTING, "POST", role=ADMIN, setup=setup_links.SSO)
 def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Save the settings of a provider."""
     scope = scopes.account_scope(account_id)
@@ -161,10 +148,7 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     return redirect_with_notice(gettext("Saved."), "console.show_provider", **url_args)
 
 
-@blueprint.post(f"{SETTING}/try")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{SETTING}/try", "POST", role=ADMIN, setup=setup_links.SSO)
 def try_provider(account_id: str, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     scope = scopes.account_scope(account_id)
@@ -178,10 +162,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
     return _form_page(scope, kind, form, row, steps)
 
 
-@blueprint.post(f"{SETTING}/remove")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{SETTING}/remove", "POST", role=ADMIN, setup=setup_links.SSO)
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     """Remove a provider."""
     scope = scopes.account_scope(account_id)
@@ -191,10 +172,7 @@ def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_providers", account_id=scope.account.id)
 
 
-@blueprint.get(f"{SETTING}/test")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{SETTING}/test", role=ADMIN, setup=setup_links.SSO)
 def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     """Start a test sign-in, which shows its result and signs nobody in."""
     scope = scopes.account_scope(account_id)
@@ -213,9 +191,7 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     return redirect_to_provider(url, flow, connection)
 
 
-@blueprint.get("/console/sso/start/<category>/<provider>")
-@public
-@guard.allow_anonymous
+@page("/console/sso/start/<category>/<provider>", role=ANYBODY)
 def start_sso(category: str, provider: str) -> str | BaseResponse:
     """Sign in through a provider; who is signed in already confirms first."""
     if guard.caller():
@@ -226,9 +202,7 @@ def start_sso(category: str, provider: str) -> str | BaseResponse:
     return _begin_sso(category, provider)
 
 
-@blueprint.post("/console/sso/start/<category>/<provider>")
-@public
-@guard.allow_anonymous
+@page("/console/sso/start/<category>/<provider>", "POST", role=ANYBODY)
 def leave_for_sso(category: str, provider: str) -> BaseResponse:
     """Sign in through a provider, and end the current session."""
     return _begin_sso(category, provider)
@@ -239,10 +213,7 @@ def _begin_sso(category: str, provider: str) -> BaseResponse:
     return begin_in_console(category, provider, request.args.get("account", "")[:200], target)
 
 
-@blueprint.get("/console/sso/finish")
-@public
-@guard.allow_anonymous
-@guard.allow_setup(setup_links.SSO)
+@page("/console/sso/finish", role=ANYBODY, setup=setup_links.SSO)
 def finish_sso() -> str | BaseResponse:
     """Finish a sign-in: start a session, or show the result of a test."""
     flow, user = one_time_codes.redeem_in_console(

@@ -81,7 +81,6 @@ GUIDES = {
 
 
 def field_names(kind: Provider) -> list[str]:
-    """The fields of a provider's form."""
     return [
         "display_name",
         "priority",
@@ -116,7 +115,6 @@ def sections(kind: Provider, *, for_admin: bool = True) -> Mapping[str, list[JSO
 
 
 def section_names(kind: Provider, *, for_admin: bool = True) -> Mapping[str, object]:
-    """The titles of the sections."""
     names: dict[str, object] = {**SECTION_NAMES}
     if kind.category == OAUTH:
         names["addresses"] = gettext("Redirect addresses of applications")
@@ -151,7 +149,6 @@ def sections_in_use(kind: Provider, form: Form) -> list[str]:
 def service_addresses(
     account: Account | None, kind: Provider, row: ProviderSetting | None
 ) -> Mapping[str, str]:
-    """The addresses of this service that the provider needs."""
     if account is None or (kind.discovers and row is None):  # the slug is not known yet
         return {}
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
@@ -171,7 +168,6 @@ def names_at_provider(kind: Provider) -> Mapping[str, str]:
 
 
 def blank(kind: Provider) -> Form:
-    """The form for a new provider."""
     values = {"display_name": kind.title, "slug": kind.name, "priority": "0", "enabled": "true"}
     return Form(values | _flags(kind, {}))
 

@@ -8,22 +8,19 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth.principal import Principal
 from app.console.admin.sso import SETTING
-from app.console.shell import guard, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
 from app.errors import Conflict
 from app.sso import saml_metadata, setup_links
 from app.sso.saml import keys
-from app.web.access import public
 from app.web.languages import gettext
 
 KEYS = f"{SETTING}/keys"
 
 
-@blueprint.post(f"{SETTING}/metadata")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{SETTING}/metadata", "POST", role=ADMIN, setup=setup_links.SSO)
 def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
     scope = scopes.account_scope(account_id)
@@ -36,30 +33,21 @@ def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     )
 
 
-@blueprint.post(KEYS)
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(KEYS, "POST", role=ADMIN, setup=setup_links.SSO)
 def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
     """Create the next key pair."""
     notice = gettext("The key pair is created. Give the providers the new metadata.")
     return _changed(account_id, setting_id, keys.create, notice)
 
 
-@blueprint.post(f"{KEYS}/<uuid:saml_key_id>/activate")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{KEYS}/<uuid:saml_key_id>/activate", "POST", role=ADMIN, setup=setup_links.SSO)
 def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Sign requests with a key pair."""
     notice = gettext("Requests are signed with this key pair now.")
     return _changed(account_id, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
 
 
-@blueprint.post(f"{KEYS}/<uuid:saml_key_id>/remove")
-@public
-@guard.admins_only
-@guard.allow_setup(setup_links.SSO)
+@page(f"{KEYS}/<uuid:saml_key_id>/remove", "POST", role=ADMIN, setup=setup_links.SSO)
 def remove_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Delete a key pair."""
     notice = gettext("The key pair is deleted.")

@@ -18,13 +18,14 @@ from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import Limits, MeterState, Usage
 from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.charts import Chart
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.files import uploads
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 USAGE = "/console/usage"
@@ -79,17 +80,17 @@ class Row:
         return bool(self.soft or self.hard)
 
 
-@blueprint.get(USAGE)
-@public
-@guard.admins_only
+@page(USAGE, role=ADMIN)
 def show_usage_home() -> BaseResponse:
     """Redirect to the usage of the own account."""
     return redirect(url_for("console.show_usage", account_id=guard.own_account_id()))
 
 
-@blueprint.get(ACCOUNT_USAGE)
-@public
-@guard.admins_only
+@page(
+    ACCOUNT_USAGE,
+    role=ADMIN,
+    menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
+)
 def show_usage(account_id: str) -> Page:
     """The usage of an account, with its quotas."""
     scope = scopes.account_scope(account_id)
@@ -97,18 +98,14 @@ def show_usage(account_id: str) -> Page:
     return _page(scope, usage, Form(_values(usage.meters)))
 
 
-@blueprint.get(f"{ACCOUNT_USAGE}/csv")
-@public
-@guard.admins_only
+@page(f"{ACCOUNT_USAGE}/csv", role=ADMIN)
 def export_usage(account_id: str) -> Response:
     """The usage of an account as a CSV file."""
     scope = scopes.account_scope(account_id)
     return routes.csv_response(_usage(scope))
 
 
-@blueprint.post(ACCOUNT_USAGE)
-@public
-@guard.superadmins_only
+@page(ACCOUNT_USAGE, "POST", role=SUPERADMIN)
 def change_quotas(account_id: str) -> Page | BaseResponse:
     """Save the quotas of an account."""
     scope = scopes.account_scope(account_id)
@@ -121,9 +118,7 @@ def change_quotas(account_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
 
-@blueprint.post(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete")
-@public
-@guard.admins_only
+@page(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete", "POST", role=ADMIN)
 def delete_uploads(account_id: str, user_id: str) -> BaseResponse:
     """Delete the uploads of a user that no record has taken."""
     scope = scopes.account_scope(account_id)

@@ -15,15 +15,15 @@ from app.accounts import users
 from app.auth.principal import Principal
 from app.console.automation import delivery_names, json_tokens, sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, guard, idempotent_forms, lists, names, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, idempotent_forms, lists, names, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
-from app.web.access import public
 from app.web.languages import gettext, ngettext
 from app.webhooks import log, payload, redaction, resend, service
-from app.webhooks.models import FAILED, PENDING, RETRYING, STATES, Webhook
+from app.webhooks.models import STATES, DeliveryState, Webhook
 from app.webhooks.resend import Selection, Undelivered
 
 LOG = f"{ACCOUNT}/deliveries"
@@ -34,9 +34,7 @@ MAX_RESENT = 50
 DELIVERIES = "console.show_deliveries"
 
 
-@blueprint.get(LOG)
-@public
-@guard.admins_only
+@page(LOG, role=ADMIN)
 def show_deliveries(account_id: str) -> Page:
     """The matching deliveries, newest first."""
     return _log_page(scopes.account_scope(account_id))
@@ -68,7 +66,7 @@ def count_undelivered(
     scope: AccountScope, selection: Selection, hooks: list[Webhook]
 ) -> Undelivered:
     """How many selected deliveries can be sent again, counted up to a limit."""
-    if selection.status not in (None, FAILED, RETRYING):
+    if selection.status not in (None, DeliveryState.FAILED, DeliveryState.RETRYING):
         return Undelivered()
     concerned = resend.undelivered_webhooks(scope.account.id)
     counted = [webhook for webhook in hooks if webhook.enabled and webhook.id in concerned]
@@ -120,9 +118,7 @@ def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
     return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
 
 
-@blueprint.post(f"{LOG}/resend")
-@public
-@guard.admins_only
+@page(f"{LOG}/resend", "POST", role=ADMIN)
 def resend_selected(account_id: str) -> BaseResponse:
     """Send the ticked deliveries again, and redirect to the same list."""
     scope = scopes.account_scope(account_id)
@@ -155,9 +151,7 @@ def _sent_notice(number: int, skipped: int) -> str:
     return f"{notice} {omitted}"
 
 
-@blueprint.post(f"{LOG}/resend-undelivered")
-@public
-@guard.admins_only
+@page(f"{LOG}/resend-undelivered", "POST", role=ADMIN)
 def resend_undelivered(account_id: str) -> Page | BaseResponse:
     """Send all matching deliveries again that did not arrive, and redirect to the progress."""
     scope = scopes.account_scope(account_id)
@@ -180,9 +174,7 @@ def resend_undelivered(account_id: str) -> Page | BaseResponse:
     return redirect(url_for("console.show_resent", **url_args, until=until), 303)
 
 
-@blueprint.get(f"{LOG}/resent")
-@public
-@guard.admins_only
+@page(f"{LOG}/resent", role=ADMIN)
 def show_resent(account_id: str) -> str:
     """The progress of deliveries that are sent again together."""
     scope = scopes.account_scope(account_id)
@@ -209,13 +201,11 @@ def show_resent(account_id: str) -> str:
         names=delivery_names.of_records(resent, hooks, scope),
         until=until,
         states=states,
-        going=states[PENDING] + states[RETRYING],
+        going=states[DeliveryState.PENDING] + states[DeliveryState.RETRYING],
     )
 
 
-@blueprint.get(DELIVERY)
-@public
-@guard.admins_only
+@page(DELIVERY, role=ADMIN)
 def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
     """One delivery with its request, payload and all attempts."""
     scope = scopes.account_scope(account_id)
@@ -243,9 +233,7 @@ def _email(scope: AccountScope, user_id: str | None) -> str | None:
     return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
-@blueprint.post(f"{DELIVERY}/redeliver")
-@public
-@guard.admins_only
+@page(f"{DELIVERY}/redeliver", "POST", role=ADMIN)
 def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | BaseResponse:
     """Send a delivery again, and redirect to the one that is sent."""
     scope = scopes.account_scope(account_id)

@@ -60,7 +60,6 @@ class StepState:
 
     @property
     def text(self) -> str:
-        """The state in words."""
         state = names.of_state(self.status)
         if self.times <= 1:
             return state

@@ -7,7 +7,7 @@ from app.console.automation.flow_diagram import StepState, targets
 from app.types import JSONObject
 from app.workflows import instances
 from app.workflows.language.definition import LOOP, Series
-from app.workflows.models import ACTIVE, CANCELLED, COMPLETED, RUNNING
+from app.workflows.models import ACTIVE, InstanceState
 
 SKIPPED, NOT_RUN = "skipped", "not run"
 
@@ -16,15 +16,19 @@ def find(instance: JSONObject, series: Series, by: Principal) -> dict[str, StepS
     """The states of the steps by name."""
     current, status = set((instance["current_step"] or "").split(", ")), instance["status"]
     logged = instances.step_statuses(instance["id"], by=by)
-    may_run = _may_run(series, current) if status != COMPLETED else set()
+    may_run = _may_run(series, current) if status != InstanceState.COMPLETED else set()
     states = {}
     for step in series.walk():
         logged_status, times = logged.get(step.name, (None, 0))
         if any(one.name in current for inner in step.inner for one in inner.walk()):
-            logged_status = RUNNING if status in ACTIVE else status
-        elif status in ACTIVE and step.name in current and logged_status in (None, COMPLETED):
+            logged_status = InstanceState.RUNNING if status in ACTIVE else status
+        elif (
+            status in ACTIVE
+            and step.name in current
+            and logged_status in (None, InstanceState.COMPLETED)
+        ):
             logged_status = status  # about to run, or to run again in a loop
-        unlogged = NOT_RUN if step.name in may_run or status == CANCELLED else SKIPPED
+        unlogged = NOT_RUN if step.name in may_run or status == InstanceState.CANCELLED else SKIPPED
         states[step.name] = StepState(logged_status or unlogged, times)
     return states
 

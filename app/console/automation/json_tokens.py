@@ -24,7 +24,6 @@ class Token(NamedTuple):
 
 
 def pretty(value: object) -> list[Token]:
-    """The tokens of a value as indented JSON."""
     # What is stored is passed through unparsed.
     plain = orjson.loads(orjson.dumps(value))
     text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()

@@ -20,8 +20,6 @@ MAX_RAW_LENGTH = 100_000  # characters of a body that a page shows as sent
 
 @dataclass(frozen=True)
 class SentRequest:
-    """One request of a delivery."""
-
     attempt: str
     """The number of the attempt, or NEXT."""
     method: str

@@ -97,7 +97,6 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
 
 
 def warned_rows(steps: StepList, found: Iterable[Fault]) -> Iterator[Row]:
-    """The rows that warnings are about."""
     targets = {fault.target for fault in found}
     for one in steps.walk():
         for row in one.rows:

@@ -19,6 +19,7 @@ from app.collections.schema import FIELD_NAME
 from app.console.automation import step_form, workflow_form
 from app.console.automation.step_form import DATA, RECORD_OPERATIONS, Input, Row, StepList
 from app.errors import problem
+from app.rules import Type
 from app.types import JSONObject
 from app.web.languages import gettext
 from app.workflows.language import templates
@@ -57,7 +58,7 @@ class FieldInput(Input):
         """Whether the value may have several lines."""
         if "\n" in self.text:  # an input of one line would drop the rest
             return True
-        return self.field is None or self.field.type == "text" or not _is_simple(self.field)
+        return self.field is None or self.field.is_long or not _is_simple(self.field)
 
     @property
     def options(self) -> Sequence[str]:
@@ -69,11 +70,7 @@ class FieldInput(Input):
         """The values that are no templates, if there are only some."""
         if self.field is None or self.is_long:
             return ()
-        return ("true", "false") if self.field.type == "boolean" else self._choices
-
-    @property
-    def _choices(self) -> Sequence[str]:
-        return self.field.options.get("choices", ()) if self.field else ()
+        return list(self.field.choices)
 
     @property
     def is_target(self) -> bool:
@@ -194,9 +191,9 @@ def _value(field: Field | None, text: str) -> tuple[object, str | None]:
     value, problems = (text, []) if text.startswith("{{") else _parsed(text)
     if field is None or templates.has_template(text):
         return value, None
-    if field.type == "number" and not _is_number(value):
+    if field.rule_type is Type.NUMBER and not _is_number(value):
         return value, gettext("Enter a number or a template.")
-    if field.type == "boolean" and not (value is None or isinstance(value, bool)):
+    if field.rule_type is Type.BOOLEAN and not (value is None or isinstance(value, bool)):
         return value, gettext("Enter true, false or a template.")
     return value, gettext("Enter JSON or a template.") if problems else None
 

@@ -45,8 +45,6 @@ CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS}
 
 @dataclass
 class Input:
-    """One property of a step."""
-
     label: str
     text: str
     required: bool
@@ -58,7 +56,6 @@ class Input:
 
     @property
     def editor(self) -> str | None:
-        """The language of the editor, if it has one."""
         return "rule" if self.label in EXPRESSIONS else "json" if self.label in JSON_KINDS else None
 
     @property
@@ -143,12 +140,10 @@ class Row:
 
     @property
     def writes_record(self) -> bool:
-        """Whether its data is that of a record."""
         return self.kind in RECORD_OPERATIONS
 
     @property
     def label(self) -> str:
-        """What the step does."""
         return LABELS[self.kind]
 
     @property
@@ -216,7 +211,6 @@ class StepList:
         return self.is_new or bool(self.errors) or any(row.is_open for row in self.rows)
 
     def walk(self) -> Iterator[StepList]:
-        """This list and all within it."""
         yield self
         for row in self.rows:
             for inner in row.lists:
@@ -312,7 +306,6 @@ class _Submitted:
 
 
 def cleaned(text: str) -> str:
-    """A text as the form submits it."""
     return text.replace("\0", "").replace("\r\n", "\n").strip()
 
 
@@ -330,7 +323,6 @@ def is_any(kind: str, name: str) -> bool:
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is JSON."""
     return json_texts.fault(text) is None
 
 

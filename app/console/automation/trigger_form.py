@@ -6,24 +6,29 @@ from app.console.automation.webhook_form import EVENTS
 from app.console.shell.forms import Form
 from app.types import JSONMapping, JSONObject
 from app.web.languages import lazy_gettext
-from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, WEBHOOK
+from app.workflows.models import HOOK, Trigger
 
 JSON = "json"
 TYPES = {
-    EVENT: lazy_gettext("A record changes"),
-    SCHEDULE: lazy_gettext("On a schedule"),
-    MANUAL: lazy_gettext("By hand only"),
-    WEBHOOK: lazy_gettext("A request of another service"),
+    Trigger.EVENT: lazy_gettext("A record changes"),
+    Trigger.SCHEDULE: lazy_gettext("On a schedule"),
+    Trigger.MANUAL: lazy_gettext("By hand only"),
+    Trigger.WEBHOOK: lazy_gettext("A request of another service"),
     JSON: lazy_gettext("Write the trigger as JSON"),
 }
 EVENT_NAMES = {f"records.{event['id']}": event["name"] for event in EVENTS}
-PROPERTIES = {EVENT: ("event", "collection", "condition"), SCHEDULE: ("cron",)}
+PROPERTIES: dict[str, tuple[str, ...]] = {
+    Trigger.EVENT: ("event", "collection", "condition"),
+    Trigger.SCHEDULE: ("cron",),
+}
 INPUTS = ("trigger_type", *(f"trigger_{name}" for names in PROPERTIES.values() for name in names))
 
 
 def types(kind: str) -> dict[str, str]:
     """The types of triggers of a workflow or a hook, by value."""
-    return {name: text for name, text in TYPES.items() if not (kind == HOOK and name == WEBHOOK)}
+    return {
+        name: text for name, text in TYPES.items() if not (kind == HOOK and name == Trigger.WEBHOOK)
+    }
 
 
 def values(trigger: JSONMapping) -> dict[str, str]:

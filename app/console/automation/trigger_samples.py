@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from app import clock
 from app.auth.principal import Principal
 from app.collections import definitions
-from app.collections.fields.field import Field
 from app.ids import new_id
 from app.types import JSONObject
 from app.workflows.language import missing_fields, used_names
 from app.workflows.language.definition import Written, lists_in
 from app.workflows.language.used_names import Path
-from app.workflows.models import EVENT, SCHEDULE, Workflow
+from app.workflows.models import Trigger, Workflow
 
 MAX_NAMES = 200  # that a sample is made of
-VALUES: dict[str, Callable[[], object]] = {
-    "text": lambda: "text",
-    "number": lambda: 1,
-    "boolean": lambda: True,
-    "datetime": lambda: clock.iso(clock.now()),
-    "date": lambda: clock.now().date().isoformat(),
-    "email": lambda: "ada@example.com",
-    "url": lambda: "https://example.com",
-    "reference": new_id,
-    "json": dict,
-    "multi_select": list,
-    "file": list,
-}
 
 
 def sample(workflow: Workflow, by: Principal) -> JSONObject:
     """What the steps may find in `trigger`, as far as the caller may view it."""
     trigger = workflow.trigger
-    if trigger["type"] == EVENT:
+    if trigger["type"] == Trigger.EVENT:
         return _event(trigger, by)
-    if trigger["type"] == SCHEDULE:
+    if trigger["type"] == Trigger.SCHEDULE:
         return {"scheduled_for": clock.iso(clock.now()), "cron": trigger["cron"]}
     found: JSONObject = {}
     for _, path in zip(range(MAX_NAMES), _trigger_paths(workflow.steps), strict=False):
@@ -48,18 +34,11 @@ def _event(trigger: Written, by: Principal) -> JSONObject:
     collection, event = trigger.get("collection"), trigger["event"]
     visible = missing_fields.visible_fields(collection, by) if collection else None
     columns = definitions.get_current(collection).columns if collection and visible else {}
-    values = {name: _value(field) for name, field in columns.items() if name in (visible or ())}
+    values = {name: field.sample() for name, field in columns.items() if name in (visible or ())}
     values = values or {"id": new_id()}
     found: JSONObject = {"event": event, "collection": collection}
     found["record"] = None if event == "records.delete" else values
     return found if event == "records.create" else {**found, "previous": values}
-
-
-def _value(field: Field) -> object:
-    choices = field.options.get("choices")
-    if choices:
-        return choices[0] if field.type == "select" else choices[:1]
-    return VALUES.get(field.type, lambda: None)()
 
 
 def _trigger_paths(steps: Sequence[Written]) -> Iterator[Path]:

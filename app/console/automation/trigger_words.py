@@ -6,18 +6,18 @@ import re
 
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext, ngettext
-from app.workflows.models import EVENT, MANUAL, SCHEDULE, WEBHOOK
+from app.workflows.models import Trigger
 
 STARTED_BY = {
-    EVENT: lazy_gettext("Event"),
-    SCHEDULE: lazy_gettext("Schedule"),
-    MANUAL: lazy_gettext("By hand"),
-    WEBHOOK: lazy_gettext("Request"),
+    Trigger.EVENT: lazy_gettext("Event"),
+    Trigger.SCHEDULE: lazy_gettext("Schedule"),
+    Trigger.MANUAL: lazy_gettext("By hand"),
+    Trigger.WEBHOOK: lazy_gettext("Request"),
 }
 PHRASES = {
-    EVENT: lazy_gettext("Started by an event"),
-    MANUAL: lazy_gettext("Started by hand"),
-    WEBHOOK: lazy_gettext("Started by a request"),
+    Trigger.EVENT: lazy_gettext("Started by an event"),
+    Trigger.MANUAL: lazy_gettext("Started by hand"),
+    Trigger.WEBHOOK: lazy_gettext("Started by a request"),
 }
 EVENTS = {
     "records.create": lazy_gettext("Record of %(collection)s created"),
@@ -39,9 +39,9 @@ EVERY_FEW_MINUTES = re.compile(r"\*/(\d{1,2})")
 
 def describe(trigger: JSONMapping) -> str:
     """What a trigger waits for."""
-    if trigger["type"] == SCHEDULE:
+    if trigger["type"] == Trigger.SCHEDULE:
         return of_schedule(trigger["cron"])
-    if trigger["type"] == EVENT and trigger["event"] in EVENTS:
+    if trigger["type"] == Trigger.EVENT and trigger["event"] in EVENTS:
         collection = trigger.get("collection") or gettext("any collection")
         return EVENTS[trigger["event"]] % {"collection": collection}
     return str(STARTED_BY[trigger["type"]])

@@ -26,12 +26,10 @@ EVENTS = [
 
 
 def blank() -> Form:
-    """The form for a new webhook."""
     return Form({"events": ""}, list(OPERATIONS))
 
 
 def from_webhook(webhook: Webhook) -> Form:
-    """The form with a webhook's values."""
     masked = headers.masked(webhook.headers) or {}
     values = {
         "url": webhook.url,
@@ -46,7 +44,6 @@ def from_webhook(webhook: Webhook) -> Form:
 
 
 def submitted() -> Form:
-    """The submitted form."""
     return forms.submitted(*TEXT_FIELDS, "include_pii", "seen", selected="events")
 
 
@@ -85,7 +82,6 @@ def choices(scope: AccountScope, webhook: Webhook | None = None) -> TemplateCont
 
 
 def event_names(events: Sequence[str]) -> str:
-    """The events of a webhook, for a list."""
     names = {event["id"]: str(event["name"]) for event in EVENTS}
     return ", ".join(names[event] for event in events).capitalize()
 

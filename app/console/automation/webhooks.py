@@ -21,15 +21,16 @@ from app.console.shell import (
     scopes,
     switcher,
 )
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
 from app.webhooks import log, purge, resend, service, signing
-from app.webhooks.models import DELIVERED, Webhook
+from app.webhooks.models import DeliveryState, Webhook
 from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
@@ -44,9 +45,7 @@ SWITCHED = {
 }
 
 
-@blueprint.get(HOME)
-@public
-@guard.admins_only
+@page(HOME, role=ADMIN)
 def show_webhooks_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -56,9 +55,7 @@ def show_webhooks_home() -> str | BaseResponse:
     return render_template("console/webhooks/accounts.html", listing=listing)
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
+@page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"))
 def show_webhooks(account_id: str) -> str:
     """The webhooks of an account."""
     scope = scopes.account_scope(account_id)
@@ -78,17 +75,13 @@ def show_webhooks(account_id: str) -> str:
     )
 
 
-@blueprint.get(f"{ACCOUNT}/new")
-@public
-@guard.admins_only
+@page(f"{ACCOUNT}/new", role=ADMIN)
 def show_new_webhook(account_id: str) -> Page:
     """The form for a new webhook."""
     return _new_page(scopes.account_scope(account_id), webhook_form.blank())
 
 
-@blueprint.post(f"{ACCOUNT}/new")
-@public
-@guard.admins_only
+@page(f"{ACCOUNT}/new", "POST", role=ADMIN)
 def create_webhook(account_id: str) -> Page | BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
@@ -102,9 +95,7 @@ def create_webhook(account_id: str) -> Page | BaseResponse:
     return _redirect_to_secret(scope, id)
 
 
-@blueprint.get(WEBHOOK)
-@public
-@guard.admins_only
+@page(WEBHOOK, role=ADMIN)
 def show_webhook(account_id: str, webhook_id: str) -> Page:
     """One webhook."""
     scope = scopes.account_scope(account_id)
@@ -112,9 +103,7 @@ def show_webhook(account_id: str, webhook_id: str) -> Page:
     return _page(scope, webhook, webhook_form.from_webhook(webhook))
 
 
-@blueprint.post(WEBHOOK)
-@public
-@guard.admins_only
+@page(WEBHOOK, "POST", role=ADMIN)
 def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     """Save a webhook."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
@@ -127,9 +116,7 @@ def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
-@blueprint.post(f"{WEBHOOK}/take-over")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/take-over", "POST", role=ADMIN)
 def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     """Make the caller the webhook's owner, whose rights decide its payloads."""
     scope = scopes.account_scope(account_id)
@@ -138,9 +125,7 @@ def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect(notice, scope, webhook_id)
 
 
-@blueprint.post(f"{WEBHOOK}/<any(enable, disable):action>")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/<any(enable, disable):action>", "POST", role=ADMIN)
 def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | BaseResponse:
     """Enable or disable a webhook."""
     scope, enabled = scopes.account_scope(account_id), action == "enable"
@@ -151,9 +136,7 @@ def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | Base
     return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
-@blueprint.post(f"{WEBHOOK}/rotate-secret")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/rotate-secret", "POST", role=ADMIN)
 def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
     """Create a new secret, and redirect to the page that shows it."""
     scope = scopes.account_scope(account_id)
@@ -162,9 +145,7 @@ def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect_to_secret(scope, rotated.webhook.id)
 
 
-@blueprint.get(f"{WEBHOOK}/secret")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/secret", role=ADMIN)
 def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     """A new secret, shown once."""
     scope = scopes.account_scope(account_id)
@@ -184,9 +165,7 @@ def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     )
 
 
-@blueprint.post(f"{WEBHOOK}/test")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/test", "POST", role=ADMIN)
 def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     """Send a test, and redirect to its delivery."""
     scope = scopes.account_scope(account_id)
@@ -203,9 +182,7 @@ def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_delivery", **url_args)
 
 
-@blueprint.post(f"{WEBHOOK}/delete")
-@public
-@guard.admins_only
+@page(f"{WEBHOOK}/delete", "POST", role=ADMIN)
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     """Delete a webhook with its deliveries."""
     scope = scopes.account_scope(account_id)
@@ -216,9 +193,7 @@ def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     )
 
 
-@blueprint.post("/console/webhook/filter/check")
-@public
-@guard.admins_only
+@page("/console/webhook/filter/check", "POST", role=ADMIN)
 def check_webhook_filter() -> str:
     """Validate a filter."""
     text = checks.submitted()
@@ -275,7 +250,12 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
     context["latest"] = latest[0]
     context["waiting"] = log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id)
     context["latest_failure"] = next(
-        (one for one in latest[0] if one["status"] != DELIVERED and one["last_claim"]), None
+        (
+            one
+            for one in latest[0]
+            if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
+        ),
+        None,
     )
     context["events_text"] = webhook_form.event_names(webhook.events)
     if webhook.failing_since:

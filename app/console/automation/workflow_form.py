@@ -18,7 +18,7 @@ from app.web import json_input
 from app.web.languages import gettext
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
-from app.workflows.models import HOOK, MANUAL, Workflow
+from app.workflows.models import HOOK, Trigger, Workflow
 
 MAX_LENGTHS = {
     "name": 200,
@@ -49,7 +49,7 @@ EXAMPLES: Mapping[str, Sequence[JSONMapping]] = {
 
 def blank() -> Form:
     """The form for a new one: nothing starts it, and it does nothing, until somebody says so."""
-    return Form({"name": "", "trigger_type": MANUAL, "trigger": "{}", "steps": "[]"})
+    return Form({"name": "", "trigger_type": Trigger.MANUAL, "trigger": "{}", "steps": "[]"})
 
 
 def from_workflow(workflow: Workflow) -> Form:

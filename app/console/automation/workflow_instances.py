@@ -14,18 +14,18 @@ from app.console.automation import flow_diagram, flow_states, step_form, workflo
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.trigger_words import STARTED_BY
 from app.console.automation.workflows import ACCOUNT
-from app.console.shell import forms, guard, lists, names, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, lists, names, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import instances, rerun, service, versions
 from app.workflows.language import missing_collections
-from app.workflows.models import ACTIVE, FAILED, HOOK, STATES, Workflow
+from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Workflow
 from app.workflows.triggers.start_limits import LimitReached
 from app.workflows.versions import Version
 
@@ -40,9 +40,7 @@ DONE = {
 ITERATION = re.compile(r"\[([0-9]+)\]")
 
 
-@blueprint.get(INSTANCES)
-@public
-@guard.admins_only
+@page(INSTANCES, role=ADMIN)
 def show_instances(account_id: str) -> str:
     """The matching instances, newest first."""
     scope = scopes.account_scope(account_id)
@@ -77,14 +75,12 @@ def _workflows(scope: AccountScope) -> dict[str, Workflow]:
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
     """The failed instances of the selected workflow or of all."""
-    params = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
+    params = {"workflow_id": listing.filters.get("workflow"), "status": InstanceState.FAILED}
     result = instances.page(params, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
     return Listing(listing.endpoint, listing.url_args).with_page(result)
 
 
-@blueprint.post(f"{INSTANCES}/resume")
-@public
-@guard.admins_only
+@page(f"{INSTANCES}/resume", "POST", role=ADMIN)
 def resume_instances(account_id: str) -> BaseResponse:
     """Resume all failed instances of one workflow or of all."""
     scope, workflow = (
@@ -100,9 +96,7 @@ def resume_instances(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_instances", **url_args)
 
 
-@blueprint.get(f"{INSTANCES}/resumed/<moment>")
-@public
-@guard.admins_only
+@page(f"{INSTANCES}/resumed/<moment>", role=ADMIN)
 def show_resumed(account_id: str, moment: str) -> str:
     """The progress of instances that were resumed together."""
     scope = scopes.account_scope(account_id)
@@ -128,9 +122,7 @@ def show_resumed(account_id: str, moment: str) -> str:
     )
 
 
-@blueprint.get(INSTANCE)
-@public
-@guard.admins_only
+@page(INSTANCE, role=ADMIN)
 def show_instance(account_id: str, instance_id: str) -> str:
     """One instance, step by step."""
     scope = scopes.account_scope(account_id)
@@ -207,9 +199,7 @@ def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:
     ]
 
 
-@blueprint.post(f"{INSTANCE}/<any(resume, cancel, again):action>")
-@public
-@guard.admins_only
+@page(f"{INSTANCE}/<any(resume, cancel, again):action>", "POST", role=ADMIN)
 def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseResponse:
     """Resume or cancel an instance, or start another one with its trigger data."""
     scope = scopes.account_scope(account_id)

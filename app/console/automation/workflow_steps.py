@@ -12,12 +12,12 @@ from app.console.automation import step_changes, step_data, step_form, webhook_f
 from app.console.automation.step_changes import Fault
 from app.console.automation.step_form import StepList
 from app.console.automation.workflows import WORKFLOW
-from app.console.shell import completions, forms, guard, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import completions, forms, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
-from app.web.access import public
 from app.web.languages import gettext
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
@@ -27,9 +27,7 @@ from app.workflows.models import HOOK, Workflow
 STEPS = f"{WORKFLOW}/steps"
 
 
-@blueprint.get(STEPS)
-@public
-@guard.admins_only
+@page(STEPS, role=ADMIN)
 def show_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page:
     """The steps of a workflow, or the actions of a hook, as a form."""
     scope = scopes.account_scope(account_id)
@@ -41,9 +39,7 @@ def show_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page:
     return _page(scope, workflow, steps, form)
 
 
-@blueprint.post(STEPS)
-@public
-@guard.admins_only
+@page(STEPS, "POST", role=ADMIN)
 def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save the steps, or show the form with a step added, moved or removed."""
     scope, form = scopes.account_scope(account_id), forms.submitted("seen", "do")

@@ -22,12 +22,13 @@ from app.console.automation import (
     workflow_form,
 )
 from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
@@ -59,9 +60,7 @@ MAX_LATEST = 5
 NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
-@blueprint.get(HOME)
-@public
-@guard.admins_only
+@page(HOME, role=ADMIN)
 def show_workflows_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -71,9 +70,7 @@ def show_workflows_home() -> str | BaseResponse:
     return render_template("console/workflows/accounts.html", listing=listing)
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
+@page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 2, lazy_gettext("Workflows"), "sitemap"))
 def show_workflows(account_id: str) -> str:
     """The workflows and hooks of an account."""
     scope = scopes.account_scope(account_id)
@@ -93,17 +90,13 @@ def show_workflows(account_id: str) -> str:
     )
 
 
-@blueprint.get(f"{KIND}/new")
-@public
-@guard.admins_only
+@page(f"{KIND}/new", role=ADMIN)
 def show_new_workflow(account_id: str, kind: str) -> Page:
     """The form for a new workflow or hook."""
     return _new_page(scopes.account_scope(account_id), kind, workflow_form.blank())
 
 
-@blueprint.post(f"{KIND}/new")
-@public
-@guard.admins_only
+@page(f"{KIND}/new", "POST", role=ADMIN)
 def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
     """Create a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
@@ -125,9 +118,7 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
     return _redirect("create", scope, kind, id)
 
 
-@blueprint.get(WORKFLOW)
-@public
-@guard.admins_only
+@page(WORKFLOW, role=ADMIN)
 def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
     """One workflow or hook."""
     scope = scopes.account_scope(account_id)
@@ -135,9 +126,7 @@ def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
     return _page(scope, workflow, workflow_form.from_workflow(workflow))
 
 
-@blueprint.post(WORKFLOW)
-@public
-@guard.admins_only
+@page(WORKFLOW, "POST", role=ADMIN)
 def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
@@ -155,9 +144,7 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
     return _redirect("change", scope, kind, workflow_id)
 
 
-@blueprint.post(f"{WORKFLOW}/<any(enable, disable):action>")
-@public
-@guard.admins_only
+@page(f"{WORKFLOW}/<any(enable, disable):action>", "POST", role=ADMIN)
 def switch_workflow(
     account_id: str, kind: str, workflow_id: str, action: str
 ) -> Page | BaseResponse:
@@ -172,9 +159,7 @@ def switch_workflow(
     return _redirect(action, scope, kind, workflow_id)
 
 
-@blueprint.post(f"{WORKFLOW}/trigger")
-@public
-@guard.admins_only
+@page(f"{WORKFLOW}/trigger", "POST", role=ADMIN)
 def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Start a workflow by hand, and redirect to its instance."""
     scope = scopes.account_scope(account_id)
@@ -193,9 +178,7 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Bas
     )
 
 
-@blueprint.get(f"{WORKFLOW}/versions")
-@public
-@guard.admins_only
+@page(f"{WORKFLOW}/versions", role=ADMIN)
 def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     """What changed between two versions of the steps, by default the newest two."""
     scope = scopes.account_scope(account_id)
@@ -221,9 +204,7 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     )
 
 
-@blueprint.post(f"{WORKFLOW}/versions/<integer:number>/restore")
-@public
-@guard.admins_only
+@page(f"{WORKFLOW}/versions/<integer:number>/restore", "POST", role=ADMIN)
 def restore_workflow_version(
     account_id: str, kind: str, workflow_id: str, number: int
 ) -> Page | BaseResponse:
@@ -250,9 +231,7 @@ def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
     return step_headers.masked(version.steps) if version else []
 
 
-@blueprint.post(f"{WORKFLOW}/delete")
-@public
-@guard.admins_only
+@page(f"{WORKFLOW}/delete", "POST", role=ADMIN)
 def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
     """Delete a workflow or hook with its instances."""
     scope = scopes.account_scope(account_id)

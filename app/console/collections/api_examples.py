@@ -15,14 +15,15 @@ from app.console.collections import candidates, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
 from app.console.records import operation_names
 from app.console.shell import guard, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
+from app.records.list_query import ListQuery
 from app.types import JSONObject
 from app.web import serialization
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.paging import page_body
 
@@ -45,10 +46,7 @@ class Tried:
     is_cut: bool
 
 
-@blueprint.get(f"{COLLECTION}/api")
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/api", role=SUPERADMIN, retry_stale=True)
 def show_api_examples(collection_id: str) -> Page:
     """The API of a collection, for superadmins acting in any account."""
     _, collection = load(collection_id)
@@ -64,10 +62,7 @@ def show_api_examples(collection_id: str) -> Page:
     return _page(scope, collection, form)
 
 
-@blueprint.get("/console/records/<uuid:account_id>/<name>/api")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page("/console/records/<uuid:account_id>/<name>/api", role=ADMIN, retry_stale=True)
 def show_api(account_id: str, name: str) -> Page:
     """The API of a collection, for admins of an account."""
     scope = scopes.collection_scope(account_id, name)
@@ -127,8 +122,8 @@ def _newest_id(scope: AccountScope, target: Definition) -> str | None:
     if "view" not in scope.allowed_operations(target):
         return None
     try:
-        query = {"fields": ["id"]}
-        rows, _ = records.page(target.name, query, skip=0, limit=1, count=False, by=scope.by)
+        query = ListQuery(parameters={"fields": ["id"]}, limit=1)
+        rows, _ = records.page(target.name, query, by=scope.by)
     except AppError:
         return None
     return rows[0]["id"] if rows else None
@@ -155,8 +150,6 @@ def _try(scope: AccountScope, collection: Definition, form: Form) -> Tried:
 
 
 def _list(scope: AccountScope, collection: Definition, query: dict[str, list[str]]) -> JSONObject:
-    page = {"skip": 0, "limit": MAX_ITEMS}
-    items, total = records.page(
-        collection.name, query, skip=0, limit=MAX_ITEMS, count=True, max_total=1_000, by=scope.by
-    )
-    return page_body(items, total, page)
+    page = ListQuery(parameters=query, limit=MAX_ITEMS, count=True, max_total=1_000)
+    items, total = records.page(collection.name, page, by=scope.by)
+    return page_body(items, total, {"skip": page.skip, "limit": page.limit})

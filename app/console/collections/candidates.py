@@ -12,17 +12,15 @@ from app.console.collections.listing import COLLECTION, load
 from app.console.people import user_options
 from app.console.records import references
 from app.console.shell import guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.types import JSONObject
-from app.web.access import public
 
 MAX_OPTIONS = 10
 Options = dict[str, list[JSONObject]]
 
 
-@blueprint.get("/console/accounts/options")
-@public
-@guard.superadmins_only
+@page("/console/accounts/options", role=SUPERADMIN)
 def show_account_options() -> Options:
     """Codes and names of active accounts."""
     params = {"skip": 0, "limit": MAX_OPTIONS, "sort_by": "name", "sort_order": "asc"}
@@ -35,9 +33,7 @@ def show_account_options() -> Options:
     }
 
 
-@blueprint.get(f"{COLLECTION}/explain/users")
-@public
-@guard.superadmins_only
+@page(f"{COLLECTION}/explain/users", role=SUPERADMIN)
 def show_user_options(collection_id: str) -> Options:
     """Users of the account that the form names."""
     load(collection_id)
@@ -45,10 +41,7 @@ def show_user_options(collection_id: str) -> Options:
     return {"options": user_options.search(account.id, _text()) if account else []}
 
 
-@blueprint.get(f"{COLLECTION}/explain/records")
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/explain/records", role=SUPERADMIN, retry_stale=True)
 def show_record_options(collection_id: str) -> Options:
     """Records of the collection in the account that the form names."""
     _, collection = load(collection_id)

@@ -40,8 +40,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Box:
-    """A collection at its place."""
-
     name: str
     x: int
     y: int
@@ -51,7 +49,6 @@ class Box:
 
     @property
     def height(self) -> int:
-        """The height of the box."""
         return _height(len(self.rows) + bool(self.hidden))
 
 
@@ -78,7 +75,6 @@ def draw(
     references: Iterable[Reference],
     fields: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> Diagram:
-    """The diagram of collections, with names and types of their fields, and references."""
     known, outgoing = set(names), defaultdict[str, list[Reference]](list)
     for one in references:
         if {one.source, one.target} <= known:

@@ -13,8 +13,9 @@ from app.collections.definitions import Definition
 from app.console.collections import candidates
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import forms, guard, json_texts, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, json_texts, switcher
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
@@ -25,7 +26,6 @@ from app.records.routes import denials
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
@@ -61,10 +61,7 @@ OUTCOMES = {
 }
 
 
-@blueprint.get(EXPLAIN)
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page(EXPLAIN, role=SUPERADMIN, retry_stale=True)
 def show_explain(collection_id: str) -> Page:
     """The form."""
     operation = request.args.get("operation") or "view"
@@ -74,10 +71,7 @@ def show_explain(collection_id: str) -> Page:
     return _page(collection_id, Form(values))
 
 
-@blueprint.post(EXPLAIN)
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page(EXPLAIN, "POST", role=SUPERADMIN, retry_stale=True)
 def explain(collection_id: str) -> Page:
     """The decision for a caller, and optionally a record."""
     return _answer(
@@ -98,10 +92,7 @@ def _answer(collection_id: str, form: Form) -> Page:
         return _page(collection_id, form.with_error(error))
 
 
-@blueprint.get("/console/explain/<explain_id>")
-@public
-@guard.superadmins_only
-@guard.retry_stale
+@page("/console/explain/<explain_id>", role=SUPERADMIN, retry_stale=True)
 def show_denial(explain_id: str) -> Page:
     """The decision for a refused request, by the `explain_id` of its response."""
     denial = denials.read(explain_id)

@@ -15,12 +15,10 @@ def parse(text: str) -> list[JSONObject]:
 
 
 def render(specs: Sequence[JSONMapping]) -> str:
-    """The lines of index definitions."""
     return "\n".join(map(render_line, specs))
 
 
 def render_line(spec: JSONMapping) -> str:
-    """The line of an index definition."""
     fields = ", ".join(spec["fields"])
     return f"{UNIQUE} {fields}" if spec["unique"] else fields
 

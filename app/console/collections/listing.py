@@ -16,12 +16,13 @@ from app.console.collections import diagram, rules_form
 from app.console.collections.diagram import Reference
 from app.console.records.operation_names import OPERATION_NAMES
 from app.console.shell import guard, lists, names, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.console.shell.switcher import RecentAccount
 from app.db import versioned_cache
 from app.rules import OPERATIONS
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 COLLECTION = "/console/collections/<uuid:collection_id>"
@@ -43,9 +44,11 @@ OPTION_TEXTS = {
 NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id.")
 
 
-@blueprint.get("/console/collections")
-@public
-@guard.superadmins_only
+@page(
+    "/console/collections",
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 4, lazy_gettext("Collections"), "database"),
+)
 def show_collections() -> str:
     """The collections of this instance."""
     listing = lists.from_request("console.show_collections")
@@ -55,9 +58,7 @@ def show_collections() -> str:
     return render_template("console/collections/list.html", listing=listing, counts=counts)
 
 
-@blueprint.get("/console/collections/diagram")
-@public
-@guard.superadmins_only
+@page("/console/collections/diagram", role=SUPERADMIN)
 def show_diagram() -> str:
     """All collections and the references between them."""
     collections = definitions.get_all()
@@ -80,17 +81,13 @@ def _fields(collections: Sequence[Definition]) -> dict[str, list[tuple[str, str]
     }
 
 
-@blueprint.get(COLLECTION)
-@public
-@guard.superadmins_only
+@page(COLLECTION, role=SUPERADMIN)
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
     return _page(collection_id, Form({"account": switcher.current_code()}))[0]
 
 
-@blueprint.get(f"{COLLECTION}/records")
-@public
-@guard.superadmins_only
+@page(f"{COLLECTION}/records", role=SUPERADMIN)
 def choose_records(collection_id: str) -> Page | BaseResponse:
     """Redirect to the records of an account, or to the form for a new one."""
     form = Form({"account": request.args.get("account", "").replace("\0", "").strip()[:100]})

@@ -9,12 +9,12 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.shell import forms, guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.errors import AppError, InvalidValues, problem
 from app.manifest import document, export, service
 from app.types import JSONMapping, JSONObject
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 MANIFEST = "/console/collections/manifest"
@@ -36,17 +36,13 @@ ACTIONS = {
 }
 
 
-@blueprint.get(MANIFEST)
-@public
-@guard.superadmins_only
+@page(MANIFEST, role=SUPERADMIN)
 def show_manifest() -> Page:
     """The form for a manifest."""
     return _page(Form())
 
 
-@blueprint.get(f"{MANIFEST}/export")
-@public
-@guard.superadmins_only
+@page(f"{MANIFEST}/export", role=SUPERADMIN)
 def export_manifest() -> BaseResponse:
     """The manifest of this instance as a file."""
     headers = {"Content-Disposition": "attachment; filename=atrium.yaml"}
@@ -54,9 +50,7 @@ def export_manifest() -> BaseResponse:
     return Response(text, headers=headers, mimetype="application/yaml")
 
 
-@blueprint.post(MANIFEST)
-@public
-@guard.superadmins_only
+@page(MANIFEST, "POST", role=SUPERADMIN)
 def plan_manifest() -> Page:
     """The plan of a manifest, which may be a file, or the result of applying it."""
     form, by = forms.submitted("manifest", "plan_hash", "file"), guard.require_caller()

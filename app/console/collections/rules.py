@@ -15,14 +15,14 @@ from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
 from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import checks, completions, guard, resubmit, rule_help
-from app.console.shell.blueprint import blueprint
+from app.console.shell import checks, completions, guard, rule_help
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rules import OPERATIONS
 from app.types import JSONObject
-from app.web.access import public
 from app.web.languages import gettext
 
 RULES = f"{COLLECTION}/rules"
@@ -36,19 +36,14 @@ class Effect:
     records: list[JSONObject]
 
 
-@blueprint.get(RULES)
-@public
-@guard.superadmins_only
+@page(RULES, role=SUPERADMIN)
 def show_rules(collection_id: str) -> Page:
     """The editor with the current rules."""
     row = service.find(collection_id)
     return _editor(row, rules_form.from_rules(row.rules, row.version))
 
 
-@blueprint.post(f"{RULES}/preview")
-@public
-@guard.superadmins_only
-@resubmit.renders_form
+@page(f"{RULES}/preview", "POST", role=SUPERADMIN, renders_form=True)
 def preview_rules(collection_id: str) -> Page:
     """The editor with a preview of its rules."""
     row, form = service.find(collection_id), rules_form.submitted()
@@ -63,9 +58,7 @@ def preview_rules(collection_id: str) -> Page:
     return _editor(row, form, Effect(list(_changes(current, proposed)), changed))
 
 
-@blueprint.post(RULES)
-@public
-@guard.superadmins_only
+@page(RULES, "POST", role=SUPERADMIN)
 def save_rules(collection_id: str) -> Page | BaseResponse:
     """Save the rules unless they changed since the editor was opened."""
     row, form = service.find(collection_id), rules_form.submitted()
@@ -86,9 +79,7 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
     )
 
 
-@blueprint.post(f"{RULES}/<any({', '.join(OPERATIONS)}):operation>/check")
-@public
-@guard.superadmins_only
+@page(f"{RULES}/<any({', '.join(OPERATIONS)}):operation>/check", "POST", role=SUPERADMIN)
 def check_rule(collection_id: str, operation: str) -> str:
     """Validate a rule while it is typed: the HTML fragment for the editor."""
     text = checks.submitted()

@@ -119,7 +119,6 @@ class RulesForm(Form):
 
 
 def from_rules(rules: JSONMapping, version: int) -> RulesForm:
-    """The form with a collection's rules."""
     form = RulesForm({"version": str(version)})
     for operation in OPERATIONS:
         rule = rules[f"{operation}_rule"]
@@ -134,7 +133,6 @@ def from_rules(rules: JSONMapping, version: int) -> RulesForm:
 
 
 def submitted() -> RulesForm:
-    """The submitted form."""
     values = {"version": forms.text("version")}
     for operation in OPERATIONS:
         values[f"{operation}_choice"] = forms.text(f"{operation}_choice")
@@ -157,7 +155,6 @@ def _selected(name: str) -> list[str]:
 
 
 def choice_of(rule: str | None) -> str:
-    """The choice that a rule stands for."""
     if rule is not None and is_expression(rule):
         return EXPRESSION
     return "closed" if rule is None else "signed_in" if rule else "everyone"

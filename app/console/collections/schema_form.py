@@ -14,15 +14,14 @@ from typing import Any
 
 from flask import request
 
-from app.collections.fields import SYSTEM_FIELDS, InvalidValue, NumberField
+from app.collections.fields import SYSTEM_FIELDS, TYPES, Field, InvalidValue, NumberField
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.collections import index_lines
 from app.console.shell import names
 from app.console.shell.forms import Form
-from app.errors import AppError, InvalidValues, Malformed, problem
+from app.errors import AppError, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
 from app.web.languages import gettext, lazy_gettext
 
 BLANK_ROWS = 1
@@ -242,11 +241,9 @@ class SchemaForm(Form):
             raise InvalidValues(self.unparsed)
 
     def options(self) -> dict[str, bool]:
-        """The collection's options that the form sets."""
         return {"require_signature": bool(self["require_signature"])}
 
     def indexes(self) -> list[JSONObject]:
-        """The indexes that the form declares."""
         return index_lines.parse(self["indexes"])
 
     def changed_indexes(self, stored: Sequence[JSONMapping]) -> list[JSONObject] | None:
@@ -364,25 +361,23 @@ class SchemaForm(Form):
         text, stored = self.value(n, "default"), self._stored(n).get("default")
         if text == _input_text("default", stored).strip():
             return stored  # also an empty text, which looks like no default
+        field = TYPES.get(kind, Field)("default")
+        if not text or not field.takes_default:
+            return text or None
         try:
-            return parse_default(kind, text) if text else None
-        except (InvalidValue, Malformed):
-            name = names.of_type(kind)[:40]
-            message = gettext("Not a valid value for a field of type %(type)s.", type=name)
-            problems.append(problem(f"default_{n}", "invalid_type", message))
+            value = field.parse(text)
+            if not isinstance(value, bool) or text == field.written(value):
+                return value
+        except InvalidValue:
+            pass
+        name = names.of_type(kind)[:40]
+        message = gettext("Not a valid value for a field of type %(type)s.", type=name)
+        problems.append(problem(f"default_{n}", "invalid_type", message))
         return None
 
 
 def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
-    yield from {
-        "text": ("min_length", "max_length", "pattern", "choices"),
-        "number": ("min", "max", "integer"),
-        "select": ("choices",),
-        "multi_select": ("choices",),
-        "file": ("max_bytes", "max_files", "mime_types"),
-    }.get(kind, ())
-    if kind not in ("json", "multi_select", "file", "computed"):
-        yield "index"
+    yield from TYPES.get(kind, Field).known_options
     if custom == "custom":
         yield "mask"
 
@@ -400,19 +395,7 @@ def _prefix_field(detail: JSONMapping) -> JSONMapping:
     )
 
 
-def parse_default(kind: str, text: str) -> object:
-    """The JSON value of a default. Raises Refused or Malformed."""
-    if kind == "number":
-        return NumberField("default").from_text(text)
-    if kind == "boolean":
-        if text not in ("true", "false"):
-            raise InvalidValue("invalid_type", gettext("Must be true or false."))
-        return text == "true"
-    return json_input.loads(text.encode()) if kind in ("json", "multi_select") else text
-
-
 def blank() -> SchemaForm:
-    """The form for a new collection."""
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
@@ -442,7 +425,6 @@ def _input_text(key: str, value: Any) -> str:
 
 
 def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
-    """The submitted form."""
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)

@@ -26,12 +26,12 @@ from app.collections.models import Collection
 from app.console.collections import plan_texts, schema_form
 from app.console.collections.listing import COLLECTION
 from app.console.collections.schema_form import SchemaForm
-from app.console.shell import completions, forms, guard, names
-from app.console.shell.blueprint import blueprint
+from app.console.shell import completions, forms, names
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
-from app.web.access import public
 from app.web.languages import gettext, ngettext
 
 MASKS = sorted(masking.MASKS, key=lambda mask: mask != "full")  # the default first
@@ -39,17 +39,13 @@ NEW, SCHEMA = "/console/collections/new", f"{COLLECTION}/schema"
 Plan = JSONMapping
 
 
-@blueprint.get(NEW)
-@public
-@guard.superadmins_only
+@page(NEW, role=SUPERADMIN)
 def show_new_collection() -> Page:
     """The editor for a new collection."""
     return _editor(None, schema_form.blank())
 
 
-@blueprint.post(NEW)
-@public
-@guard.superadmins_only
+@page(NEW, "POST", role=SUPERADMIN)
 def make_collection() -> Page | BaseResponse:
     """Change the rows of the editor, show the plan, or create the collection."""
     form = schema_form.submitted()
@@ -72,18 +68,14 @@ def make_collection() -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_collection", collection_id=row.id)
 
 
-@blueprint.get(SCHEMA)
-@public
-@guard.superadmins_only
+@page(SCHEMA, role=SUPERADMIN)
 def show_schema(collection_id: str) -> Page:
     """The editor with the current fields."""
     row = service.find(collection_id)
     return _editor(row, schema_form.from_collection(row))
 
 
-@blueprint.post(SCHEMA)
-@public
-@guard.superadmins_only
+@page(SCHEMA, "POST", role=SUPERADMIN)
 def change_schema(collection_id: str) -> Page | BaseResponse:
     """Change the rows of the editor, show the plan, or apply it."""
     row = service.find(collection_id)
@@ -118,17 +110,13 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
     )
 
 
-@blueprint.get(f"{COLLECTION}/delete")
-@public
-@guard.superadmins_only
+@page(f"{COLLECTION}/delete", role=SUPERADMIN)
 def show_deletion(collection_id: str) -> Page:
     """The page that confirms a deletion, with what else it removes."""
     return _deletion(service.find(collection_id), Form())
 
 
-@blueprint.post(f"{COLLECTION}/delete")
-@public
-@guard.superadmins_only
+@page(f"{COLLECTION}/delete", "POST", role=SUPERADMIN)
 def delete_collection(collection_id: str) -> Page | BaseResponse:
     """Delete a collection after its name was typed."""
     row, form = service.find(collection_id), forms.submitted("name", selected="along")

@@ -17,6 +17,7 @@ from app import web
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.console.records.expressions import quote
+from app.rules import Type
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 
@@ -33,22 +34,11 @@ record_id = environ.get("RECORD_ID")""",
 }
 """What the examples begin with."""
 MAX_FIELDS = 12  # of a sample record, besides required ones
-MAX_TEXT = 60  # characters of a sample value that is stored in the definition
-SAMPLES: Mapping[str, object] = {
-    "boolean": True,
-    "datetime": "2026-01-31T10:00:00Z",
-    "date": "2026-01-31",
-    "email": "ada@example.com",
-    "url": "https://example.com/",
-    "json": {"key": "value"},
-}
 NO_RECORD = "00000000-0000-7000-8000-000000000000"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One API call."""
-
     title: str
     method: str
     path: str
@@ -72,7 +62,6 @@ class Example:
 def examples(
     base_url: str, name: str, calls: Sequence[Call], headers: Mapping[str, str]
 ) -> list[Example]:
-    """The code of calls."""
     url = f"{base_url}{web.PREFIX}/records/{name}"
     writers = {"curl": _curl, "javascript": _javascript, "python": _python}
     return [
@@ -108,32 +97,12 @@ def sample_record(access: Access, references: Mapping[str, str]) -> JSONObject:
     fields = [f for f in access.definition.fields.values() if f.name in access.writable]
     for field in sorted(fields, key=lambda field: not field.required):
         if field.required or len(sample) < MAX_FIELDS:
-            value = references.get(field.name) if field.collection else sample_value(field)
+            value = references.get(field.name) if field.collection else field.example
             if value is None and field.required:
                 value = NO_RECORD if field.collection else "..."
             if value is not None:
                 sample[field.name] = value
     return sample
-
-
-def sample_value(field: Field) -> object:
-    """A value that the field accepts, or None if no record has one."""
-    options = field.options
-    if options.get("choices"):
-        choice = options["choices"][0]
-        return [choice] if field.type == "multi_select" else choice
-    if field.type == "file":
-        return None
-    if field.type == "number":
-        low, high = options.get("min"), options.get("max")
-        value = low if low is not None else min(1, high) if high is not None else 1
-        return value if not options.get("integer") else int(-(-value // 1))
-    if field.type == "text":
-        if "pattern" in options:
-            return None
-        text = f"Sample {field.name.replace('_', ' ')}"[: options.get("max_length", MAX_TEXT)]
-        return text.ljust(options.get("min_length", 0), ".")
-    return SAMPLES.get(field.type)
 
 
 def conditions(access: Access) -> list[str]:
@@ -148,20 +117,16 @@ def conditions(access: Access) -> list[str]:
 
 
 def _condition(name: str, field: Field) -> str | None:
-    value = sample_value(field)
-    if field.type == "multi_select":
-        return f"@contains({name}, {quote(field.options['choices'][0])})"
-    if field.type == "number":
-        return f"{name} >= {json.dumps(value)}"
-    if field.type == "boolean":
-        return f"{name} = true"
-    if field.type in ("date", "datetime"):
-        return f"{name} >= {quote(str(value))}"
-    if field.type in ("text", "email", "url") and "choices" not in field.options:
+    comparisons, value = field.face.comparisons, field.example
+    if field.rule_type is Type.LIST:
+        return f"@contains({name}, {quote(next(iter(field.choices)))})"
+    if field.collection:
+        return f"{name} != null"
+    if "contains" in comparisons:
         return f"{name} ~ {quote('%a%')}"
-    if field.type in ("text", "select"):
-        return f"{name} = {quote(str(value))}"
-    return f"{name} != null" if field.type == "reference" else None
+    literal = quote(value) if isinstance(value, str) else json.dumps(value)
+    operator = next((one for one in (">=", "=") if one in comparisons), None)
+    return f"{name} {operator} {literal}" if operator else None
 
 
 def _shell(text: str) -> str:

@@ -15,12 +15,13 @@ from app.auth import api_keys, key_changes
 from app.auth.models import ApiKey
 from app.collections import definitions
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
-from app.console.shell.blueprint import account_route, blueprint
+from app.console.shell.access import USER
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.web.access import public
-from app.web.languages import gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 FORM = "console/keys/new.html"
 FIELDS = ("name", "description", "ip_addresses")
@@ -30,8 +31,12 @@ NEVER, ON_DATE = "never", "date"
 DAYS = (30, 90, 365)
 
 
-@account_route("GET", "/keys")
-@public
+@page(
+    "/console/keys",
+    role=USER,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 4, lazy_gettext("API keys"), "key"),
+)
 def show_keys(account_id: str | None = None) -> str:
     """The keys that the caller may see."""
     scope = scopes.account_or_own_scope(account_id)
@@ -57,15 +62,13 @@ def _owners(scope: AccountScope) -> lists.Choices:
     return {"owner": users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}}
 
 
-@blueprint.get("/console/keys/new")
-@public
+@page("/console/keys/new", role=USER)
 def show_new_key() -> Page:
     """The form for a new key."""
     return _form_page(Form({"access": FULL, "expires_in": NEVER}))
 
 
-@blueprint.post("/console/keys/new")
-@public
+@page("/console/keys/new", "POST", role=USER)
 def create_key() -> Page | BaseResponse:
     """Create a key, and redirect to the page that shows it."""
     names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
@@ -81,16 +84,14 @@ def create_key() -> Page | BaseResponse:
     return redirect(url_for("console.show_made_key", key_id=id), 303)
 
 
-@account_route("GET", "/keys/<uuid:key_id>")
-@public
+@page("/console/keys/<uuid:key_id>", role=USER, in_account=True)
 def show_key(key_id: str, account_id: str | None = None) -> Page:
     """A key, with the form that changes it."""
     scope = scopes.account_or_own_scope(account_id)
     return _key_page(scope, api_keys.get(key_id, by=scope.by), Form())
 
 
-@account_route("POST", "/keys/<uuid:key_id>")
-@public
+@page("/console/keys/<uuid:key_id>", "POST", role=USER, in_account=True)
 def change_key(key_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Change a key's name, description or addresses."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
@@ -102,8 +103,7 @@ def change_key(key_id: str, account_id: str | None = None) -> Page | BaseRespons
     return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
 
 
-@blueprint.post("/console/keys/<uuid:key_id>/rotate")
-@public
+@page("/console/keys/<uuid:key_id>/rotate", "POST", role=USER)
 def rotate_key(key_id: str) -> BaseResponse:
     """Give one of the own keys a new secret, and redirect to the page that shows it."""
     key, text = key_changes.rotate(key_id, OVERLAP, by=guard.require_caller())
@@ -111,8 +111,7 @@ def rotate_key(key_id: str) -> BaseResponse:
     return redirect(url_for("console.show_made_key", key_id=key.id), 303)
 
 
-@blueprint.get("/console/keys/<uuid:key_id>/made")
-@public
+@page("/console/keys/<uuid:key_id>/made", role=USER)
 def show_made_key(key_id: str) -> str | BaseResponse:
     """A new key, shown once."""
     key = api_keys.get(key_id, by=guard.require_caller())
@@ -127,8 +126,7 @@ def show_made_key(key_id: str) -> str | BaseResponse:
     return render_template("console/keys/made.html", key=key, text=text)
 
 
-@account_route("POST", "/keys/<uuid:key_id>/revoke")
-@public
+@page("/console/keys/<uuid:key_id>/revoke", "POST", role=USER, in_account=True)
 def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Revoke a key; revoking it twice succeeds."""
     scope = scopes.account_or_own_scope(account_id)

@@ -11,21 +11,25 @@ from app.accounts.models import Group, User
 from app.auth import service as auth
 from app.auth.mfa import enrolment
 from app.console.people import user_options
-from app.console.shell import forms, guard, idempotent_forms, lists, resubmit, scopes
-from app.console.shell.blueprint import account_route
+from app.console.shell import forms, idempotent_forms, lists, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.web.access import public
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
-ONE_GROUP = "/groups/<uuid:group_id>"
+ONE_GROUP = "/console/groups/<uuid:group_id>"
 
 
-@account_route("GET", "/groups")
-@public
-@guard.admins_only
+@page(
+    "/console/groups",
+    role=ADMIN,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 2, lazy_gettext("Groups"), "folder"),
+)
 def show_groups(account_id: str | None = None) -> str:
     """The groups of the account."""
     scope = scopes.account_or_own_scope(account_id)
@@ -39,17 +43,13 @@ def show_groups(account_id: str | None = None) -> str:
     )
 
 
-@account_route("GET", "/groups/new")
-@public
-@guard.admins_only
+@page("/console/groups/new", role=ADMIN, in_account=True)
 def show_new_group(account_id: str | None = None) -> Page:
     """The form for a new group."""
     return Form().render("console/groups/new.html", scope=scopes.account_or_own_scope(account_id))
 
 
-@account_route("POST", "/groups/new")
-@public
-@guard.admins_only
+@page("/console/groups/new", "POST", role=ADMIN, in_account=True)
 def create_group(account_id: str | None = None) -> Page | BaseResponse:
     """Create a group."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
@@ -61,17 +61,13 @@ def create_group(account_id: str | None = None) -> Page | BaseResponse:
     return _redirect(gettext("The group %(name)s is created.", name=group.name), scope, group.id)
 
 
-@account_route("GET", ONE_GROUP)
-@public
-@guard.admins_only
+@page(ONE_GROUP, role=ADMIN, in_account=True)
 def show_group(group_id: str, account_id: str | None = None) -> Page:
     """One group with its members."""
     return _group_page(scopes.account_or_own_scope(account_id), group_id, Form())
 
 
-@account_route("POST", ONE_GROUP)
-@public
-@guard.admins_only
+@page(ONE_GROUP, "POST", role=ADMIN, in_account=True)
 def change_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Save a group's name and description."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
@@ -85,10 +81,7 @@ def change_group(group_id: str, account_id: str | None = None) -> Page | BaseRes
     return _redirect(gettext("The group %(name)s is saved.", name=group.name), scope, group_id)
 
 
-@account_route("GET", f"{ONE_GROUP}/candidates")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{ONE_GROUP}/candidates", role=ADMIN, retry_stale=True, in_account=True)
 def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, object]:
     """Users of the account whom a text finds, for scripts that search while one types."""
     scope = scopes.account_or_own_scope(account_id)
@@ -96,10 +89,7 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     return {"options": user_options.search(group.account_id, request.args.get("text", ""))}
 
 
-@account_route("POST", f"{ONE_GROUP}/members")
-@public
-@guard.admins_only
-@resubmit.renders_form
+@page(f"{ONE_GROUP}/members", "POST", role=ADMIN, renders_form=True, in_account=True)
 def add_member(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Add a user to the group."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("email")
@@ -114,9 +104,7 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
     )
 
 
-@account_route("POST", f"{ONE_GROUP}/members/<uuid:user_id>/remove")
-@public
-@guard.admins_only
+@page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST", role=ADMIN, in_account=True)
 def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
     """Remove a user from the group."""
     scope = scopes.account_or_own_scope(account_id)
@@ -124,9 +112,7 @@ def remove_member(group_id: str, user_id: str, account_id: str | None = None) ->
     return _redirect(gettext("The user is removed from the group."), scope, group_id)
 
 
-@account_route("POST", f"{ONE_GROUP}/delete")
-@public
-@guard.admins_only
+@page(f"{ONE_GROUP}/delete", "POST", role=ADMIN, in_account=True)
 def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Delete a group."""
     scope = scopes.account_or_own_scope(account_id)

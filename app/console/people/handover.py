@@ -6,10 +6,10 @@ from flask import render_template
 
 from app.accounts import users
 from app.auth.principal import Principal
-from app.console.shell import guard, scopes
-from app.console.shell.blueprint import account_route
+from app.console.shell import scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.lists import UrlArgs
-from app.web.access import public
 from app.web.languages import lazy_gettext
 from app.webhooks import handover
 
@@ -23,9 +23,7 @@ KIND_NAMES = {
 }
 
 
-@account_route("GET", "/team/left/<uuid:user_id>")
-@public
-@guard.admins_only
+@page("/console/team/left/<uuid:user_id>", role=ADMIN, in_account=True)
 def show_left(user_id: str, account_id: str | None = None) -> str:
     """What a user, who may be removed, made and could still use."""
     scope = scopes.account_or_own_scope(account_id)

@@ -11,26 +11,24 @@ from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.console.shell import forms, guard, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import USER
+from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError
 from app.web import languages, user_agents
-from app.web.access import public
 from app.web.languages import LANGUAGES, gettext
 
 MAX_KEYS = 20
 PASSWORDS = ("current_password", "new_password")
 
 
-@blueprint.get("/console/profile")
-@public
+@page("/console/profile", role=USER)
 def show_profile() -> Page:
     """The caller's profile."""
     return _profile_page(Form())
 
 
-@blueprint.post("/console/profile")
-@public
+@page("/console/profile", "POST", role=USER)
 def change_profile() -> Page | BaseResponse:
     """Save the name, or request a change of the address."""
     caller, form = guard.require_caller(), forms.submitted("name", "email", "language")
@@ -53,8 +51,7 @@ def change_profile() -> Page | BaseResponse:
     return response
 
 
-@blueprint.post("/console/profile/password")
-@public
+@page("/console/profile/password", "POST", role=USER)
 def change_password() -> Page | BaseResponse:
     """Change the own password, which ends all sessions."""
     form = forms.submitted(*PASSWORDS, "revoke_api_keys")
@@ -70,8 +67,7 @@ def change_password() -> Page | BaseResponse:
     )
 
 
-@blueprint.post("/console/profile/sessions/<uuid:session_id>/end")
-@public
+@page("/console/profile/sessions/<uuid:session_id>/end", "POST", role=USER)
 def end_session(session_id: str) -> BaseResponse:
     """End one of the own sessions."""
     sessions.end_active(*sessions.user_key(guard.require_caller()), session_id)
@@ -80,8 +76,7 @@ def end_session(session_id: str) -> BaseResponse:
     return redirect_with_notice(gettext("The session has ended."), "console.show_profile")
 
 
-@blueprint.post("/console/profile/sessions/end-others")
-@public
+@page("/console/profile/sessions/end-others", "POST", role=USER)
 def end_other_sessions() -> BaseResponse:
     """End the own sessions but this one."""
     sessions.end_others(guard.require_caller())

@@ -19,14 +19,11 @@ ABOUT_ROLES = re.compile(r"@(?:has_role|has_any_role|request\.auth\.role)\b")
 
 @dataclass(frozen=True)
 class NamingCollection:
-    """A collection and its rules that name a role, by the names of their operations."""
-
     collection: Definition
     rules: dict[str, str]
 
 
 def naming(role: Role) -> list[NamingCollection]:
-    """The collections with rules that name the role."""
     found = ((one, dict(_rules(one, role.name))) for one in definitions.get_all())
     return [NamingCollection(collection, rules) for collection, rules in found if rules]
 

@@ -25,6 +25,5 @@ SEEDED: Mapping[str, object] = {
 
 
 def description(role: Role) -> str:
-    """The description of a role."""
     text = role.description or ""
     return str(SEEDED.get(text, text))

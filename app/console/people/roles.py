@@ -8,20 +8,21 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.people import role_rules, role_texts
-from app.console.shell import forms, guard, idempotent_forms, lists
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, idempotent_forms, lists
+from app.console.shell.access import SUPERADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.navigation import INSTANCE, MenuItem
 from app.errors import AppError
-from app.web.access import public
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 MAX_NAMING = 50  # collections that the page of a role lists
 ROLE = "/console/roles/<integer:role_id>"
 
 
-@blueprint.get("/console/roles")
-@public
-@guard.superadmins_only
+@page(
+    "/console/roles", role=SUPERADMIN, menu=MenuItem(INSTANCE, 3, lazy_gettext("Roles"), "shield")
+)
 def show_roles() -> str:
     """The roles."""
     listing = lists.from_request("console.show_roles")
@@ -38,17 +39,13 @@ def show_roles() -> str:
     )
 
 
-@blueprint.get("/console/roles/new")
-@public
-@guard.superadmins_only
+@page("/console/roles/new", role=SUPERADMIN)
 def show_new_role() -> Page:
     """The form for a new role."""
     return Form().render("console/roles/form.html", role=None)
 
 
-@blueprint.post("/console/roles/new")
-@public
-@guard.superadmins_only
+@page("/console/roles/new", "POST", role=SUPERADMIN)
 def create_role() -> Page | BaseResponse:
     """Create a role."""
     form = forms.submitted("name", "description")
@@ -61,17 +58,13 @@ def create_role() -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_roles")
 
 
-@blueprint.get(ROLE)
-@public
-@guard.superadmins_only
+@page(ROLE, role=SUPERADMIN)
 def show_role(role_id: str) -> Page:
     """One role."""
     return _role_page(role_id, Form())
 
 
-@blueprint.post(ROLE)
-@public
-@guard.superadmins_only
+@page(ROLE, "POST", role=SUPERADMIN)
 def change_role(role_id: str) -> Page | BaseResponse:
     """Save a role."""
     form = forms.submitted("name", "description")
@@ -87,9 +80,7 @@ def change_role(role_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_roles")
 
 
-@blueprint.post(f"{ROLE}/delete")
-@public
-@guard.superadmins_only
+@page(f"{ROLE}/delete", "POST", role=SUPERADMIN)
 def delete_role(role_id: str) -> Page | BaseResponse:
     """Delete a role without users."""
     try:

@@ -28,20 +28,18 @@ from app.console.shell import (
     scopes,
     second_factor,
 )
-from app.console.shell.blueprint import account_route, blueprint
+from app.console.shell.access import ADMIN, ANYBODY, USER
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
 from app.web import html
-from app.web.access import public
 from app.web.languages import gettext
 
 PROFILE = "/console/profile/second-factors"
 MAX_NAME = 100
 
 
-@blueprint.post("/console/second-factor")
-@public
-@guard.allow_anonymous
+@page("/console/second-factor", "POST", role=ANYBODY)
 def verify_second_factor() -> Page | BaseResponse:
     """Complete a sign-in with a second factor."""
     form = second_factor.submitted()
@@ -58,9 +56,7 @@ def verify_second_factor() -> Page | BaseResponse:
     return _signed_in(user, form, challenge)
 
 
-@blueprint.post("/console/second-factor/set-up")
-@public
-@guard.allow_anonymous
+@page("/console/second-factor/set-up", "POST", role=ANYBODY)
 def set_up_second_factor() -> Page | BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
@@ -75,9 +71,7 @@ def set_up_second_factor() -> Page | BaseResponse:
     return _signed_in_with_codes(user, form, enrolled, challenge)
 
 
-@blueprint.post("/console/second-factor/set-up/passkey")
-@public
-@guard.allow_anonymous
+@page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY)
 def set_up_passkey() -> Page | BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
@@ -94,9 +88,7 @@ def set_up_passkey() -> Page | BaseResponse:
     return _signed_in_with_codes(user, form, enrolled, challenge)
 
 
-@blueprint.post("/console/second-factor/set-up/options")
-@public
-@guard.allow_anonymous
+@page("/console/second-factor/set-up/options", "POST", role=ANYBODY)
 def enrolment_passkey_options() -> BaseResponse:
     """Options for registering a passkey as the first factor."""
     user, _ = mfa.enrolling_user(second_factor.submitted()["mfa_token"])
@@ -115,18 +107,14 @@ def _signed_in_with_codes(
     return response
 
 
-@blueprint.post("/console/passkeys/options")
-@public
-@guard.allow_anonymous
+@page("/console/passkeys/options", "POST", role=ANYBODY)
 def passkey_sign_in_options() -> BaseResponse:
     """Options for signing in with a passkey alone."""
     token = challenges.issue(challenges.PASSKEY_SIGN_IN)
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
-@blueprint.post("/console/passkeys/sign-in")
-@public
-@guard.allow_anonymous
+@page("/console/passkeys/sign-in", "POST", role=ANYBODY)
 def sign_in_with_passkey() -> Page | BaseResponse:
     """Sign in with a passkey alone."""
     form = forms.submitted("assertion", "next", "account", resubmit.FIELD)
@@ -154,19 +142,16 @@ def _expired(form: Form, error: AppError) -> Page:
     return guard.sign_in_page(Form(values).with_error(error), ())
 
 
-@blueprint.get(PROFILE)
-@public
+@page(PROFILE, role=USER)
 def show_second_factors() -> Page:
     """The caller's second factors."""
     return _own_page(Form())
 
 
-@blueprint.post(f"{PROFILE}/app")
-@public
+@page(f"{PROFILE}/app", "POST", role=USER, recent_sign_in=True)
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
     caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
-    caller.require_recent_sign_in()
     user = auth.get_user(caller)
     try:
         if not form["confirm"]:
@@ -181,22 +166,18 @@ def add_app() -> Page | BaseResponse:
     return _added(enrolled)
 
 
-@blueprint.post(f"{PROFILE}/passkeys/options")
-@public
+@page(f"{PROFILE}/passkeys/options", "POST", role=USER, recent_sign_in=True)
 def passkey_registration_options() -> BaseResponse:
     """Options for registering a passkey."""
     caller = guard.require_caller()
-    caller.require_recent_sign_in()
     token, options = mfa.start_passkey(auth.get_user(caller))
     return jsonify(token=token, options=options)
 
 
-@blueprint.post(f"{PROFILE}/passkeys")
-@public
+@page(f"{PROFILE}/passkeys", "POST", role=USER, recent_sign_in=True)
 def add_passkey() -> Page | BaseResponse:
     """Register a passkey."""
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
-    caller.require_recent_sign_in()
     try:
         sent = second_factor.credential(form["assertion"])
         name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
@@ -208,12 +189,10 @@ def add_passkey() -> Page | BaseResponse:
     return _added(enrolled)
 
 
-@blueprint.post(f"{PROFILE}/<uuid:factor_id>/remove")
-@public
+@page(f"{PROFILE}/<uuid:factor_id>/remove", "POST", role=USER, recent_sign_in=True)
 def remove_factor(factor_id: str) -> Page | BaseResponse:
     """Remove one of the own factors."""
     caller = guard.require_caller()
-    caller.require_recent_sign_in()
     try:
         mfa.remove(auth.get_user(caller), factor_id)
     except AppError as error:
@@ -222,12 +201,10 @@ def remove_factor(factor_id: str) -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.show_second_factors")
 
 
-@blueprint.post(f"{PROFILE}/codes")
-@public
+@page(f"{PROFILE}/codes", "POST", role=USER, recent_sign_in=True)
 def renew_codes() -> Page | BaseResponse:
     """Make new recovery codes."""
     caller = guard.require_caller()
-    caller.require_recent_sign_in()
     try:
         codes = mfa.renew_recovery_codes(auth.get_user(caller))
     except AppError as error:
@@ -235,8 +212,7 @@ def renew_codes() -> Page | BaseResponse:
     return _show_once(codes)
 
 
-@blueprint.get(f"{PROFILE}/codes")
-@public
+@page(f"{PROFILE}/codes", role=USER)
 def show_codes() -> str | BaseResponse:
     """The new recovery codes, once."""
     codes = one_time_secrets.pop(guard.require_caller().user_id or "")
@@ -245,8 +221,7 @@ def show_codes() -> str | BaseResponse:
     return _codes_page(codes.split(), url_for("console.show_second_factors"))
 
 
-@blueprint.post("/console/reauthenticate/options")
-@public
+@page("/console/reauthenticate/options", "POST", role=USER)
 def reauthentication_options() -> BaseResponse:
     """Options for confirming the second factor with a passkey."""
     user = auth.get_user(guard.require_caller())
@@ -255,8 +230,7 @@ def reauthentication_options() -> BaseResponse:
     return jsonify(token=token, options=passkeys.request_options(token, keys))
 
 
-@blueprint.post("/console/passkeys/signature-options")
-@public
+@page("/console/passkeys/signature-options", "POST", role=USER)
 def signature_options() -> BaseResponse:
     """Options for signing the submitted reason with a passkey."""
     guard.require_caller()
@@ -265,9 +239,7 @@ def signature_options() -> BaseResponse:
     return jsonify(signatures.options(reason))
 
 
-@account_route("GET", "/team/second-factors")
-@public
-@guard.admins_only
+@page("/console/team/second-factors", role=ADMIN, in_account=True)
 def show_team_factors(account_id: str | None = None) -> str:
     """The users of the account with their second factors."""
     scope = scopes.account_or_own_scope(account_id)

@@ -15,17 +15,18 @@ from app.auth.mfa import enrolment
 from app.auth.models import Invitation
 from app.console.people import user_lists
 from app.console.people.users import choices
-from app.console.shell import error_texts, forms, guard, lists, names, scopes
-from app.console.shell.blueprint import account_route
+from app.console.shell import error_texts, forms, lists, names, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
+from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.types import JSONObject
-from app.web.access import public
-from app.web.languages import gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
 
 MAX_GROUPS = 100
-INVITATION = "/team/invitations/<uuid:invitation_id>"
+INVITATION = "/console/team/invitations/<uuid:invitation_id>"
 
 
 def tabs(scope: AccountScope) -> TemplateContext:
@@ -34,9 +35,12 @@ def tabs(scope: AccountScope) -> TemplateContext:
     return {"scope": scope, "pending_invitations": pending}
 
 
-@account_route("GET", "/team")
-@public
-@guard.admins_only
+@page(
+    "/console/team",
+    role=ADMIN,
+    in_account=True,
+    menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"),
+)
 def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
     scope = scopes.account_or_own_scope(account_id)
@@ -44,9 +48,7 @@ def show_team(account_id: str | None = None) -> str:
     return render_template("console/team/list.html", listing=listing, **tabs(scope))
 
 
-@account_route("GET", "/team/invitations")
-@public
-@guard.admins_only
+@page("/console/team/invitations", role=ADMIN, in_account=True)
 def show_invitations(account_id: str | None = None) -> str:
     """The invitations of the account."""
     scope = scopes.account_or_own_scope(account_id)
@@ -67,9 +69,7 @@ def show_invitations(account_id: str | None = None) -> str:
     )
 
 
-@account_route("GET", "/team/invite")
-@public
-@guard.admins_only
+@page("/console/team/invite", role=ADMIN, in_account=True)
 def show_invite(account_id: str | None = None) -> Page:
     """The invitation form."""
     scope, form = scopes.account_or_own_scope(account_id), Form({"role": "viewer"})
@@ -80,9 +80,7 @@ def show_invite(account_id: str | None = None) -> Page:
     return _invite_page(scope, form)
 
 
-@account_route("POST", "/team/invite")
-@public
-@guard.admins_only
+@page("/console/team/invite", "POST", role=ADMIN, in_account=True)
 def invite(account_id: str | None = None) -> Page | BaseResponse:
     """Invite one or more addresses to the account, all or none."""
     scope, form = (
@@ -149,9 +147,7 @@ def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_invitations", **scope.url_args)
 
 
-@account_route("POST", f"{INVITATION}/resend")
-@public
-@guard.admins_only
+@page(f"{INVITATION}/resend", "POST", role=ADMIN, in_account=True)
 def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Mail a new link."""
     scope = scopes.account_or_own_scope(account_id)
@@ -162,9 +158,7 @@ def resend_invitation(invitation_id: str, account_id: str | None = None) -> Base
     return _redirect(notice, scope)
 
 
-@account_route("POST", f"{INVITATION}/cancel")
-@public
-@guard.admins_only
+@page(f"{INVITATION}/cancel", "POST", role=ADMIN, in_account=True)
 def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Cancel an invitation."""
     scope = scopes.account_or_own_scope(account_id)

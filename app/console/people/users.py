@@ -6,20 +6,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any
 
 from flask import url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, roles
 from app.accounts import users as users
-from app.accounts.models import ADMIN, Role
+from app.accounts.models import ADMIN as ADMIN_ROLE
+from app.accounts.models import Role
 from app.auth import api_keys, password_resets, sessions
 from app.auth.mfa import enrolment, gate
 from app.auth.mfa import service as mfa
 from app.console.people import handover, role_texts
 from app.console.shell import forms, guard, idempotent_forms
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN, SUPERADMIN
+from app.console.shell.access import Role as PageRole
+from app.console.shell.blueprint import page
 from app.console.shell.forms import (
     MAX_PASSWORD_LENGTH,
     Form,
@@ -31,7 +33,6 @@ from app.console.shell.lists import UrlArgs
 from app.errors import AppError, NotFound
 from app.sso import last_sign_ins
 from app.web import user_agents
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 
 MAX_NAME, MAX_EMAIL = 200, 320
@@ -45,7 +46,7 @@ class UserPages:
     noun: str
     path: str
     parent: tuple[str, str]
-    decorator: Callable[..., Any]
+    role: PageRole
     actions: str = "activate, deactivate, 'reset-link', 'end-sessions', 'reset-factors', remove"
     all_accounts: bool = False
 
@@ -64,13 +65,13 @@ TEAM = UserPages(
     "member",
     "/console/team/users",
     (lazy_gettext("Team"), "console.show_team"),
-    guard.admins_only,
+    ADMIN,
 )
 ALL_USERS = UserPages(
     "user",
     "/console/users",
     (lazy_gettext("Users"), "console.show_users"),
-    guard.superadmins_only,
+    SUPERADMIN,
     f"{TEAM.actions}, verify",
     all_accounts=True,
 )
@@ -79,7 +80,7 @@ ALL_USERS = UserPages(
 def choices(*, with_admin: bool = True) -> TemplateContext:
     """The template variables for the choice of a role."""
     shown_roles, total = roles.page(0, MAX_ROLES)
-    offered = (role for role in shown_roles if with_admin or role.name != ADMIN)
+    offered = (role for role in shown_roles if with_admin or role.name != ADMIN_ROLE)
     descriptions = {role.name: _description(role) for role in offered}
     return {"roles": descriptions, "more_roles": total > MAX_ROLES}
 
@@ -102,7 +103,7 @@ def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
     except AppError as error:
         return _page(pages, user_id, form.with_error(error))
     notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
-    if user.role.name != ADMIN and (left := _left_page(user.account_id, user_id)):
+    if user.role.name != ADMIN_ROLE and (left := _left_page(user.account_id, user_id)):
         return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
@@ -245,9 +246,8 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
 
 
 def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., object]) -> None:
-    marked = pages.decorator(public(wraps(view)(partial(view, pages))))
     rule, endpoint = f"{pages.path}/<uuid:user_id>{path}", f"{view.__name__}_{pages.noun}"
-    blueprint.add_url_rule(rule, endpoint, marked, methods=[method])
+    page(rule, method, role=pages.role, endpoint=endpoint)(wraps(view)(partial(view, pages)))
 
 
 for _pages in (TEAM, ALL_USERS):

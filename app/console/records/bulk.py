@@ -12,7 +12,6 @@ from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import (
-    deleted_records,
     files,
     list_state,
     picker,
@@ -21,15 +20,15 @@ from app.console.records import (
 )
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import error_texts, forms, guard, scopes, signing
-from app.console.shell.blueprint import blueprint
+from app.console.shell import error_texts, forms, scopes, signing
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_SELECTED, Form, Page
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.records import batch
 from app.records.history import service as history
 from app.records.transfer.formats import FORMATS
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.languages import gettext, lazy_gettext, ngettext
 
@@ -41,10 +40,7 @@ MAX_PASSES = 3  # of restoring: records may refer to others that come later
 MAX_REASONS = 3
 
 
-@blueprint.post(SELECTION)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(SELECTION, "POST", role=ADMIN, retry_stale=True)
 def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     """What to do with the selected records: confirm, choose a value, or a file."""
     scope = scopes.collection_scope(account_id, name)
@@ -59,10 +55,7 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     return _edit_page(scope, _edit_form(scope), names)
 
 
-@blueprint.post(f"{SELECTION}/delete")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{SELECTION}/delete", "POST", role=ADMIN, retry_stale=True)
 def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     """Delete the selected records."""
     scope, form = scopes.collection_scope(account_id, name), Form()
@@ -75,7 +68,7 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     except AppError as error:
         problems = _explain(form, error, names)
         return _page("delete", scope, form, names, problems)
-    deleted_records.store(scope, names)
+    list_state.remember_deleted(scope, names)
     notice = ngettext(
         "%(count)s record is deleted.",
         "%(count)s records are deleted.",
@@ -85,17 +78,14 @@ def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
     return list_state.redirect_to_list(notice, scope)
 
 
-@blueprint.post(f"{SELECTION}/restore")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{SELECTION}/restore", "POST", role=ADMIN, retry_stale=True)
 def restore_selection(account_id: str, name: str) -> BaseResponse:
     """Restore deleted records, each by itself; restoring one twice succeeds."""
     scope, ids = scopes.collection_scope(account_id, name), _submitted_ids()
     try:
         signing.sign(scope, Form())
     except AppError as error:
-        deleted_records.store(scope, ids)
+        list_state.remember_deleted(scope, ids)
         return list_state.redirect_to_list(error_texts.translate(error.message), scope)
     failures = _restore(scope, ids)
     count = len(ids) - len(failures)
@@ -145,10 +135,7 @@ def _reason(error: AppError) -> str:
     return next(iter(texts), error_texts.translate(error.message))
 
 
-@blueprint.post(f"{SELECTION}/edit")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{SELECTION}/edit", "POST", role=ADMIN, retry_stale=True)
 def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     """Set one field of the selected records to one value, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)

@@ -1,21 +1,28 @@
-"""The values of records as texts."""
+"""Records and their values as texts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 
 import orjson
 from markupsafe import Markup
 
-from app.web.languages import gettext
+from app.collections.access import Access
+from app.types import JSONMapping
+from app.web.languages import lazy_gettext
 
+YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
+MAX_LABEL_LENGTH = 80
+MAX_CACHED = 256  # what follows from an access alone, which lasts for a caller
 
 
 def display(value: object, longest: int = MAX_LENGTH, *, exact: bool = False) -> str:
     """A value of a record for a list; `exact` writes times in full, for evidence."""
     if value is None or isinstance(value, bool):
-        return "" if value is None else gettext("yes") if value else gettext("no")
+        return "" if value is None else str(YES if value else NO)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         text = ", ".join(value)
     elif names := _file_names(value):
@@ -41,3 +48,24 @@ def json_text(value: object) -> str:
     # JSON of a record is passed through unparsed; that of its history has been read.
     is_json = isinstance(value, orjson.Fragment | dict | list)
     return orjson.dumps(value).decode() if is_json else str(value)
+
+
+@lru_cache(MAX_CACHED)
+def label_fields(access: Access) -> list[str]:
+    """The text fields that label a record: those that the caller sees unmasked; choices last."""
+    declared = access.definition.declared
+    texts = (name for name, spec in declared.items() if spec.names_records)
+    comparable = (name for name in texts if name in access.comparable)
+    return sorted(comparable, key=lambda name: "choices" in declared[name].options)
+
+
+def label(record: JSONMapping, names: Iterable[str]) -> str:
+    """The label of a record: its first text that is not blank, else the end of its id."""
+    texts = (str(record[name]).strip() for name in names if record.get(name))
+    return shorten(next(filter(None, texts), f"…{record['id'][-8:]}"))
+
+
+def shorten(text: str) -> str:
+    """A text on one line, no longer than a label."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app import clock, rules
-from app.collections.fields import ComputedField, Field
+from app.collections.fields import Field
 
 
 def contains(text: str, names: Iterable[str]) -> str:
@@ -20,7 +20,7 @@ def matches(pattern: str, names: Iterable[str]) -> str:
 
 def literal(field: Field, text: str) -> str:
     """A value of a field as a literal. Raises InvalidValue."""
-    field = field.like if isinstance(field, ComputedField) else field
+    field = field.like
     if field.rule_type in (rules.Type.TEXT, rules.Type.LIST):
         return quote(text)
     value = field.from_text(text)
@@ -32,7 +32,6 @@ def literal(field: Field, text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

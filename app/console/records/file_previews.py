@@ -45,7 +45,6 @@ def has_thumbnail(file: JSONMapping) -> bool:
 
 
 def is_text(mime_type: str) -> bool:
-    """Whether files of this type are texts."""
     return mime_type.startswith("text/") or mime_type in TEXTS
 
 

@@ -20,7 +20,8 @@ from app.console.records import filters, list_state, record_form
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.shell import forms, guard, scopes, signing, streamed_pages
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE
@@ -34,7 +35,6 @@ from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
 from app.types import JSONMapping
-from app.web.access import public
 from app.web.converters import UuidPath
 from app.web.error_handlers import database_error
 from app.web.languages import gettext, ngettext
@@ -42,10 +42,7 @@ from app.web.languages import gettext, ngettext
 IMPORT = f"{COLLECTION}/import"
 
 
-@blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=ADMIN, retry_stale=True)
 def export_records(account_id: str, name: str, format: str) -> Response:
     """The filtered records as a file."""
     scope = scopes.collection_scope(account_id, name)
@@ -196,19 +193,13 @@ class ImportRun:
         self.more = max(int(error.extra.get("count", 0)) - len(rows), 0)
 
 
-@blueprint.get(IMPORT)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(IMPORT, role=ADMIN, retry_stale=True)
 def show_import(account_id: str, name: str) -> Page:
     """The import form."""
     return _page(scopes.collection_scope(account_id, name), Form())
 
 
-@blueprint.post(IMPORT)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(IMPORT, "POST", role=ADMIN, retry_stale=True)
 def import_records(account_id: str, name: str) -> Page | BaseResponse:
     """Check a file and report all problems, or import it, all or nothing.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flask import request
 
@@ -11,8 +12,8 @@ from app import rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.fields import Field, InvalidValue, MultiSelectField
-from app.console.records import columns, expressions, references
+from app.collections.fields import Field, InvalidValue
+from app.console.records import display, expressions, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
@@ -36,19 +37,7 @@ OPERATORS = {
 NULL_OPERATORS = {"empty": "IS NULL", "filled": "IS NOT NULL"}
 PATTERNS = {"contains": "%{}%", "starts": "{}%"}
 NAME_PATTERNS = {"=": "{}", "!=": "{}", **PATTERNS}
-# The operators by the kind of a field's values; for all others, those of texts.
-CHOICE = ("=", "!=", "empty", "filled")
-ORDER = ("=", "!=", "<", "<=", ">", ">=", "empty", "filled")
-OPERATORS_OF = {
-    "select": CHOICE,
-    "boolean": CHOICE,
-    "number": ORDER,
-    "date": ORDER,
-    "datetime": ORDER,
-    "multi_select": ("contains", "empty", "filled"),
-    "reference": ("=", "!=", "contains", "starts", "empty", "filled"),
-}
-TYPED_TEXTS = ("text", "long", "email", "url")
+TYPED_TEXTS = ("text", "plain")  # inputs that compare with an empty text, too
 # What may be said about all texts of a record at once; the first one comes first.
 OF_ANY = ("contains", "starts", "=")
 
@@ -57,7 +46,7 @@ OF_ANY = ("contains", "starts", "=")
 class Control:
     """How a condition on a field is entered."""
 
-    kind: str
+    input: str
     operators: Mapping[str, str]
     choices: Mapping[str, str]
     """The labels by value; empty if any value may be entered."""
@@ -144,31 +133,26 @@ def expression_problems(text: str, access: Access) -> list[JSONObject]:
     return []
 
 
+@lru_cache(display.MAX_CACHED)
 def offered_fields(access: Access) -> Mapping[str, Field]:
     """The fields that a condition may name."""
-    return {
-        name: field
-        for name, field in access.comparable.items()
-        if field.filterable or isinstance(field, MultiSelectField)
-    }
+    return {name: field for name, field in access.comparable.items() if field.face.comparisons}
 
 
+@lru_cache(display.MAX_CACHED)
 def searched_fields(access: Access) -> list[str]:
     """The text fields that a condition without a field searches."""
     offered = offered_fields(access)
-    return [name for name in references.label_fields(access) if name in offered]
+    return [name for name in display.label_fields(access) if name in offered]
 
 
 def control(field: Field | None) -> Control:
     """The control for a condition on a field; for any value if none is chosen."""
-    kind = columns.kind(field) if field else "text"
-    choices = dict.fromkeys(field.options.get("choices", ()), "") if field else {}
-    labels = {one: one for one in choices}
-    if kind == "boolean":
-        labels = {"true": gettext("yes"), "false": gettext("no")}
-    # Any may follow: without scripts, the field is chosen afterwards.
-    names = OPERATORS_OF.get(kind, OPERATORS) if field else dict.fromkeys((*OF_ANY, *OPERATORS))
-    return Control(kind, {name: OPERATORS[name] for name in names}, labels)
+    if not field:  # perhaps an undefined one of a template
+        # Any may follow: without scripts, the field is chosen afterwards.
+        return Control("text", {name: OPERATORS[name] for name in (*OF_ANY, *OPERATORS)}, {})
+    operators = {name: OPERATORS[name] for name in field.face.comparisons}
+    return Control(field.face.compared_in, operators, field.choices)
 
 
 def is_indexed(form: FilterForm, access: Access) -> bool:
@@ -222,11 +206,11 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
     field = offered_fields(access)[name]
     if operator in NULL_OPERATORS:
         return f"{name} {NULL_OPERATORS[operator]}"
-    if not text and control(field).kind not in TYPED_TEXTS:
+    if not text and field.face.compared_in not in TYPED_TEXTS:
         raise InvalidValue("required", gettext("Enter a value."))
     if access.definition.target(name) is not None and not UuidPath.accepts(text):
         return _reference_condition(access, name, operator, text)
-    if operator == "contains" and isinstance(field, MultiSelectField):
+    if operator == "contains" and field.rule_type is rules.Type.LIST:
         return f"@contains({name}, {expressions.quote(text)})"
     if operator in PATTERNS:
         return expressions.matches(PATTERNS[operator].format(expressions.escape_like(text)), [name])
@@ -237,7 +221,7 @@ def _reference_condition(access: Access, name: str, operator: str, text: str) ->
     """A condition on the name of the record that a reference points to."""
     target = access.definition.target(name)
     view = accesses.if_open(access.caller, target, "view") if target else None
-    fields = references.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
+    fields = display.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
     if not fields or operator not in NAME_PATTERNS:
         raise InvalidValue(
             "filter_invalid", gettext("Its records cannot be found by name: enter an id.")

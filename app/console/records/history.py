@@ -11,15 +11,15 @@ from app.audit.append import DELETE
 from app.console.records import columns, list_state, references, writers
 from app.console.records.display import display
 from app.console.records.pages import RECORD
-from app.console.shell import guard, lists, scopes, signing
-from app.console.shell.blueprint import blueprint
+from app.console.shell import lists, scopes, signing
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, NotFound
 from app.records.history import service
 from app.types import JSONMapping
-from app.web.access import public
 from app.web.languages import gettext
 
 MAX_ID_DIGITS = 18  # digits
@@ -27,19 +27,13 @@ MAX_LENGTH = 500
 SIDES = ("old_value", "new_value")
 
 
-@blueprint.get(f"{RECORD}/history")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{RECORD}/history", role=ADMIN, retry_stale=True)
 def show_history(account_id: str, name: str, record_id: str) -> Page:
     """The changes of a record, newest first."""
     return _page(account_id, name, record_id, Form())
 
 
-@blueprint.post(f"{RECORD}/history")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{RECORD}/history", "POST", role=ADMIN, retry_stale=True)
 def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Restore the state after a change."""
     scope = scopes.collection_scope(account_id, name)

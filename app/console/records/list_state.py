@@ -1,14 +1,18 @@
 """The filter, sort order, columns and page of the list that led to a page, for the way back.
 
-They travel as `back`: the query string of the list.
+They travel as `back`: the query string of the list. The ids of records that were just deleted
+together travel in the form cookie, as an address is too short for them, until the list that offers
+to undo it shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit
+from uuid import UUID
 
-from flask import flash, redirect, request, url_for
+from flask import flash, redirect, request, session, url_for
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -18,6 +22,7 @@ from app.console.shell.scopes import CollectionScope
 MAX_LENGTH = 2_000  # characters; longer ones are not kept
 MAX_PARAMETERS = 200
 DELETED = "deleted"
+ID_BYTES = 16
 # What is of a moment, and no state of the list.
 OMITTED = (DELETED, "back", "edit", "focus")
 
@@ -54,6 +59,27 @@ def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> Base
     """Redirect to the list that led to this page, with a notice."""
     flash(notice)
     return redirect(list_url(scope, **params), 303)
+
+
+def remember_deleted(scope: CollectionScope, ids: Iterable[str]) -> None:
+    """Store the ids for the next list of the collection."""
+    packed = urlsafe_b64encode(b"".join(UUID(id).bytes for id in ids)).decode()
+    session[DELETED] = [*_deleted_key(scope), packed]
+
+
+def pop_deleted(scope: CollectionScope) -> Sequence[str]:
+    """Remove and return the ids that are stored for this list; a refresh by a script does not."""
+    *key, packed = session.get(DELETED, (None,))
+    is_refresh = request.headers.get("X-Requested-With") == "XMLHttpRequest"
+    if key != _deleted_key(scope) or is_refresh:
+        return ()
+    del session[DELETED]
+    raw = urlsafe_b64decode(packed)
+    return [str(UUID(bytes=raw[n : n + ID_BYTES])) for n in range(0, len(raw), ID_BYTES)]
+
+
+def _deleted_key(scope: CollectionScope) -> list[str]:
+    return [scope.account.id, scope.collection.id]
 
 
 def _given() -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,36 +19,36 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.records import (
     columns,
-    deleted_records,
     file_previews,
     filters,
     list_state,
     operation_names,
     picker,
     record_form,
-    references,
     row_edit,
     saved_views,
     writers,
 )
-from app.console.records.display import display
+from app.console.records.display import display, label, label_fields
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.row_edit import RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
+from app.console.shell.navigation import DATA, MenuItem
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.realtime.feed import service as feed
 from app.records import service
+from app.records.list_query import ListQuery
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
-from app.web.access import public
 from app.web.converters import UuidPath
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -68,9 +68,7 @@ class ViewLink:
     is_current: bool
 
 
-@blueprint.get(HOME)
-@public
-@guard.admins_only
+@page(HOME, role=ADMIN)
 def show_records_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -80,10 +78,9 @@ def show_records_home() -> str | BaseResponse:
     return render_template("console/records/accounts.html", listing=listing)
 
 
-@blueprint.get(ACCOUNT)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(
+    ACCOUNT, role=ADMIN, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
+)
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
@@ -123,43 +120,45 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
     return newest
 
 
-@blueprint.get(COLLECTION)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(COLLECTION, role=ADMIN, retry_stale=True)
 def show_records(account_id: str, name: str) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view."""
     scope = scopes.collection_scope(account_id, name)
-    default = None if request.args else saved_views.get_default(scope.collection, scope.by)
+    views = saved_views.get_all(scope.collection, scope.by)
+    default = None if request.args else saved_views.default_of(views, scope.by)
     if default is not None:
         url_args = {**scope.url_args, **(saved_views.query(default) or ALL)}
         return redirect(url_for("console.show_records", **url_args))
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
-    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
-    return render_list(scope, edit)
+    edit = None
+    if access and record_id:
+        edit = row_edit.open_row(scope, record_id, columns.shown(access))
+    return render_list(scope, views, edit)
 
 
-def render_list(scope: CollectionScope, edit: RowEdit | None = None) -> Page:
+def render_list(
+    scope: CollectionScope, views: Sequence[SavedView], edit: RowEdit | None = None
+) -> Page:
     """The list of the query string, with one row as a form."""
     access, form = scope.access(scope.collection, "list"), filters.from_request()
     context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
     context["at"] = scope.url_args
     if access is not None:
         context |= _list_context(scope, access, form)
-        context |= _views_context(scope, context["listing"])
+        context |= _views_context(scope, context["listing"], views)
         context |= _edit_context(scope, context["listing"], edit)
+        names = label_fields(access)
+        labels = [label(record, names) for record in context["listing"].items]
+        context["rows"] = list(zip(context["listing"].items, labels, strict=True))
     opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    context["deleted_ids"] = deleted_records.pop(scope) if "create" in opened else ()
+    context["deleted_ids"] = list_state.pop_deleted(scope) if "create" in opened else ()
     page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
     return page, edit.form.status if edit and edit.form.status != 200 else status
 
 
-@blueprint.get(f"{COLLECTION}/condition")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/condition", role=ADMIN, retry_stale=True)
 def show_condition(account_id: str, name: str) -> str:
     """The inputs of one condition, for the field that it names; for scripts."""
     scope = scopes.collection_scope(account_id, name)
@@ -176,10 +175,7 @@ def show_condition(account_id: str, name: str) -> str:
     )
 
 
-@blueprint.post(f"{COLLECTION}/filter/check")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/filter/check", "POST", role=ADMIN, retry_stale=True)
 def check_filter(account_id: str, name: str) -> str:
     """Validate a filter expression."""
     scope, text = scopes.collection_scope(account_id, name), checks.submitted()
@@ -209,7 +205,6 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "listing": listing,
         "named": columns.column(access, listing, named, sort) if named else None,
         "columns": [columns.column(access, listing, name, sort) for name in names],
-        "name_of": partial(references.label, names=references.label_fields(access)),
         "sort": sort,
         "widths": listing.filters.get("width", ()),
         "min_width": columns.MIN_PIXELS,
@@ -222,17 +217,21 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),
         "labels": columns.labels(scope, access, listing.items, names),
-        "writers": writers.names(scope, _named_writers(listing.items, names)),
-        **file_previews.context(),
+        "writers": _writers(scope, listing.items, names),
+        **(file_previews.context() if scope.collection.files else {}),
         "display": display,
         "files_in": file_previews.files_in,
         "newest_change": newest_change,
     }
 
 
-def _named_writers(rows: Sequence[JSONMapping], names: Sequence[str]) -> Sequence[JSONMapping]:
+def _writers(
+    scope: CollectionScope, rows: Sequence[JSONMapping], names: Sequence[str]
+) -> Mapping[str, str]:
     shown = set(writers.FIELDS) & set(names)
-    return [{name: row[name] for name in shown} for row in rows] if shown else ()
+    if not shown:
+        return {}
+    return writers.names(scope, [{name: row[name] for name in shown} for row in rows])
 
 
 def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
@@ -254,7 +253,7 @@ def _edit_context(
     page = listing.page if listing.page > 1 else None
     operations = scope.allowed_operations(scope.collection)
     context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
-    context["edit_url"] = lambda record_id: listing.page_url(page, edit=record_id)
+    context["edit_url"] = listing.page_url(page, edit="")  # the record's id follows
     if edit is None:
         return {**context, "edit": None, "edit_id": None}
     picker.load_labels(scope, edit.form)
@@ -264,8 +263,9 @@ def _edit_context(
     return {**context, "edit": edit, "edit_id": edit.record["id"], "close_url": close}
 
 
-def _views_context(scope: CollectionScope, listing: Listing) -> TemplateContext:
-    views = saved_views.get_all(scope.collection, scope.by)
+def _views_context(
+    scope: CollectionScope, listing: Listing, views: Sequence[SavedView]
+) -> TemplateContext:
     links = [
         ViewLink(
             view,
@@ -289,14 +289,16 @@ def _load(
     params, since = query(scope, access, form, listing, sort)
     rows, total = service.page(
         scope.collection.name,
-        params,
-        skip=listing.skip,
-        limit=lists.PAGE_SIZE,
-        count=True,
+        ListQuery(
+            parameters=params,
+            skip=listing.skip,
+            limit=lists.PAGE_SIZE,
+            count=True,
+            max_total=listing.count_limit,
+            since=since,
+            cut=lists.MAX_VALUE_LENGTH,
+        ),
         by=scope.by,
-        max_total=listing.count_limit,
-        since=since,
-        cut=lists.MAX_VALUE_LENGTH,
     )
     return rows, total or 0
 

@@ -10,6 +10,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError
 from app.records import service
+from app.records.list_query import ListQuery
 
 
 def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
@@ -28,8 +29,8 @@ def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
     first, end = max(0, shown.skip - 1), shown.skip + lists.PAGE_SIZE + 1
     try:
         params, since = listing.query(scope, access, form, shown, sort)
-        place = {"skip": first, "limit": end - first}
-        ids = service.page_ids(scope.collection.name, params, by=scope.by, since=since, **place)
+        query = ListQuery(parameters=params, skip=first, limit=end - first, since=since)
+        ids = service.page_ids(scope.collection.name, query, by=scope.by)
     except AppError:  # the list says what is wrong
         return {}
     if record_id.lower() not in ids:

@@ -16,5 +16,4 @@ OPERATION_NAMES = {
 
 
 def listed(operations: Iterable[str]) -> str:
-    """The names of operations in one text."""
     return ", ".join(str(OPERATION_NAMES[operation]) for operation in operations)

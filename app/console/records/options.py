@@ -6,17 +6,14 @@ from flask import request
 
 from app.console.records import references
 from app.console.records.listing import COLLECTION
-from app.console.shell import guard, scopes
-from app.console.shell.blueprint import blueprint
-from app.web.access import public
+from app.console.shell import scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 
 MAX_TEXT_LENGTH = 100
 
 
-@blueprint.get(f"{COLLECTION}/options")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{COLLECTION}/options", role=ADMIN, retry_stale=True)
 def show_options(account_id: str, name: str) -> dict[str, object]:
     """Ids and labels of records that a text finds for `field`; none if it is no reference."""
     scope = scopes.collection_scope(account_id, name)

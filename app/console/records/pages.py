@@ -15,15 +15,15 @@ from app.console.records import (
     neighbours,
     picker,
     record_form,
-    references,
     related,
     writers,
 )
-from app.console.records.display import display
+from app.console.records.display import display, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import guard, idempotent_forms, scopes, signing
-from app.console.shell.blueprint import blueprint
+from app.console.shell import idempotent_forms, scopes, signing
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
@@ -32,7 +32,6 @@ from app.records.history import service as history
 from app.records.read.views import RecordView
 from app.types import JSONMapping
 from app.web import html
-from app.web.access import public
 from app.web.languages import gettext, lazy_gettext
 from app.web.preconditions import Preconditions
 
@@ -49,10 +48,7 @@ GONE = lazy_gettext(
 )
 
 
-@blueprint.get(NEW)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(NEW, role=ADMIN, retry_stale=True)
 def show_new_record(account_id: str, name: str) -> Page:
     """The form of a new record."""
     scope = scopes.collection_scope(account_id, name)
@@ -60,10 +56,7 @@ def show_new_record(account_id: str, name: str) -> Page:
     return _new_page(scope, record_form.blank(access) if access else RecordForm(), access)
 
 
-@blueprint.post(NEW)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(NEW, "POST", role=ADMIN, retry_stale=True)
 def create_record(account_id: str, name: str) -> Page | BaseResponse:
     """Create a record, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -86,10 +79,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     return _redirect_to_record(gettext("The record is created."), scope, id)
 
 
-@blueprint.get(RECORD)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(RECORD, role=ADMIN, retry_stale=True)
 def show_record(account_id: str, name: str, record_id: str) -> Page:
     """A record, in a form if the caller may change it."""
     scope = scopes.collection_scope(account_id, name)
@@ -97,10 +87,7 @@ def show_record(account_id: str, name: str, record_id: str) -> Page:
     return _record_page(scope, record_id, record, _form(scope, record))
 
 
-@blueprint.post(RECORD)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(RECORD, "POST", role=ADMIN, retry_stale=True)
 def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Save the changed fields, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -136,10 +123,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     return _redirect_to_record(notice, scope, record_id)
 
 
-@blueprint.post(f"{RECORD}/delete")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{RECORD}/delete", "POST", role=ADMIN, retry_stale=True)
 def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Delete a record."""
     scope, signature = scopes.collection_scope(account_id, name), Form()
@@ -160,10 +144,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     return list_state.redirect_to_list(gettext("The record is deleted."), scope, deleted=record_id)
 
 
-@blueprint.post(f"{RECORD}/revive")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{RECORD}/revive", "POST", role=ADMIN, retry_stale=True)
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore a deleted record; restoring it twice succeeds."""
     scope, form = scopes.collection_scope(account_id, name), Form()
@@ -280,5 +261,5 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
 
 
 def _title(access: Access | None, record: RecordView | None, record_id: str) -> str:
-    names = references.label_fields(access) if access else ()
-    return references.label(record or {"id": record_id}, names)
+    names = label_fields(access) if access else ()
+    return label(record or {"id": record_id}, names)

@@ -34,7 +34,6 @@ def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
 
 
 def load_labels(scope: CollectionScope, form: RecordForm) -> None:
-    """Load the labels of the records in the inputs."""
     for widget in form.widgets:
         target = scope.collection.target(widget.field.name)
         if target is not None and form[widget.name] and widget.kind == "reference":

@@ -6,42 +6,26 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-import orjson
 from flask import request
 
 from app import clock
 from app.auth.principal import Principal
 from app.collections.access import Access
-from app.collections.fields import Field, FileField, InvalidValue, TextField
+from app.collections.fields import Field, FileField, InvalidValue
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
-from app.console.records import file_previews
+from app.console.records import display, file_previews
 from app.console.records.references import Hits
 from app.console.shell import json_texts
 from app.console.shell.forms import Form
-from app.errors import AppError, Malformed, problem
+from app.errors import AppError, problem
 from app.files import ownership, uploads
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
 from app.web.languages import gettext, lazy_gettext
 
-MAX_SINGLE_LINE = 200
-WIDGETS = {
-    "number": "number",
-    "boolean": "flag",
-    "datetime": "moment",
-    "date": "date",
-    "email": "email",
-    "url": "url",
-    "json": "json",
-    "select": "choice",
-    "multi_select": "choices",
-    "reference": "reference",
-    "file": "files",
-}
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
-FLAGS = {"true": lazy_gettext("yes"), "false": lazy_gettext("no")}
 MASKED = lazy_gettext("You see a masked value. It stays unchanged unless you edit it.")
 WRITE_ONLY = lazy_gettext(
     "You may write this field but not see it. Leave it empty to keep its value."
@@ -158,7 +142,7 @@ class RecordForm(Form):
             or _is_same(widget.kind, self._text(widget), stored)
         ):
             return widget
-        words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
+        words = widget.field.choices.get(stored, stored)
         words = f"{stored} UTC" if stored and widget.kind == "moment" else words
         return replace(widget, note=gettext("Stored: %(value)s", value=words or gettext("empty")))
 
@@ -191,6 +175,7 @@ def _iter_widgets(access: Access, values: JSONMapping | None) -> Iterator[Widget
             yield Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name))))
 
 
+@lru_cache(display.MAX_CACHED)
 def editable_at_once(access: Access | None) -> list[str]:
     """The fields that can get one value in several records."""
     if access is None:
@@ -203,16 +188,8 @@ def editable_at_once(access: Access | None) -> list[str]:
 
 
 def _kind(spec: Field, text: str) -> str:
-    if not isinstance(spec, TextField):
-        return WIDGETS[spec.type]
-    if "choices" in spec.options:
-        return "choice"
-    return (
-        "text"
-        if spec.options.get("max_length", MAX_SINGLE_LINE + 1) <= MAX_SINGLE_LINE
-        and "\n" not in text
-        else "area"
-    )
+    # An input of one line would lose the breaks of a text.
+    return "area" if spec.face.widget == "text" and "\n" in text else spec.face.widget
 
 
 def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
@@ -273,20 +250,9 @@ def input_text(spec: Field, value: object) -> str:
     """A value as its input shows it."""
     if value is None:
         return ""
-    if spec.type == "multi_select":
-        return json.dumps(value, ensure_ascii=False)
-    if spec.type == "file":
+    if isinstance(spec, FileField):
         return json.dumps([one["id"] for one in file_previews.files_in(value)])
-    if spec.type == "json":
-        text = orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else None
-        loaded = json.loads(text) if text is not None else value
-        return json.dumps(loaded, indent=2, ensure_ascii=False)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if spec.type == "datetime":
-        return str(value).removesuffix("Z").removesuffix(".000000")[:23]
-    # Browsers normalize a single carriage return as well.
-    return str(value).replace("\r\n", "\n").replace("\r", "\n")
+    return spec.written(value)
 
 
 def is_list(field: Field) -> bool:
@@ -304,15 +270,7 @@ def _is_same(kind: str, text: str, before: str) -> bool:
 
 
 def _parse(spec: Field, kind: str, text: str) -> object:
-    if spec.type in ("number", "boolean"):
-        return spec.from_text(text)
-    if kind == "files":
-        ids = _choices(text)
-        return ids if is_list(spec) else ids[-1]
-    if spec.type not in ("json", "multi_select"):
-        return text
-    try:
-        return json_input.loads(text.encode("utf-8", "replace"))
-    except Malformed as error:
-        message = error.extra["detail"][0]["msg"].replace("The body", "This")
-        raise InvalidValue("invalid_json", message) from error
+    if kind != "files":
+        return spec.parse(text)
+    ids = _choices(text)
+    return ids if is_list(spec) else ids[-1]

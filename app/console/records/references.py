@@ -9,41 +9,19 @@ import sqlalchemy as sa
 
 from app.auth.principal import Principal
 from app.collections import access
-from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.records import expressions
+from app.console.records.display import label, label_fields
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
-from app.types import JSONMapping
+from app.records.list_query import ListQuery
 from app.web.converters import UuidPath
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
-MAX_LABEL_LENGTH = 80
-LABEL_TYPES = ("text", "email", "url")
 Hits = list[tuple[str, str]]
-
-
-def label_fields(access: Access) -> list[str]:
-    """The text fields that label a record: those that the caller sees unmasked; choices last."""
-    declared = access.definition.declared
-    texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
-    comparable = (name for name in texts if name in access.comparable)
-    return sorted(comparable, key=lambda name: "choices" in declared[name].options)
-
-
-def label(record: JSONMapping, names: Iterable[str]) -> str:
-    """The label of a record: its first text that is not blank, else the end of its id."""
-    texts = (str(record[name]).strip() for name in names if record.get(name))
-    return shorten(next(filter(None, texts), f"…{record['id'][-8:]}"))
-
-
-def shorten(text: str) -> str:
-    """A text on one line, no longer than a label."""
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
 def search(target: Definition, text: str, by: Principal) -> Hits | None:
@@ -96,10 +74,8 @@ def _page(
     limit: int = MAX_HITS,
 ) -> Hits | None:
     try:
-        cut = lists.MAX_VALUE_LENGTH
-        rows, _ = records.page(
-            target.name, parameters, skip=0, limit=limit, count=False, by=by, cut=cut
-        )
+        query = ListQuery(parameters=parameters, limit=limit, cut=lists.MAX_VALUE_LENGTH)
+        rows, _ = records.page(target.name, query, by=by)
     except InvalidValues:  # the text is too long for an expression
         return []
     except Forbidden:

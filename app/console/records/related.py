@@ -9,12 +9,13 @@ from flask import url_for
 
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import references
+from app.console.records import display
 from app.console.records.references import Hits
 from app.console.shell.lists import UrlArgs
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError
 from app.records import service
+from app.records.list_query import ListQuery
 
 MAX_HITS, MAX_SEARCHED = 5, 10  # records of each reference; references
 
@@ -59,10 +60,9 @@ def _references_to(scope: CollectionScope) -> Iterator[tuple[Definition, str]]:
 
 def _search(scope: CollectionScope, other: Definition, field: str, record_id: str) -> Hits:
     try:
-        rows, _ = service.page(
-            other.name, {field: [record_id]}, skip=0, limit=MAX_HITS + 1, count=False, by=scope.by
-        )
+        query = ListQuery(parameters={field: [record_id]}, limit=MAX_HITS + 1)
+        rows, _ = service.page(other.name, query, by=scope.by)
     except AppError:  # the rule was just closed
         return []
-    names = references.label_fields(access.for_operation(scope.by, other, "list"))
-    return [(row["id"], references.label(row, names)) for row in rows]
+    names = display.label_fields(access.for_operation(scope.by, other, "list"))
+    return [(row["id"], display.label(row, names)) for row in rows]

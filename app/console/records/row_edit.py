@@ -18,8 +18,6 @@ PARAMETER = "edit"  # of the query string: the id of the record
 
 @dataclass(frozen=True)
 class RowEdit:
-    """The record of a row, and its form."""
-
     record: RecordView
     form: RecordForm
 

@@ -43,9 +43,9 @@ def get_all(collection: Definition, by: Principal) -> Sequence[SavedView]:
         return db.db.session.scalars(ordered).all()
 
 
-def get_default(collection: Definition, by: Principal) -> SavedView | None:
-    """The caller's view of a collection that opens by default."""
-    own = (view for view in get_all(collection, by) if view.user_id == by.user_id)
+def default_of(views: Sequence[SavedView], by: Principal) -> SavedView | None:
+    """The one of these views that opens by default for the caller."""
+    own = (view for view in views if view.user_id == by.user_id)
     return next((view for view in own if view.is_default), None)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from flask import url_for
 
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import expressions, listing, references
+from app.console.records import display, expressions, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
+from app.records.list_query import ListQuery
 from app.web.converters import UuidPath
 
 MAX_HITS = 6
@@ -40,7 +40,7 @@ def search(text: str, scope: AccountScope) -> Iterator[CollectionHits]:
         if access.is_open(scope.by, collection, "list")
     ]
     texts = [
-        (collection, references.label_fields(access.for_operation(scope.by, collection, "list")))
+        (collection, display.label_fields(access.for_operation(scope.by, collection, "list")))
         for collection in listed
     ]
     searched = [
@@ -66,14 +66,14 @@ def _search_collection(
             listing.nth_newest_time(collection, scope.account.id, scan_limit),
             {"filter": [expression]},
         )
-    search = partial(service.page, skip=0, limit=MAX_HITS, count=False, by=scope.by)
+    query = ListQuery(parameters=params, limit=MAX_HITS, since=oldest)
     try:
-        rows, _ = search(collection.name, params, since=oldest)
+        rows, _ = service.page(collection.name, query, by=scope.by)
     except AppError:  # the text is too long for an expression, or the rule was just closed
         rows = []
     hits = [
         (
-            references.label(row, names),
+            display.label(row, names),
             url_for("console.show_record", record_id=row["id"], **url_args),
         )
         for row in rows

@@ -8,20 +8,17 @@ from flask import Response, render_template, request
 
 from app.console.records import file_previews
 from app.console.shell import guard, scopes
-from app.console.shell.blueprint import ACCOUNT, blueprint
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Page
 from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import uploads
-from app.web.access import public
 from app.web.languages import gettext
 
 LONGEST_FIELD = 100
 
 
-@blueprint.post(f"{ACCOUNT}/files")
-@public
-@guard.admins_only
-@guard.takes_file
+@page(f"{ACCOUNT}/files", "POST", role=ADMIN, takes_file=True)
 def upload_file(account_id: str) -> Page | Response:
     """Store a file that a record may take; returns what the form shows of it."""
     scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]

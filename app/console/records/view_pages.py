@@ -5,20 +5,17 @@ from __future__ import annotations
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import columns, filters, list_state, listing, saved_views
-from app.console.shell import forms, guard, scopes
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
 from app.errors import AppError, NotFound
-from app.web.access import public
 from app.web.languages import gettext
 
 VIEWS = f"{listing.COLLECTION}/views"
 
 
-@blueprint.post(VIEWS)
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(VIEWS, "POST", role=ADMIN, retry_stale=True)
 def save_view(account_id: str, name: str) -> Page | BaseResponse:
     """Save the list of the query string under a name."""
     scope = scopes.collection_scope(account_id, name)
@@ -43,10 +40,7 @@ def save_view(account_id: str, name: str) -> Page | BaseResponse:
     return redirect_with_notice(gettext("The view is saved."), "console.show_records", **url_args)
 
 
-@blueprint.post(f"{VIEWS}/<uuid:view_id>/delete")
-@public
-@guard.admins_only
-@guard.retry_stale
+@page(f"{VIEWS}/<uuid:view_id>/delete", "POST", role=ADMIN, retry_stale=True)
 def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
     """Delete one of the caller's views."""
     scope = scopes.collection_scope(account_id, name)

@@ -29,19 +29,34 @@ from app.console.shell import (
     second_factor,
     theme,
 )
+from app.console.shell.access import ANYBODY, HOME, PageAccess, Role
+from app.console.shell.navigation import MenuItem
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
 from app.web import compression, error_handlers, html, languages
+from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
 
-blueprint = Blueprint("console", __name__)
+
+class Pages(Blueprint):
+    """The routes of the console, all of which say who may open them."""
+
+    def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
+        """Register a page. Raises TypeError for a view without access."""
+        view = options.get("view_func") or args[1]
+        if not hasattr(view, "page"):
+            raise TypeError(f"{view.__name__} does not say who may open it: declare it by @page.")
+        super().add_url_rule(rule, *args, **options)
+
+
+blueprint = Pages("console", __name__)
 blueprint.before_request(guard.authorize)
 blueprint.after_request(compression.compress_page)  # runs after the one below
 blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
-ACCOUNT = "/console/accounts/<uuid:account_id>"
+ACCOUNT = f"{HOME}/accounts/<uuid:account_id>"
 
 TITLES = {
     403: lazy_gettext("Forbidden"),
@@ -59,12 +74,40 @@ MESSAGES = {
 }
 
 
-def account_route(method: str, path: str) -> Callable[[View], View]:
-    """Register a view for the caller's own account and for the account that the address names."""
+def page(
+    path: str,
+    method: str = "GET",
+    *,
+    role: Role,
+    endpoint: str | None = None,
+    setup: str | None = None,
+    recent_sign_in: bool = False,
+    takes_file: bool = False,
+    renders_form: bool = False,
+    retry_stale: bool = False,
+    in_account: bool = False,
+    menu: MenuItem | None = None,
+) -> Callable[[View], View]:
+    """Register a view, and declare who may open it and how it is served (`PageAccess`).
+
+    With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
+    second address, within the account that this one names. `menu` is its place in the sidebar.
+    """
+    if menu:
+        navigation.add(menu, path, role, in_account=in_account)
 
     def add(view: View) -> View:
-        for home in ("/console", ACCOUNT):
-            blueprint.add_url_rule(f"{home}{path}", view_func=view, methods=[method])
+        view = guard.retry_stale(view) if retry_stale else view
+        view.page = PageAccess(  # type: ignore[attr-defined]
+            role=role,
+            setup=setup,
+            recent_sign_in=recent_sign_in,
+            takes_file=takes_file,
+            renders_form=renders_form,
+        )
+        view = (public(across_accounts=True) if role is ANYBODY else console_session)(view)
+        for rule in (path, f"{ACCOUNT}{path.removeprefix(HOME)}") if in_account else (path,):
+            blueprint.add_url_rule(rule, endpoint, view, methods=[method])
         return view
 
     return add
@@ -117,6 +160,12 @@ blueprint.add_app_template_test(clock.is_due, "due")
 blueprint.add_app_template_global(password_hint.password_hint)
 
 
+@blueprint.app_template_global()
+def has_outbox() -> bool:
+    """Whether mails are read in the console instead of being sent."""
+    return mail.is_saved_to_files() and not config.current().production
+
+
 @blueprint.app_context_processor
 def template_context() -> dict[str, object]:
     """The variables that the templates of pages may use."""
@@ -128,7 +177,6 @@ def template_context() -> dict[str, object]:
     return {
         "caller": caller,
         "setup_holder": holder,
-        "has_outbox": mail.is_saved_to_files() and not config.current().production,
         "shell": navigation.Shell(caller) if caller else None,
         "theme": theme.chosen(),
         "themes": theme.THEMES,

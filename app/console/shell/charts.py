@@ -20,7 +20,7 @@ from app.console.shell import lists
 from app.db import daily
 from app.db.daily import Row
 from app.web.languages import gettext
-from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
+from app.webhooks.models import DELIVERIES, DeliveryState
 
 DAYS = 30
 # Charts count at most this many of the newest rows unless `?count=all` asks for all.
@@ -61,11 +61,9 @@ class Chart:
     """Whether the counts are bytes."""
 
     def format(self, count: int) -> str:
-        """A count for display."""
         return lists.format_size(count) if self.is_size else lists.format_number(count)
 
     def count(self, day: date, kind: str) -> int:
-        """The count of one kind on a day."""
         return self.counts[day.isoformat(), kind]
 
     def total(self, kind: str) -> int:
@@ -90,7 +88,6 @@ class Chart:
 
     @property
     def width(self) -> int:
-        """The width of the drawing."""
         return WIDTH * len(self.days)
 
     def bars(self) -> Iterator[Bar]:
@@ -138,7 +135,13 @@ def deliveries_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
     """Webhook deliveries of some accounts, by the day of the change."""
     limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
     rows = _newest_rows(DELIVERIES.c, DELIVERIES.c.status, accounts, limit)
-    return _chart("deliveries", gettext("Deliveries"), [DELIVERED, FAILED], rows, limit)
+    return _chart(
+        "deliveries",
+        gettext("Deliveries"),
+        [DeliveryState.DELIVERED, DeliveryState.FAILED],
+        rows,
+        limit,
+    )
 
 
 def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:

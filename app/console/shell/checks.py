@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 from flask import render_template
 
-from app.console.shell import forms, guard, json_texts
-from app.console.shell.blueprint import blueprint
+from app.console.shell import forms, json_texts
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import page
 from app.console.shell.excerpts import excerpt
 from app.types import JSONMapping
-from app.web.access import public
 from app.web.languages import gettext
 
 
-@blueprint.post("/console/json/check")
-@public
-@guard.admins_only
+@page("/console/json/check", "POST", role=ADMIN)
 def check_json() -> str:
     """Validate a text as JSON."""
     text = submitted()

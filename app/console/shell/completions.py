@@ -9,7 +9,7 @@ from itertools import islice
 from app.collections import access as accesses
 from app.collections import definitions
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field
+from app.collections.fields import Field
 from app.console.shell import rule_help
 from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
@@ -68,8 +68,7 @@ class _Room:
 def _described(fields: Mapping[str, Field], room: _Room) -> Iterator[tuple[str, JSONObject]]:
     for name, field in islice(fields.items(), room.fields):
         room.fields -= 1
-        like = field.like if isinstance(field, ComputedField) else field
-        described: JSONObject = {"type": like.type}
+        described: JSONObject = {"type": field.like.type}
         choices = [one for one in field.options.get("choices", ()) if _fits(one, room)]
         if choices:
             described["choices"] = choices

@@ -22,7 +22,6 @@ class Figure:
 
 
 def linked(name: str, value: str, endpoint: str, **url_args: Any) -> Figure:
-    """A figure with the link to its page."""
     return Figure(name, value, url_for(f"console.{endpoint}", **url_args))
 
 

@@ -84,7 +84,7 @@ class Form:
     def render(self, template: str, **context: object) -> Page:
         """The page with this form, and its status."""
         page = render_template(template, form=self, **context)
-        return form_labels.fill(page), self.status
+        return form_labels.fill(page) if form_labels.MARK in page else page, self.status
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")

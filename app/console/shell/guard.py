@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import current_app, g, redirect, request, session, url_for
+from flask import g, redirect, request, session, url_for
 from flask_wtf.csrf import CSRFProtect
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
@@ -27,7 +27,8 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import PASSKEY
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import last_account, resubmit, switcher
+from app.console.shell import access, last_account, resubmit, switcher
+from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
@@ -35,7 +36,6 @@ from app.sso import one_time_codes, setup_links
 from app.sso import service as providers
 from app.sso.models import Flow
 from app.web import languages
-from app.web.access import across_accounts
 from app.web.languages import gettext
 
 MAX_ATTEMPTS = 10
@@ -52,40 +52,6 @@ csrf = CSRFProtect()
 CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 
 
-def allow_anonymous(view: View) -> View:
-    """Mark a page that needs no sign-in."""
-    view.allow_anonymous = True  # type: ignore[attr-defined]
-    return across_accounts(view)
-
-
-def admins_only(view: View) -> View:
-    """Mark a page for admins of the account."""
-    view.admins_only = True  # type: ignore[attr-defined]
-    return view
-
-
-def superadmins_only(view: View) -> View:
-    """Mark a page for superadmins."""
-    view.superadmins_only = True  # type: ignore[attr-defined]
-    return view
-
-
-def allow_setup(feature: str) -> Callable[[View], View]:
-    """Mark a page for holders of a setup link with this feature, beside admins; `*`: with any."""
-
-    def mark(view: View) -> View:
-        view.setup_feature = feature  # type: ignore[attr-defined]
-        return view
-
-    return mark
-
-
-def takes_file(view: View) -> View:
-    """Mark a view whose body is no form but a file, and may be as large as files may."""
-    view.takes_file = True  # type: ignore[attr-defined]
-    return view
-
-
 def retry_stale(view: View) -> View:
     """Run a view again with fresh data if a cached version was stale.
 
@@ -96,10 +62,10 @@ def retry_stale(view: View) -> View:
     def run(*args: object, **options: object) -> object:
         for _ in range(MAX_ATTEMPTS):
             try:
-                with versioned_cache.reloading():
+                with versioned_cache.reloading(unless_current=True):
                     return view(*args, **options)
             except (versioned_cache.Stale, DBAPIError) as error:
-                _reload_caller(error, view)
+                _reload_caller(error)
         raise Unavailable
 
     return run  # type: ignore[return-value]
@@ -107,23 +73,22 @@ def retry_stale(view: View) -> View:
 
 def retry_stale_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
     """The same for a generator that works in one transaction: it may start again."""
-    view = current_app.view_functions[request.endpoint or ""]
     for _ in range(MAX_ATTEMPTS):
         try:
-            with versioned_cache.reloading():
+            with versioned_cache.reloading(unless_current=True):
                 yield from steps()
             return
         except (versioned_cache.Stale, DBAPIError) as error:
-            _reload_caller(error, view)
+            _reload_caller(error)
     raise Unavailable
 
 
-def _reload_caller(error: versioned_cache.Stale | DBAPIError, view: Callable[..., object]) -> None:
+def _reload_caller(error: versioned_cache.Stale | DBAPIError) -> None:
     if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
     g.pop("console_caller")
     load_caller()
-    _check_role(require_caller(), view)
+    _check_access(require_caller(), access.of_request())
 
 
 def cookie_name(name: str = "atrium_console") -> str:
@@ -134,18 +99,18 @@ def cookie_name(name: str = "atrium_console") -> str:
 def authorize() -> Any:
     """Before each request: check the CSRF token, the session and the caller's role."""
     load_caller()
-    current, view = caller(), current_app.view_functions[request.endpoint or ""]
+    current, page = caller(), access.of_request()
     if current is None:
         limit_body(MAX_ANONYMOUS_BODY)
-    elif getattr(view, "takes_file", False) and request.mimetype == FILE:
+    elif page.takes_file and request.mimetype == FILE:
         request.max_content_length = config.current().file_max_bytes
     csrf.protect()
-    if getattr(view, "allow_anonymous", False):
+    if page.role is ANYBODY:
         return None
     if current is not None:
-        _check_role(current, view)
-        return resubmit.restore_form()
-    if hasattr(view, "setup_feature") and cookie_name(SETUP_COOKIE) in request.cookies:
+        _check_access(current, page)
+        return resubmit.restore_form() if request.method == "POST" else None
+    if page.setup and cookie_name(SETUP_COOKIE) in request.cookies:
         return redirect(url_for("console.show_setup"), 303)
     saved = resubmit.encode_form()
     if saved is None:
@@ -204,21 +169,22 @@ def _cookie(name: str) -> str:
 
 def _setup_holder() -> tuple[Principal, str] | None:
     """The holder of a setup link and the link's id, on the pages that the link is for."""
-    view = current_app.view_functions.get(request.endpoint or "")
-    feature, secret = getattr(view, "setup_feature", None), _cookie(cookie_name(SETUP_COOKIE))
-    holder = setup_links.authenticate(secret) if feature and secret else None
-    if holder is None or not (feature == "*" or feature in (holder.setup or ())):
+    page, secret = access.of_request(), _cookie(cookie_name(SETUP_COOKIE))
+    holder = setup_links.authenticate(secret) if page.setup and secret else None
+    if holder is None or page.setup not in (ANY_FEATURE, *(holder.setup or ())):
         return None
     return holder, holder.user_id or ""
 
 
-def _check_role(caller: Principal, view: Callable[..., object]) -> None:
-    if getattr(view, "superadmins_only", False) and not caller.is_superadmin:
+def _check_access(caller: Principal, page: PageAccess) -> None:
+    if page.role is SUPERADMIN and not caller.is_superadmin:
         raise Forbidden(gettext("This page is for superadmins only."))
-    if getattr(view, "admins_only", False) and not caller.is_admin:
+    if page.role is ADMIN and not caller.is_admin:
         raise Forbidden(
             gettext("This page is for admins of the account. Ask one of them for help.")
         )
+    if page.recent_sign_in:
+        caller.require_recent_sign_in()
 
 
 def _return_path() -> str | None:

@@ -25,7 +25,8 @@ from app.auth.responses import count_mail_request
 from app.auth.routes import links
 from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
 from app.console.shell import forms, guard, last_account, realms, second_factor
-from app.console.shell.blueprint import blueprint
+from app.console.shell.access import ANYBODY
+from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest, InvalidValues, problem
 from app.web import error_handlers, html
@@ -47,18 +48,14 @@ INVALID_INVITATION = {
 }
 
 
-@blueprint.get("/console/forgot-password")
-@public
-@guard.allow_anonymous
+@page("/console/forgot-password", role=ANYBODY)
 def show_forgot_password() -> Page:
     """The form that requests a reset link."""
     account = request.args.get("account", "")[:200] or account_of_host() or ""
     return Form({"account": account}).render("console/links/forgot.html")
 
 
-@blueprint.post("/console/forgot-password")
-@public
-@guard.allow_anonymous
+@page("/console/forgot-password", "POST", role=ANYBODY)
 def forgot_password() -> Page | BaseResponse:
     """Mail a reset link; the answer does not reveal whether the user exists."""
     form = forms.submitted("account", "email")
@@ -75,18 +72,14 @@ def forgot_password() -> Page | BaseResponse:
     return redirect_with_notice(notice, "console.sign_in")
 
 
-@blueprint.get("/console/reset-password")
-@public
-@guard.allow_anonymous
+@page("/console/reset-password", role=ANYBODY)
 def show_reset_password() -> Page:
     """The form that sets a new password."""
     token = request.args.get("token", "")
     return _reset_page(Form({"token": token}, status=200 if password_resets.expiry(token) else 400))
 
 
-@blueprint.post("/console/reset-password")
-@public
-@guard.allow_anonymous
+@page("/console/reset-password", "POST", role=ANYBODY)
 def reset_password() -> Page | BaseResponse:
     """Set a new password with the token of a mailed link."""
     form = forms.submitted("token", "new_password", "revoke_api_keys")
@@ -120,8 +113,7 @@ def _reset_page(form: Form) -> Page:
     description="A page with a button, for all other clients.",
 )
 @links.fails(400, 403, 409)
-@public
-@guard.allow_anonymous
+@public(across_accounts=True)
 def open_verification_link(args: dict[str, str]) -> Response | dict[str, object]:
     """Verify an address, for clients that accept nothing but JSON: the link in the mail.
 
@@ -154,9 +146,7 @@ links.record_once(
 )
 
 
-@blueprint.post("/console/verify-email")
-@public
-@guard.allow_anonymous
+@page("/console/verify-email", "POST", role=ANYBODY)
 def verify_email() -> Page | str:
     """Verify an address with the token of a mailed link.
 
@@ -201,9 +191,7 @@ def _verification_page(form: Form) -> Page:
     )
 
 
-@blueprint.get("/console/sign-in-link")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in-link", role=ANYBODY)
 def show_sign_in_link() -> Page:
     """The button that signs in with a link that `flask setup` printed."""
     token = request.args.get("token", "")
@@ -212,9 +200,7 @@ def show_sign_in_link() -> Page:
     return form.render("console/links/sign_in.html", valid=is_valid)
 
 
-@blueprint.post("/console/sign-in-link")
-@public
-@guard.allow_anonymous
+@page("/console/sign-in-link", "POST", role=ANYBODY)
 def use_sign_in_link() -> Page | BaseResponse:
     """Sign in with the token, once."""
     form = forms.submitted("token")
@@ -225,17 +211,13 @@ def use_sign_in_link() -> Page | BaseResponse:
     return guard.start_session(found[0], url_for("console.show_home"), Proof.SETUP_LINK)
 
 
-@blueprint.get("/console/magic-link")
-@public
-@guard.allow_anonymous
+@page("/console/magic-link", role=ANYBODY)
 def show_magic_link() -> Page:
     """The button that signs in with a mailed link: mail scanners press none."""
     return _magic_link_page(Form({"token": request.args.get("token", "")}))
 
 
-@blueprint.post("/console/magic-link")
-@public
-@guard.allow_anonymous
+@page("/console/magic-link", "POST", role=ANYBODY)
 def use_magic_link() -> Page | BaseResponse:
     """Sign in with the token of a mailed link."""
     form = forms.submitted("token")
@@ -254,17 +236,13 @@ def _magic_link_page(form: Form) -> Page:
     return form.render("console/links/magic_link.html", user=user)
 
 
-@blueprint.get("/console/undo-email-change")
-@public
-@guard.allow_anonymous
+@page("/console/undo-email-change", role=ANYBODY)
 def show_undo_email_change() -> Page:
     """The button that restores the old address: mail scanners press none."""
     return _undo_page(Form({"token": request.args.get("token", "")}))
 
 
-@blueprint.post("/console/undo-email-change")
-@public
-@guard.allow_anonymous
+@page("/console/undo-email-change", "POST", role=ANYBODY)
 def undo_email_change() -> Page | BaseResponse:
     """Restore the old email address with the token of a mailed link."""
     form = forms.submitted("token", "code", "assertion", "mfa_token", "wait")
@@ -303,17 +281,13 @@ def _undo_page(form: Form) -> Page:
     )
 
 
-@blueprint.get("/console/keep-email")
-@public
-@guard.allow_anonymous
+@page("/console/keep-email", role=ANYBODY)
 def show_keep_email() -> Page:
     """The button that keeps the present address: mail scanners press none."""
     return _keep_page(Form({"token": request.args.get("token", "")}))
 
 
-@blueprint.post("/console/keep-email")
-@public
-@guard.allow_anonymous
+@page("/console/keep-email", "POST", role=ANYBODY)
 def keep_email() -> Page | BaseResponse:
     """Keep the present address with the token of a mailed link."""
     form = forms.submitted("token")
@@ -331,17 +305,13 @@ def _keep_page(form: Form) -> Page:
     return form.render("console/links/keep_email.html", user=user)
 
 
-@blueprint.get("/console/invitations/<token>")
-@public
-@guard.allow_anonymous
+@page("/console/invitations/<token>", role=ANYBODY)
 def show_invitation(token: str) -> Page:
     """The form that accepts an invitation."""
     return _invitation_page(token, Form())
 
 
-@blueprint.post("/console/invitations/<token>")
-@public
-@guard.allow_anonymous
+@page("/console/invitations/<token>", "POST", role=ANYBODY)
 def accept_invitation(token: str) -> Page | BaseResponse:
     """Join the account and sign in to the console."""
     form = forms.submitted("name", "password")

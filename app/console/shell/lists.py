@@ -92,12 +92,10 @@ class Listing:
 
     @property
     def pages(self) -> int:
-        """The number of pages."""
         return -(-self.total // PAGE_SIZE)
 
     @property
     def has_next(self) -> bool:
-        """Whether there is a next page."""
         return self.page < self.pages or (self.has_more and len(self.items) == PAGE_SIZE)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from app.collections import fields
 from app.web.languages import lazy_gettext
 
 STATES = {
@@ -28,24 +29,8 @@ STATES = {
     "used": lazy_gettext("used"),
     "waiting": lazy_gettext("waiting"),
 }
-# Of fields; rules know texts, lists and their like, too.
-TYPES = {
-    "any": lazy_gettext("Any value"),
-    "boolean": lazy_gettext("Yes or no"),
-    "computed": lazy_gettext("Computed"),
-    "date": lazy_gettext("Date"),
-    "datetime": lazy_gettext("Date and time"),
-    "email": lazy_gettext("Email address"),
-    "file": lazy_gettext("File"),
-    "json": lazy_gettext("JSON"),
-    "list": lazy_gettext("List"),
-    "multi_select": lazy_gettext("Multiple choice"),
-    "number": lazy_gettext("Number"),
-    "reference": lazy_gettext("Reference"),
-    "select": lazy_gettext("Single choice"),
-    "text": lazy_gettext("Text"),
-    "url": lazy_gettext("URL"),
-}
+# Types of values that no field has.
+RULE_TYPES = {"any": lazy_gettext("Any value"), "list": lazy_gettext("List")}
 FILTERS = {
     "collection": lazy_gettext("Collection"),
     "event": lazy_gettext("Event"),
@@ -79,7 +64,9 @@ def of_filter(name: str) -> str:
 
 def of_type(type_: str) -> str:
     """The name of a type of fields or values."""
-    return str(TYPES.get(type_, type_))
+    if type_ in fields.TYPES:
+        return str(fields.TYPES[type_].label)
+    return str(RULE_TYPES.get(type_, type_))
 
 
 def types(some: Iterable[str]) -> dict[str, str]:

@@ -2,30 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
 
-from flask import request, url_for
+from flask import request
 
 from app.auth.principal import Principal
 from app.console.shell import switcher
+from app.console.shell.access import ADMIN, HOME, SUPERADMIN, Role
 from app.console.shell.switcher import RecentAccount
-from app.web.languages import gettext
+from app.web.languages import lazy_gettext
 
-HOME = "/console"
 JOB = "console.show_job"
+IN_ACCOUNT = "/console/accounts"
+
+
+class Section(IntEnum):
+    """The groups of the sidebar, in order."""
+
+    TOP = 0
+    DATA = 1
+    AUTOMATION = 2
+    PEOPLE = 3
+    ACCOUNT = 4
+    INSTANCE = 5
+
+
+TOP, DATA, AUTOMATION, PEOPLE, ACCOUNT, INSTANCE = Section
+TITLES = {
+    DATA: lazy_gettext("Data"),
+    AUTOMATION: lazy_gettext("Automation"),
+    PEOPLE: lazy_gettext("People and access"),
+    ACCOUNT: lazy_gettext("Account"),
+    INSTANCE: lazy_gettext("Instance"),
+}
+
+
+@dataclass(frozen=True)
+class MenuItem:
+    """The place of a page in the sidebar, as its `@page` declares it."""
+
+    section: Section
+    position: int
+    name: str
+    icon: str
+    below: tuple[str, ...] = ()
+    """Paths of pages that belong to it, beside those that begin with its own."""
+    needs_account: bool = False
+    """Whether superadmins see it only once they have chosen an account."""
+    of_superadmins: tuple[Section, int] | None = None
+    """Section and position for superadmins, if theirs differ."""
+
+
+@dataclass(frozen=True)
+class _Page:
+    item: MenuItem
+    path: str  # up to the account, if it names one
+    role: Role
+    names_account: bool  # the path goes on with the account
+    in_account: bool  # it has a second path, within the account
+
+
+_pages: list[_Page] = []
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A page of the sidebar; `prefixes` are the paths of the pages below it."""
+    """A page of the sidebar; `prefixes` are the paths of the pages that belong to it."""
 
     name: str
     icon: str
     url: str
-    prefixes: Sequence[str] = ()
+    prefixes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -36,17 +88,38 @@ class Group:
     entries: Sequence[Entry]
 
 
+def add(item: MenuItem, path: str, role: Role, *, in_account: bool) -> None:
+    """Add a page to the sidebar."""
+    base, account, _ = path.partition("/<uuid:account_id>")
+    _pages.append(_Page(item, base, role, bool(account), in_account))
+
+
 def groups(caller: Principal) -> Sequence[Group]:
     """The groups of the sidebar."""
-    found = [Group("", [_entry(gettext("Home"), "home", "show_home")])]
-    if caller.is_admin:
-        found += _account_groups(caller)
-    if caller.is_superadmin:
-        found.append(Group(gettext("Instance"), list(_instance_entries())))
-    if not caller.is_admin:
-        at = f"{HOME}/accounts/{caller.account_id}/keys"
-        found.append(Group("", [_entry(gettext("API keys"), "key", "show_keys", at)]))
-    return found
+    account = switcher.current(caller)
+    found: list[tuple[tuple[Section, int], Entry]] = []
+    for page in _pages:
+        item, url, prefixes = page.item, page.path, [page.path, *page.item.below]
+        is_hidden = (page.role is SUPERADMIN and not caller.is_superadmin) or (
+            page.role is ADMIN and not caller.is_admin
+        )
+        if is_hidden or (item.needs_account and account is None):
+            continue
+        if account and page.names_account:
+            url = f"{page.path}/{account.id}"
+        elif account and page.in_account:
+            within = f"{IN_ACCOUNT}/{account.id}{page.path.removeprefix(HOME)}"
+            # Their own account is the system account, which is another one.
+            url, prefixes = (within, [within]) if caller.is_superadmin else (url, [url, within])
+        place = (caller.is_superadmin and item.of_superadmins) or (item.section, item.position)
+        entry = Entry(str(item.name), item.icon, f"{request.root_path}{url}", prefixes)
+        found.append((place, entry))
+    found.sort(key=itemgetter(0))
+    return [
+        # Others have so few pages that they need no titles.
+        Group(str(TITLES.get(section, "")) if caller.is_admin else "", [one for _, one in entries])
+        for section, entries in groupby(found, key=lambda one: one[0][0])
+    ]
 
 
 def current_entry(shown: Sequence[Group]) -> Entry | None:
@@ -56,67 +129,10 @@ def current_entry(shown: Sequence[Group]) -> Entry | None:
         (len(prefix), entry)
         for group in shown
         for entry in group.entries
-        for prefix in (entry.url, *entry.prefixes)
+        for prefix in entry.prefixes
         if path == prefix or (path.startswith(f"{prefix}/") and prefix != HOME)
     ]
-    return max(matches, key=lambda match: match[0])[1] if matches else None
-
-
-def _entry(name: str, icon: str, endpoint: str, *prefixes: str, **url_args: Any) -> Entry:
-    return Entry(name, icon, url_for(f"console.{endpoint}", **url_args), prefixes)
-
-
-def _account_groups(caller: Principal) -> Iterator[Group]:
-    account = switcher.current(caller)
-    if caller.is_superadmin and account is None:
-        pages = ("show_records_home", "show_webhooks_home", "show_workflows_home", "show_sso")
-        args: dict[str, str] = {}
-    else:
-        pages = ("show_record_collections", "show_webhooks", "show_workflows", "show_providers")
-        args = {"account_id": account.id} if account else {}
-    own = args if caller.is_superadmin else {}
-    # An admin's pages also have addresses with the account.
-    at = f"{HOME}/accounts/{account.id}" if account else HOME
-    records, webhooks, workflows, sign_in = pages
-    yield Group(
-        gettext("Data"), [_entry(gettext("Records"), "table", records, "/console/records", **args)]
-    )
-    yield Group(
-        gettext("Automation"),
-        [
-            _entry(gettext("Webhooks"), "webhook", webhooks, "/console/webhooks", **args),
-            _entry(gettext("Workflows"), "sitemap", workflows, "/console/workflows", **args),
-        ],
-    )
-    people = [
-        _entry(gettext("Team"), "users-group", "show_team", f"{at}/team", **own),
-        _entry(gettext("Groups"), "folder", "show_groups", f"{at}/groups", **own),
-        _entry(gettext("Single sign-on"), "lock", sign_in, "/console/sso", **args),
-        _entry(gettext("API keys"), "key", "show_keys", f"{at}/keys", **own),
-    ]
-    yield Group(gettext("People and access"), people)
-    settings = "show_settings" if args else "show_settings_home"
-    usage = "show_usage" if args else "show_usage_home"
-    entries = [
-        _entry(gettext("Settings"), "settings", settings, "/console/settings", **args),
-        _entry(gettext("Usage"), "heart-rate-monitor", usage, "/console/usage", **args),
-    ]
-    if not caller.is_superadmin:
-        entries.append(_entry(gettext("Audit log"), "history", "show_audit_log"))
-    if args:
-        log = "/console/security-log"
-        entries.append(_entry(gettext("Security log"), "shield", "show_security_log", log, **args))
-    yield Group(gettext("Account"), entries)
-
-
-def _instance_entries() -> Iterator[Entry]:
-    yield _entry(gettext("Accounts"), "building", "show_accounts")
-    yield _entry(gettext("Users"), "users", "show_users")
-    yield _entry(gettext("Roles"), "shield", "show_roles")
-    yield _entry(gettext("Collections"), "database", "show_collections")
-    yield _entry(gettext("Audit log"), "history", "show_audit_log")
-    below = [f"{HOME}/{name}" for name in ("health", "migrations", "outbox")]
-    yield _entry(gettext("Jobs and health"), "activity", "show_jobs", *below)
+    return max(matches, key=itemgetter(0))[1] if matches else None
 
 
 class Shell:

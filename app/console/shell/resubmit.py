@@ -8,8 +8,7 @@ another tab and come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import orjson
 from cryptography.fernet import InvalidToken
@@ -19,7 +18,7 @@ from werkzeug.datastructures import ImmutableMultiDict
 from werkzeug.exceptions import HTTPException
 
 from app import crypto, db
-from app.console.shell import forms
+from app.console.shell import access, forms
 from app.errors import BadRequest
 from app.web.languages import lazy_gettext
 
@@ -29,7 +28,6 @@ RESTORED = lazy_gettext(
     "You have signed in again. Nothing is saved yet: check the form and submit it."
 )
 OMITTED = ("csrf_token", FIELD)
-View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
 
 
 class SavedForm(NamedTuple):
@@ -40,15 +38,9 @@ class SavedForm(NamedTuple):
     has_file: bool
 
 
-def renders_form(view: View) -> View:
-    """Mark a view that takes another page's form and renders that form again on errors."""
-    view.renders_form = True  # type: ignore[attr-defined]
-    return view
-
-
 def encode_form() -> str | None:
     """The submitted form, encrypted for the sign-in page; None if no page can render it again."""
-    if request.method != "POST" or not (_renders_form() or _has_page()):
+    if request.method != "POST" or not (access.of_request().renders_form or _has_page()):
         return None
     values = [
         (name, value)
@@ -74,7 +66,7 @@ def lacks_file(text: str) -> bool:
 
 def restore_form() -> ResponseReturnValue | None:
     """The page with the saved form of this request; None if it carries none."""
-    form = _decode(request.form.get(FIELD, "")) if request.method == "POST" else None
+    form = _decode(request.form.get(FIELD, ""))
     if form is None or form.path != request.full_path.rstrip("?"):
         return None
     request.form = ImmutableMultiDict([(name, value) for name, value in form.values])
@@ -82,11 +74,6 @@ def restore_form() -> ResponseReturnValue | None:
     with db.refuse_transactions(BadRequest(str(RESTORED))):
         page: ResponseReturnValue = current_app.ensure_sync(view)(**(request.view_args or {}))
         return page
-
-
-def _renders_form() -> bool:
-    view = current_app.view_functions[request.endpoint or ""]
-    return getattr(view, "renders_form", False)
 
 
 def _has_page() -> bool:

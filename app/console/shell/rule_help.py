@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS
@@ -44,6 +45,7 @@ def names(collection: Definition) -> list[KnownName]:
     return [*_declared_names(collection), *_system_names(collection)]
 
 
+@cache
 def functions() -> dict[str, str]:
     """The syntax and the result of each function."""
     return SPECIAL_FUNCTIONS | {

@@ -82,12 +82,13 @@ def account_scope(account_id: str) -> AccountScope:
     caller, account_id = guard.require_caller(), account_id.lower()
     if not caller.is_superadmin and account_id != guard.own_account_id():
         raise NotFound
+    if caller.home and not caller.is_superadmin:  # the guard has just verified it
+        return AccountScope(caller.home, caller.acting_in(caller.home))
     account = principals.reload_active_account(account_id)
     if account is None:
         switcher.forget(account_id)
         raise NotFound(gettext("No active account with this id."))
-    if caller.is_superadmin:
-        switcher.remember(account.id, account.name)
+    switcher.remember(account.id, account.name)
     return AccountScope(account, caller.acting_in(account))
 
 

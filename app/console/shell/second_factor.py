@@ -90,14 +90,12 @@ def credential(text: str) -> JSONObject:
 
 
 def response_to(error: MfaRequired | EnrolmentRequired) -> Response:
-    """The response with the page for this error."""
     response = make_response(*page_of(error))
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def submitted() -> Form:
-    """The submitted form of the second step."""
     form = forms.submitted(*FIELDS, "code", "assertion", "factor")
     form.values["mfa_token"] = request.form.get("mfa_token", "")[:1000].replace("\0", "")
     return form

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from app.auth import stream_credentials, stream_tickets
-from app.console.shell import guard, scopes
-from app.console.shell.blueprint import ACCOUNT, blueprint
-from app.web.access import public
+from app.console.shell import scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import ACCOUNT, page
 
 
-@blueprint.post(f"{ACCOUNT}/stream-tickets")
-@public
-@guard.admins_only
+@page(f"{ACCOUNT}/stream-tickets", "POST", role=ADMIN)
 def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
     """Create a ticket for a stream of an account; the stream ends with the session."""
     credential = stream_credentials.of_session(scopes.account_scope(account_id).by)

@@ -22,7 +22,6 @@ class RecentAccount(NamedTuple):
 
 
 def remember(account_id: str, name: str) -> None:
-    """Make this the current account."""
     others = [one for one in recent() if one.id != account_id]
     shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
     accounts = [(account_id, shown), *others][:MAX_RECENT]

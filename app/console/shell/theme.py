@@ -22,7 +22,6 @@ THEMES: Mapping[str, tuple[str, str]] = {
 
 
 def chosen() -> str:
-    """The theme that this browser has chosen."""
     theme = request.cookies.get(COOKIE, AUTO)
     return theme if theme in THEMES else AUTO
 

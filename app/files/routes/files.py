@@ -33,10 +33,10 @@ from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
 from app.web import fields, preconditions
-from app.web.access import Access, View, across_accounts, allow, public, query_credentials
+from app.web.access import View, anonymous, public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
-from app.web.paging import Page, PageArgs, items_field, page_body
+from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 from app.web.serialization import json_response
 from app.web.sockets.handover import Handover, find_socket
@@ -96,8 +96,6 @@ class UploadedFile(Schema):
 
 
 class UploadAnswer(Schema):
-    """The answer to an upload."""
-
     success = ma.fields.Boolean()
     message = ma.fields.String()
     file = ma.fields.Nested(UploadedFile)
@@ -109,12 +107,6 @@ class WaitingUpload(UploadedFile):
     uploaded_by = fields.Id(allow_none=True, metadata={"description": "Null if anonymous."})
     created_at = fields.Timestamp()
     expires_at = fields.Timestamp()
-
-
-class WaitingPage(Page):
-    """A page of uploads."""
-
-    items = items_field(WaitingUpload)
 
 
 class DownloadArgs(Schema):
@@ -181,8 +173,8 @@ class NoArgs(Schema):
     UploadAnswer,
     example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
 )
-@blueprint.fails(400, 403, 413, 415, 422, 503)
-@allow(Access.ANONYMOUS)
+@blueprint.fails(413, 415, 422, 503)
+@anonymous
 def upload_file() -> Response:
     """Upload a file.
 
@@ -202,7 +194,12 @@ def upload_file() -> Response:
 
 @blueprint.route("/waiting", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, WaitingPage, example=page_body([WAITING], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(
+    200,
+    page_of(WaitingUpload, "WaitingPage"),
+    example=page_body([WAITING], 1, {"skip": 0, "limit": 25}),
+)
+@signed_in
 def list_waiting_uploads(args: JSONObject) -> JSONObject:
     """List the uploads that no record has taken.
 
@@ -268,10 +265,9 @@ def _sends_file(view: View) -> View:
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(400, 416, 503)
+@blueprint.fails(416, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def download_file(args: JSONObject, file_id: str) -> Response:
     """Download a file.
 
@@ -288,10 +284,9 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(400, 416, 503)
+@blueprint.fails(416, 503)
 @optimistic
-@query_credentials
-@allow(Access.ANONYMOUS)
+@anonymous(query_credentials=True)
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned.
 
@@ -306,8 +301,7 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
 @blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
 @blueprint.fails(400, 403, 404, 416, 503)
-@across_accounts
-@public
+@public(across_accounts=True)
 def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential.
 
@@ -339,7 +333,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
     },
 )
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_file_link(body: JSONObject, file_id: str) -> Response:
     """Create a signed link to a file.
 
@@ -357,9 +351,8 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
 
 @blueprint.route("/<file_id>/links", methods=["DELETE"])
 @blueprint.response(204)
-@blueprint.fails(403)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def end_file_links(file_id: str) -> Response:
     """End all links of a file.
 
@@ -374,9 +367,8 @@ def end_file_links(file_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403, 412)
-@query_credentials
-@allow(Access.ANONYMOUS)
+@blueprint.fails(412)
+@anonymous(query_credentials=True)
 def delete_file(args: JSONObject, file_id: str) -> Response:
     """Delete an upload that no record has taken: of yours, as an admin of anybody.
 
@@ -389,9 +381,8 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(NoArgs, location="query")
 @blueprint.response(204)
-@blueprint.fails(403, 412)
-@query_credentials
-@allow(Access.ANONYMOUS)
+@blueprint.fails(412)
+@anonymous(query_credentials=True)
 def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Delete an upload by the path that it returned.
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from app.audit import checkpoints, verify
+from app.audit.chain import signing, verify
+from app.audit.log import AUDIT
 from app.audit.security_log import entries
+from app.audit.security_log.log import SECURITY
 from app.collections import revisions
 from app.errors import Conflict
 from app.portability.bundle import exporting, frames, tables
@@ -138,7 +140,7 @@ class _Check:
         self._contents.security_head = bundle["security_head"]
         account_id = account["id"]
         self._chain = verify.Chain(verify.Report(account_id))
-        self._security_log = verify.Chain(verify.Report(entries.chain_id(account_id)))
+        self._security_log = verify.Chain(verify.Report(SECURITY.chain_id(account_id)))
         checkpoint = bundle["security_head"]["checkpoint"]
         if checkpoint is not None:
             self._check_signed(checkpoint)
@@ -190,7 +192,7 @@ class _Check:
             raise Conflict(frames.CUT)
         values = tables.coded(tables.decoders(tables.core_table(self._table), {}), row)
         stored = dict(zip(self._columns, values, strict=True))
-        start = checkpoints.stored_start({**stored, "account_id": chain.report.account_id})
+        start = signing.stored_start({**stored, "account_id": chain.report.account_id})
         self._check_signed(start)
         chain.last_id, chain.last_checksum = start["entry_id"], start["checksum"]
         chain.checkpoints = {id: one for id, one in chain.checkpoints.items() if id > chain.last_id}
@@ -202,7 +204,7 @@ class _Check:
         change = dict(zip(self._columns, values, strict=True))
         change |= {"account_id": self._contents.account["id"], "previous": self._previous}
         if self._chain is not None:
-            verify.take_change(self._chain, change)
+            verify.take_row(AUDIT, self._chain, change)
         self._previous = change["checksum"]
 
     def _take_checkpoint(self, row: list[Any]) -> None:
@@ -212,7 +214,7 @@ class _Check:
 
     def _check_signed(self, checkpoint: JSONMapping) -> None:
         signature, key = checkpoint["signature"], checkpoint["public_key"]
-        if not checkpoints.is_signed(checkpoints.message(checkpoint), key, signature):
+        if not signing.is_signed(signing.message(checkpoint), key, signature):
             raise Conflict("A checkpoint of the bundle has an invalid signature.")
 
     def _take_security_event(self, row: list[Any]) -> None:
@@ -270,9 +272,9 @@ def _fault(chain: verify.Chain, head: JSONMapping) -> str | None:
 def _check_signature(end: JSONMapping, trusted: str | None) -> bool:
     """Whether this instance has signed it. Raises Conflict if nobody trusted has."""
     key = end.get("public_key", UNSIGNED)
-    if key != UNSIGNED and not checkpoints.is_signed(exporting.message(end), key, end["signature"]):
+    if key != UNSIGNED and not signing.is_signed(exporting.message(end), key, end["signature"]):
         raise Conflict(frames.CUT)
-    if key in checkpoints.public_keys():
+    if key in signing.public_keys():
         return True
     if trusted != key:
         signer = "not signed" if key == UNSIGNED else f"signed by another instance, {key}"

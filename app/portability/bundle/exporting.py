@@ -12,7 +12,7 @@ from cryptography.fernet import InvalidToken
 
 from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
-from app.audit import checkpoints, digest
+from app.audit.chain import digest, signing
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
 from app.audit.security_log.entries import HEADS
@@ -277,7 +277,7 @@ class _Export:
 
     def _end(self) -> JSONObject:
         end: JSONObject = {"counts": self._counts, "digest": self._writer.digest}
-        signed = checkpoints.sign(message(end))
+        signed = signing.sign(message(end))
         return end | (dict(zip(("public_key", "signature"), signed, strict=True)) if signed else {})
 
 

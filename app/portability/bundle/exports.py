@@ -195,7 +195,6 @@ def _note_read(account_id: str, by: Principal) -> None:
 
 @jobs.job(KIND, attempts=3, is_long=True)
 def run(payload: JSONMapping) -> None:
-    """Write the bundle of an export."""
     account_id, export_id = payload["account_id"], payload["export_id"]
     if not _change(account_id, export_id, status=RUNNING, lines=0):
         return  # deleted, or expired

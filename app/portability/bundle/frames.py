@@ -56,8 +56,6 @@ def derive_key(passphrase: str, header: JSONMapping) -> bytes:
 
 
 class Writer:
-    """Writes the lines of a bundle."""
-
     def __init__(self, target: BinaryIO, header: JSONMapping, key: bytes) -> None:
         line = orjson.dumps(header) + b"\n"
         target.write(MAGIC + line)
@@ -71,7 +69,6 @@ class Writer:
         return self._digest.hexdigest()
 
     def write(self, value: object) -> None:
-        """Write a line."""
         line = orjson.dumps(value) + b"\n"
         self._digest.update(line)
         self._pending += self._compressor.compress(line)

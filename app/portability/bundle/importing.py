@@ -14,10 +14,12 @@ from app import clock, db, jobs, slugs
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, digest
+from app.audit import append, checkpoints
+from app.audit.chain import digest, signing
 from app.audit.models import AuditChange, AuditHead
-from app.audit.security_log import entries, sealing
+from app.audit.security_log import sealing
 from app.audit.security_log.entries import HEADS
+from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
 from app.collections import definitions
@@ -297,7 +299,7 @@ class _Import:
 
     def _adjusted(self, name: str, row: dict[str, Any]) -> dict[str, Any] | None:
         target = self._target
-        if name == "audit_checkpoints" and row["public_key"] not in checkpoints.public_keys():
+        if name == "audit_checkpoints" and row["public_key"] not in signing.public_keys():
             return None  # it was verified; this instance makes one of its own
         if name in ("audit_starts", "security_starts"):
             return self._signed_start(name, row)
@@ -316,14 +318,14 @@ class _Import:
     def _signed_start(self, name: str, row: dict[str, Any]) -> dict[str, Any]:
         """The verified start of a log that was cut, signed by this instance. Raises Conflict."""
         account_id = self._target.account_id
-        chain_id = account_id if name == "audit_starts" else entries.chain_id(account_id)
-        start = checkpoints.stored_start({**row, "account_id": chain_id})
-        if row["public_key"] not in checkpoints.public_keys():
+        chain_id = account_id if name == "audit_starts" else SECURITY.chain_id(account_id)
+        start = signing.stored_start({**row, "account_id": chain_id})
+        if row["public_key"] not in signing.public_keys():
             place = (start["account_id"], start["entry_id"], start["checksum"], start["removed"])
-            start = checkpoints.sign_chain(*place) or {}
+            start = signing.sign_chain(*place) or {}
         if not start:
             raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import a log that was cut.")
-        return {**checkpoints.start_row(start), "account_id": account_id}
+        return {**signing.start_row(start), "account_id": account_id}
 
     def _adjust_owner(self, row: dict[str, Any]) -> None:
         is_member = row["owner_home"] == self._contents.account["id"]
@@ -388,7 +390,7 @@ class _Import:
         if self._target.is_reopened or not head["id"]:
             return
         checkpoint = head["checkpoint"]
-        if checkpoint is not None and checkpoint["public_key"] not in checkpoints.public_keys():
+        if checkpoint is not None and checkpoint["public_key"] not in signing.public_keys():
             checkpoint = None  # it was verified; this instance signs one of its own
         values = {
             "account_id": self._target.account_id,

@@ -14,23 +14,10 @@ from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
 from app.web import fields
 from app.web.access import account_admin
-from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import Schema, View, example
 
-EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000000e0",
-    "status": READY,
-    "lines": 48_213,
-    "size": 7_340_032,
-    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "error": None,
-    "requested_by": "019a9f00-0000-7000-8000-00000000000b",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "finished_at": "2026-11-20T12:01:00.123456Z",
-    "expires_at": "2026-11-21T12:01:00.123456Z",
-}
 STARTED = {"lines": 0, "size": None, "sha256": None, "finished_at": None, "status": PENDING}
-PAGE = {"skip": 0, "limit": 25}
 CONTENTS = {
     "records": 40_112,
     "record_bytes": 21_504_877,
@@ -52,47 +39,46 @@ class NewExport(Schema):
     )
 
 
-class ExportView(Schema):
-    """An export of an account."""
-
-    id = fields.Id(required=True)
-    status = fields.Choice(STATES, required=True, attribute="state")
+@example(
+    status=READY,
+    lines=48_213,
+    size=7_340_032,
+    sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    finished_at="2026-11-20T12:01:00.123456Z",
+)
+class ExportView(View):
+    id = fields.Id()
+    status = fields.Choice(STATES, attribute="state")
     lines = ma.fields.Integer(
-        required=True, metadata={"description": "The lines written so far, in ten thousands."}
+        metadata={"description": "The lines written so far, in ten thousands."}
     )
-    size = ma.fields.Integer(required=True, allow_none=True, metadata={"description": "In bytes."})
-    sha256 = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    requested_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    finished_at = fields.Timestamp(required=True, allow_none=True)
-    expires_at = fields.Timestamp(required=True)
+    size = ma.fields.Integer(allow_none=True, metadata={"description": "In bytes."})
+    sha256 = ma.fields.String(allow_none=True)
+    error = ma.fields.String(allow_none=True)
+    requested_by = fields.Id()
+    created_at = fields.Timestamp()
+    finished_at = fields.Timestamp(allow_none=True)
+    expires_at = fields.Timestamp()
 
 
-class ExportPage(Page):
-    """A page of exports."""
-
-    items = items_field(ExportView)
-
-
-class ContentsView(Schema):
+class ContentsView(View):
     """What a bundle would have, in numbers."""
 
-    records = ma.fields.Integer(required=True)
-    record_bytes = ma.fields.Integer(required=True)
-    files = ma.fields.Integer(required=True)
-    file_bytes = ma.fields.Integer(required=True)
-    users = ma.fields.Integer(required=True)
+    records = ma.fields.Integer()
+    record_bytes = ma.fields.Integer()
+    files = ma.fields.Integer()
+    file_bytes = ma.fields.Integer()
+    users = ma.fields.Integer()
 
 
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, ExportPage, example=page_body([EXAMPLE], 1, PAGE))
+@blueprint.response(200, page_of(ExportView))
 @account_admin
 def list_account_exports(args: Query) -> dict[str, object]:
     """List the exports of your account.
 
-    For admins. Newest first. An export whose bundle has expired stays in the list for 90 days.
+    Newest first. An export whose bundle has expired stays in the list for 90 days.
     """
     return page_body(*exports.page(args, by=principal()), args)
 
@@ -103,34 +89,33 @@ def list_account_exports(args: Query) -> dict[str, object]:
 def get_account_export_contents() -> Contents:
     """Count what an export of your account would have.
 
-    For admins. A bundle also has groups, webhooks, workflows, settings and the audit log.
+    A bundle also has groups, webhooks, workflows, settings and the audit log.
     """
     return exports.contents(by=principal())
 
 
 @blueprint.route("/export", methods=["POST"])
 @blueprint.arguments(NewExport, example={"passphrase": "correct horse battery staple"})
-@blueprint.response(202, ExportView, example={**EXAMPLE, **STARTED})
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.response(202, ExportView, example={**STARTED})
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False)
 def export_account(body: Body) -> AccountExport:
     """Export your account to an encrypted file.
 
-    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
-    keys. A job writes one file, a bundle, with everything that the account has: `flask account
-    import` creates the account from it, here or on another instance. It ends former exports; while
-    one is under way it is a 409.
+    Only for members of `pii_access`. A job writes one file, a bundle, with everything that the
+    account has: `flask account import` creates the account from it, here or on another instance. It
+    ends former exports; while one is under way it is a 409.
     """
     return exports.start(body["passphrase"], by=principal())
 
 
 @blueprint.route("/export/<uuid:export_id>", methods=["GET"])
-@blueprint.response(200, ExportView, example=EXAMPLE)
+@blueprint.response(200, ExportView)
 @account_admin
 def get_account_export(export_id: str) -> AccountExport:
     """Get an export of your account.
 
-    For admins. A day after it has ended it is a 404.
+    A day after it has ended it is a 404.
     """
     return exports.get(export_id, by=principal())
 
@@ -141,7 +126,7 @@ def get_account_export(export_id: str) -> AccountExport:
 def delete_account_export(export_id: str) -> Response:
     """Delete an export of your account with its bundle.
 
-    For admins. One that is under way ends.
+    One that is under way ends.
     """
     exports.delete(export_id, by=principal())
     return Response(status=204)
@@ -150,12 +135,12 @@ def delete_account_export(export_id: str) -> Response:
 @blueprint.route("/export/<uuid:export_id>/download", methods=["GET"])
 @blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
 @blueprint.fails(409, 503)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def download_account_export(export_id: str) -> Response:
     """Download the bundle of an export.
 
-    For admins in `pii_access` with a recent sign-in (403 `recent_sign_in_required`), not for API
-    keys. Before it is ready it is a 409. The service may redirect to its storage.
+    Only for members of `pii_access`. Before it is ready it is a 409. The service may redirect to
+    its storage.
     """
     export = exports.ready(export_id, by=principal())
     return routes.send(exports.as_file(export, by=principal()))

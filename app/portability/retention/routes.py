@@ -12,8 +12,8 @@ from app.portability.retention import service
 from app.portability.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Policy
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import account_admin, reads
-from app.web.schemas import Schema
+from app.web.access import account_admin
+from app.web.schemas import Schema, View
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
 INSTANCES = "Days that finished workflow instances stay; null: as long as the service keeps them."
@@ -72,21 +72,21 @@ class RetentionView(RetentionBody):
     )
 
 
-class PlannedRecords(Schema):
+class PlannedRecords(View):
     """How many records of a collection would be deleted."""
 
-    collection = ma.fields.String(required=True)
-    count = ma.fields.Integer(required=True)
+    collection = ma.fields.String()
+    count = ma.fields.Integer()
 
 
-class RetentionPlan(Schema):
+class RetentionPlan(View):
     """What a policy would delete now; numbers stop at 100,000."""
 
-    records = ma.fields.List(ma.fields.Nested(PlannedRecords), required=True)
-    deliveries = ma.fields.Integer(required=True)
-    instances = ma.fields.Integer(required=True)
-    audit_entries = ma.fields.Integer(required=True)
-    security_events = ma.fields.Integer(required=True)
+    records = ma.fields.List(ma.fields.Nested(PlannedRecords))
+    deliveries = ma.fields.Integer()
+    instances = ma.fields.Integer()
+    audit_entries = ma.fields.Integer()
+    security_events = ma.fields.Integer()
 
 
 PLAN = {
@@ -102,24 +102,19 @@ PLAN = {
 @blueprint.response(200, RetentionView, example=EXAMPLE | {"is_paused": False})
 @account_admin
 def get_retention() -> JSONObject:
-    """Get the retention policy of your account.
-
-    For admins.
-    """
+    """Get the retention policy of your account."""
     return _view(policies.of_account(principal().require_account_id()))
 
 
 @blueprint.route("/retention", methods=["PUT"])
 @blueprint.arguments(RetentionBody, example=EXAMPLE)
 @blueprint.response(200, RetentionView, example=EXAMPLE | {"is_paused": False})
-@blueprint.fails(400, 403)
-@account_admin
+@account_admin(recent_sign_in=True, api_keys=False)
 def replace_retention(body: Body) -> JSONObject:
     """Replace the retention policy of your account.
 
-    For admins with a recent sign-in (403 `recent_sign_in_required`), not for API keys. Applied
-    every hour, up to 5,000 records of a collection at once. Records are deleted with your rights,
-    as you would delete them: rules, `on_delete` and webhooks apply, and the audit log names
+    Applied every hour, up to 5,000 records of a collection at once. Records are deleted with your
+    rights, as you would delete them: rules, `on_delete` and webhooks apply, and the audit log names
     `retention`. Records that others refer to by `restrict` stay until these are gone. Plan it
     first.
     """
@@ -130,13 +125,11 @@ def replace_retention(body: Body) -> JSONObject:
 @blueprint.route("/retention/plan", methods=["POST"])
 @blueprint.arguments(RetentionBody, example=EXAMPLE)
 @blueprint.response(200, RetentionPlan, example=PLAN)
-@blueprint.fails(400, 403)
-@reads
-@account_admin
+@account_admin(api_keys=False, reads=True)
 def plan_retention(body: Body) -> JSONObject:
     """Count what a retention policy would delete now.
 
-    For admins. Nothing is saved or deleted.
+    Nothing is saved or deleted.
     """
     by = principal()
     found = service.plan(policies.check(body, by=by), by=by)

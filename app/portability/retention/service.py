@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,8 +11,10 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, db, jobs
-from app.audit import cut
-from app.audit.security_log import cutting
+from app.audit.chain import cut
+from app.audit.chain.log import Log
+from app.audit.log import AUDIT
+from app.audit.security_log.log import SECURITY
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -68,9 +70,10 @@ def plan(policy: Policy, *, by: Principal) -> Plan:
     if policy.instances_days:
         old = instances.finished_before(account_id, _cutoff(policy.instances_days))
         finished = counts.count_up_to(INSTANCES, old, MAX_COUNTED)
-    entries = cut.count(account_id, _cutoff(policy.audit_days)) if policy.audit_days else 0
+    days = policy.audit_days
+    entries = cut.count(AUDIT, account_id, _cutoff(days)) if days else 0
     days = policy.security_days
-    security = cutting.count(account_id, _cutoff(days)) if days else 0
+    security = cut.count(SECURITY, account_id, _cutoff(days)) if days else 0
     return Plan(records, completed, finished, entries, security)
 
 
@@ -92,18 +95,16 @@ def _apply_account(payload: JSONMapping) -> None:
         deliveries.remove_completed(account_id, _cutoff(policy.deliveries_days))
     if policy.instances_days:
         instances.remove_finished(account_id, _cutoff(policy.instances_days))
-    for name, cut_log in ((policies.AUDIT, cut.cut), (policies.SECURITY, cutting.cut)):
+    for name, chained in ((policies.AUDIT, AUDIT), (policies.SECURITY, SECURITY)):
         days = getattr(policy, name)
         if days:
-            _cut_log(account_id, name, days, cut_log)
+            _cut_log(account_id, name, days, chained)
 
 
-def _cut_log(
-    account_id: str, name: str, days: int, cut_log: Callable[[str, datetime], int]
-) -> None:
+def _cut_log(account_id: str, name: str, days: int, chained: Log) -> None:
     least, _ = policies.bounds()[name]
     try:
-        removed = cut_log(account_id, _cutoff(max(days, least)))
+        removed = cut.cut(chained, account_id, _cutoff(max(days, least)))
     except Conflict as error:
         log.warning("log not cut", account=account_id, rule=name, reason=error.message)
         return

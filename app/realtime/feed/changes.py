@@ -1,7 +1,7 @@
 """Reading the stored changes of an account in the order of their numbers (contract section 15).
 
 The number of a change is drawn under a lock that its transaction holds until its commit
-(`app/audit/insert.py`): whoever sees a change sees all those with lower numbers.
+(`app/audit/append.py`): whoever sees a change sees all those with lower numbers.
 """
 
 from __future__ import annotations

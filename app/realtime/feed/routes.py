@@ -11,9 +11,9 @@ from app.realtime.feed import service
 from app.records.routes.records import EXAMPLE as RECORD
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 from app.webhooks.payload import EVENTS, TEST_EVENT
 
@@ -60,24 +60,24 @@ class ChangeArgs(Schema):
     )
 
 
-class FeedItem(Schema):
+class FeedItem(View):
     """A change of a record."""
 
+    optional = ("previous", "hidden")
+
     change = ma.fields.Integer(
-        required=True, metadata={"description": "Its number, which ascends within an account."}
+        metadata={"description": "Its number, which ascends within an account."}
     )
     event = ma.fields.String(
-        required=True,
         validate=ma.validate.OneOf([event for event in EVENTS if event != TEST_EVENT]),
         metadata={
             "description": "A record that comes into what the caller may view comes as"
             " `records.create`, one that leaves it as `records.delete` with `hidden`."
         },
     )
-    collection = ma.fields.String(required=True)
-    record_id = ma.fields.String(required=True)
+    collection = ma.fields.String()
+    record_id = ma.fields.String()
     record = ma.fields.Dict(
-        required=True,
         allow_none=True,
         metadata={"description": "The record after the change; null after a deletion."},
     )
@@ -87,37 +87,34 @@ class FeedItem(Schema):
     hidden = ma.fields.Boolean(
         metadata={"description": "true if the record still exists, but the caller cannot view it."}
     )
-    occurred_at = fields.Timestamp(required=True)
+    occurred_at = fields.Timestamp()
     user_id = ma.fields.String(
-        required=True, metadata={"description": "Who changed it; also `system` or `anonymous`."}
+        metadata={"description": "Who changed it; also `system` or `anonymous`."}
     )
 
 
-class FeedPage(Schema):
+class FeedPage(View):
     """Changes, and where to go on."""
 
-    items = ma.fields.List(ma.fields.Nested(FeedItem), required=True)
+    items = ma.fields.List(ma.fields.Nested(FeedItem))
     next = ma.fields.Integer(
-        required=True,
         metadata={
             "description": "`since` of the next page. It also passes changes that the caller may"
             " not view, so it grows although `items` may be empty."
-        },
+        }
     )
-    has_more = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether to read on at once."}
-    )
+    has_more = ma.fields.Boolean(metadata={"description": "Whether to read on at once."})
     oldest = ma.fields.Integer(
-        required=True, metadata={"description": "The oldest change that is kept; 0 if none is."}
+        metadata={"description": "The oldest change that is kept; 0 if none is."}
     )
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(ChangeArgs, location="query")
 @blueprint.response(200, FeedPage, example=PAGE)
-@blueprint.fails(400, 403, 410)
+@blueprint.fails(410)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_changes(args: JSONObject) -> Response:
     """List the changes of records, the oldest first.
 

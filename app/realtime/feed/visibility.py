@@ -40,7 +40,6 @@ class Event:
 
     @property
     def change(self) -> int:
-        """The number of the change."""
         return self.source.change
 
 
@@ -55,7 +54,6 @@ class View:
 
     @property
     def definition(self) -> Definition:
-        """The collection."""
         return self.access.definition
 
     @property
@@ -163,7 +161,6 @@ class Linked:
                     self._values[id(row)].update(values)
 
     def of(self, row: Row) -> Row:
-        """The row with these values."""
         return self._values.get(id(row), row)
 
 

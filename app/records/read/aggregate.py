@@ -17,18 +17,16 @@ from app.collections import definitions
 from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definitions import Definition
-from app.collections.fields import ComputedField, Field, Number, NumberField
+from app.collections.fields import Field, Number, NumberField
 from app.context import tenancy
-from app.db import versioned_cache
-from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues, problem
-from app.records import store
 from app.records.read import query
 from app.records.read.query import Conditions
 from app.records.store import sizes
+from app.records.store.reads import Selection
 from app.rules import sql
 from app.rules.elements import CodePoints
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 
 OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -65,8 +63,6 @@ class Result:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is asked for."""
-
     groups: Sequence[Result]
     values: Sequence[Result]
     having: rules.Node | None
@@ -85,54 +81,44 @@ def aggregate(
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "list")
     parsed = parse(access, parameters)
-    version_checks = versioned_cache.combine(
-        *by.version_checks, *definition.version_checks, *parsed.conditions.version_checks
-    ).within(by.account_id)
-    where = [*store.scope(definition, by.account_id, access.where), *parsed.conditions.where]
-    bound_values = {**access.parameters, **parsed.conditions.bound, **version_checks.parameters}
-    rows, width = _rows(definition, where, parsed, skip, limit, version_checks, bound_values)
-    version_checks.check(rows[0][width:])
+    conditions = parsed.conditions
+    selection = Selection(
+        access, tuple(conditions.where), conditions.bound, conditions.version_checks
+    )
+    rows, width = _rows(selection, parsed, skip, limit)
+    selection.version_checks.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
     if rows[0][0]:
         shown = access.exposed & {result.source for result in parsed.results}
-        for account_id in _account_ids(definition, by, where, bound_values):
+        for account_id in _account_ids(selection):
             reads.note(definition, by, account_id, (), shown)
     results = [_group_view(row[2:width], parsed.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
 
 
-def _account_ids(
-    definition: Definition, by: Principal, where: Sequence[Any], bound_values: JSONMapping
-) -> Sequence[str]:
-    """The accounts of which records are aggregated."""
-    if by.account_id is not None:
-        return [by.account_id]
-    query = sa.select(definition.table.c.account_id).where(*where).distinct()
+def _account_ids(selection: Selection) -> Sequence[str]:
+    if selection.account_id is not None:
+        return [selection.account_id]
+    account_id = selection.definition.table.c.account_id
+    query = sa.select(account_id).where(*selection.where).distinct()
     with tenancy.through_views():
-        return db.connection().scalars(query, bound_values).all()
+        return db.connection().scalars(query, selection.parameters).all()
 
 
 def _rows(
-    definition: Definition,
-    where: Sequence[object],
-    parsed: Aggregate,
-    skip: int,
-    limit: int,
-    version_checks: VersionChecks,
-    bound_values: JSONMapping,
+    selection: Selection, parsed: Aggregate, skip: int, limit: int
 ) -> tuple[Sequence[Any], int]:
-    """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""
-    width, long_results = (
-        len(parsed.results) + 2,
-        [result for result in parsed.results if sizes.is_long(result.field)],
-    )
+    """The rows of the answer, and where in them the versions begin. Raises AnswerTooLarge."""
+    width = len(parsed.results) + 2
+    long_results = [result for result in parsed.results if result.field.is_long]
     max_bytes = sizes.room_for(limit * len(long_results))
 
     def read(guarded: bool) -> Sequence[Any]:
-        statement = _statement(definition, where, parsed, skip, limit, guarded=guarded)
-        query = statement.add_columns(*version_checks.columns)
+        statement = _statement(selection, parsed, skip, limit, guarded=guarded)
+        query = statement.add_columns(*selection.version_checks.columns)
+        bound_values = {**selection.parameters, "_room": max_bytes}
         with tenancy.through_views():
-            return db.connection().execute(query, {**bound_values, "_room": max_bytes}).all()
+            return db.connection().execute(query, bound_values).all()
 
     if not long_results:
         return read(False), width
@@ -216,7 +202,7 @@ def _field(access: Access, name: str, parameter: str, problems: Problems) -> Fie
     elif name in access.masked:
         problems.append(problem(parameter, "invalid_option", MASKED))
         return None
-    return field.like if isinstance(field, ComputedField) else field
+    return field and field.like
 
 
 def _build_result(definition: Definition, function: str, field: Field) -> Result:
@@ -285,20 +271,14 @@ class _ResultColumns:
 
 
 def _statement(
-    definition: Definition,
-    where: Sequence[Any],
-    parsed: Aggregate,
-    skip: int,
-    limit: int,
-    *,
-    guarded: bool,
+    selection: Selection, parsed: Aggregate, skip: int, limit: int, *, guarded: bool
 ) -> sa.Select[Any]:
     """The total, a mark where there is a group, and the group's results; one row at least.
 
     `guarded`, without values beyond `_room` bytes, and behind them how many bytes they all have.
     """
     columns = [result.expression.label(f"r{i}") for i, result in enumerate(parsed.results)]
-    grouped = sa.select(*columns).select_from(definition.table).where(*where)
+    grouped = sa.select(*columns).select_from(selection.definition.table).where(*selection.where)
     grouped_rows = grouped.group_by(*(result.expression for result in parsed.groups)).cte("grouped")
     groups_query = sa.select(grouped_rows)
     if parsed.having is not None:
@@ -312,9 +292,7 @@ def _statement(
     page = groups_query.add_columns(marker).order_by(*order).offset(skip).limit(limit).subquery()
     selected = [page.c[i] for i in range(len(parsed.results))]
     if guarded:
-        selected = sizes.guarded(
-            selected, [sizes.is_long(result.field) for result in parsed.results]
-        )
+        selected = sizes.guarded(selected, [result.field.is_long for result in parsed.results])
     query = sa.select(total.c.total, page.c.here, *selected)
     joined_query = query.select_from(total.outerjoin(page, sa.true()))
     return joined_query.order_by(*(page.c[i].asc().nulls_last() for i in range(len(parsed.groups))))

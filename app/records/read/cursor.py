@@ -121,7 +121,6 @@ class OffsetParts:
     keys: tuple[Key, ...]
 
     def __call__(self) -> list[Part]:
-        """It as ranges."""
         first = self.keys[0]
         if first.backward and first.nullable and first.descending:
             return list(_parts_from_end(self.keys, False))

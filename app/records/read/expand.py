@@ -6,20 +6,18 @@ statement reads all records of a collection that one level of names leads to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from app.audit.security_log.reads import by_path
-from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import problem
-from app.records import store
+from app.records.read import views
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
 from app.types import JSONObject
@@ -30,7 +28,6 @@ MAX_DEPTH = 3
 MAX_NAMES = 50
 
 View = JSONObject
-Render = Callable[[Row, Sequence[str], Access], View]
 
 
 @dataclass(frozen=True)
@@ -92,14 +89,7 @@ def version_checks(tree: Tree) -> Iterator[VersionCheck]:
         yield from version_checks(branch.below)
 
 
-def add(
-    tree: Tree,
-    rows: Sequence[Row],
-    items: Sequence[View],
-    by: Principal,
-    render: Render,
-    room: SizeLimit,
-) -> None:
+def add(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit) -> None:
     """Put `expand` into what is shown of the records, as written JSON: each target once.
 
     Raises Stale and AnswerTooLarge.
@@ -111,12 +101,8 @@ def add(
     rendered: Rendered = {}
     while places:
         levels.append(places)
-        rows_by_collection = _read(places, by, room)
-        places = [
-            inner
-            for place in places
-            for inner in _attach(place, rows_by_collection, render, rendered)
-        ]
+        targets = _read(places, room)
+        places = [inner for place in places for inner in _attach(place, targets, rendered)]
     texts: dict[int, bytes] = {}
     for level in reversed(levels):
         for _, _, item in level:
@@ -165,37 +151,32 @@ def _problem(message: str) -> JSONObject:
     return problem(NAME, "invalid_option", message)
 
 
-def _read(places: Sequence[Place], by: Principal, room: SizeLimit) -> RowsByCollection:
+def _read(places: Sequence[Place], room: SizeLimit) -> RowsByCollection:
     keys_by_collection: dict[str, set[tuple[str, str]]] = {}
-    views: dict[str, Access] = {}
+    accesses_: dict[str, Access] = {}
     for tree, row, _ in places:
         for name, branch in tree.items():
             if branch.access is not None and row[name] is not None:
-                views[branch.target.id] = branch.access
+                accesses_[branch.target.id] = branch.access
                 keys_by_collection.setdefault(branch.target.id, set()).add(
                     (row["account_id"], row[name])
                 )
     return {
-        id: _read_viewable(views[id], keys, by, room) for id, keys in keys_by_collection.items()
+        id: _read_viewable(accesses_[id], keys, room) for id, keys in keys_by_collection.items()
     }
 
 
 def _read_viewable(
-    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: SizeLimit
+    access: Access, keys: Iterable[tuple[str, str]], room: SizeLimit
 ) -> dict[tuple[str, str], Row]:
-    scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    version_checks = versioned_cache.combine(
-        *by.version_checks, *view.definition.version_checks
-    ).within(by.account_id)
-    columns = frozenset(view.readable)
-    arguments = (view.definition, scoped, ids, version_checks, view.parameters)
-    rows = reads.read_by_ids(*arguments, wanted_names=columns, room=room)
+    selection = reads.Selection(access, names=frozenset(access.readable), room=room)
+    rows = reads.read_by_ids(selection, ids)
     return {(row["account_id"], row["id"]): row for row in rows}
 
 
 def _attach(
-    place: Place, rows_by_collection: RowsByCollection, render: Render, rendered: Rendered
+    place: Place, rows_by_collection: RowsByCollection, rendered: Rendered
 ) -> Iterator[Place]:
     tree, row, item = place
     item[NAME] = {}
@@ -208,7 +189,7 @@ def _attach(
             item[NAME][name] = rendered[key]
             continue
         with by_path(NAME):
-            view = render(target, list(branch.access.readable), branch.access)
+            view = views.render(target, list(branch.access.readable), branch.access)
         rendered[key] = view
         item[NAME][name] = view
         if branch.below:

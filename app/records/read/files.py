@@ -120,9 +120,7 @@ def _fields(
     if definition is None or access is None:
         return None
     version_checks = versioned_cache.combine(*by.version_checks, *definition.version_checks)
-    row = reads.read_one(
-        definition, file.account_id, file.record_id, version_checks, access.where, access.parameters
-    )
+    row = reads.read_one(definition, file.account_id, file.record_id, version_checks, access)
     if row is None:
         return None
     shown = definition.files.keys() & access.comparable.keys()

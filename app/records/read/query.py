@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,13 +14,14 @@ from app import rules
 from app.collections import access as accesses
 from app.collections import definitions, indexes
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, InvalidValue
+from app.collections.fields import Field, InvalidValue
 from app.collections.indexes import IndexField
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
 from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
+from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject
 
@@ -50,18 +52,22 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Query:
-    """What a list asks for."""
+    """What a list asks for, as its caller's access allows it."""
 
+    access: Access
     conditions: Conditions
     keys: Sequence[Key]
     names: Sequence[str]
     expanded: Mapping[str, Branch]
     walk: CursorPosition | None
 
-    @property
-    def wanted(self) -> frozenset[str]:
-        """The fields that are read: those to be shown, and those that the order goes by."""
-        return frozenset([*self.names, *(key.name for key in self.keys)])
+    @cached_property
+    def selection(self) -> Selection:
+        """The records; of their fields, those to be shown and those that the order goes by."""
+        names = frozenset([*self.names, *(key.name for key in self.keys)])
+        checks = {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
+        where = tuple(self.conditions.where)
+        return Selection(self.access, where, self.conditions.bound, checks, names)
 
     @property
     def kept(self) -> bool:
@@ -70,13 +76,7 @@ class Query:
 
     @property
     def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The order as a statement says it."""
         return [key.ordered() for key in self.keys]
-
-    @property
-    def version_checks(self) -> Collection[VersionCheck]:
-        """What must be unchanged for all of it to be still allowed."""
-        return {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
 
 
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
@@ -95,7 +95,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     )
     if problems:
         raise InvalidValues(problems)
-    return Query(conditions, keys, names, expanded, walk)
+    return Query(access, conditions, keys, names, expanded, walk)
 
 
 def _walk(
@@ -277,9 +277,7 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
 def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
     definition = access.definition
     column, field = definition.expressions[name], definition.columns[name]
-    if isinstance(field, ComputedField):
-        field = field.like
-        if isinstance(column.type, sa.Text):
-            column = CodePoints(column)
+    if name in definition.computed and isinstance(column.type, sa.Text):
+        column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    return Key(name, field.rule_type, column, descending, nullable)
+    return Key(name, field.like.rule_type, column, descending, nullable)

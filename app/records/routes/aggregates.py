@@ -12,10 +12,10 @@ from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.paging import LARGEST_SKIP
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
 MAX_RESULTS = 1000
@@ -70,15 +70,14 @@ class AggregateArgs(Schema):
     )
 
 
-class Aggregates(Schema):
+class Aggregates(View):
     """The groups, ordered by the fields they are grouped by, and their number."""
 
     results = ma.fields.List(
         ma.fields.Dict(),
-        required=True,
         metadata={"description": "`count`, `count_f`, `sum_f`, ... and the fields grouped by."},
     )
-    total_groups = ma.fields.Integer(required=True)
+    total_groups = ma.fields.Integer()
 
 
 EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "total_groups": 1}
@@ -87,11 +86,11 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.route("/<collection>/aggregate", methods=["GET"])
 @blueprint.arguments(AggregateArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, Aggregates, example=EXAMPLE)
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@allow(Access.ANONYMOUS)
+@anonymous
 def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.
 

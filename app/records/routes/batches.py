@@ -14,10 +14,10 @@ from app.records import batch
 from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -35,7 +35,6 @@ class BatchLength:
 
     @property
     def max(self) -> int:
-        """The setting."""
         return config.current().batch_max
 
     def __call__(self, items: Sequence[object]) -> None:
@@ -45,8 +44,6 @@ class BatchLength:
 
 
 class NewRecords(Schema):
-    """Records to create."""
-
     names_numbers = True
 
     records = ma.fields.List(
@@ -58,15 +55,11 @@ class NewRecords(Schema):
 
 
 class ChangeOfRecord(Schema):
-    """A record with its changes."""
-
     id = fields.GivenId(required=True)
     data = ma.fields.Dict(required=True)
 
 
 class ChangedRecords(Schema):
-    """Records to change."""
-
     names_numbers = True
 
     records = ma.fields.List(
@@ -75,8 +68,6 @@ class ChangedRecords(Schema):
 
 
 class ChosenRecords(Schema):
-    """Records to delete."""
-
     ids = ma.fields.List(fields.GivenId(), required=True, validate=BatchLength())
 
 
@@ -99,26 +90,24 @@ class BatchArgs(Schema):
             raise ma.ValidationError("Required with mode=upsert, and only then.", "on")
 
 
-class CreatedRecords(Schema):
+class CreatedRecords(View):
     """The created and, with upsert, the updated records."""
 
-    created = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
+    optional = ("updated",)
+
+    created = ma.fields.List(ma.fields.Nested(RecordObject))
     updated = ma.fields.List(ma.fields.Nested(RecordObject))
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
-class UpdatedRecords(Schema):
-    """The updated records."""
-
-    updated = ma.fields.List(ma.fields.Nested(RecordObject), required=True)
-    count = ma.fields.Integer(required=True)
+class UpdatedRecords(View):
+    updated = ma.fields.List(ma.fields.Nested(RecordObject))
+    count = ma.fields.Integer()
 
 
-class DeletedRecords(Schema):
-    """The ids of the deleted records."""
-
-    deleted = ma.fields.List(ma.fields.String(), required=True)
-    count = ma.fields.Integer(required=True)
+class DeletedRecords(View):
+    deleted = ma.fields.List(ma.fields.String())
+    count = ma.fields.Integer()
 
 
 @blueprint.before_request
@@ -139,9 +128,9 @@ def refuse_conditions() -> None:
     example={"created": [], "updated": [EXAMPLE], "count": 1},
     description="With mode=upsert: all existed and were updated.",
 )
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
@@ -165,9 +154,9 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
@@ -181,9 +170,9 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
-@blueprint.fails(400, 403, 409, 413, 428)
+@blueprint.fails(409, 413, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 

@@ -18,8 +18,8 @@ from app.records import explain
 from app.records.routes import denials
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import reads, superadmin
-from app.web.schemas import Schema
+from app.web.access import superadmin
+from app.web.schemas import Schema, View
 
 SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin", "mfa")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
@@ -90,38 +90,37 @@ class WhatToExplain(Schema):
             raise ma.ValidationError("Give record_id or the data of a new record.", "data")
 
 
-class RuleClause(Schema):
+class RuleClause(View):
     """The part of a rule that decided."""
 
-    text = ma.fields.String(required=True)
-    position = ma.fields.Integer(required=True)
-    holds = ma.fields.Boolean(required=True)
-    values = ma.fields.Dict(required=True, metadata={"description": "What it looked at."})
+    text = ma.fields.String()
+    position = ma.fields.Integer()
+    holds = ma.fields.Boolean()
+    values = ma.fields.Dict(metadata={"description": "What it looked at."})
 
 
-class Explanation(Schema):
+class Explanation(View):
     """Whether the rule lets this through, and what decides it."""
 
-    collection = ma.fields.String(required=True)
-    operation = operation_field(required=True)
-    rule = ma.fields.String(required=True, allow_none=True)
+    optional = ("depends_on",)
+
+    collection = ma.fields.String()
+    operation = operation_field()
+    rule = ma.fields.String(allow_none=True)
     allowed = ma.fields.Boolean(
-        required=True,
         allow_none=True,
         metadata={"description": "null: it depends on what is not given, a record or data."},
     )
-    reason = ma.fields.String(required=True)
-    clause = ma.fields.Nested(RuleClause, required=True, allow_none=True)
+    reason = ma.fields.String()
+    clause = ma.fields.Nested(RuleClause, allow_none=True)
     depends_on = ma.fields.String(
         metadata={"description": "What of the rule is left to be asked then."}
     )
     sql = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "What the database is sent to find the records of the rule."},
     )
     parameters = ma.fields.Dict(
-        required=True,
         allow_none=True,
         metadata={"description": "The parameters of the statement by name, with their values."},
     )
@@ -141,9 +140,7 @@ class Explanation(Schema):
     Explanation,
     example=EXPLANATION,
 )
-@blueprint.fails(400)
-@reads
-@superadmin
+@superadmin(reads=True)
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     """Explain why a caller may or may not do something.
@@ -172,10 +169,10 @@ def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
 class DenialView(Explanation):
     """A refused request, and what decides it now."""
 
-    account_id = ma.fields.String(required=True, allow_none=True)
-    user_id = ma.fields.String(required=True, allow_none=True)
-    record_id = ma.fields.String(required=True, allow_none=True)
-    occurred_at = fields.Timestamp(required=True)
+    account_id = ma.fields.String(allow_none=True)
+    user_id = ma.fields.String(allow_none=True)
+    record_id = ma.fields.String(allow_none=True)
+    occurred_at = fields.Timestamp()
 
 
 @rules_blueprint.route("/denials/<explain_id>", methods=["GET"])

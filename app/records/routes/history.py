@@ -20,10 +20,10 @@ from app.records.routes.records import (
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import Access, allow, superadmin
+from app.web.access import anonymous, superadmin
 from app.web.blueprint import Blueprint
 from app.web.paging import Page, PageArgs, items_field, page_body
-from app.web.schemas import Schema
+from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -65,33 +65,44 @@ ERASED = {
 PAGE = {**page_body([CHANGE], 1, {"skip": 0, "limit": 25}), "truncated_before": None}
 
 
-class FieldChange(Schema):
+class FieldChange(View):
     """The change of a field that the caller may view."""
 
-    field = ma.fields.String(required=True)
-    old_value = ma.fields.Raw(required=True, allow_none=True)
-    new_value = ma.fields.Raw(required=True, allow_none=True)
-    masked = ma.fields.Boolean(required=True)
-    erased = ma.fields.Boolean(required=True)
+    field = ma.fields.String()
+    old_value = ma.fields.Raw(allow_none=True)
+    new_value = ma.fields.Raw(allow_none=True)
+    masked = ma.fields.Boolean()
+    erased = ma.fields.Boolean()
 
 
-class RecordChange(Schema):
-    """The changes of a record in one transaction."""
-
+@example(
+    audit_id=41,
+    operation="UPDATE",
+    request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    changes=[
+        {
+            "field": "title",
+            "old_value": "Hello",
+            "new_value": "Hello, world",
+            "masked": False,
+            "erased": False,
+        }
+    ],
+)
+class RecordChange(View):
     audit_id = ma.fields.Integer(
-        required=True,
-        metadata={"description": "The last audit entry of the change; for `restore`."},
+        metadata={"description": "The last audit entry of the change; for `restore`."}
     )
-    operation = fields.Choice(append.OPERATIONS, required=True)
-    occurred_at = fields.Timestamp(required=True)
-    user_id = ma.fields.String(required=True)
-    user_email = ma.fields.String(required=True, allow_none=True)
-    user_name = ma.fields.String(required=True, allow_none=True)
-    es_username = ma.fields.String(required=True, allow_none=True)
-    es_reason = ma.fields.String(required=True, allow_none=True)
-    es_timestamp = fields.Timestamp(required=True, allow_none=True)
-    request_id = ma.fields.String(required=True, allow_none=True)
-    changes = ma.fields.List(ma.fields.Nested(FieldChange), required=True)
+    operation = fields.Choice(append.OPERATIONS)
+    occurred_at = fields.Timestamp()
+    user_id = ma.fields.String()
+    user_email = ma.fields.String(allow_none=True)
+    user_name = ma.fields.String(allow_none=True)
+    es_username = ma.fields.String(allow_none=True)
+    es_reason = ma.fields.String(allow_none=True)
+    es_timestamp = fields.Timestamp(allow_none=True)
+    request_id = ma.fields.String(allow_none=True)
+    changes = ma.fields.List(ma.fields.Nested(FieldChange))
 
 
 class RecordChangePage(Page):
@@ -99,7 +110,6 @@ class RecordChangePage(Page):
 
     items = items_field(RecordChange)
     truncated_before = fields.Timestamp(
-        required=True,
         allow_none=True,
         metadata={
             "description": "Changes before this moment were removed by retention; null if the"
@@ -109,27 +119,27 @@ class RecordChangePage(Page):
 
 
 class RestoreBody(Schema):
-    """The state to restore."""
-
     audit_id = fields.Integer(1, 2**63 - 1, required=True)
 
 
-class Erasure(Schema):
+class Erasure(View):
     """The numbers of erased items."""
 
-    message = ma.fields.String(required=True)
-    account_id = fields.Id(required=True)
+    optional = ("table_name", "record_id", "user_id")
+
+    message = ma.fields.String()
+    account_id = fields.Id()
     table_name = ma.fields.String()
     record_id = ma.fields.String()
     user_id = ma.fields.String()
     values_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Audit entries whose values were erased."}
+        metadata={"description": "Audit entries whose values were erased."}
     )
     actors_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Audit entries whose actor was erased."}
+        metadata={"description": "Audit entries whose actor was erased."}
     )
     deliveries_erased = ma.fields.Integer(
-        required=True, metadata={"description": "Webhook deliveries whose values were erased."}
+        metadata={"description": "Webhook deliveries whose values were erased."}
     )
 
 
@@ -140,9 +150,9 @@ class HistoryArgs(PageArgs):
 @blueprint.route(f"{BY_ID}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
 @blueprint.response(200, RecordChangePage, example=PAGE)
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
@@ -160,9 +170,9 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, RecordObject, example=RECORD)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Restore the state after an audit entry, as a new change.
 
@@ -177,9 +187,9 @@ def restore_record(body: JSONObject, collection: str, record_id: str) -> Respons
 
 @blueprint.route(f"{BY_ID}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
-@blueprint.fails(403, 409, 428)
+@blueprint.fails(409, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def erase_record(collection: str, record_id: str) -> Response:
     """Erase a record for good.
 
@@ -193,7 +203,7 @@ def erase_record(collection: str, record_id: str) -> Response:
 
 @blueprint.route("/users/<uuid:user_id>/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED | {"message": "The user is erased."})
-@blueprint.fails(403, 409)
+@blueprint.fails(409)
 @superadmin
 def erase_user(user_id: str) -> Response:
     """Erase a user for good.

@@ -10,12 +10,13 @@ from app.auth.guard import optimistic, principal
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
 from app.records.history import service
+from app.records.list_query import ListQuery
 from app.records.read.views import RecordView
 from app.records.routes import stale_reads
 from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields, preconditions
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
 from app.web.paging import Page, PageArgs, items_field, page_body
@@ -77,12 +78,12 @@ class RecordBody(Schema):
 class RecordPage(Page):
     """A page of records; with a cursor, it has cursors instead of page numbers."""
 
+    optional = (
+        *("total", "skip", "page", "page_size", "total_pages"),
+        *("next_cursor", "prev_cursor", "has_more"),
+    )
+
     items = items_field(RecordObject)
-    total = ma.fields.Integer(allow_none=True)
-    skip = ma.fields.Integer()
-    page = ma.fields.Integer()
-    page_size = ma.fields.Integer()
-    total_pages = ma.fields.Integer(allow_none=True)
     next_cursor = ma.fields.String(allow_none=True)
     prev_cursor = ma.fields.String(allow_none=True)
     has_more = ma.fields.Boolean(
@@ -100,8 +101,6 @@ def expand_text() -> fields.Text:
 
 
 class RecordArgs(Schema):
-    """Which parts of a record to return."""
-
     expand = expand_text()
 
     fields_ = fields.Text(
@@ -211,11 +210,11 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.route("/<collection>", methods=["GET"])
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, RecordPage, example=page_body([EXAMPLE], 1, {"skip": 0, "limit": 30}))
-@blueprint.fails(400, 403, 413)
+@blueprint.fails(413)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@allow(Access.ANONYMOUS)
+@anonymous
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
@@ -232,18 +231,16 @@ def list_records(args: JSONObject, collection: str) -> Response:
     Responses over 32 MiB are a 413: request fewer records with `limit`, or fewer fields with
     `fields`.
     """
-    if "cursor" in args or "cursor_before" in args:
-        parameters = get_request().args.to_dict(flat=False)
-        answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return json_response({**answer, "items": limit_size(answer["items"])})
-    items, total = records.page(
-        collection,
-        get_request().args.to_dict(flat=False),
+    query = ListQuery(
+        parameters=get_request().args.to_dict(flat=False),
         skip=args["skip"],
         limit=args["limit"],
         count=args["include_total"] and args["include_count"],
-        by=principal(),
     )
+    if "cursor" in args or "cursor_before" in args:
+        answer = records.walk(collection, query, by=principal())
+        return json_response({**answer, "items": limit_size(answer["items"])})
+    items, total = records.page(collection, query, by=principal())
     return json_response(page_body(limit_size(items), total, args))
 
 
@@ -251,9 +248,9 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.doc(requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
 @blueprint.response(201, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 428)
+@blueprint.fails(409, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
@@ -271,9 +268,9 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
-@blueprint.fails(400, 403, 412, 413)
+@blueprint.fails(412, 413)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
@@ -297,9 +294,9 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
@@ -317,9 +314,9 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH], requestBody=WITH_FILES)
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, RecordObject, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412, 428)
+@blueprint.fails(409, 412, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
@@ -336,9 +333,9 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
 @blueprint.response(204)
-@blueprint.fails(403, 409, 412, 422, 428)
+@blueprint.fails(409, 412, 422, 428)
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def delete_record(collection: str, record_id: str) -> Response:
     """Delete a record.
 

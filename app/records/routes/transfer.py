@@ -21,10 +21,10 @@ from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.sources import Source, TextSource
 from app.types import JSONObject
 from app.web import fields, json_input
-from app.web.access import Access, allow
+from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_g
-from app.web.schemas import TEXT, Schema
+from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 
 blueprint = Blueprint(
@@ -113,8 +113,6 @@ class ExportArgs(Schema):
 
 
 class ImportArgs(Schema):
-    """How to import."""
-
     dry_run = ma.fields.Boolean(
         load_default=False, metadata={"description": "true checks everything and rolls it back."}
     )
@@ -124,12 +122,12 @@ class ImportArgs(Schema):
     )
 
 
-class RecordImport(Schema):
+class RecordImport(View):
     """The result of an import or dry run."""
 
-    imported = ma.fields.Integer(required=True)
-    count = ma.fields.Integer(required=True, metadata={"description": "The same as imported."})
-    dry_run = ma.fields.Boolean(required=True)
+    imported = ma.fields.Integer()
+    count = ma.fields.Integer(metadata={"description": "The same as imported."})
+    dry_run = ma.fields.Boolean()
 
 
 @blueprint.route("/<collection>/export", methods=["GET"])
@@ -148,11 +146,11 @@ class RecordImport(Schema):
     example="(bytes)",
     description="The records, with the bytes of their files.",
 )
-@blueprint.fails(400, 403, 503)
+@blueprint.fails(503)
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@allow(Access.ANONYMOUS)
+@anonymous
 def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
 
@@ -181,10 +179,10 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(400, 403, 409, 413, 415, 422, 428, 503)
+@blueprint.fails(409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
-@allow(Access.ANONYMOUS)
+@anonymous
 def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 

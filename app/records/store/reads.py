@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from app import db
 from app.collections import totals
+from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db.prepared import PreparedStatement
-from app.db.versioned_cache import VersionChecks, version_columns
+from app.db.versioned_cache import VersionCheck, VersionChecks, combine, version_columns
 from app.records import store
+from app.records.list_query import ListQuery
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
 from app.types import JSONMapping
@@ -31,23 +34,117 @@ class Part(NamedTuple):
     order_by: Sequence[Any]
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The records that a read is about, and what it reads of them.
+
+    They are those of the caller's account that its access and the conditions let through. Across
+    all accounts, the caller has none.
+    """
+
+    access: Access
+    conditions: tuple[Any, ...] = ()
+    bound: JSONMapping = field(default_factory=dict)
+    """The parameters of the conditions."""
+    further_checks: Collection[VersionCheck] = ()
+    """Versions that must be unchanged, besides those of the caller and the collection."""
+    names: frozenset[str] = frozenset()
+    """The fields that are read; of others, long values are left out."""
+    room: SizeLimit = field(default_factory=SizeLimit, compare=False)
+
+    @property
+    def definition(self) -> Definition:
+        """The collection."""
+        return self.access.definition
+
+    @property
+    def account_id(self) -> str | None:
+        """The account; None for all accounts."""
+        return self.access.caller.account_id
+
+    @cached_property
+    def version_checks(self) -> VersionChecks:
+        """What a statement about these records verifies. Raises Stale."""
+        own = (*self.access.caller.version_checks, *self.definition.version_checks)
+        return combine(*own, *self.further_checks).within(self.account_id)
+
+    @cached_property
+    def where(self) -> list[Condition]:
+        """All conditions of the rows; the account is the parameter `_account`."""
+        account = None if self.account_id is None else ACCOUNT
+        return [*store.scope(self.definition, account, self.access.where), *self.conditions]
+
+    @cached_property
+    def parameters(self) -> JSONMapping:
+        """The parameters of `where` and of the version checks."""
+        own = {"_account": self.account_id, **self.access.parameters}
+        return {**own, **self.bound, **self.version_checks.parameters}
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether an index may have to serve conditions, and not only the order."""
+        return self.access.where is not None or bool(self.conditions)
+
+    def read(
+        self, statement: sa.Select[Any] | PreparedStatement, limit: int, **paging: object
+    ) -> tuple[list[Row], Sequence[Any]]:
+        """The rows of a `_with_facts` statement, and its facts without versions.
+
+        Values that were too long are read in a second statement. Raises Stale, AnswerTooLarge.
+        """
+        max_bytes = sizes.room_for(limit * len(sizes.long_names(self.definition, self.names)))
+        bound_values = {**self.parameters, **paging, "_room": max_bytes}
+        with tenancy.through_views() if self.is_filtered else nullcontext():
+            if isinstance(statement, PreparedStatement):
+                rows: Sequence[Any] = statement.all(bound_values)
+            else:
+                rows = db.connection().execute(statement, bound_values).all()
+        names = list(self.definition.columns)
+        width, id = len(names), names.index("id")
+        facts_end = len(rows[0]) - len(self.version_checks.tables)
+        self.version_checks.check(rows[0][facts_end:])
+        present_rows = [row for row in rows if row[id] is not None]
+        result = store.rows(self.definition, [row[:width] for row in present_rows])
+        lengths = [row[width] for row in present_rows[:limit]]
+        complete = self._complete(result[:limit], lengths, max_bytes)
+        return [*complete, *result[limit:]], rows[0][width + 1 : facts_end]
+
+    def _complete(self, rows: list[Row], lengths: Sequence[int], max_bytes: int) -> list[Row]:
+        """The rows with their long values; those deleted meanwhile are skipped."""
+        self.room.take(sum(lengths))
+        with_size = list(zip(rows, lengths, strict=True))
+        incomplete_ids = [row["id"] for row, size in with_size if size > max_bytes]
+        if not incomplete_ids:
+            return rows
+        definition = self.definition
+        conditions = (*self.where, store.is_any_of(definition.table.c.id, incomplete_ids))
+        query = sa.select(*definition.listed).where(*conditions)
+        result = store.rows(definition, db.connection().execute(query, self.parameters))
+        complete = {(row["account_id"], row["id"]): row for row in result}
+        read = [
+            row if size <= max_bytes else complete.get((row["account_id"], row["id"]))
+            for row, size in with_size
+        ]
+        return [row for row in read if row is not None]
+
+
 def read_one(
     definition: Definition,
     account_id: str | None,
     record_id: str,
     version_checks: VersionChecks,
-    where: Condition | None = None,
-    parameters: JSONMapping = NO_PARAMETERS,
-    *,
-    to_show: bool = False,
+    access: Access | None = None,
 ) -> Row | None:
     """Read one record with version checks. Raises Stale.
 
-    `to_show` leaves timestamps in their stored form.
+    With an access, only if that lets it through, and to be shown: with timestamps as stored.
     """
     version_checks = version_checks.within(account_id)
-    key = (definition, to_show, account_id is None, where, version_checks.tables)
-    bound_values = {"_account": account_id, "_id": record_id, **parameters}
+    where = access.where if access else None
+    key = (definition, access is not None, account_id is None, where, version_checks.tables)
+    bound_values = {"_account": account_id, "_id": record_id}
+    if access is not None:
+        bound_values |= access.parameters
     return one_row(
         definition, definition.memo.get(_prepared_select, *key), bound_values, version_checks
     )
@@ -102,56 +199,50 @@ def select_by_id(
     return sa.select(*columns, *current.c).select_from(source).where(*by_id)
 
 
+class _PageShape(NamedTuple):
+    """All that the text of a page's statement depends on."""
+
+    definition: Definition
+    anywhere: bool
+    rule: Any
+    conditions: tuple[Any, ...]
+    parts: Callable[[], Sequence[Part]]
+    is_counted: bool
+    max_total: int | None
+    tables: tuple[str, ...]
+    names: frozenset[str]
+    cut: int | None
+
+
 def read_page(
-    definition: Definition,
-    account_id: str | None,
-    where: Condition | None,
-    conditions: Sequence[object],
+    selection: Selection,
     parts: Callable[[], Sequence[Part]],
-    skip: int,
-    limit: int,
-    count: bool,
-    version_checks: VersionChecks,
-    parameters: JSONMapping = NO_PARAMETERS,
-    max_total: int | None = None,
+    query: ListQuery,
     *,
-    columns: frozenset[str],
-    room: SizeLimit,
     cacheable: bool = False,
-    cut: int | None = None,
 ) -> tuple[list[Row], int | None]:
     """Read a page and the total with version checks. Raises Stale, AnswerTooLarge.
 
-    The total stops at `max_total` + 1. `cacheable` statements recur with the same conditions and
-    parts. Long values of other fields than `columns` are not read; `cut` truncates them.
+    `cacheable` statements recur with the same conditions and parts.
     """
-    version_checks = version_checks.within(account_id)
-    tables, anywhere = version_checks.tables, account_id is None
-    options = (count, max_total, tables, columns, cut)
-    arguments = (definition, anywhere, where, tuple(conditions), parts, *options)
-    statement = (
-        definition.memo.get(_prepared_page, *arguments)
-        if cacheable
-        else _page_statement(*arguments)
-    )
-    paging = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
-    bound_values = {**paging, **parameters, **version_checks.parameters}
-    conditions_in_scope = [
-        *store.scope(definition, None if anywhere else ACCOUNT, where),
-        *conditions,
-    ]
-    reader = _Reading(
+    definition, account_id = selection.definition, selection.account_id
+    shape = _PageShape(
         definition,
-        definition.listed,
-        conditions_in_scope,
-        bound_values,
-        columns,
-        room,
-        is_filtered=where is not None or bool(conditions),
+        account_id is None,
+        selection.access.where,
+        selection.conditions,
+        parts,
+        query.count,
+        query.max_total,
+        selection.version_checks.tables,
+        selection.names,
+        query.cut,
     )
-    rows, (total,) = reader.found(statement, version_checks, limit, 1)
-    if count and total is None:  # unknown to `totals`
-        total = _count(definition, account_id) if rows or skip else 0
+    statement = definition.memo.get(_prepared_page, shape) if cacheable else _page_statement(shape)
+    paging = {"_skip": query.skip, "_limit": query.limit, "_most": query.skip + query.limit}
+    rows, (total,) = selection.read(statement, query.limit, **paging)
+    if query.count and total is None:  # unknown to `totals`
+        total = _count(definition, account_id) if rows or query.skip else 0
     return rows, total
 
 
@@ -160,75 +251,48 @@ def _count(definition: Definition, account_id: str | None) -> int:
     return db.connection().scalar(count.where(*store.scope(definition, account_id))) or 0
 
 
-def _prepared_page(*arguments: Any) -> PreparedStatement:
-    return PreparedStatement(_page_statement(*arguments))
+def _prepared_page(shape: _PageShape) -> PreparedStatement:
+    return PreparedStatement(_page_statement(shape))
 
 
-def _page_statement(
-    definition: Definition,
-    anywhere: bool,
-    where_access: Any,
-    conditions: tuple[Any, ...],
-    parts: Callable[[], Sequence[Part]],
-    count: bool,
-    max_total: int | None,
-    tables: tuple[str, ...],
-    columns_wanted: frozenset[str],
-    cut: int | None,
-) -> sa.Select[Any]:
-    where = [*store.scope(definition, None if anywhere else ACCOUNT, where_access), *conditions]
+def _page_statement(shape: _PageShape) -> sa.Select[Any]:
+    definition, account = shape.definition, None if shape.anywhere else ACCOUNT
+    where = [*store.scope(definition, account, shape.rule), *shape.conditions]
     total: Any = sa.null()
-    counts_all = where_access is None and not conditions and max_total is None
-    if count and counts_all:
-        total = totals.total(definition.id, None if anywhere else ACCOUNT)
-    elif count:
+    counts_all = shape.rule is None and not shape.conditions and shape.max_total is None
+    if shape.is_counted and counts_all:
+        total = totals.total(definition.id, account)
+    elif shape.is_counted:
         counted_from: Any = definition.table
         counted_where: Sequence[Any] = where
-        if max_total is not None:
+        if shape.max_total is not None:
             limited = sa.select(sa.literal(1).label("one")).select_from(counted_from).where(*where)
-            counted_from, counted_where = limited.limit(max_total + 1).subquery(), ()
+            counted_from, counted_where = limited.limit(shape.max_total + 1).subquery(), ()
         total = sa.select(sa.func.count()).select_from(counted_from).where(*counted_where)
         total = total.scalar_subquery()
     skip, limit, max_rows = (
         sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
     )
-    page = (
-        _page(definition, where, parts(), max_rows, columns_wanted, cut).offset(skip).limit(limit)
-    )
-    return _with_facts(page, [total.label("total"), *version_columns(tables)])
+    rows = sa.select(*sizes.measured(definition, definition.listed, shape.names, shape.cut))
+    page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
+    return _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
 
 
-def read_parts(
-    definition: Definition,
-    where: Sequence[Condition],
-    parts: Sequence[Part],
-    limit: int,
-    version_checks: VersionChecks,
-    parameters: JSONMapping = NO_PARAMETERS,
-    *,
-    columns: frozenset[str],
-    room: SizeLimit,
-) -> list[Row]:
+def read_parts(selection: Selection, parts: Sequence[Part], limit: int) -> list[Row]:
     """Read the first rows of a list, and one more if there is, with version checks.
 
-    The extra row may lack its long values. Long values of other fields than `wanted` are not read.
-    Raises Stale, AnswerTooLarge.
+    The extra row may lack its long values. Raises Stale, AnswerTooLarge.
     """
-    page = _page(definition, where, parts, limit + 1, columns).limit(limit + 1)
-    reader = _Reading(definition, definition.listed, where, parameters, columns, room)
-    return reader.rows(page, version_checks, limit)
+    definition = selection.definition
+    rows = sa.select(*sizes.measured(definition, definition.listed, selection.names))
+    page = _consecutive(rows, selection.where, parts, limit + 1).limit(limit + 1)
+    return selection.read(_with_facts(page, selection.version_checks.columns), limit)[0]
 
 
-def _page(
-    definition: Definition,
-    where: Sequence[Condition],
-    parts: Sequence[Part],
-    max_rows: Any,
-    wanted: frozenset[str],
-    cut: int | None = None,
+def _consecutive(
+    rows: sa.Select[Any], where: Sequence[Condition], parts: Sequence[Part], max_rows: Any
 ) -> sa.Select[Any]:
     """Select the consecutive parts of a list, at most `max_rows` of each."""
-    rows = sa.select(*sizes.measured(definition, definition.listed, wanted, cut))
     queries = [rows.where(*where, *part_where).order_by(*order) for part_where, order in parts]
     if len(queries) == 1:
         return queries[0]
@@ -237,97 +301,19 @@ def _page(
     return sa.select(sa.union_all(*limited).subquery())
 
 
-def read_by_ids(
-    definition: Definition,
-    scoped: Sequence[Any],
-    record_ids: Sequence[str],
-    version_checks: VersionChecks,
-    parameters: JSONMapping = NO_PARAMETERS,
-    *,
-    wanted_names: frozenset[str],
-    room: SizeLimit,
-) -> list[Row]:
-    """Read records by id within a scope, with version checks even if none match.
-
-    Raises Stale, AnswerTooLarge.
-    """
-    conditions = (*scoped, store.is_any_of(definition.table.c.id, record_ids))
-    columns = sizes.measured(definition, definition.selected, wanted_names)
-    reader = _Reading(definition, definition.selected, scoped, parameters, wanted_names, room)
-    return reader.rows(sa.select(*columns).where(*conditions), version_checks, len(record_ids))
+def read_by_ids(selection: Selection, record_ids: Sequence[str]) -> list[Row]:
+    """Read records by id, with version checks even if none match. Raises Stale, AnswerTooLarge."""
+    definition = selection.definition
+    is_one_of = store.is_any_of(definition.table.c.id, record_ids)
+    rows = sa.select(*sizes.measured(definition, definition.listed, selection.names))
+    page = rows.where(*selection.where, is_one_of)
+    return selection.read(_with_facts(page, selection.version_checks.columns), len(record_ids))[0]
 
 
 def _with_facts(query: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
     """Add columns to a query that are returned even without rows."""
     single_row, page = sa.select(sa.literal(1).label("one")).subquery(), query.subquery()
     return sa.select(*page.c, *facts).select_from(single_row.outerjoin(page, sa.true()))
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """Reads rows, and those with values that were too long in a second statement."""
-
-    definition: Definition
-    columns: Sequence[Any]
-    within: Sequence[Any]
-    """The conditions of the rows."""
-    parameters: JSONMapping
-    wanted: frozenset[str]
-    room: SizeLimit
-    is_filtered: bool = True
-    """Whether an index may have to serve conditions, and not only the order."""
-
-    def rows(self, query: sa.Select[Any], version_checks: VersionChecks, limit: int) -> list[Row]:
-        """Execute a query with version checks, which work even without rows."""
-        return self.found(_with_facts(query, version_checks.columns), version_checks, limit, 0)[0]
-
-    def found(
-        self,
-        statement: sa.Select[Any] | PreparedStatement,
-        version_checks: VersionChecks,
-        limit: int,
-        facts: int,
-    ) -> tuple[list[Row], Sequence[Any]]:
-        """The rows of a `_with_facts` statement, and its facts without versions. Raises Stale."""
-        max_bytes = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
-        bound_values = {**self.parameters, **version_checks.parameters, "_room": max_bytes}
-        with tenancy.through_views() if self.is_filtered else nullcontext():
-            if isinstance(statement, PreparedStatement):
-                rows: Sequence[Any] = statement.all(bound_values)
-            else:
-                rows = db.connection().execute(statement, bound_values).all()
-        width = len(self.definition.columns)
-        facts_end = width + 1 + facts
-        version_checks.check(rows[0][facts_end:])
-        id = list(self.definition.columns).index("id")
-        present_rows = [row for row in rows if row[id] is not None]
-        result = store.rows(self.definition, [row[:width] for row in present_rows])
-        lengths = [row[width] for row in present_rows[:limit]]
-        complete = self._whole(result[:limit], lengths, max_bytes)
-        return [*complete, *result[limit:]], rows[0][width + 1 : facts_end]
-
-    def _whole(self, rows: list[Row], lengths: Sequence[int], max_bytes: int) -> list[Row]:
-        self.room.take(sum(lengths))
-        incomplete_ids = [
-            row["id"] for row, size in zip(rows, lengths, strict=True) if size > max_bytes
-        ]
-        if not incomplete_ids:
-            return rows
-        conditions = (*self.within, store.is_any_of(self.definition.table.c.id, incomplete_ids))
-        result = db.connection().execute(
-            sa.select(*self.columns).where(*conditions), self.parameters
-        )
-        complete = {_key(row): row for row in store.rows(self.definition, result)}
-        # Skip rows that were deleted meanwhile.
-        rows_with_size = zip(rows, lengths, strict=True)
-        complete_rows = [
-            row if size <= max_bytes else complete.get(_key(row)) for row, size in rows_with_size
-        ]
-        return [row for row in complete_rows if row is not None]
-
-
-def _key(row: Row) -> tuple[str, str]:
-    return row["account_id"], row["id"]
 
 
 def check_room(definition: Definition, where: Sequence[Condition]) -> None:

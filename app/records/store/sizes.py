@@ -17,7 +17,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from app.collections.definitions import Definition
-from app.collections.fields import ComputedField, Field, JsonField, MultiSelectField, TextField
 from app.errors import AnswerTooLarge
 from app.web.serialization import dumps
 
@@ -56,15 +55,9 @@ class SizeLimit:
             raise AnswerTooLarge
 
 
-def is_long(field: Field) -> bool:
-    """Whether the field's values have no small limit of length."""
-    field = field.like if isinstance(field, ComputedField) else field
-    return isinstance(field, TextField | JsonField)
-
-
 def long_names(definition: Definition, wanted: Iterable[str]) -> list[str]:
     """The names of fields with long values."""
-    return [name for name in wanted if is_long(definition.columns[name])]
+    return [name for name in wanted if definition.columns[name].like.is_long]
 
 
 def measured(
@@ -80,15 +73,14 @@ def _measured(
 ) -> list[Any]:
     result, long = [], []
     for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
-        is_read, field = name in wanted, definition.columns[name]
-        # Part of a JSON list cannot be read.
-        is_cut = cut is not None and not isinstance(field, MultiSelectField)
-        if is_long(field) and (is_cut or not is_read):
+        is_read, field = name in wanted, definition.columns[name].like
+        is_cut = cut is not None and field.may_be_cut
+        if field.is_long and (is_cut or not is_read):
             value: object = sa.func.substr(expression, 1, cut) if is_read else sa.null()
             column = sa.type_coerce(value, expression.type).label(column.name)
             is_read = False
         result.append(column)
-        long.append(is_read and is_long(field))
+        long.append(is_read and field.is_long)
     return guarded(result, long)
 
 

@@ -64,8 +64,6 @@ LAYOUT = "An archive has records.jsonl, .json or .csv, and files/<id>/<name>."
 
 
 class ArchiveSource:
-    """An uploaded archive."""
-
     def __init__(self, archive: Upload, by: Principal) -> None:
         self._archive, self._by = archive, by
         self._lines: Sequence[Line] | None = None
@@ -133,8 +131,6 @@ def _fault(entry: str | None, message: str) -> JSONObject:
 
 @dataclass(frozen=True)
 class _Entries:
-    """What an archive contains."""
-
     format: str
     records: ZipInfo
     files: dict[str, ZipInfo]

@@ -9,9 +9,7 @@ from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definitions
-from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, problem
-from app.records import store
 from app.records.read import query, views
 from app.records.read.views import RecordView
 from app.records.transfer import formats, imports, stream
@@ -51,17 +49,11 @@ def export(
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "list")
     parsed = _parse(access, parameters)
-    conditions = parsed.conditions
     archive = Archive.of(access, parsed.names) if format == formats.ARCHIVE else None
     rows = stream.open_stream(
-        definition,
+        parsed.selection,
         parsed.names,
-        [*store.scope(definition, by.account_id, access.where), *conditions.where],
         parsed.order_by,
-        versioned_cache.combine(
-            *by.version_checks, *definition.version_checks, *conditions.version_checks
-        ).within(by.account_id),
-        {**access.parameters, **conditions.bound},
         archive.extra_columns if archive else {},
     )
     with ExitStack() as failed:

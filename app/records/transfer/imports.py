@@ -250,7 +250,7 @@ class Import:
             change = changes.valid_part(change)
             left_out = self._detached_by_id(change)
             if change.values:
-                views = changes.store_change(change)
+                views = changes.save(change)
                 self.first += views[: MAX_RETURNED - len(self.first)]
         except Forbidden as error:
             if "details" not in error.extra:
@@ -298,7 +298,7 @@ class Import:
                 change.problems.add(index, [problem("id", "not_unique", TAKEN)])
             elif id is not None:
                 existing.add(id)
-        return replace(change, values=values)
+        return replace(change, values=values, has_given_ids=True)
 
     def _detach_references(self, placed: Placed, ids: Collection[str]) -> Placed:
         """Detach the references to records of the same file, which are set at the end."""
@@ -328,7 +328,7 @@ class Import:
             problems = Problems()
             change = changes.prepare_update(access, ordered, bodies, problems)
             problems.check()
-            changes.store_change(change)
+            changes.save(change)
 
 
 def _is_id(value: object) -> bool:

@@ -13,12 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app.collections.definitions import Definition
 from app.context import deadline, tenancy
 from app.db import engine, sqlite_driver
 from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
-from app.types import JSONMapping
+from app.records.store.reads import Selection
 
 NONE: Mapping[str, sa.ColumnElement[Any]] = {}
 BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
@@ -56,25 +55,25 @@ class Stream:
 
 
 def open_stream(
-    definition: Definition,
+    selection: Selection,
     names: Sequence[str],
-    where: Sequence[Any],
     order_by: Sequence[Any],
-    version_checks: VersionChecks,
-    parameters: JSONMapping,
     extra_columns: Mapping[str, sa.ColumnElement[Any]] = NONE,
 ) -> Stream:
     """Open a stream of these fields, in a statement with version checks. Raises Stale."""
+    definition, version_checks = selection.definition, selection.version_checks
     selected = dict(zip(definition.columns, definition.selected, strict=True))
     columns = [*(selected[name] for name in names), *extra_columns.values()]
-    statement = sa.select(*columns, *version_checks.columns).where(*where).order_by(*order_by)
+    statement = sa.select(*columns, *version_checks.columns).where(*selection.where)
+    statement = statement.order_by(*order_by)
     all_names, connection = [*names, *extra_columns], _open_connection()
     with ExitStack() as failed:
         failed.callback(connection.close)
-        bound_values = {**parameters, **version_checks.parameters}
         longer = deadline.multiplied(DEADLINES)
         with tenancy.through_views(), deadline.within(longer):
-            stream = Stream(connection, connection.execute(statement, bound_values), all_names)
+            stream = Stream(
+                connection, connection.execute(statement, selection.parameters), all_names
+            )
             stream.start(version_checks)
         failed.pop_all()
     return stream

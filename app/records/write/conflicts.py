@@ -41,20 +41,6 @@ class WriteRefused(Exception):
 
 
 @contextmanager
-def catch_refusals(
-    access: Access,
-    rows: Sequence[store.Row],
-    sent: Sequence[Body],
-    problems: Problems,
-) -> Iterator[None]:
-    """Turn an IntegrityError inside the block into WriteRefused."""
-    try:
-        yield
-    except IntegrityError as error:
-        raise WriteRefused(access, rows, sent, problems) from error
-
-
-@contextmanager
 def explain_refusals() -> Iterator[None]:
     """Explain a WriteRefused after the transaction inside the block has ended."""
     try:

@@ -70,7 +70,6 @@ class Problems:
         return [{**one, **index_of} for one in found]
 
     def add(self, index: int, found: Sequence[Body]) -> None:
-        """Add problems of one record."""
         if found:
             self.collected.add(self.with_index(index, found))
 

@@ -22,11 +22,10 @@ from app.outbound import web_waits
 from app.sso.connections import Connection
 from app.sso.models import IssuerDocument
 from app.sso.oauth import exchange
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 
 FRESH, KEPT = timedelta(minutes=10), timedelta(hours=1)
 AFTER_FAILURE, BETWEEN_REFRESHES = timedelta(seconds=30), timedelta(minutes=1)
-UNUSED = timedelta(days=2)
 RENEW = "sso.renew_documents"
 ALL_THREADS = 1000
 TABLE: Any = IssuerDocument.__table__
@@ -149,12 +148,6 @@ def _owner(connection: Connection) -> str:
 
 def _is_older(moment: datetime | None, than: datetime) -> bool:
     return moment is None or moment <= than
-
-
-@jobs.periodic(3600, "sso.purge_documents")
-def purge(payload: JSONMapping) -> None:
-    """Delete documents that nobody has read for two days."""
-    db.purge(TABLE, TABLE.c.stored_at <= clock.now() - UNUSED)
 
 
 @events.subscribe(events.AccountClosed)

@@ -143,7 +143,6 @@ def delete(key_id: str, by: Principal) -> None:
 
 
 def _check(by: Principal) -> None:
-    by.refuse_key("API keys cannot change SAML key pairs.")
     by.require_recent_sign_in()
 
 

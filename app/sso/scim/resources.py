@@ -18,7 +18,6 @@ LIST_SCHEMA = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 
 
 def location(kind: ResourceType, id: str) -> str:
-    """The address of a resource."""
     return f"{config.current().base_url}{ROOT}{kind.endpoint}/{id}"
 
 

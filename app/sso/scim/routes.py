@@ -32,7 +32,6 @@ blueprint = Blueprint("SCIM", __name__, url_prefix=resources.ROOT)
 @blueprint.get("/Users")
 @directory
 def list_users() -> Response:
-    """List users."""
     return _users(_args())
 
 
@@ -46,28 +45,24 @@ def search_users() -> Response:
 @blueprint.post("/Users")
 @directory
 def create_user() -> Response:
-    """Create a user."""
     return _one(users.create(_account(), _body()), USER, 201)
 
 
 @blueprint.get("/Users/<user_id>")
 @directory
 def get_user(user_id: str) -> Response:
-    """Get a user."""
     return _one(users.get(_account(), user_id), USER)
 
 
 @blueprint.put("/Users/<user_id>")
 @directory
 def replace_user(user_id: str) -> Response:
-    """Replace a user."""
     return _one(users.replace(_account(), user_id, _body(), _preconditions()), USER)
 
 
 @blueprint.patch("/Users/<user_id>")
 @directory
 def modify_user(user_id: str) -> Response:
-    """Change a user."""
     operations = schemas.operations(_body())
     return _one(users.modify(_account(), user_id, operations, _preconditions()), USER)
 
@@ -75,7 +70,6 @@ def modify_user(user_id: str) -> Response:
 @blueprint.delete("/Users/<user_id>")
 @directory
 def delete_user(user_id: str) -> Response:
-    """Delete a user."""
     users.delete(_account(), user_id, _preconditions())
     return Response(status=204)
 
@@ -83,7 +77,6 @@ def delete_user(user_id: str) -> Response:
 @blueprint.get("/Groups")
 @directory
 def list_groups() -> Response:
-    """List groups."""
     return _groups(_args())
 
 
@@ -97,7 +90,6 @@ def search_groups() -> Response:
 @blueprint.post("/Groups")
 @directory
 def create_group() -> Response:
-    """Create a group."""
     return _one(groups.create(_account(), _body()), GROUP, 201)
 
 
@@ -146,7 +138,6 @@ def search_all() -> Response:
 @blueprint.get("/ServiceProviderConfig")
 @directory
 def get_service_provider_config() -> Response:
-    """Get what the service supports."""
     _refuse_filter()
     return _answer(discovery.service_provider_config())
 
@@ -154,28 +145,24 @@ def get_service_provider_config() -> Response:
 @blueprint.get("/ResourceTypes")
 @directory
 def list_resource_types() -> Response:
-    """List the types of resources."""
     return _answer(_all(discovery.resource_types))
 
 
 @blueprint.get("/ResourceTypes/<resource_type>")
 @directory
 def get_resource_type(resource_type: str) -> Response:
-    """Get a type of resources."""
     return _answer(discovery.one_of(discovery.resource_types(), resource_type))
 
 
 @blueprint.get("/Schemas")
 @directory
 def list_schemas() -> Response:
-    """List the schemas."""
     return _answer(_all(discovery.schema_list))
 
 
 @blueprint.get("/Schemas/<schema_id>")
 @directory
 def get_schema(schema_id: str) -> Response:
-    """Get a schema."""
     return _answer(discovery.one_of(discovery.schema_list(), schema_id))
 
 

@@ -33,24 +33,18 @@ class Flag(fields.StrictBoolean):
 
 
 class NameBody(_Schema):
-    """The parts of a name."""
-
     formatted = fields.Text(longest=MAX_NAME, allow_none=True)
     givenName = fields.Text(longest=MAX_NAME, allow_none=True)
     familyName = fields.Text(longest=MAX_NAME, allow_none=True)
 
 
 class EmailBody(_Schema):
-    """An address."""
-
     value = fields.Text(longest=MAX_ADDRESS, allow_none=True)
     type = fields.Text(longest=50, allow_none=True)
     primary = Flag(allow_none=True)
 
 
 class UserBody(_Schema):
-    """A user."""
-
     user_name = fields.Text(shortest=1, longest=MAX_ADDRESS, required=True, data_key="userName")
     external_id = fields.Text(longest=MAX_EXTERNAL_ID, allow_none=True, data_key="externalId")
     display_name = fields.Text(longest=MAX_NAME, allow_none=True, data_key="displayName")
@@ -62,30 +56,22 @@ class UserBody(_Schema):
 
 
 class MemberBody(_Schema):
-    """A member of a group."""
-
     value = fields.Text(shortest=1, longest=100, required=True)
 
 
 class GroupBody(_Schema):
-    """A group."""
-
     display_name = fields.Text(shortest=1, longest=MAX_NAME, required=True, data_key="displayName")
     external_id = fields.Text(longest=MAX_EXTERNAL_ID, allow_none=True, data_key="externalId")
     members = ma.fields.List(ma.fields.Nested(MemberBody), allow_none=True)
 
 
 class OperationBody(_Schema):
-    """An operation of a PATCH."""
-
     op = ma.fields.String(required=True)
     path = fields.Text(longest=MAX_PARAMETER, allow_none=True)
     value = ma.fields.Raw(allow_none=True)
 
 
 class PatchBody(_Schema):
-    """The operations of a PATCH."""
-
     operations = ma.fields.List(
         ma.fields.Nested(OperationBody),
         required=True,

@@ -6,15 +6,14 @@ import marshmallow as ma
 from flask import Response
 
 from app import config, web
-from app.accounts.schemas import USER
 from app.auth.guard import principal
 from app.auth.models import ScimToken
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
 from app.web import fields
-from app.web.access import account_admin, shows_secret
+from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.schemas import Schema
+from app.web.schemas import View, example
 
 blueprint = Blueprint(
     "SCIM tokens",
@@ -23,68 +22,57 @@ blueprint = Blueprint(
     description="Tokens by which your directory provisions users at `/scim/v2` (SCIM 2.0).",
 )
 
-TOKEN = {
-    "id": "019a9f00-0000-7000-8000-0000000005c1",
-    "hint": "IJ01",
-    "created_by": USER["id"],
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "last_used_at": None,
-}
 BASE_URL = "https://api.example.com/scim/v2"
 EXAMPLE = "svc_scim_AA0001_0123456789abcdefghijABCDEFGHIJ0123456789"
 
 
-class ScimTokenView(Schema):
+@example(hint="IJ01")
+class ScimTokenView(View):
     """A SCIM token without its text."""
 
-    id = fields.Id(required=True)
-    hint = ma.fields.String(
-        required=True, metadata={"description": "The last characters of the token."}
-    )
-    created_by = fields.Id(required=True)
-    created_at = fields.Timestamp(required=True)
-    last_used_at = fields.Timestamp(required=True, allow_none=True)
+    id = fields.Id()
+    hint = ma.fields.String(metadata={"description": "The last characters of the token."})
+    created_by = fields.Id()
+    created_at = fields.Timestamp()
+    last_used_at = fields.Timestamp(allow_none=True)
 
 
-class ScimTokenList(Schema):
+class ScimTokenList(View):
     """The tokens of an account, at most two."""
 
-    items = ma.fields.List(ma.fields.Nested(ScimTokenView), required=True)
-    base_url = ma.fields.String(
-        required=True, metadata={"description": "The address that the directory needs."}
-    )
+    items = ma.fields.List(ma.fields.Nested(ScimTokenView))
+    base_url = ma.fields.String(metadata={"description": "The address that the directory needs."})
 
 
 class CreatedScimToken(ScimTokenView):
     """A new SCIM token with its text, which is not shown again."""
 
-    token = ma.fields.String(required=True)
+    token = ma.fields.String()
 
 
 @blueprint.route("", methods=["GET"])
-@blueprint.response(200, ScimTokenList, example={"items": [TOKEN], "base_url": BASE_URL})
+@blueprint.response(200, ScimTokenList, example={"base_url": BASE_URL})
 @account_admin
 def list_scim_tokens() -> dict[str, object]:
     """List the SCIM tokens of your account.
 
-    For admins. The newest comes first.
+    The newest comes first.
     """
     tokens = scim_tokens.list_active(principal().require_account_id())
     return {"items": tokens, "base_url": base_url()}
 
 
 @blueprint.route("", methods=["POST"])
-@blueprint.response(201, CreatedScimToken, example={**TOKEN, "token": EXAMPLE})
-@blueprint.fails(403, 409)
-@account_admin
-@shows_secret
+@blueprint.response(201, CreatedScimToken, example={"token": EXAMPLE})
+@blueprint.fails(409)
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def create_scim_token() -> dict[str, object]:
     """Create a SCIM token for the directory of your account.
 
-    For admins. With it a directory creates, changes and deletes users and groups of the account at
-    `/scim/v2`; it works nowhere else. The token is in this response and cannot be retrieved again.
-    An account has at most two, so that the directory can change to a new one (409). Needs a recent
-    sign-in (403 `recent_sign_in_required`); API keys cannot do this. The system account has none.
+    With it a directory creates, changes and deletes users and groups of the account at `/scim/v2`;
+    it works nowhere else. The token is in this response and cannot be retrieved again. An account
+    has at most two, so that the directory can change to a new one (409). The system account has
+    none.
     """
     token, text = scim_tokens.create(by=principal())
     return _with_text(token, text)
@@ -92,11 +80,11 @@ def create_scim_token() -> dict[str, object]:
 
 @blueprint.route("/<uuid:scim_token_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(api_keys=False)
 def revoke_scim_token(scim_token_id: str) -> Response:
     """Revoke a SCIM token; it stops working at once.
 
-    For admins; API keys cannot do this (403). The users and groups stay as they are.
+    The users and groups stay as they are.
     """
     scim_tokens.revoke(scim_token_id, by=principal())
     return Response(status=204)

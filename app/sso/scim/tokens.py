@@ -28,7 +28,6 @@ PREFIX = "svc_scim_"
 RANDOM_CHARACTERS, HINT_CHARACTERS = 40, 4
 PATTERN = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACTERS}}}")
 MAX_ACTIVE = 2
-NO_KEYS = "API keys cannot manage SCIM tokens."
 NOT_FOR_SYSTEM = "Users of the system account cannot be provisioned by SCIM."
 ACTOR = "SCIM"
 
@@ -53,7 +52,6 @@ def create(*, by: Principal, id: str | None = None) -> tuple[ScimToken, str]:
     Raises Forbidden without a recent sign-in and in the system account, and Conflict if two are
     active or the `id` exists.
     """
-    by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account, created_by = _account(by), by.home_and_user()[1]
     text = f"{PREFIX}{account.account_code}_{tokens.random_characters(RANDOM_CHARACTERS)}"
@@ -76,8 +74,7 @@ def create(*, by: Principal, id: str | None = None) -> tuple[ScimToken, str]:
 
 
 def revoke(token_id: str, *, by: Principal) -> None:
-    """Delete a token, which stops working at once. Raises Forbidden or NotFound."""
-    by.refuse_key(NO_KEYS)
+    """Delete a token, which stops working at once. Raises NotFound."""
     with db.transaction() as session:
         session.delete(get(by.require_account_id(), token_id))
 

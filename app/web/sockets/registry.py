@@ -37,7 +37,6 @@ class Registry(Generic[Member]):
             raise TooManyOpen(self._kind)
 
     def add(self, connection: Member) -> None:
-        """Count a connection."""
         with self._lock:
             self._open.add(connection)
             self._by_account[connection.account_id] += 1
@@ -53,7 +52,6 @@ class Registry(Generic[Member]):
                 del self._by_account[connection.account_id]
 
     def all(self) -> list[Member]:
-        """Return all connections."""
         with self._lock:
             return list(self._open)
 

@@ -25,7 +25,7 @@ from app.workflows.engine import queue
 from app.workflows.engine.position import Place
 from app.workflows.language import expressions
 from app.workflows.language.definition import event_name
-from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
+from app.workflows.models import INSTANCES, SUBSCRIPTIONS, InstanceState
 
 EVENTS = "events"
 MAX_AWAITING = 10_000  # each event of the account reads all of them
@@ -138,7 +138,7 @@ def deliver(subscription: Any, event: JSONMapping | None, personal: bool = False
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
     )
-    due_at = now_if(INSTANCES.c.status == WAITING, INSTANCES.c.due_at)
+    due_at = now_if(INSTANCES.c.status == InstanceState.WAITING, INSTANCES.c.due_at)
     values = {"nudges": INSTANCES.c.nudges + 1, "due_at": due_at}
     connection.execute(sa.update(INSTANCES).where(*same_instance).values(**values))
     jobs.announce_on_commit(WORKFLOWS, subscription.account_id)

@@ -29,7 +29,7 @@ from app.workflows.engine.position import Place
 from app.workflows.engine.step_log import Entry, rows
 from app.workflows.language import step_headers
 from app.workflows.language.templates import TooLarge
-from app.workflows.models import FAILED, RUNNING
+from app.workflows.models import InstanceState
 
 WORKER_LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREADABLE_HEADERS = (
@@ -75,7 +75,9 @@ def _render_input(run: Any, place: Place) -> JSONObject:
 
 def _record_start(run: Any, places: Sequence[Place], inputs: JSONMapping) -> None:
     lost_entries = [
-        Entry(place, FAILED, error=WORKER_LOST) for place in places if "log" in place.spot
+        Entry(place, InstanceState.FAILED, error=WORKER_LOST)
+        for place in places
+        if "log" in place.spot
     ]
     lost_rows = rows(lost_entries, run)
     for place in places:
@@ -83,7 +85,8 @@ def _record_start(run: Any, places: Sequence[Place], inputs: JSONMapping) -> Non
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
         place.spot.update(log=new_id(), since=serialization.plain(run.now))
     entries = [
-        Entry(place_, RUNNING, external_steps.loggable(inputs[place_.path])) for place_ in places
+        Entry(place_, InstanceState.RUNNING, external_steps.loggable(inputs[place_.path]))
+        for place_ in places
     ]
     timeout = max(
         external_steps.seconds(place_.step.action or "", inputs[place_.path]) for place_ in places

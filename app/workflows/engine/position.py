@@ -54,7 +54,6 @@ class Place:
 
     @property
     def step(self) -> Step:
-        """The step."""
         return self.frames[-1].step
 
     @property

@@ -22,7 +22,7 @@ from app.db.prepared import PreparedStatement
 from app.db.types import UtcDateTime
 from app.jobs import leases
 from app.types import JSONMapping, JSONObject
-from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
+from app.workflows.models import INSTANCES, LOGS, QUEUE, InstanceState
 
 LARGEST_LOOK = 100
 COLUMNS = [
@@ -47,7 +47,7 @@ def look(
     where = sa.and_(others, theirs)
     found: dict[str, list[tuple[str, bool]]] = {}
     for row in leases.find_due(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=where):
-        found.setdefault(row.account_id, []).append((row.id, row.status == RUNNING))
+        found.setdefault(row.account_id, []).append((row.id, row.status == InstanceState.RUNNING))
     return found
 
 
@@ -72,7 +72,7 @@ def _room(account_id: str) -> int:
     lock_account(account_id)
     # What a lost worker had takes no room: it may stand behind more than a look finds, which would
     # all wait for it.
-    running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == RUNNING)
+    running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.RUNNING)
     alive = INSTANCES.c.due_at > database_now()
     count = db.connection().scalar(sa.select(sa.func.count()).where(*running, alive)) or 0
     return max(0, config.current().workflow_concurrency - count)
@@ -95,16 +95,18 @@ def lock(*parts: str, shared: bool = False) -> None:
 
 def give_up(work: Any, message: str) -> None:
     """Fail an instance that cannot run."""
-    over = {"status": FAILED, "error_message": message, "due_at": None}
+    over = {"status": InstanceState.FAILED, "error_message": message, "due_at": None}
     with db.transaction():
         write(work, {**over, "completed_at": clock.now()}, (), {})
-        close_logs(work.account_id, work.id, FAILED, message)
+        close_logs(work.account_id, work.id, InstanceState.FAILED, message)
 
 
 def close_logs(account_id: str, id: str, status: str, message: str | None = None) -> None:
     """Close the open log rows of an instance, in the open transaction."""
     mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == id)
-    begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
+    begun = sa.update(LOGS).where(
+        *mine, LOGS.c.status.in_((InstanceState.RUNNING, InstanceState.WAITING))
+    )
     over = {"status": status, "error_message": message, "completed_at": database_now()}
     db.connection().execute(begun.values(**over))
 

@@ -12,6 +12,7 @@ from app.auth.principal import Principal
 from app.collections import definitions, masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
+from app.records.list_query import ListQuery
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 
@@ -31,13 +32,12 @@ def update(config: Config, by: Principal) -> object:
 
 
 def delete(config: Config, by: Principal) -> object:
-    """Delete a record."""
     name, id = _text(config, "collection"), _text(config, "record_id").lower()
     records.delete(name, id, by=by)
     return {"id": id, "deleted": True}
 
 
-def query(config: Config, by: Principal) -> object:
+def query_records(config: Config, by: Principal) -> object:
     """Records that the owner may list, up to a limit."""
     params = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
     limit = config.get("limit")
@@ -46,7 +46,8 @@ def query(config: Config, by: Principal) -> object:
         message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
         raise InvalidValues([problem("limit", "number_out_of_range", message)])
     name = _text(config, "collection")
-    items, total = records.page(name, params, skip=0, limit=limit, count=True, by=by)
+    query = ListQuery(parameters=params, limit=limit, count=True)
+    items, total = records.page(name, query, by=by)
     first = items[0] if items else None
     return {"records": items, "first": first, "count": len(items), "total": total}
 
@@ -55,7 +56,7 @@ RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {
     "create_record": create,
     "update_record": update,
     "delete_record": delete,
-    "query_records": query,
+    "query_records": query_records,
 }
 
 

@@ -41,7 +41,7 @@ from app.workflows.engine.position import Place, Position
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
 from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
-from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, QUEUE, RUNNING, WAITING
+from app.workflows.models import LARGEST_CONTEXT, QUEUE, InstanceState
 
 MAX_RERUNS = 5
 STEPS_PER_SLOT = 20  # then other instances may run
@@ -177,18 +177,20 @@ class Run:
     def apply(self, place: Place, outcome: Outcome) -> None:
         """Store the step's output, and move on. Raises Failed, Lost."""
         if outcome.waits:
-            self._save([Entry(place, WAITING, outcome.input)] if outcome.input else [])
+            self._save(
+                [Entry(place, InstanceState.WAITING, outcome.input)] if outcome.input else []
+            )
             return
         if outcome.entered:
             place.spot["since"] = serialization.plain(self.now)
             self._save([])
             return
-        entries = [Entry(place, COMPLETED, outcome.input, outcome.output)]
+        entries = [Entry(place, InstanceState.COMPLETED, outcome.input, outcome.output)]
         self._put(place.step.name, outcome.output)
         for finished in self.position.finish(place, outcome.target):
             output = control_steps.summarize_inner(finished)
             self._put(finished.step.name, output)
-            entries.append(Entry(finished, COMPLETED, None, output))
+            entries.append(Entry(finished, InstanceState.COMPLETED, None, output))
         if self.position.state["visits"] > MAX_VISITS:
             raise Failed(f"Stopped after {MAX_VISITS:,} steps: possible infinite loop.")
         self._save(entries)
@@ -209,8 +211,8 @@ class Run:
             **self._state(),
         }
         queue.write(self, values, log_rows.new, log_rows.old)
-        self.stopped = values["status"] != RUNNING
-        if values["status"] == WAITING:
+        self.stopped = values["status"] != InstanceState.RUNNING
+        if values["status"] == InstanceState.WAITING:
             seconds = (values["look_again"] - self.now).total_seconds()
             jobs.announce_on_commit(WORKFLOWS, self.account_id, seconds=seconds)
         db.on_commit(self.remember_state)
@@ -235,15 +237,15 @@ class Run:
     def _state(self) -> JSONObject:
         places = self.position.places()
         if not places:
-            completed = {"status": COMPLETED, "due_at": None, "current_step": None}
+            completed = {"status": InstanceState.COMPLETED, "due_at": None, "current_step": None}
             return {**completed, "completed_at": self.now, "error_message": None}
         if any(self._is_ready(place) for place in places):
             seconds = config.current().workflow_lease_seconds
             lease = {"due_at": self.now + timedelta(seconds=seconds)}
-            return {"status": RUNNING, "current_step": self.current_step(), **lease}
+            return {"status": InstanceState.RUNNING, "current_step": self.current_step(), **lease}
         next_time = min(place.spot["until"] for place in places)
         waiting = {"look_again": clock.parse(next_time), "seen": self.row.nudges}
-        return {"status": WAITING, "current_step": self.current_step(), **waiting}
+        return {"status": InstanceState.WAITING, "current_step": self.current_step(), **waiting}
 
     def position_text(self) -> str:
         """The position as stored JSON."""
@@ -256,7 +258,8 @@ class Run:
     def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
         """Record failed steps; a resume runs them again."""
         entries = [
-            Entry(place, FAILED, self.input, error=error_text(error)) for place, error in failures
+            Entry(place, InstanceState.FAILED, self.input, error=error_text(error))
+            for place, error in failures
         ]
         log_rows = rows(entries, self)
         with db.transaction():
@@ -276,7 +279,7 @@ class Run:
 
     def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
         result: JSONObject = {
-            "status": FAILED,
+            "status": InstanceState.FAILED,
             "error_message": message[:LONGEST_MESSAGE],
             "due_at": None,
         }

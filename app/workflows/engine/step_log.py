@@ -17,7 +17,7 @@ from app.ids import new_id
 from app.types import JSONObject
 from app.web import serialization
 from app.workflows.engine.position import Place
-from app.workflows.models import RUNNING, WAITING
+from app.workflows.models import InstanceState
 
 LONGEST_MESSAGE = 2000
 LONGEST_VALUE = 16 * 2**10  # characters of an input, or an output, as JSON
@@ -55,7 +55,7 @@ def rows(entries: Sequence[Entry], run: Any) -> Rows:
     """The rows of a run's entries; the position counts their bytes."""
     new, old, now = [], {}, run.now
     for entry in (_within_quota(entry_, run.position.state) for entry_ in entries):
-        is_finished = entry.status not in (WAITING, RUNNING)
+        is_finished = entry.status not in (InstanceState.WAITING, InstanceState.RUNNING)
         log = entry.place.spot.get("log")
         if is_finished and log:
             old[log] = _result(entry, now)
@@ -66,7 +66,7 @@ def rows(entries: Sequence[Entry], run: Any) -> Rows:
 
 
 def _result(entry: Entry, now: datetime) -> JSONObject:
-    is_finished = entry.status not in (WAITING, RUNNING)
+    is_finished = entry.status not in (InstanceState.WAITING, InstanceState.RUNNING)
     return {
         "status": entry.status,
         "output": entry.output,

@@ -98,7 +98,6 @@ class _Check:
         self.found.append(problem(place, code, message, **extra))
 
     def names(self, steps: object, place: str, depth: int) -> None:
-        """Collect the names of all steps, and check that they are objects."""
         if not isinstance(steps, list) or not steps:
             self.add(place, "required", "Add at least one step.")
             return

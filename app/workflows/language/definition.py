@@ -53,12 +53,10 @@ class Step:
 
     @property
     def action(self) -> str | None:
-        """The action type of an action."""
         return self.settings.get("action_type")
 
     @property
     def config(self) -> Written:
-        """The config of an action."""
         value: Written = self.settings["config"]
         return value
 

@@ -14,7 +14,7 @@ from app.types import JSONObject
 from app.workflows.language import expressions, templates, used_names
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.language.used_names import Path
-from app.workflows.models import EVENT, HOOK, Workflow
+from app.workflows.models import HOOK, Trigger, Workflow
 
 CODE = "field_missing"
 MAX_WARNINGS = 50
@@ -48,7 +48,7 @@ def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:
 
 def _named(workflow: Workflow) -> Iterator[Named]:
     trigger = workflow.trigger
-    collection = trigger.get("collection") if trigger.get("type") == EVENT else None
+    collection = trigger.get("collection") if trigger.get("type") == Trigger.EVENT else None
     steps, place = workflow.steps, "steps"
     if workflow.kind == HOOK:
         steps, place = [step for step in steps if step["type"] == ACTION], "actions"

@@ -9,20 +9,18 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import View, example
 from app.workflows import hooks, service
 from app.workflows.language import missing_collections, missing_fields
 from app.workflows.models import HOOK, Workflow
 from app.workflows.routes import described
 from app.workflows.routes.workflows import (
-    INSTANCE_ID,
     TIME,
     ChangedDefinition,
     DefinitionArgs,
@@ -44,52 +42,25 @@ blueprint = Blueprint(
 ACTIONS = [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}]
 TRIGGER = {"type": "schedule", "cron": "0 4 * * *"}
 NEW = {"name": "Nightly", "trigger": TRIGGER, "actions": ACTIONS}
-HOOK_EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000000d1",
-    "account_id": ACCOUNT["id"],
-    **NEW,
-    "description": None,
-    "condition": None,
-    "enabled": True,
-    "warnings": [],
-    "cron": "0 4 * * *",
-    "last_run_at": None,
-    "next_run_at": TIME,
-    "owner_id": USER["id"],
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-}
-EXECUTION = {
-    "id": INSTANCE_ID,
-    "hook_id": HOOK_EXAMPLE["id"],
-    "trigger_type": "schedule",
-    "status": "success",
-    "actions_executed": 1,
-    "error_message": None,
-    "duration_ms": 87,
-    "execution_context": {"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
-    "executed_at": TIME,
-}
 
 
+@example(
+    name="Nightly",
+    trigger={"type": "schedule", "cron": "0 4 * * *"},
+    actions=[{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}],
+    warnings=[],
+    cron="0 4 * * *",
+    next_run_at=TIME,
+)
 class HookView(DefinitionView):
-    """A hook."""
-
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    condition = ma.fields.String(required=True, allow_none=True)
-    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION), required=True)
-    cron = ma.fields.String(required=True, allow_none=True)
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    condition = ma.fields.String(allow_none=True)
+    actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION))
+    cron = ma.fields.String(allow_none=True)
     last_run_at = fields.Timestamp(
-        required=True, allow_none=True, metadata={"description": "The last scheduled run."}
+        allow_none=True, metadata={"description": "The last scheduled run."}
     )
-    next_run_at = fields.Timestamp(required=True, allow_none=True)
-
-
-class HookPage(Page):
-    """A page of hooks."""
-
-    items = items_field(HookView)
+    next_run_at = fields.Timestamp(allow_none=True)
 
 
 class HookArgs(DefinitionArgs):
@@ -114,8 +85,6 @@ def _actions(**options: Any) -> object:
 
 
 class ChangedHook(ChangedDefinition):
-    """The changes of a hook."""
-
     trigger = trigger_field(hooks.TRIGGERS)
     condition = fields.Text(
         longest=2000,
@@ -126,41 +95,36 @@ class ChangedHook(ChangedDefinition):
 
 
 class NewHook(NewDefinition, ChangedHook):
-    """A new hook."""
-
     trigger = trigger_field(hooks.TRIGGERS, required=True)
     actions = _actions(load_default=list)
 
 
-class ExecutionView(Schema):
-    """One execution of a hook."""
-
-    id = fields.Id(required=True)
-    hook_id = fields.Id(required=True)
-    trigger_type = fields.Choice(hooks.TRIGGERS, required=True)
-    status = fields.Choice(hooks.STATES, required=True)
-    actions_executed = ma.fields.Integer(required=True)
-    error_message = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True, allow_none=True)
-    execution_context = ma.fields.Dict(required=True, allow_none=True)
-    executed_at = fields.Timestamp(required=True)
-
-
-class ExecutionPage(Page):
-    """A page of executions."""
-
-    items = items_field(ExecutionView)
+@example(
+    trigger_type="schedule",
+    status="success",
+    execution_context={"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
+)
+class ExecutionView(View):
+    id = fields.Id()
+    hook_id = fields.Id()
+    trigger_type = fields.Choice(hooks.TRIGGERS)
+    status = fields.Choice(hooks.STATES)
+    actions_executed = ma.fields.Integer()
+    error_message = ma.fields.String(allow_none=True)
+    duration_ms = ma.fields.Integer(allow_none=True)
+    execution_context = ma.fields.Dict(allow_none=True)
+    executed_at = fields.Timestamp()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(HookArgs, location="query")
-@blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(HookView))
 @account_admin
 def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first.
 
-    For admins. Without workflows, which are a list of their own (`/workflows`). Header values are
-    `***`. With `X-Account-ID: *` superadmins get those of all accounts.
+    Without workflows, which are a list of their own (`/workflows`). Header values are `***`. With
+    `X-Account-ID: *` superadmins get those of all accounts.
     """
     hooks_, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_views(hooks_), total, args)
@@ -168,37 +132,35 @@ def list_hooks(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewHook, example=NEW)
-@blueprint.response(201, HookView, example=HOOK_EXAMPLE)
-@blueprint.fails(400, 409)
-@account_admin
+@blueprint.response(201, HookView)
+@blueprint.fails(409)
+@account_admin(api_keys=False)
 def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
     Actions run like a workflow's steps: in order, with templates, with the rights of the user who
     last sent them, each completely or not at all. The condition on an event may use
     `trigger.record`, `record`, `previous` and the record's fields. An account has at most 50 hooks
-    (409 `limit_reached`). API keys cannot create or change hooks (403). Missing collections are
-    only `warnings`.
+    (409 `limit_reached`). Missing collections are only `warnings`.
     """
     return _view(hooks.create(body, by=principal()))
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(200, HookView)
 @account_admin
 def get_hook(hook_id: str) -> JSONObject:
     """Get a hook.
 
-    For admins. Header values are `***`. The id of a workflow is a 404.
+    Header values are `***`. The id of a workflow is a 404.
     """
     return _view(service.get(hook_id, by=principal(), kind=HOOK))
 
 
 @blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
 @blueprint.arguments(ChangedHook, example={"enabled": False})
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
-@blueprint.fails(400)
-@account_admin
+@blueprint.response(200, HookView)
+@account_admin(api_keys=False)
 def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
 
@@ -215,8 +177,8 @@ def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
 def delete_hook(hook_id: str) -> Response:
     """Delete a hook with its executions.
 
-    For admins. A background job deletes the executions with their logs, including active ones. This
-    cannot be undone.
+    A background job deletes the executions with their logs, including active ones. This cannot be
+    undone.
     """
     service.delete(hook_id, by=principal(), kind=HOOK)
     return Response(status=204)
@@ -224,30 +186,28 @@ def delete_hook(hook_id: str) -> Response:
 
 @blueprint.route("/<uuid:hook_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
-@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.response(200, HookView)
 @account_admin
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Enable or disable a hook.
 
-    For admins, also with API keys. A disabled hook cannot be started; executions that have started
-    continue. `enabled` sets the state, so that a repeated request changes nothing.
+    A disabled hook cannot be started; executions that have started continue. `enabled` sets the
+    state, so that a repeated request changes nothing.
     """
     return _view(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
 
 @blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
-@blueprint.response(
-    202, StartedInstance, example={"message": "The hook is started.", "instance_id": INSTANCE_ID}
-)
-@blueprint.fails(400, 409)
+@blueprint.response(202, StartedInstance, example={"message": "The hook is started."})
+@blueprint.fails(409)
 @account_admin
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Start a hook manually, whatever its trigger; actions see the body as `trigger`.
 
-    For admins. The condition of an event trigger is not checked. Runs in the background:
-    `instance_id` is that of the execution. Returns 409 `disabled` for a disabled hook, and 429
-    `limit_reached` if the account has 10,000 pending instances.
+    The condition of an event trigger is not checked. Runs in the background: `instance_id` is that
+    of the execution. Returns 409 `disabled` for a disabled hook, and 429 `limit_reached` if the
+    account has 10,000 pending instances.
     """
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
@@ -255,7 +215,7 @@ def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])
 @blueprint.arguments(ExecutionArgs, location="query")
-@blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(ExecutionView))
 @account_admin
 def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
     """List the executions of a hook, newest first.

@@ -5,23 +5,20 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import web
-from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.workflows import instances, rerun, service
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
 from app.workflows.routes.workflows import (
-    INSTANCE_ID,
     STARTED,
     TIME,
-    WORKFLOW,
     StartedInstance,
     blueprint,
 )
@@ -33,78 +30,45 @@ all_instances = Blueprint(
     description="Runs of workflows and hooks, with what each step was given and gave.",
 )
 
-INSTANCE = {
-    "id": INSTANCE_ID,
-    "workflow_id": WORKFLOW["id"],
-    "account_id": ACCOUNT["id"],
-    "version": 1,
-    "trigger_type": "event",
-    "status": "failed",
-    "current_step": "announce",
-    "context": {"trigger": {"event": "records.create", "collection": "posts"}},
-    "withheld": False,
-    "error_message": "The receiver responded with 503.",
-    "resume_job_id": None,
-    "started_at": TIME,
-    "completed_at": TIME,
-    "created_at": TIME,
-}
-LOG = {
-    "id": "019a9f00-0000-7000-8000-0000000000f0",
-    "instance_id": INSTANCE_ID,
-    "workflow_id": WORKFLOW["id"],
-    "account_id": ACCOUNT["id"],
-    "place": "announce#1",
-    "step_name": "announce",
-    "step_type": "action",
-    "status": "failed",
-    "attempt": 1,
-    "input": {"url": "https://hooks.example.com/new"},
-    "output": None,
-    "error_message": "The receiver responded with 503.",
-    "started_at": TIME,
-    "completed_at": TIME,
-}
-WITH_LOGS = {**INSTANCE, "step_logs": [LOG], "step_logs_total": 1}
-RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at": None}
 
-
-class InstanceView(Schema):
+@example(
+    current_step="announce",
+    context={"trigger": {"event": "records.create", "collection": "posts"}},
+    started_at=TIME,
+)
+class InstanceView(View):
     """A run of a workflow."""
 
-    id = fields.Id(required=True)
-    workflow_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
+    id = fields.Id()
+    workflow_id = fields.Id()
+    account_id = fields.Id()
     version = ma.fields.Integer(
-        required=True, metadata={"description": "The version of the workflow that it carries out."}
+        metadata={"description": "The version of the workflow that it carries out."}
     )
-    trigger_type = fields.Choice(TRIGGERS, required=True)
-    status = fields.Choice(STATES, required=True)
+    trigger_type = fields.Choice(TRIGGERS)
+    status = fields.Choice(STATES)
     current_step = ma.fields.String(
-        required=True,
         allow_none=True,
         metadata={"description": "What is next, or has failed; several of parallel branches."},
     )
     context = ma.fields.Dict(
-        required=True, metadata={"description": "What the steps may refer to: trigger and steps."}
+        metadata={"description": "What the steps may refer to: trigger and steps."}
     )
     withheld = ma.fields.Boolean(
-        required=True,
         metadata={
             "description": "Whether context, input and output contain personal data: they are"
             " shown only to superadmins and members of pii_access."
-        },
+        }
     )
-    error_message = ma.fields.String(required=True, allow_none=True)
+    error_message = ma.fields.String(allow_none=True)
     resume_job_id = ma.fields.String(
-        required=True,
         allow_none=True,
         dump_default=None,
         metadata={"description": "Always null: instances resume by themselves."},
     )
-    started_at = fields.Timestamp(required=True, allow_none=True)
-    completed_at = fields.Timestamp(required=True, allow_none=True)
-    created_at = fields.Timestamp(required=True)
+    started_at = fields.Timestamp(allow_none=True)
+    completed_at = fields.Timestamp(allow_none=True)
+    created_at = fields.Timestamp()
 
 
 LONG_VALUES = (
@@ -113,42 +77,40 @@ LONG_VALUES = (
 )
 
 
-class StepLogView(Schema):
-    """One attempt of a step."""
-
-    id = fields.Id(required=True)
-    instance_id = fields.Id(required=True)
-    workflow_id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
+@example(
+    place="announce#1",
+    step_name="announce",
+    status="failed",
+    input={"url": "https://hooks.example.com/new"},
+    error_message="The receiver responded with 503.",
+    completed_at=TIME,
+)
+class StepLogView(View):
+    id = fields.Id()
+    instance_id = fields.Id()
+    workflow_id = fields.Id()
+    account_id = fields.Id()
     place = ma.fields.String(
-        required=True,
-        metadata={"description": "The step within loops and branches, and its visit."},
+        metadata={"description": "The step within loops and branches, and its visit."}
     )
-    step_name = ma.fields.String(required=True)
-    step_type = fields.Choice(definition.PROPERTIES, required=True)
-    status = fields.Choice(LOG_STATES, required=True)
-    attempt = ma.fields.Integer(required=True)
-    input = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
-    output = ma.fields.Dict(required=True, allow_none=True, metadata={"description": LONG_VALUES})
-    error_message = ma.fields.String(required=True, allow_none=True)
-    started_at = fields.Timestamp(required=True)
-    completed_at = fields.Timestamp(required=True, allow_none=True)
+    step_name = ma.fields.String()
+    step_type = fields.Choice(definition.PROPERTIES)
+    status = fields.Choice(LOG_STATES)
+    attempt = ma.fields.Integer()
+    input = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
+    output = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
+    error_message = ma.fields.String(allow_none=True)
+    started_at = fields.Timestamp()
+    completed_at = fields.Timestamp(allow_none=True)
 
 
 class InstanceWithLogs(InstanceView):
     """An instance with the first 100 entries of its step log."""
 
-    step_logs = ma.fields.List(ma.fields.Nested(StepLogView), required=True)
+    step_logs = ma.fields.List(ma.fields.Nested(StepLogView))
     step_logs_total = ma.fields.Integer(
-        required=True,
-        metadata={"description": "The length of the log; `/step-logs` returns all of it."},
+        metadata={"description": "The length of the log; `/step-logs` returns all of it."}
     )
-
-
-class StepLogPage(Page):
-    """A page of an instance's step log."""
-
-    items = items_field(StepLogView)
 
 
 class StepLogArgs(OffsetArgs):
@@ -156,16 +118,8 @@ class StepLogArgs(OffsetArgs):
 
 
 class ResumedInstance(InstanceWithLogs):
-    """A resumed instance."""
-
-    message = ma.fields.String(required=True)
-    instance_id = fields.Id(required=True)
-
-
-class InstancePage(Page):
-    """A page of instances."""
-
-    items = items_field(InstanceView)
+    message = ma.fields.String()
+    instance_id = fields.Id()
 
 
 class InstanceArgs(OffsetArgs):
@@ -184,8 +138,6 @@ BY_WORKFLOW = "Only instances of this workflow or hook. By default all workflows
 
 
 class AllInstancesArgs(InstanceArgs):
-    """Filters of instances."""
-
     workflow_id = ma.fields.UUID(metadata={"description": BY_WORKFLOW})
     from_ = _moment("from", "Only instances created since then.")
     to_ = _moment("to", "Only instances created before then.")
@@ -204,20 +156,17 @@ class EmptyBody(Schema):
 
 
 class ResumedCount(Message):
-    """The number of resumed instances."""
-
-    count = ma.fields.Integer(required=True)
+    count = ma.fields.Integer()
 
 
 @blueprint.route("/<uuid:workflow_id>/instances", methods=["GET"])
 @blueprint.arguments(InstanceArgs, location="query")
-@blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(InstanceView))
 @account_admin
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first.
 
-    For admins. Without step logs. For the instances of a hook use `GET
-    /hooks/{hook_id}/executions`.
+    Without step logs. For the instances of a hook use `GET /hooks/{hook_id}/executions`.
     """
     workflow = service.get(workflow_id, by=principal())
     filters = {"status": args.get("status"), "workflow_id": workflow.id}
@@ -226,9 +175,7 @@ def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject
 
 @all_instances.route("", methods=["GET"])
 @all_instances.arguments(AllInstancesArgs, location="query")
-@all_instances.response(
-    200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50})
-)
+@all_instances.response(200, page_of(InstanceView))
 @account_admin
 def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
@@ -239,25 +186,25 @@ def list_instances(args: JSONObject) -> JSONObject:
 
 
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
-@all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
+@all_instances.response(200, InstanceWithLogs)
 @account_admin
 def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps.
 
-    For admins. Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs`
-    has the rest.
+    Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs` has the
+    rest.
     """
     return _known_fields(instances.get(instance_id, by=principal()))
 
 
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
 @all_instances.arguments(StepLogArgs, location="query")
-@all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
+@all_instances.response(200, page_of(StepLogView))
 @account_admin
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List an instance's step log, oldest first.
 
-    For admins. One entry for each attempt of a step, and each pass of a loop.
+    One entry for each attempt of a step, and each pass of a loop.
     """
     logs, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(logs, total, args)
@@ -265,7 +212,7 @@ def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
 @all_instances.arguments(EmptyBody, example={}, required=False)
-@all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
+@all_instances.response(200, InstanceWithLogs, example={"status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
 def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
@@ -282,11 +229,8 @@ def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
     200,
     ResumedInstance,
     example={
-        **RESUMED,
-        "step_logs": [LOG],
         "step_logs_total": 1,
         "message": "The instance is resumed.",
-        "instance_id": INSTANCE_ID,
     },
 )
 @all_instances.fails(409)
@@ -325,9 +269,9 @@ def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
 def resume_instances(body: JSONObject) -> JSONObject:
     """Resume all failed instances that match the filters.
 
-    For admins. The filters are those of the list of instances: without a body, all failed instances
-    of workflows, but not of hooks. Each continues at its failed step, in the background. `count` is
-    0 if none has failed, which is no error.
+    The filters are those of the list of instances: without a body, all failed instances of
+    workflows, but not of hooks. Each continues at its failed step, in the background. `count` is 0
+    if none has failed, which is no error.
     """
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import (
-    LARGEST_DOCUMENT,
-    account_admin,
-    across_accounts,
-    max_body,
-    public,
-    shows_secret,
-)
+from app.web.access import LARGEST_DOCUMENT, account_admin, public
 from app.web.blueprint import Blueprint
-from app.web.paging import OffsetArgs, Page, items_field, page_body
-from app.web.schemas import Message, Schema
+from app.web.paging import OffsetArgs, page_body, page_of
+from app.web.schemas import Message, Schema, View, example
 from app.workflows import service
 from app.workflows.language import missing_collections, missing_fields, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -58,81 +49,67 @@ STEPS = [
     {"name": "pause", "type": "wait_delay", "duration": "1d"},
 ]
 NEW = {"name": "Announce posts", "trigger": TRIGGER, "steps": STEPS}
-WORKFLOW = {
-    "id": "019a9f00-0000-7000-8000-0000000000d0",
-    "account_id": ACCOUNT["id"],
-    **NEW,
-    "description": None,
-    "trigger_type": "event",
-    "trigger_config": {"event": "records.create", "collection": "posts"},
-    "enabled": True,
-    "warnings": [],
-    "version": 1,
-    "owner_id": USER["id"],
-    "created_at": TIME,
-    "updated_at": TIME,
-    "created_by": USER["id"],
-}
-INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
-STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
+STARTED = {"message": "The workflow is started."}
 
 
-class WarningView(Schema):
+class WarningView(View):
     """What is saved, but cannot do anything as it is."""
 
-    field = ma.fields.String(required=True)
-    code = fields.Choice((missing_collections.CODE, missing_fields.CODE), required=True)
-    message = ma.fields.String(required=True)
+    field = ma.fields.String()
+    code = fields.Choice((missing_collections.CODE, missing_fields.CODE))
+    message = ma.fields.String()
 
 
-class DefinitionView(Schema):
+class DefinitionView(View):
     """What workflows and hooks have in common."""
 
-    id = fields.Id(required=True)
-    account_id = fields.Id(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
-    enabled = ma.fields.Boolean(required=True)
+    id = fields.Id()
+    account_id = fields.Id()
+    name = ma.fields.String()
+    description = ma.fields.String(allow_none=True)
+    enabled = ma.fields.Boolean()
     warnings = ma.fields.List(
         ma.fields.Nested(WarningView),
-        required=True,
         metadata={
             "description": "Collections that it names and that do not exist; of a single one,"
             " also fields that its collections do not have or hide from you."
         },
     )
     owner_id = fields.Id(
-        required=True,
-        metadata={"description": "Whose rights the steps have: who last sent them."},
+        metadata={"description": "Whose rights the steps have: who last sent them."}
     )
-    created_at = fields.Timestamp(required=True)
-    updated_at = fields.Timestamp(required=True)
-    created_by = fields.Id(required=True, allow_none=True)
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
+    created_by = fields.Id(allow_none=True)
 
 
+@example(
+    name="Announce posts",
+    trigger={"type": "event", "event": "records.create", "collection": "posts"},
+    steps=[
+        {
+            "name": "announce",
+            "type": "action",
+            "action_type": "send_webhook",
+            "config": {
+                "url": "https://hooks.example.com/new",
+                "body": {"title": "{{ trigger.record.title }}"},
+            },
+        },
+        {"name": "pause", "type": "wait_delay", "duration": "1d"},
+    ],
+    trigger_config={"event": "records.create", "collection": "posts"},
+    warnings=[],
+)
 class WorkflowView(DefinitionView):
-    """A workflow."""
-
-    trigger = ma.fields.Dict(required=True, metadata=described.STARTED_BY)
-    trigger_type = fields.Choice(TRIGGERS, required=True)
-    trigger_config = ma.fields.Dict(
-        required=True, metadata={"description": "The trigger without its type."}
-    )
-    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP), required=True)
-    version = ma.fields.Integer(
-        required=True, metadata={"description": "Grows when what is carried out changes."}
-    )
-
-
-class WorkflowPage(Page):
-    """A page of workflows."""
-
-    items = items_field(WorkflowView)
+    trigger = ma.fields.Dict(metadata=described.STARTED_BY)
+    trigger_type = fields.Choice(TRIGGERS)
+    trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
+    steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP))
+    version = ma.fields.Integer(metadata={"description": "Grows when what is carried out changes."})
 
 
 class DefinitionArgs(OffsetArgs):
-    """Which definitions to list."""
-
     trigger_type = fields.Choice(TRIGGERS, metadata={"description": "Only those that this starts."})
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
@@ -152,7 +129,6 @@ class NewDefinition(Schema):
 
 
 def trigger_field(types: Sequence[str], **options: Any) -> object:
-    """Return the field of a trigger of one of these types."""
     metadata = {
         "description": "`{type: event, event, collection?, condition?}`, `{type: schedule, cron}`,"
         " or only a `type`.",
@@ -168,15 +144,11 @@ def _steps(**options: Any) -> object:
 
 
 class ChangedWorkflow(ChangedDefinition):
-    """What to change of a workflow."""
-
     trigger = trigger_field(TRIGGERS)
     steps = _steps()
 
 
 class NewWorkflow(NewDefinition, ChangedWorkflow):
-    """A new workflow."""
-
     trigger = trigger_field(TRIGGERS, required=True)
     steps = _steps(load_default=list)
 
@@ -197,20 +169,18 @@ class TriggerBody(Schema):
 
 
 class StartedInstance(Message):
-    """The started instance."""
-
-    instance_id = fields.Id(required=True)
+    instance_id = fields.Id()
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(DefinitionArgs, location="query")
-@blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, page_of(WorkflowView))
 @account_admin
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first.
 
-    For admins. Without hooks, which are a list of their own (`/hooks`). Header values are `***`.
-    With `X-Account-ID: *` superadmins get those of all accounts.
+    Without hooks, which are a list of their own (`/hooks`). Header values are `***`. With
+    `X-Account-ID: *` superadmins get those of all accounts.
     """
     workflows, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_views(workflows), total, args)
@@ -218,10 +188,9 @@ def list_workflows(args: JSONObject) -> JSONObject:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewWorkflow, example=NEW)
-@blueprint.response(201, WorkflowView, example=WORKFLOW)
-@blueprint.fails(400, 409)
-@partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
-@account_admin
+@blueprint.response(201, WorkflowView)
+@blueprint.fails(409)
+@account_admin(api_keys=False, shows_secret=lambda answer: "token" in answer["trigger"])
 def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
@@ -255,30 +224,29 @@ def create_workflow(body: JSONObject) -> JSONObject:
     Steps run with the rights of the user who last sent them. Record steps are executed exactly
     once; requests and mails at least once, requests with the same `Idempotency-Key`. By default,
     mails go only to active members of the account at their verified addresses, at most 500 a day.
-    API keys cannot create or change workflows (403). Workflows that start each other stop at depth
-    8. An account has at most 50 workflows (409 `limit_reached`).
+    Workflows that start each other stop at depth 8. An account has at most 50 workflows (409
+    `limit_reached`).
     """
     return view(service.create(body, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.response(200, WorkflowView)
 @account_admin
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow.
 
-    For admins. `trigger.token` is part of the address of a workflow with a webhook trigger, and its
-    only credential; read-only API keys do not get it. Header values are `***`. The id of a hook is
-    a 404.
+    `trigger.token` is part of the address of a workflow with a webhook trigger, and its only
+    credential; read-only API keys do not get it. Header values are `***`. The id of a hook is a
+    404.
     """
     return view(service.get(workflow_id, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
-@blueprint.fails(400)
-@account_admin
+@blueprint.response(200, WorkflowView)
+@account_admin(api_keys=False)
 def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
 
@@ -295,8 +263,8 @@ def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 def delete_workflow(workflow_id: str) -> Response:
     """Delete a workflow with its instances.
 
-    For admins. A background job deletes the instances with their logs, including active ones. This
-    cannot be undone.
+    A background job deletes the instances with their logs, including active ones. This cannot be
+    undone.
     """
     service.delete(workflow_id, by=principal())
     return Response(status=204)
@@ -304,8 +272,7 @@ def delete_workflow(workflow_id: str) -> Response:
 
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
-@blueprint.response(200, WorkflowView, example=WORKFLOW)
-@blueprint.fails(400)
+@blueprint.response(200, WorkflowView)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Enable or disable a workflow.
@@ -319,7 +286,7 @@ def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.route("/<uuid:workflow_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(202, StartedInstance, example=STARTED)
-@blueprint.fails(400, 409)
+@blueprint.fails(409)
 @account_admin
 def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Start a workflow manually, whatever its trigger.
@@ -335,9 +302,7 @@ def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @callers.arguments(TriggerBody, example={"order": 7}, required=False)
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
-@max_body(LARGEST_DOCUMENT)
-@public
-@across_accounts
+@public(max_body=LARGEST_DOCUMENT, across_accounts=True)
 def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
@@ -351,7 +316,6 @@ def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
 
 
 def view(workflow: Workflow) -> JSONObject:
-    """A workflow as in responses."""
     shown = _views([workflow])[0]
     return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(workflow, principal())}
 

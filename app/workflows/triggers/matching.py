@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.errors import problem
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import checks, cron
 from app.workflows.language.definition import event_name
 from app.workflows.language.expressions import AvailableNames
-from app.workflows.models import EVENT, MANUAL, SCHEDULE, TRIGGERS, WEBHOOK
+from app.workflows.models import TRIGGERS, Trigger
 
-PROPERTIES = {
-    EVENT: ("event", "collection", "condition"),
-    SCHEDULE: ("cron",),
-    MANUAL: (),
-    WEBHOOK: ("token",),
+PROPERTIES: Mapping[str, tuple[str, ...]] = {
+    Trigger.EVENT: ("event", "collection", "condition"),
+    Trigger.SCHEDULE: ("cron",),
+    Trigger.MANUAL: (),
+    Trigger.WEBHOOK: ("token",),
 }
 Problem = JSONObject
 
@@ -43,11 +45,9 @@ def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[
         problem(f"trigger.{name[:63]}", "unknown_field", f"Unknown property {name[:63]}.")
         for name in unknown
     ]
-    return problems_ + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)
-
-
-def _nothing(trigger: JSONMapping) -> list[Problem]:
-    return []
+    if kind == Trigger.EVENT:
+        return problems_ + _event(trigger)
+    return problems_ + _schedule(trigger) if kind == Trigger.SCHEDULE else problems_
 
 
 def _schedule(trigger: JSONMapping) -> list[Problem]:

@@ -28,7 +28,7 @@ from app.webhooks import outbox
 from app.workflows import versions
 from app.workflows.engine import event_waits
 from app.workflows.language import expressions
-from app.workflows.models import EVENT, VERSIONS, Workflow
+from app.workflows.models import VERSIONS, Trigger, Workflow
 from app.workflows.triggers import start
 
 
@@ -75,7 +75,11 @@ def _listeners(account_id: str) -> Listeners:
 
 
 def _load(account_id: str) -> Listeners:
-    where = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
+    where = (
+        Workflow.account_id == account_id,
+        Workflow.enabled,
+        Workflow.trigger_type == Trigger.EVENT,
+    )
     table: Any = Workflow.__table__
     started: dict[tuple[str, str], list[Listener]] = {}
     for row in db.connection().execute(sa.select(table).where(*where).order_by(table.c.id)):
@@ -107,7 +111,7 @@ def note(event: events.RecordChanged) -> None:
         # If the owner lost access, conditions cannot be checked: start it, to fail with that
         # reason.
         if not view.acting(*owner) or all(view.holds(c, visible, {}) for c in listener.conditions):
-            row = start.row(listener, visible, EVENT, holds_pii=personal, root_id=root_id)
+            row = start.row(listener, visible, Trigger.EVENT, holds_pii=personal, root_id=root_id)
             if row is not None:
                 db.before_commit(start.write, row)
     if awaited:

@@ -22,7 +22,7 @@ from app.errors import InvalidValues, problem
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.workflows.language import cron
-from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
+from app.workflows.models import SCHEDULES, Trigger, Workflow
 from app.workflows.triggers import start, start_limits
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ def plan(workflow: Workflow) -> None:
     An unchanged schedule keeps it, or a due time about to fire would be lost. Raises InvalidValues
     for a stored schedule that an earlier version accepted.
     """
-    is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
+    is_due = workflow.enabled and workflow.trigger_type == Trigger.SCHEDULE
     text = workflow.trigger["cron"] if is_due else ""
     planned = times(workflow.account_id, [workflow.id]).get(workflow.id)
     if planned and planned.cron == text:
@@ -128,7 +128,7 @@ def _fire(row: Any, now: datetime) -> bool:
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.reload_active_account(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            new = start.row(workflow, trigger, SCHEDULE)
+            new = start.row(workflow, trigger, Trigger.SCHEDULE)
             if new and following == NEVER:
                 reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
                 new = dict(start_limits.refused(new, reason))

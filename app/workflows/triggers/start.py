@@ -16,7 +16,7 @@ from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
-from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
+from app.workflows.models import INSTANCES, LARGEST_CONTEXT, InstanceState
 from app.workflows.triggers import start_limits
 
 MAX_DEPTH = 8
@@ -66,7 +66,7 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
         "kind": workflow.kind,
         "version": workflow.version,
         "trigger_type": trigger_type,
-        "status": PENDING,
+        "status": InstanceState.PENDING,
         "position": INITIAL_POSITION,
         "context": "{}",
         "error_message": None,

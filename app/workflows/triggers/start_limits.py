@@ -18,7 +18,7 @@ from app.db.prepared import PreparedStatement
 from app.errors import AppError
 from app.web import rate_limits
 from app.web.rate_limits import Limit
-from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
+from app.workflows.models import INSTANCES, InstanceState
 
 MAX_PER_EVENT = 1000  # instances in the chain of one event
 MAX_TRANSACTION_BYTES = 64 * 2**20  # bytes of contexts of the instances that one transaction starts
@@ -58,10 +58,10 @@ class Room:
         settings = config.current()
         if self.pending <= 0:
             limit = settings.workflow_pending_max
-            return TOO_MANY.format(limit, PENDING, "SERVICE_WORKFLOW_PENDING_MAX")
+            return TOO_MANY.format(limit, InstanceState.PENDING, "SERVICE_WORKFLOW_PENDING_MAX")
         if self.is_waiting_full:
             limit = settings.workflow_waiting_max
-            return TOO_MANY.format(limit, WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
+            return TOO_MANY.format(limit, InstanceState.WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
         if self.steps_used_up:
             return NO_STEPS
         return TOO_MUCH if self.bytes <= 0 else None
@@ -112,7 +112,9 @@ def _active_counts() -> PreparedStatement:
         count = sa.select(sa.func.count()).select_from(rows.limit(limit).subquery())
         return count.scalar_subquery()
 
-    return PreparedStatement(sa.select(counted(PENDING), counted(WAITING)))
+    return PreparedStatement(
+        sa.select(counted(InstanceState.PENDING), counted(InstanceState.WAITING))
+    )
 
 
 def admitted(rows: Sequence[Row]) -> Iterator[Row]:
@@ -147,5 +149,10 @@ def _admit_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
 
 def refused(row: Row, reason: str) -> Row:
     """A refused instance as stored: cancelled, with the reason only."""
-    values = {"status": CANCELLED, "error_message": reason, "due": False, "holds_pii": False}
+    values = {
+        "status": InstanceState.CANCELLED,
+        "error_message": reason,
+        "due": False,
+        "holds_pii": False,
+    }
     return {**row, **values, "context": "{}", "completed_at": row["created_at"]}

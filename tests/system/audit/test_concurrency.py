@@ -7,7 +7,9 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config, create_app, db
-from app.audit import append, verify
+from app.audit import append
+from app.audit.chain import verify
+from app.audit.log import AUDIT
 from app.audit.models import AuditChange
 from tests.processes import forked
 
@@ -43,7 +45,7 @@ def test_every_chain_is_whole(app: Flask, count: int) -> None:
     written = run(app, count)
     with app.app_context():
         for account_id in ACCOUNTS:
-            assert verify.verify_all(account_id)["valid"]
+            assert verify.verify_all(AUDIT, account_id)["valid"]
         total = sa.select(sa.func.sum(AuditChange.entries))
         mine = total.where(AuditChange.account_id.in_(ACCOUNTS))
         assert db.connection().scalar(mine) == written
@@ -55,7 +57,7 @@ def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
         for account_id in ACCOUNTS:
             append_to(account_id)
         if db.db.engine.dialect.name == "sqlite":  # one writer at a time, and no lock to hold
-            assert verify.verify_all()["valid"]
+            assert verify.verify_all(AUDIT)["valid"]
             return
         engine = db.db.engine.execution_options(isolation_level="READ COMMITTED")
         with engine.begin() as other:
@@ -64,7 +66,7 @@ def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
             append_to(ACCOUNTS[1])
             with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
                 append_to(ACCOUNTS[0])
-        assert verify.verify_all()["valid"]
+        assert verify.verify_all(AUDIT)["valid"]
 
 
 def append_to(account_id: str) -> None:

@@ -1,6 +1,6 @@
 """Verifying chains (contract section 7; docs/audit.md explains it).
 
-`Chain` takes the entries of one account in order, from the database or an export. It stores only
+`Chain` takes the entries of one chain in order, from the database or an export. It stores only
 open checkpoints and erasures, so a log of any size is verified in constant memory.
 """
 
@@ -14,15 +14,16 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import Account
-from app.audit import checkpoints, digest, entries, verifications
-from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
+from app.audit import verifications
+from app.audit.chain import digest, signing
+from app.audit.chain.log import LOWEST, BrokenRow, Log, Row
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 
 Entry = JSONMapping
 Summary = JSONObject
 Progress = Callable[[int], None]
-LOWEST = -(2**63)  # below any forged id
+BATCH_SIZE = 1000
 VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
 
 
@@ -58,10 +59,17 @@ class Chain:
     last_checksum: str = digest.FIRST_PREVIOUS
     erased: dict[tuple[str, str], int] = field(default_factory=dict)
 
+    def expect(self, checkpoint: signing.Checkpoint, fault: str | None) -> None:
+        """Expect the checksum of a checkpoint, with the fault of its signature."""
+        id, checksum = checkpoint["entry_id"], checkpoint["checksum"]
+        if fault or self.checkpoints.get(id, checksum) != checksum:
+            self.report.fail(id, fault or "checkpoints contradict each other")
+        self.checkpoints[id] = checksum
+
     def start_after(self, start: Entry) -> None:
         """Begin after a signed start; checkpoints of what was removed no longer count."""
         id, checksum = start["entry_id"], start["checksum"]
-        if fault := checkpoints.fault(start):
+        if fault := signing.fault(start):
             self.report.fail(id, fault)
         if self.checkpoints.get(id, checksum) != checksum:
             self.report.fail(id, "a checkpoint contradicts the start")
@@ -130,13 +138,14 @@ class Chain:
 
 
 def verify_all(
+    log: Log,
     account_id: str | None = None,
-    external: Iterable[checkpoints.Checkpoint] = (),
+    external: Iterable[signing.Checkpoint] = (),
     progress: Progress = lambda checked: None,
 ) -> Summary:
     """Verify the chain of an account (None: all), also against external checkpoints."""
     reports: list[Report] = []
-    for result in iter_reports(account_id, external):
+    for result in iter_reports(log, account_id, external):
         if isinstance(result, Report):
             reports.append(result)
         else:
@@ -153,17 +162,19 @@ def require_chain(account_id: str | None, summary: Summary) -> Summary:
 
 
 def iter_reports(
-    account_id: str | None = None, external: Iterable[checkpoints.Checkpoint] = ()
+    log: Log, account_id: str | None = None, external: Iterable[signing.Checkpoint] = ()
 ) -> Iterator[int | Report]:
     """Verify chain by chain; yields the number of checked entries, and each chain's report."""
     external, checked = list(external), 0
-    for chain_id in [account_id] if account_id else _accounts(external):
-        for result in _verify(chain_id, external):
+    named = (checkpoint["account_id"].removesuffix(log.suffix) for checkpoint in external)
+    for id in [account_id] if account_id else sorted({*log.accounts(), *named}):
+        log.settle(id)
+        for result in _verify(log, id, external):
             if isinstance(result, Report):
                 checked += result.checked
                 # A checkpoint from elsewhere may be wrong itself.
                 if not external and (result.head or not result.valid):
-                    verifications.store(verifications.AUDIT, chain_id, result)
+                    verifications.store(log.name, id, result)
                 yield result
             else:
                 yield checked + result
@@ -171,7 +182,7 @@ def iter_reports(
 
 def verify_export(
     exported: Iterable[Entry],
-    external: Iterable[checkpoints.Checkpoint] = (),
+    external: Iterable[signing.Checkpoint] = (),
     progress: Progress = lambda checked: None,
 ) -> Summary:
     """Verify the entries of an export."""
@@ -179,13 +190,13 @@ def verify_export(
     chains: dict[str, Chain] = {}
     for count, entry in enumerate(exported, 1):
         account_id = str(entry.get("account_id"))
-        if checkpoints.is_start(entry):  # before the entries of a JSON export
+        if signing.is_start(entry):  # before the entries of a JSON export
             chains[account_id] = _begin(account_id, [*external, entry])
             continue
         if account_id not in chains:
             chains[account_id] = _begin(account_id, external)
         chains[account_id].take(entry)
-        if count % entries.BATCH_SIZE == 0:
+        if count % BATCH_SIZE == 0:
             progress(count)
     for checkpoint in external:
         chains.setdefault(checkpoint["account_id"], _begin(checkpoint["account_id"], external))
@@ -205,115 +216,102 @@ def summarize(reports: list[Report], *, alone: bool) -> Summary:
     return summary | {"chains": [asdict(report) for report in reports]}
 
 
-def _accounts(external: Iterable[checkpoints.Checkpoint]) -> list[str]:
-    session = db.db.session
-    account_ids = {
-        *session.scalars(sa.select(AuditHead.account_id)),
-        *(c["account_id"] for c in external),
-    }
-    account_ids |= set(session.scalars(sa.select(AuditCheckpoint.account_id).distinct()))
-    return sorted(account_ids.union(_stored_accounts()))
-
-
-def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain:
-    chain = Chain(Report(account_id))
-    starts = []
+def _begin(chain_id: str, external: Iterable[signing.Checkpoint]) -> Chain:
+    chain, starts = Chain(Report(chain_id)), []
     for checkpoint in external:
-        if checkpoint["account_id"] == account_id and checkpoints.is_start(checkpoint):
+        if checkpoint["account_id"] != chain_id:
+            continue
+        if signing.is_start(checkpoint):
             starts.append(checkpoint)
-        elif checkpoint["account_id"] == account_id:
-            fault = checkpoints.fault(checkpoint)
-            if (
-                fault
-                or chain.checkpoints.get(checkpoint["entry_id"], checkpoint["checksum"])
-                != checkpoint["checksum"]
-            ):
-                chain.report.fail(
-                    checkpoint["entry_id"], fault or "checkpoints contradict each other"
-                )
-            chain.checkpoints[checkpoint["entry_id"]] = checkpoint["checksum"]
+        else:
+            chain.expect(checkpoint, signing.fault(checkpoint))
     if starts:
         chain.start_after(max(starts, key=itemgetter("entry_id")))
     return chain
 
 
 def chain_of(
+    log: Log,
     account_id: str,
     start: Entry | None,
-    external: Iterable[checkpoints.Checkpoint] = (),
+    external: Iterable[signing.Checkpoint] = (),
 ) -> Chain:
     """The chain of an account at its stored start, with stored and external checkpoints."""
-    # No external start counts: the database must have all that its own does not cover.
-    others = [other for other in external if not checkpoints.is_start(other)]
-    starts = [start] if start else []
-    return _begin(account_id, [*checkpoints.for_account(account_id), *others, *starts])
+    chain = Chain(Report(log.chain_id(account_id)))
+    for checkpoint in log.checkpoints(account_id):
+        chain.expect(checkpoint, None if log.signs_again else signing.fault(checkpoint))
+    for checkpoint in external:
+        # No external start counts: the database must have all that its own does not cover.
+        is_own = checkpoint["account_id"] == chain.report.account_id
+        if is_own and not signing.is_start(checkpoint):
+            chain.expect(checkpoint, signing.fault(checkpoint))
+    if start:
+        chain.start_after(start)
+    return chain
 
 
-def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator[int | Report]:
-    start = checkpoints.start_of(account_id)
-    chain = chain_of(account_id, start, external)
-    conditions = [AuditChange.account_id == account_id]
+def _verify(
+    log: Log, account_id: str, external: list[signing.Checkpoint]
+) -> Iterator[int | Report]:
+    start = signing.start_of(log, account_id)
+    chain = chain_of(log, account_id, start, external)
     checked, last = 0, LOWEST
     while chain.report.valid:
-        for change in entries.iter_changes(conditions, (account_id, last)):
-            take_change(chain, change)
-            last = change["first_id"]
-            if chain.report.checked // entries.BATCH_SIZE > checked // entries.BATCH_SIZE:
+        rows = log.read(account_id, after=last, limit=BATCH_SIZE)
+        for row in rows:
+            take_row(log, chain, row)
+            last = row[log.first]
+            if chain.report.checked // BATCH_SIZE > checked // BATCH_SIZE:
                 checked = chain.report.checked
                 yield checked
-            if not chain.report.valid:
+        if len(rows) < BATCH_SIZE and chain.report.valid:
+            newest, head = _ends(log, account_id)
+            if newest <= chain.last_id:  # else entries were appended meanwhile
+                _check_head(chain, head)
                 break
-        newest, head = _ends(account_id)
-        if (
-            newest <= chain.last_id or not chain.report.valid
-        ):  # else changes were appended meanwhile
-            _check_head(chain, head)
-            break
     report = chain.close()
-    if not report.valid and checkpoints.start_of(account_id) != start:
-        yield from _verify(account_id, external)  # it was cut meanwhile
+    if not report.valid and signing.start_of(log, account_id) != start:
+        yield from _verify(log, account_id, external)  # it was cut meanwhile
     else:
         yield report
 
 
-def take_change(chain: Chain, change: JSONObject) -> None:
-    """Check the next stored change."""
-    try:
-        found = entries.of_change(change)
-        ends = (found[0]["id"], found[-1]["id"], len(found))
-        digests = [entry["entry_digest"] for entry in found]
-        ids = [entry["id"] for entry in found]
-        *_, checksum = digest.checksums(chain.last_checksum, ids, digests)
-    except entries.BrokenChange:
-        chain.report.fail(change["first_id"], "it is not a valid change")
+def take_row(log: Log, chain: Chain, row: Row) -> None:
+    """Check the entries of the next stored row."""
+    if not chain.report.valid:
         return
-    if ends != (change["first_id"], change["last_id"], change["entries"]):
-        chain.report.fail(change["first_id"], "it is not where lists look for it")
-    elif checksum != change["checksum"].hex():
-        chain.report.fail(change["first_id"], "it was changed, or does not follow the previous one")
+    try:
+        found = log.entries_of(row)
+        if log.last != log.first and (fault := _row_fault(log, chain, row, found)):
+            chain.report.fail(row[log.first], fault)
+    except BrokenRow:
+        chain.report.fail(row[log.first], "it is not a valid change")
+        return
     for entry in found:
         chain.take(entry)
 
 
-def _ends(account_id: str) -> tuple[int, tuple[int, str]]:
+def _row_fault(log: Log, chain: Chain, row: Row, found: list[JSONObject]) -> str | None:
+    """What is wrong with a row of several entries."""
+    ends = (row[log.first], row[log.last], row["entries"])
+    if (found[0]["id"], found[-1]["id"], len(found)) != ends:
+        return "it is not where lists look for it"
+    digests = [entry["entry_digest"] for entry in found]
+    *_, checksum = digest.checksums(chain.last_checksum, (one["id"] for one in found), digests)
+    if checksum != row["checksum"].hex():
+        return "it was changed, or does not follow the previous one"
+    return None
+
+
+def _ends(log: Log, account_id: str) -> tuple[int, tuple[int, str]]:
     # One statement, so that both values are of the same snapshot.
-    newest = sa.select(sa.func.max(AuditChange.last_id)).where(AuditChange.account_id == account_id)
-    condition = AuditHead.account_id == account_id
-    last_id = sa.select(AuditHead.last_id).where(condition).scalar_subquery()
-    checksum = sa.select(AuditHead.checksum).where(condition).scalar_subquery()
+    newest = sa.select(sa.func.max(log.rows.c[log.last])).where(log.rows.c.account_id == account_id)
+    condition = log.heads.c.account_id == account_id
+    last_id = sa.select(log.heads.c[log.head_id]).where(condition).scalar_subquery()
+    checksum = sa.select(log.heads.c.checksum).where(condition).scalar_subquery()
     ends = sa.select(newest.scalar_subquery(), last_id, checksum)
     newest_id, *head = db.connection().execute(ends).one()
     return newest_id or 0, (head[0] or 0, head[1] or digest.FIRST_PREVIOUS)
-
-
-def _stored_accounts() -> Iterator[str]:
-    """The accounts with changes, found by an index skip scan."""
-    account, last = AuditChange.account_id, ""
-    while True:
-        found = db.connection().scalar(sa.select(sa.func.min(account)).where(account > last))
-        if found is None:
-            return
-        yield (last := found)
 
 
 def _check_head(chain: Chain, head: tuple[int, str]) -> None:

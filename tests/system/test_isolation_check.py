@@ -14,8 +14,8 @@ from app.accounts import groups
 from app.accounts.models import Account, Group
 from app.accounts.usage import request_counter
 from app.auth import api_keys
-from app.auth import guard as api_guard
 from app.auth import principal as principals
+from app.auth.guard import authorize, request_context
 from app.collections import definitions
 from app.collections.definitions import get_all
 from app.console.shell import guard, scopes
@@ -25,7 +25,7 @@ from app.isolation import filling, tenants
 from app.records import store
 from app.records.read import expand
 from app.records.store import reads
-from app.web.access import Access
+from app.web.access import ViewAccess, signed_in
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection
@@ -60,7 +60,7 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     return app
 
 
-@pytest.mark.long
+@pytest.mark.both_databases
 def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     kept = remaining(furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
@@ -71,7 +71,6 @@ def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     assert remaining(furnished) == kept
 
 
-@pytest.mark.long
 def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> None:
     only = "/(console|api/v1)/(records|groups|collections)"
     result = app.test_cli_runner().invoke(args=["isolation-check", "--only", only])
@@ -96,10 +95,10 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(
-        one: Any, account: Any, where: Any, given: Any, *rest: Any, cacheable: bool, **options: Any
-    ) -> Any:
-        return real(one, None, None, (), *rest, **options)
+    def page(selection: reads.Selection, *rest: Any, cacheable: bool) -> Any:
+        everywhere = replace(selection.access.caller, account=None)
+        access = replace(selection.access, condition=None, caller=everywhere)
+        return real(replace(selection, access=access, conditions=()), *rest)
 
     patch.setattr(reads, "read_page", page)
 
@@ -107,9 +106,9 @@ def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(one: Any, *rest: Any, **options: Any) -> Any:
-        every = sa.select(sa.func.count()).select_from(one.table)
-        return real(one, *rest, **options)[0], db.connection().scalar(every)
+    def page(selection: reads.Selection, *rest: Any, **options: Any) -> Any:
+        every = sa.select(sa.func.count()).select_from(selection.definition.table)
+        return real(selection, *rest, **options)[0], db.connection().scalar(every)
 
     patch.setattr(reads, "read_page", page)
 
@@ -128,12 +127,12 @@ def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 
 def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
     rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
-    opened, real = app.view_functions[rule.endpoint], api_guard.access_of
+    opened, real = app.view_functions[rule.endpoint], authorize.access_of
 
-    def access_of(view: Any) -> Access:
-        return Access.SIGNED_IN if view is opened else real(view)
+    def access_of(view: Any) -> ViewAccess:
+        return signed_in if view is opened else real(view)
 
-    patch.setattr(api_guard, "access_of", access_of)
+    patch.setattr(authorize, "access_of", access_of)
 
 
 def tell_what_is_anothers(patch: pytest.MonkeyPatch, app: Flask) -> None:
@@ -183,7 +182,6 @@ PLANTED = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.not_on_citus(
     "Citus refuses some statements that lack their account, before anything leaks"
 )
@@ -193,7 +191,7 @@ def test_what_is_made_to_leak_is_found(
 ) -> None:
     plant, only, told = PLANTED[leak]
     # PostgreSQL's own lock would hide what the application lets through.
-    monkeypatch.setattr(api_guard, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
+    monkeypatch.setattr(request_context, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
     plant(monkeypatch, furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
     leaks = [line for line in result.output.splitlines() if line.startswith("leak ")]

@@ -16,8 +16,7 @@ from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import first_id, new_id
 from app.jobs import leases, worker
-from app.workflows import dispatch, service
-from app.workflows import purge as upkeep
+from app.workflows import dispatch, purge, service
 from app.workflows.engine import queue
 from app.workflows.models import (
     INSTANCES,
@@ -144,14 +143,14 @@ def test_what_was_over_long_ago_is_forgotten(
     assert ran(app, alice, flow)["status"] == "waiting"
     alice.put(f"workflows/{flow['id']}", {"steps": []})
 
-    def purge() -> list[int]:
+    def counts_after_purge() -> list[int]:
         with app.app_context():
-            upkeep.purge({})
+            purge.purge({})
             db.db.session.remove()
         return counts(app)
 
     # In use are the versions of what is kept, and the present one.
-    assert purge() == [2, 2, 0, 1, 3, 1]
+    assert counts_after_purge() == [2, 2, 0, 1, 3, 1]
     # What waited for long before it was over is kept as long as others.
     with app.app_context(), db.transaction() as session:
         aged = first_id(clock.now() - timedelta(days=40))
@@ -160,9 +159,9 @@ def test_what_was_over_long_ago_is_forgotten(
         session.execute(
             sa.update(LOGS).where(LOGS.c.status == "completed").values(instance_id=aged)
         )
-    assert purge() == [2, 2, 0, 1, 3, 1]
-    monkeypatch.setattr(upkeep, "timedelta", lambda days: timedelta(days=-1))
-    assert purge() == [1, 1, 0, 1, 2, 1]
+    assert counts_after_purge() == [2, 2, 0, 1, 3, 1]
+    monkeypatch.setattr(purge, "timedelta", lambda days: timedelta(days=-1))
+    assert counts_after_purge() == [1, 1, 0, 1, 2, 1]
 
 
 def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
@@ -214,7 +213,7 @@ def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
     def gone() -> None:
         assert alice.delete(f"workflows/{made['id']}").status_code == 204
         with app.app_context():
-            upkeep._remove({"account_id": alice.account_id, "workflow_id": made["id"]})
+            purge._remove({"account_id": alice.account_id, "workflow_id": made["id"]})
 
     def meanwhile(*given: Any) -> str:
         other.start()

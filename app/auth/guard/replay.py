@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from flask import Request, Response, current_app
 from sqlalchemy.exc import DBAPIError
 
 from app import web
+from app.auth.guard.authenticate import verified
 from app.auth.principal import Principal
 from app.errors import AppError
 from app.web import idempotency as keys
+from app.web.access import ViewAccess, access_of
+from app.web.current_request import environ_key
 from app.web.idempotency import Claim
 
-
-def applies_to(request: Request, caller: Principal | None) -> bool:
-    """Whether the key of a request counts: on API routes, except those of signing in."""
-    path = request.path
-    if caller is None or not caller.signed_in or not path.startswith(f"{web.PREFIX}/"):
-        return False
-    return not path.startswith(f"{web.PREFIX}/auth/")
+KEY = environ_key(keys.HEADER)
 
 
-def replay_or_claim(request: Request, caller: Principal) -> Response | Claim:
-    """The stored response for the key; else the key's claim, to process the request."""
+def find_or_claim(request: Request, g: Any, access: ViewAccess) -> Response | None:
+    """The stored response for the key; else None, with the key claimed as `g.claim`.
+
+    A key counts on API routes, except those of signing in.
+    """
+    caller: Principal | None = g.get("principal")
+    is_repeatable = request.path.startswith(f"{web.PREFIX}/") and not request.path.startswith(
+        f"{web.PREFIX}/auth/"
+    )
+    if caller is None or not caller.signed_in or not is_repeatable:
+        return None
+    g.principal = caller = verified(request, caller, access)
     caller_key = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
     digests = keys.request_fingerprints(
         request.path, request.query_string, _body_without_boundary(request)
@@ -32,7 +40,8 @@ def replay_or_claim(request: Request, caller: Principal) -> Response | Claim:
     key = request.headers[keys.HEADER]
     claim = keys.claim(caller.require_account_id(), caller_key, key, digests)
     if isinstance(claim, Claim):
-        return claim
+        g.claim = claim
+        return None
     response = Response(claim.text, claim.status, mimetype="application/json")
     response.headers["Idempotent-Replayed"] = "true"
     if claim.etag:
@@ -62,9 +71,9 @@ def finish(claim: Claim, request: Request, response: Response) -> Response:
 
 
 def _save(claim: Claim, view: Callable[..., object], response: Response) -> None:
-    shows_secret = getattr(view, "shows_secret", None)
+    shows_secret = access_of(view).shows_secret
     body = response.get_json() if shows_secret else {}
-    has_secret = bool(shows_secret and shows_secret(body))
+    has_secret = shows_secret(body) if callable(shows_secret) else shows_secret
     record_id = body.get("id") if has_secret else None
     text = None if has_secret else response.get_data(as_text=True)
     keys.save_response(claim, response.status_code, text, response.headers.get("ETag"), record_id)

@@ -163,7 +163,6 @@ class Crawl:
         return self.weights[path]
 
 
-@pytest.mark.long
 @WHOLE
 @pytest.mark.parametrize("role", ROLES)
 def test_every_link_and_every_form(app: Flask, cast: Cast, role: str, whole: bool) -> None:

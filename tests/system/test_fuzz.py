@@ -55,7 +55,6 @@ def tried(app: Flask, cast: Cast, made: int, times: int, seed: int) -> fuzzing.R
     return run
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "answer", "fault"),
     [
@@ -80,7 +79,6 @@ def test_an_answer_that_is_not_described_is_found(
     assert fault in " ".join(run.faults)
 
 
-@pytest.mark.long
 def test_a_few_requests_to_every_operation(app: Flask, cast: Cast, alone: None) -> None:
     run = tried(app, cast, made=2, times=2, seed=SEED)
     assert {caller for _, caller in run.sent} == run.callers.keys()

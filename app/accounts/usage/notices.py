@@ -1,0 +1,87 @@
+"""Mails about quotas: an account hears of 80 and of 100 % of a limit, once each per period."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from app import config, db, jobs
+from app.accounts import users
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.usage import levels, quotas, request_counter
+from app.accounts.usage.meters import FLOWS
+from app.accounts.usage.models import NOTICES
+from app.context import tenancy
+from app.outbound import mail
+from app.types import JSONMapping
+
+PERCENTS = (80, 100)
+NOTIFY = "usage.notify_admin"
+
+
+class Notice(NamedTuple):
+    """A limit that an account has nearly or wholly used up."""
+
+    account_id: str
+    meter: str
+    period: str
+    percent: int
+    limit: int
+    used: int
+
+
+@jobs.periodic(60, "usage.check_quotas")
+def check_quotas(payload: JSONMapping) -> None:
+    """Mail admins whose account has used 80 or 100 % of a limit, once each per period."""
+    request_counter.flush(request_counter.current())
+    own = Account.settings[quotas.SETTING].as_string().is_not(None)
+    limited = sa.true() if config.current().quotas else own
+    query = sa.select(Account.id, Account.settings).where(Account.is_active, limited)
+    rows = db.connection().execute(query.where(Account.id != SYSTEM_ACCOUNT_ID)).all()
+    if rows:
+        limits = {row.id: quotas.of_account(row.id, row.settings) for row in rows}
+        for notice in _notices(limits, levels.all_current(None)):
+            _send_once(notice)
+
+
+def _notices(
+    limits: Mapping[str, quotas.Quotas], used: Mapping[tuple[str, str], int]
+) -> Iterable[Notice]:
+    today = levels.current_day()
+    for account_id, own in limits.items():
+        for meter, soft, hard in own:
+            limit = soft if soft is not None else hard
+            n = used.get((account_id, meter), 0)
+            if limit is None:
+                continue
+            reached = [percent for percent in PERCENTS if n * 100 >= limit * percent]
+            if reached:
+                period = today if meter in FLOWS else today[: len("2026-11")]
+                yield Notice(account_id, meter, period, max(reached), limit, n)
+
+
+def _send_once(notice: Notice) -> None:
+    """Enqueue the mails of a notice, unless it was sent in this period."""
+    key = notice._asdict()
+    limit, used = key.pop("limit"), key.pop("used")
+    new = levels.insert(NOTICES).values(**key).on_conflict_do_nothing()
+    with tenancy.in_account(notice.account_id), db.transaction() as session:
+        if not session.execute(new.returning(NOTICES.c.percent)).all():
+            return
+        for user_id in users.verified_admins(notice.account_id):
+            details = {"meter": notice.meter, "percent": notice.percent}
+            payload = {"user_id": user_id, "limit": limit, "used": used, **details}
+            jobs.enqueue(NOTIFY, payload, account_id=notice.account_id)
+
+
+@jobs.job(NOTIFY, mails=True)
+def notify_admin(payload: JSONMapping) -> None:
+    """Mail an admin about a limit of the account."""
+    user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
+    if user is not None and user.may_sign_in:
+        details = {name: payload[name] for name in ("meter", "percent", "limit", "used")}
+        url = f"{config.current().base_url}/console/usage"
+        values = {"account": user.account.name, "url": url}
+        mail.send(user.email, "quota_notice", language=user.language, **details, **values)

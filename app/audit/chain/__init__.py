@@ -1,0 +1,1 @@
+"""Hash chains of signed logs: digests, verification, checkpoints, cuts."""

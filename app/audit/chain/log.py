@@ -1,0 +1,70 @@
+"""What a log is to its chain: its tables, the form of its entries, and what it does of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from app.types import JSONMapping, JSONObject
+
+Row = Mapping[str, Any]
+LOWEST = -(2**63)  # below any forged id
+
+
+class BrokenRow(Exception):
+    """A row whose JSON is not what was written."""
+
+
+class Read(Protocol):
+    """Reads an account's rows in order of their ids, from after one id until another."""
+
+    def __call__(
+        self, account_id: str, *, after: int = ..., until: int | None = ..., limit: int = ...
+    ) -> list[JSONObject]:
+        """Return the next rows, each with `previous`: the checksum before it."""
+
+
+def _nothing(account_id: str) -> None:
+    """What a log does that is always up to date."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A log of which each account has a chain; its rows hold one or more consecutive entries."""
+
+    name: str
+    """Of its verifications: `audit` or `security`."""
+    rows: sa.Table
+    first: str
+    last: str
+    """The columns with the ids of a row's first and last entry."""
+    size: sa.ColumnElement[int]
+    """The number of a row's entries."""
+    heads: sa.Table
+    head_id: str
+    starts: sa.Table
+    suffix: str = ""
+    """What chains are called beside their account: a checkpoint of one log proves nothing of
+    another."""
+    read: Read
+    entries_of: Callable[[Row], list[JSONObject]]
+    """The entries of a row that was read. Raises BrokenRow."""
+    accounts: Callable[[], Iterable[str]]
+    """The accounts with a chain."""
+    checkpoints: Callable[[str], Iterable[JSONMapping]]
+    """The stored checkpoints of an account's chain."""
+    signs_again: bool = False
+    """A checkpoint by a former key is no fault: the next one replaces it."""
+    settle: Callable[[str], object] = _nothing
+    """Brings an account's chain up to date before it is verified or cut."""
+    end: Callable[[str], int]
+    """The first entry of an account that has to stay, whatever its age."""
+    record_cut: Callable[[str, int, int], object]
+    """Records that entries up to an id were removed, and how many. Raises Conflict."""
+
+    def chain_id(self, account_id: str) -> str:
+        """The `account_id` in entries, checkpoints and reports of an account's chain."""
+        return f"{account_id}{self.suffix}"

@@ -1,0 +1,38 @@
+"""How pages show the values of a field, and take them: what is data of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EQUALITY = ("=", "!=", "empty", "filled")
+ORDER = ("=", "!=", "<", "<=", ">", ">=", "empty", "filled")
+TEXT = ("=", "!=", "contains", "starts", "<", "<=", ">", ">=", "empty", "filled")
+
+
+@dataclass(frozen=True)
+class Face:
+    """The input of a value in forms, its column in lists, and the comparisons of filters."""
+
+    widget: str = "text"
+    """Of `templates/console/records/widget.html`: a branch there, else the type of an input."""
+
+    comparisons: tuple[str, ...] = TEXT
+    """What a filter offers, of `app.console.records.filters.OPERATORS`; none: no filter."""
+
+    compared_in: str = "plain"
+    """The input of a filter's value, a branch of `templates/console/records/filter.html`."""
+
+    width: int = 24
+    """Of a column, in characters."""
+
+    rank: int = 1
+    """Which columns a list shows by itself: short values (0) first, long texts (2) last."""
+
+    style: str = ""
+    """The class of a column's cells: `number` aligns by the last digit, `whole` does not break."""
+
+    longest: int = 60
+    """Characters of a value in a list."""
+
+
+CHOICE = Face("choice", EQUALITY, "choice", width=12, rank=0)

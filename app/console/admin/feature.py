@@ -1,0 +1,43 @@
+"""Accounts, their settings, sign-in, logs and quotas; jobs and health."""
+
+from __future__ import annotations
+
+from app.console.admin import (
+    account_settings,
+    audit,
+    deletions,
+    domains,
+    exports,
+    instance,
+    jobs,
+    operation,
+    retention,
+    scim,
+    security_log,
+    settings_home,
+    setup,
+    setup_links,
+    sso,
+    sso_saml,
+    usage,
+)
+
+PAGES = (
+    account_settings,
+    audit,
+    deletions,
+    domains,
+    exports,
+    instance,
+    jobs,
+    operation,
+    retention,
+    scim,
+    security_log,
+    settings_home,
+    setup,
+    setup_links,
+    sso,
+    sso_saml,
+    usage,
+)

@@ -1,0 +1,25 @@
+"""Users, groups, roles, API keys and second factors."""
+
+from __future__ import annotations
+
+from app.console.people import (
+    api_keys,
+    groups,
+    handover,
+    profile,
+    roles,
+    second_factors,
+    team,
+    users,
+)
+
+PAGES = (
+    api_keys,
+    groups,
+    handover,
+    profile,
+    roles,
+    second_factors,
+    team,
+    users,
+)

@@ -1,0 +1,47 @@
+"""Who may open a page, and how it is served: what `@page` declares, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flask import current_app, request
+
+
+class Role(StrEnum):
+    """Whom a page is for."""
+
+    ANYBODY = "anybody"  # without a sign-in
+    USER = "user"
+    ADMIN = "admin"
+    SUPERADMIN = "superadmin"
+
+
+ANYBODY, USER, ADMIN, SUPERADMIN = Role
+ANY_FEATURE = "*"
+HOME = "/console"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageAccess:
+    """Who may open a page, and how the guard treats it."""
+
+    role: Role
+    setup: str | None = None
+    """The feature whose setup links open the page, too; ANY_FEATURE if all of them do."""
+    recent_sign_in: bool = False
+    """Whether callers must have signed in recently."""
+    takes_file: bool = False
+    """Whether the body may be a file instead of a form, and as large as files may be."""
+    renders_form: bool = False
+    """Whether the view takes the form of another page, and renders that form again on errors."""
+
+
+# Of an error page, whose path has no view.
+NO_PAGE = PageAccess(role=SUPERADMIN)
+
+
+def of_request() -> PageAccess:
+    """The access that `@page` declared for the view of this request."""
+    view = current_app.view_functions.get(request.endpoint or "")
+    return getattr(view, "page", NO_PAGE)

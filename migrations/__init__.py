@@ -1,0 +1,1 @@
+"""Alembic revisions of the core tables, and what they need (`support/`)."""
