@@ -10,8 +10,7 @@ import pytest
 from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.portability.bundle import frames
-from app.portability.bundle.tables import CHAIN
+from app.portability.bundle import frames, tables
 from tests.builders import Caller, Cast
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 
@@ -163,7 +162,7 @@ def named(lines: Lines, names: dict[str, str]) -> None:
     """Rename the account, with an empty audit chain, which would name the former id."""
     lines[0]["bundle"]["account"].update(names)
     lines[0]["bundle"]["head"] = {"id": 0, "checksum": "0" * 64}
-    for name in CHAIN:
+    for name in [table.name for table in tables.logs()]:
         _, place = table(lines, name)
         while len(lines) > place + 1 and isinstance(lines[place + 1], list):
             del lines[place + 1]
@@ -189,7 +188,12 @@ def test_bundle_with_name_of_other_account_is_refused(
     furnish(cast)
     file = export(app, tmp_path)
     names = {"slug": "forged", property: reference(cast)}
-    rewritten(file, lambda lines, cast: named(lines, names), cast, emptied=CHAIN)
+    rewritten(
+        file,
+        lambda lines, cast: named(lines, names),
+        cast,
+        emptied=[table.name for table in tables.logs()],
+    )
     count = cast.root.get("accounts").json["total"]
     refused = import_(app, file, *OPTIONS[:2], "--trust", "unsigned")
     assert refused.exit_code == 1, refused.output
