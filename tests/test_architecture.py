@@ -134,7 +134,7 @@ PROGRAMS = {"honcho", "xmlsec"}
 
 
 @pytest.mark.long
-def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+def test_imported_packages_equal_declared_requirements() -> None:
     files = [PROJECT / "requirements.in", PROJECT / "requirements-otel.in"]
     lines = [line for file in files for line in file.read_text().splitlines()]
     names = {re.split(r"[<>=]", line)[0] for line in lines if line and line[0] not in "#-"}
@@ -172,7 +172,7 @@ def test_revisions_import_nothing_of_the_application() -> None:
 RUNNING = {"events.subscribe": "subscribers", "jobs.periodic": "jobs", "worker.loop": "jobs"}
 
 
-def test_features_declare_their_subscribers_and_periodic_jobs() -> None:
+def test_feature_subscribers_and_periodic_jobs_are_declared() -> None:
     declared = {
         (part, module.__name__)
         for feature in FEATURES
@@ -193,7 +193,7 @@ def decorated(parts: dict[str, str]) -> Iterator[tuple[str, str]]:
                     yield parts[name], module
 
 
-def test_few_modules_are_loose() -> None:
+def test_top_level_modules_are_few() -> None:
     loose = [path.stem for path in (PROJECT / "app").glob("*.py") if path.stem != "__init__"]
     assert len(loose) <= MOST_LOOSE, loose
 
@@ -214,7 +214,7 @@ def test_platform_imports_no_feature() -> None:
     assert uphill == []
 
 
-def test_nothing_below_the_edges_imports_them() -> None:
+def test_edge_modules_are_imported_by_edges_only() -> None:
     uphill = [
         f"{module} -> {other}"
         for module in SOURCES
@@ -225,7 +225,7 @@ def test_nothing_below_the_edges_imports_them() -> None:
     assert uphill == []
 
 
-def test_packages_import_each_other_without_a_circle() -> None:
+def test_package_imports_have_no_circle() -> None:
     arrows: dict[str, set[str]] = {}
     for module in SOURCES:
         if not is_edge(module):
@@ -233,7 +233,7 @@ def test_packages_import_each_other_without_a_circle() -> None:
     assert_no_circle({name: others - {name} for name, others in arrows.items()})
 
 
-def test_modules_import_each_other_without_a_circle() -> None:
+def test_module_imports_have_no_circle() -> None:
     assert_no_circle({module: set(imports(module)) - {module} for module in SOURCES})
 
 
@@ -252,7 +252,7 @@ def assert_no_circle(arrows: dict[str, set[str]]) -> None:
         visit(name, ())
 
 
-def test_only_the_edge_knows_requests() -> None:
+def test_flask_request_is_used_by_edge_modules_only() -> None:
     for module in SOURCES:
         if not is_edge(module) and not module.startswith(WEB):
             known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
@@ -264,7 +264,7 @@ def test_only_the_edge_knows_requests() -> None:
 CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urllib$")
 
 
-def test_requests_is_the_only_client_of_other_hosts() -> None:
+def test_requests_library_is_used_by_outbound_client_only() -> None:
     clients = {
         module: {name for name in imported_names(nodes(module)) if CLIENTS.match(name)}
         for module in SOURCES
@@ -283,7 +283,7 @@ def imported_names(all_nodes: list[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_the_rules_know_neither_flask_nor_the_clock() -> None:
+def test_rules_package_imports_neither_flask_nor_clock() -> None:
     for module in SOURCES:
         if module.startswith("app.rules"):
             assert not packages(module) & {"flask", "time", "os", "random", "secrets"}, module
@@ -303,7 +303,7 @@ def calls_on_types(module: str) -> set[str]:
     }
 
 
-def test_only_the_edge_knows_marshmallow() -> None:
+def test_marshmallow_is_used_by_edge_modules_only() -> None:
     shared = {f"app.web.{name}" for name in ("examples", "fields", "paging", "parsing", "schemas")}
     for module in SOURCES:
         if "marshmallow" in packages(module):
@@ -314,7 +314,7 @@ def test_only_the_edge_knows_marshmallow() -> None:
 DRIVERS = ("app.db.postgres_driver", "app.db.sqlite_driver", "app.db.traced_drivers")
 
 
-def test_only_transaction_commits() -> None:
+def test_commits_are_made_by_transaction_module_only() -> None:
     commits = [
         f"{module}:{node.lineno}"
         for module in SOURCES
@@ -325,7 +325,7 @@ def test_only_transaction_commits() -> None:
     assert commits == []
 
 
-def test_only_config_reads_the_environment() -> None:
+def test_environment_is_read_by_config_module_only() -> None:
     for module in SOURCES:
         if module != "app.config.settings":
             assert not names_from(module, "os") & {"environ", "getenv"}, module
@@ -333,7 +333,7 @@ def test_only_config_reads_the_environment() -> None:
             assert not re.search(r"os\.(environ|getenv)|load_dotenv", text), module
 
 
-def test_only_the_clock_tells_the_time_of_day() -> None:
+def test_current_time_is_read_by_clock_module_only() -> None:
     for module in SOURCES:
         if module != "app.clock":
             text = SOURCES[module].read_text()
@@ -351,7 +351,7 @@ def catches_all(node: ast.AST) -> bool:
     )
 
 
-def test_only_a_few_places_catch_everything_and_say_why() -> None:
+def test_catch_all_handlers_are_listed_and_commented() -> None:
     found: dict[str, int] = {}
     for module in SOURCES:
         lines = SOURCES[module].read_text().splitlines()
@@ -408,7 +408,7 @@ def test_modules_services_and_api_views_say_what_they_are_for() -> None:
     assert missing == []
 
 
-def test_functions_stay_short() -> None:
+def test_functions_are_under_60_lines() -> None:
     long = [
         f"{module}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
         for module in SOURCES
@@ -421,12 +421,12 @@ def test_functions_stay_short() -> None:
 SETTINGS = (PROJECT / "docs" / "settings.md").read_text()
 
 
-def test_every_setting_is_documented() -> None:
+def test_settings_are_all_documented() -> None:
     names = (f"SERVICE_{setting.name.upper()}" for setting in fields(Config))
     assert [name for name in names if f"`{name}`" not in SETTINGS] == []
 
 
-def test_every_documented_setting_exists() -> None:
+def test_documented_settings_all_exist() -> None:
     named = set(re.findall(r"`SERVICE_([A-Z_]+)`", SETTINGS))
     assert named <= {setting.name.upper() for setting in fields(Config)}
 
@@ -441,7 +441,7 @@ MAY_START = re.compile(r"tests/(system/|browser/|(processes|npm|services)\.py$)"
 
 
 @pytest.mark.long
-def test_only_tests_of_processes_and_browsers_start_them() -> None:
+def test_process_and_browser_helpers_are_used_by_their_tests_only() -> None:
     started = {
         f"{path.relative_to(PROJECT)}: {name}"
         for path in sorted((PROJECT / "tests").rglob("*.py"))

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("database", ["sqlite"])
 GZIP = {"Accept-Encoding": "gzip, br"}
 
 
-def test_what_a_page_loads_is_kept_and_sent_compressed(app: Flask) -> None:
+def test_static_files_of_page_are_immutable_and_compressed(app: Flask) -> None:
     client = app.test_client()
     page = client.get("/console/sign-in").text
     loaded = set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page))
@@ -32,7 +32,7 @@ def test_what_a_page_loads_is_kept_and_sent_compressed(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("name", ["console/console.css", "0123456789ab/console/console.css"])
-def test_other_addresses_of_a_file_are_asked_for_again(app: Flask, name: str) -> None:
+def test_static_file_without_current_version_is_revalidated(app: Flask, name: str) -> None:
     client = app.test_client()
     first = client.get(f"/static/{name}", headers=GZIP, buffered=True)
     assert first.headers["Cache-Control"] == "no-cache"
@@ -45,14 +45,14 @@ def test_other_addresses_of_a_file_are_asked_for_again(app: Flask, name: str) ->
 @pytest.mark.parametrize(
     "name", ["../wsgi.py", "{version}/../../wsgi.py", "{version}/", "{version}", "console", "a\0b"]
 )
-def test_only_files_of_the_folder_are_sent(app: Flask, name: str) -> None:
+def test_static_path_outside_folder_is_404(app: Flask, name: str) -> None:
     version = assets.version(Path(app.static_folder or ""))
     for headers in (GZIP, {}):
         answer = app.test_client().get(f"/static/{name.format(version=version)}", headers=headers)
         assert answer.status_code == 404
 
 
-def test_a_change_of_any_file_changes_the_version(app: Flask, tmp_path: Path) -> None:
+def test_static_version_changes_with_any_file(app: Flask, tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("a")
     (tmp_path / "b.js").write_text("b")
     assets._version.cache_clear()
@@ -62,7 +62,7 @@ def test_a_change_of_any_file_changes_the_version(app: Flask, tmp_path: Path) ->
     assert assets.version(tmp_path) != before
 
 
-def test_pages_are_compressed_and_do_not_show_their_exact_size(app: Flask, alice: Caller) -> None:
+def test_console_pages_are_compressed_with_random_padding(app: Flask, alice: Caller) -> None:
     browser = Browser(app, alice)
     plain = browser.client.get("/console")
     assert plain.headers.get("Content-Encoding") is None

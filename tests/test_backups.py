@@ -72,7 +72,7 @@ def run(app: Flask, *args: str) -> Result:
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_backup_restore_round_trip(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     file = tmp_path / "atrium.backup"
     before = cast.alice.get("records/posts").json
@@ -95,7 +95,7 @@ def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Pat
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_it_ends_however_much_is_written_meanwhile(
+def test_backup_ends_during_constant_writes(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = kept
@@ -118,7 +118,7 @@ def test_it_ends_however_much_is_written_meanwhile(
     assert run(app, "backup", str(tmp_path / "atrium.backup")).exit_code == 0
 
 
-def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Path) -> None:
+def test_backup_of_database_without_tables_is_refused(database: str, tmp_path: Path) -> None:
     app = create_app(settings_for(database, tmp_path))
     refused = run(app, "backup", str(tmp_path / "atrium.backup"))
     assert refused.exit_code == 1
@@ -129,7 +129,9 @@ def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Pat
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_restore_writes_nothing_beside_backup_file(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
     app, cast = kept
     folder = tmp_path / "kept"
     folder.mkdir()
@@ -140,7 +142,7 @@ def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_restore_of_sqlite_copy_includes_its_wal(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     with app.app_context():
         url = engine.current_engine().url
@@ -163,7 +165,7 @@ def tables(app: Flask) -> set[str]:
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_restore_that_the_server_refuses_changes_nothing(
+def test_restore_refused_by_server_changes_nothing(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
     app, cast = kept
@@ -183,7 +185,7 @@ def test_a_restore_that_the_server_refuses_changes_nothing(
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_a_restore_does_not_wait_long_for_who_works(
+def test_restore_with_active_sessions_times_out(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(tmp_path / "atrium.backup")
@@ -198,7 +200,7 @@ def test_a_restore_does_not_wait_long_for_who_works(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_backup_does_not_wait_long_for_a_locked_table(
+def test_backup_with_locked_table_times_out(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
@@ -209,7 +211,7 @@ def test_a_backup_does_not_wait_long_for_a_locked_table(
     assert list(tmp_path.glob("atrium.backup*")) == []
 
 
-def test_what_is_in_the_way_of_a_file_is_told(app: Flask, tmp_path: Path) -> None:
+def test_backup_replaces_leftovers_and_reports_file_errors(app: Flask, tmp_path: Path) -> None:
     (tmp_path / "one.part").write_text("left over")
     (tmp_path / "other.part").mkdir()
     for name in ("one", "other"):
@@ -219,7 +221,7 @@ def test_what_is_in_the_way_of_a_file_is_told(app: Flask, tmp_path: Path) -> Non
         assert (result.exit_code, "File name too long" in result.output) == (1, True)
 
 
-def test_the_first_error_of_a_program_is_told(
+def test_backup_reports_first_error_of_pg_dump(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "pg_dump"
@@ -233,7 +235,7 @@ def test_the_first_error_of_a_program_is_told(
     assert result.output.endswith("Error: pg_dump failed: pg_dump: error: why\n")
 
 
-def test_a_missing_program_is_named(
+def test_backup_reports_missing_pg_dump(
     app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -247,9 +249,7 @@ def test_a_missing_program_is_named(
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_uploaded_files_come_back_with_the_records(
-    kept: tuple[Flask, Cast], tmp_path: Path
-) -> None:
+def test_backup_includes_uploaded_files(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     builders.make_collection(cast.root, "papers", [{"name": "file", "type": "file"}])
     form = {"file": (BytesIO(b"the bytes"), "a.txt")}
@@ -283,9 +283,7 @@ def scratch_databases(app: Flask) -> set[str]:
         return {row[0] for row in cursor.fetchall()}
 
 
-def test_a_backup_is_proved_by_restoring_it_elsewhere(
-    kept: tuple[Flask, Cast], tmp_path: Path
-) -> None:
+def test_backup_verify_writes_proof_by_restoring(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     file = tmp_path / "atrium.backup"
     made = run(app, "backup", str(file), "--verify")
@@ -303,7 +301,7 @@ def test_a_backup_is_proved_by_restoring_it_elsewhere(
     assert not file.exists()
 
 
-def test_what_changes_on_the_way_leaves_no_proof(
+def test_backup_verify_with_lost_rows_writes_no_proof(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = kept
@@ -332,7 +330,7 @@ def test_what_changes_on_the_way_leaves_no_proof(
     assert scratch_databases(app) == set()
 
 
-def test_a_backup_of_a_broken_log_is_not_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_backup_verify_of_broken_audit_log_fails(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, _ = kept
     with app.app_context(), db.transaction() as session:
         session.execute(sa.text("UPDATE audit_heads SET checksum = '00'"))
@@ -357,7 +355,7 @@ def flip(file: Path, text: bytes) -> None:
     file.write_bytes(content)
 
 
-def test_a_byte_altered_before_the_proof_is_found(
+def test_backup_verify_detects_altered_byte(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, cast = kept
@@ -386,7 +384,7 @@ def test_a_byte_altered_before_the_proof_is_found(
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_an_altered_backup_is_listed_and_not_restored(
+def test_backup_that_was_altered_is_listed_and_not_restored(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
     app, cast = kept
@@ -415,7 +413,7 @@ def test_an_altered_backup_is_listed_and_not_restored(
 
 
 @pytest.mark.long
-def test_uploaded_files_are_proved(
+def test_backup_verify_includes_uploaded_files(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, cast = kept
@@ -470,7 +468,7 @@ def test_uploaded_files_are_proved(
 
 @pytest.mark.long
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_scratch_databases_of_killed_proofs_go_and_none_in_use(
+def test_backup_verify_drops_abandoned_scratch_databases(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = kept
@@ -504,7 +502,7 @@ def test_scratch_databases_of_killed_proofs_go_and_none_in_use(
         connection.cursor().execute(f'DROP DATABASE "{used}"')
 
 
-def test_rows_are_counted_as_the_owner_whatever_the_scope(
+def test_backup_verify_counts_rows_of_all_accounts(
     kept: tuple[Flask, Cast], tmp_path: Path
 ) -> None:
     app, cast = kept
@@ -521,7 +519,7 @@ def test_rows_are_counted_as_the_owner_whatever_the_scope(
 
 
 @pytest.mark.not_on_citus("it changes tables that tests share there")
-def test_a_backup_before_an_upgrade_is_proved(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_backup_verify_works_before_upgrade(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, _ = kept
     with app.app_context(), tenancy.as_owner(), db.transaction() as session:
         session.execute(sa.text("DROP TABLE backup_runs"))

@@ -23,7 +23,9 @@ def record(cast: Cast) -> str:
     return str(make_record(cast.alice, title="a")["id"])
 
 
-def test_answers_to_a_credential_are_kept_by_nobody(cast: Cast, alice: Caller, record: str) -> None:
+def test_cache_control_of_authenticated_responses_is_no_store(
+    cast: Cast, alice: Caller, record: str
+) -> None:
     key = alice.post("api-keys", {"name": "nightly"})
     invited = alice.post("invitations", {"email": "new@acme.example"})
     webhook = {"url": "https://receiver.example/", "events": ["create"], "collection": "posts"}
@@ -45,7 +47,7 @@ def test_answers_to_a_credential_are_kept_by_nobody(cast: Cast, alice: Caller, r
         assert varies(answer) == DEPENDS_ON, name
 
 
-def test_a_record_is_asked_about_again(alice: Caller, record: str) -> None:
+def test_cache_control_of_record_is_private_no_cache(alice: Caller, record: str) -> None:
     found = alice.get(f"records/posts/{record}")
     assert found.headers["Cache-Control"] == "private, no-cache"
     same = alice.get(f"records/posts/{record}", headers={"If-None-Match": found.headers["ETag"]})
@@ -53,7 +55,7 @@ def test_a_record_is_asked_about_again(alice: Caller, record: str) -> None:
     assert varies(found) == varies(same) == DEPENDS_ON
 
 
-def test_answers_to_nobody_are_no_cache_s_either(anyone: Caller, cast: Cast) -> None:
+def test_cache_control_of_anonymous_responses_is_private(anyone: Caller, cast: Cast) -> None:
     rules = {"list_rule": "true", "view_rule": "true"}
     make_collection(cast.root, "open", **rules)
     listed = anyone.get("records/open", headers={"X-Account-ID": "acme"})
@@ -63,7 +65,7 @@ def test_answers_to_nobody_are_no_cache_s_either(anyone: Caller, cast: Cast) -> 
     assert refused.headers["Cache-Control"] == "no-store"
 
 
-def test_pages_and_files_say_their_own(app: Flask, alice: Caller, record: str) -> None:
+def test_cache_control_of_pages_and_files(app: Flask, alice: Caller, record: str) -> None:
     browser = Browser(app, alice)
     for path in ("/console", "/console/users", "/console/webhooks", "/console/none"):
         assert browser.client.get(path).headers["Cache-Control"] == "no-store", path

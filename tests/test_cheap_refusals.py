@@ -116,9 +116,7 @@ def sending(
 
 
 @pytest.mark.timing
-def test_the_largest_body_that_a_public_route_refuses_costs_next_to_nothing(
-    app: Flask, stranger: Caller
-) -> None:
+def test_refusal_of_largest_public_body_is_cheap(app: Flask, stranger: Caller) -> None:
     small = (b'{"account": 1, "title": 1}', JSON)
     routes = list(reachable(app))
     assert len(routes) > 25
@@ -135,9 +133,7 @@ def test_the_largest_body_that_a_public_route_refuses_costs_next_to_nothing(
             assert spent < usual + SECONDS or is_cheap(send, usual, 2), told
 
 
-def test_a_body_beyond_the_bound_is_413_with_its_length_or_without(
-    app: Flask, stranger: Caller
-) -> None:
+def test_body_over_limit_is_413_with_or_without_length(app: Flask, stranger: Caller) -> None:
     for method, path, bound in reachable(app):
         if path.startswith("/console"):
             continue
@@ -152,7 +148,7 @@ def test_a_body_beyond_the_bound_is_413_with_its_length_or_without(
                 assert f"{bound:,} bytes" in answer.json["message"], told
 
 
-def test_a_refused_body_takes_no_memory_to_speak_of(app: Flask, stranger: Caller) -> None:
+def test_refusal_of_body_takes_little_memory(app: Flask, stranger: Caller) -> None:
     for path in ("auth/login", "auth/refresh", "workflow-webhooks/none", "records/posts"):
         for body in (*values(ANONYMOUS_BYTES), *values(LARGEST)):
             send = sending(stranger, "POST", path, body)
@@ -194,7 +190,7 @@ HEADERS = [
 
 
 @pytest.mark.timing
-def test_the_largest_header_costs_next_to_nothing(app: Flask, stranger: Caller) -> None:
+def test_refusal_of_largest_header_is_cheap(app: Flask, stranger: Caller) -> None:
     for path in ("auth/login", "records/posts", "/console/sign-in", "/static/console/console.css"):
         method = "POST" if path == "auth/login" else "GET"
         usual = seconds(lambda: stranger(method, path).close())  # noqa: B023
@@ -209,7 +205,7 @@ TEXTS = ["1" * 8000, "a-" * 4000, "a@" * 4000, "." * 8000, "(" * 8000, "%" * 800
 
 
 @pytest.mark.timing
-def test_the_longest_text_that_an_expression_looks_at_costs_next_to_nothing(
+def test_refusal_of_longest_expression_is_cheap(
     stranger: Caller,
 ) -> None:
     usual = seconds(lambda: stranger.get("records/posts"))

@@ -44,7 +44,7 @@ NEEDING_TABLES = ("audit", "reencrypt", "isolation-check", "create-superadmin", 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_while_the_database_is_away(without_database: Flask, command: list[str]) -> None:
+def test_command_without_database_names_error(without_database: Flask, command: list[str]) -> None:
     told = run(without_database, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: " in told.output
@@ -62,13 +62,15 @@ def with_another_file(tmp_path_factory: pytest.TempPathFactory) -> Flask:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_where_the_database_is_another_file(with_another_file: Flask, command: list[str]) -> None:
+def test_command_with_foreign_database_file_names_error(
+    with_another_file: Flask, command: list[str]
+) -> None:
     told = run(with_another_file, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: file is not a database" in told.output
 
 
-def test_where_the_database_is_another_file_requests_are_refused(with_another_file: Flask) -> None:
+def test_request_with_foreign_database_file_is_503(with_another_file: Flask) -> None:
     app = with_another_file
     assert app.test_client().get("/ready").status_code == 503
     signing_in = {"account": "acme", "email": "a@acme.example", "password": PASSWORD}
@@ -84,14 +86,16 @@ def without_tables(
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one[0] in NEEDING_TABLES])
-def test_where_nothing_was_migrated(without_tables: Flask, command: list[str]) -> None:
+def test_command_without_migrations_names_error(without_tables: Flask, command: list[str]) -> None:
     told = run(without_tables, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: " in told.output
     assert "no such table" in told.output or "does not exist" in told.output
 
 
-def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -> None:
+def test_command_with_unwritable_target_names_error(
+    without_database: Flask, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     told = run(without_database, "revisions", "export", str(tmp_path / "file" / "in"))
     assert told.exit_code == 1
@@ -99,14 +103,14 @@ def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -
     assert "Not a directory" in told.output
 
 
-def test_where_the_disk_is_full(without_database: Flask, tmp_path: Path) -> None:
+def test_command_with_full_disk_names_error(without_database: Flask, tmp_path: Path) -> None:
     (tmp_path / "alembic.ini").symlink_to("/dev/full")
     told = run(without_database, "revisions", "export", str(tmp_path))
     assert told.exit_code == 1
     assert "Error: No space left on device" in told.output
 
 
-def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_command_with_unopenable_database_names_its_file(tmp_path: Path) -> None:
     file = tmp_path / "nowhere" / "atrium.db"
     app = create_app(replace(settings_for("sqlite", tmp_path), database_url=f"sqlite:///{file}"))
     for command in ("setup", "doctor"):

@@ -160,7 +160,7 @@ MALFORMED = {
     ("variable", "value"),
     [(variable, value) for variable, values in MALFORMED.items() for value in values],
 )
-def test_a_malformed_setting_is_named(tmp_path: Path, variable: str, value: str) -> None:
+def test_setting_that_is_malformed_is_named(tmp_path: Path, variable: str, value: str) -> None:
     pair = {"SERVICE_SUPERADMIN_PASSWORD": PASSWORD} if "SUPERADMIN" in variable else {}
     lines = told(tmp_path, **{**pair, variable: value})
     assert any(variable in line for line in lines)
@@ -168,20 +168,22 @@ def test_a_malformed_setting_is_named(tmp_path: Path, variable: str, value: str)
     assert not any("str_digits" in line for line in lines)
 
 
-def test_all_malformed_settings_are_named_at_once(tmp_path: Path) -> None:
+def test_settings_that_are_malformed_are_named_at_once(tmp_path: Path) -> None:
     text = "\n".join(told(tmp_path, **{name: values[0] for name, values in MALFORMED.items()}))
     assert [name for name in MALFORMED if name not in text] == []
     assert list(tmp_path.iterdir()) == [], "a refused start leaves no keys behind"
 
 
 @pytest.mark.parametrize(("slug", "why"), [("system", "superadmins"), ("AB1234", "32 characters")])
-def test_the_one_account_cannot_be_the_system_account(tmp_path: Path, slug: str, why: str) -> None:
+def test_single_tenant_account_setting_refuses_system_account(
+    tmp_path: Path, slug: str, why: str
+) -> None:
     (line,) = told(tmp_path, SERVICE_SINGLE_TENANT_ACCOUNT=slug)
     assert line.startswith("SERVICE_SINGLE_TENANT_ACCOUNT must be the slug of an account.")
     assert why in line
 
 
-def test_malformed_and_unsafe_settings_are_told_together(tmp_path: Path) -> None:
+def test_settings_malformed_and_unsafe_are_named_together(tmp_path: Path) -> None:
     environ = {**SAFE, "SERVICE_SECRET_KEY": "short", "SERVICE_TRUSTED_PROXIES": "x"}
     text = "\n".join(told(tmp_path, **environ))
     assert "SERVICE_SECRET_KEY" in text
@@ -189,7 +191,7 @@ def test_malformed_and_unsafe_settings_are_told_together(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("alone", ["SERVICE_SUPERADMIN_EMAIL", "SERVICE_SUPERADMIN_PASSWORD"])
-def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> None:
+def test_superadmin_settings_must_be_set_together(tmp_path: Path, alone: str) -> None:
     assert "go together" in told(tmp_path, **{alone: "root@system.example"})[0]
 
 
@@ -217,19 +219,21 @@ def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> Non
         ("SERVICE_TRUSTED_PROXIES", "", 0),
     ],
 )
-def test_a_setting_is_read(tmp_path: Path, name: str, given: str, value: Any) -> None:
+def test_setting_is_parsed_from_environment(
+    tmp_path: Path, name: str, given: str, value: Any
+) -> None:
     field = name.removeprefix("SERVICE_").lower()
     assert getattr(read(tmp_path, **{name: given}), field) == value
 
 
-def test_the_prefixed_name_wins_unless_it_is_empty(tmp_path: Path) -> None:
+def test_setting_with_prefix_wins_unless_empty(tmp_path: Path) -> None:
     both = {"DATABASE_URL": "sqlite:///other", "SERVICE_DATABASE_URL": "sqlite:///own"}
     assert read(tmp_path, **both).database_url == "sqlite:///own"
     both["SERVICE_DATABASE_URL"] = ""
     assert read(tmp_path, **both).database_url == "sqlite:///other"
 
 
-def test_without_any_setting_development_works(tmp_path: Path) -> None:
+def test_settings_defaults_work_in_development(tmp_path: Path) -> None:
     settings = read(tmp_path)
     assert settings.env == "development"
     assert settings.database_url == f"sqlite:///{tmp_path}/atrium.db"
@@ -239,12 +243,12 @@ def test_without_any_setting_development_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["what?", "100%25", "a#b", "ü ñ"])
-def test_an_instance_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+def test_instance_folder_with_special_characters(tmp_path: Path, name: str) -> None:
     url = sa.make_url(read(tmp_path / name).database_url)
     assert (url.database, dict(url.query)) == (f"{tmp_path}/{name}/atrium.db", {})
 
 
-def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -> None:
+def test_generated_keys_are_kept_with_mode_600(tmp_path: Path) -> None:
     first, second = read(tmp_path), read(tmp_path)
     assert (first.secret_key, first.encryption_key) == (second.secret_key, second.encryption_key)
     assert len(first.secret_key) >= 48
@@ -253,7 +257,7 @@ def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -
     assert read(tmp_path / "another").secret_key != first.secret_key
 
 
-def test_an_instance_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_instance_folder_that_is_not_writable_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     (line,) = told(file)
@@ -270,7 +274,7 @@ def test_an_instance_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
         ("audit_checkpoint_key", b"cut off"),
     ],
 )
-def test_a_damaged_file_of_a_key_is_refused(tmp_path: Path, name: str, held: bytes) -> None:
+def test_key_file_that_is_damaged_is_refused(tmp_path: Path, name: str, held: bytes) -> None:
     read(tmp_path)
     (tmp_path / name).write_bytes(held)
     (line,) = told(tmp_path)
@@ -279,13 +283,13 @@ def test_a_damaged_file_of_a_key_is_refused(tmp_path: Path, name: str, held: byt
     assert read(tmp_path) == read(tmp_path)
 
 
-def test_processes_that_start_at_once_agree_on_the_keys(tmp_path: Path) -> None:
+def test_generated_keys_of_concurrent_starts_agree(tmp_path: Path) -> None:
     settings = at_once(16, lambda _: read(tmp_path))
     assert len({(one.secret_key, one.encryption_key) for one in settings}) == 1
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_production_starts_with_safe_settings_and_generates_nothing(tmp_path: Path) -> None:
+def test_production_settings_that_are_safe_generate_no_keys(tmp_path: Path) -> None:
     assert read(tmp_path, **SAFE).production
     assert list(tmp_path.iterdir()) == []
 
@@ -303,14 +307,14 @@ def test_production_starts_with_safe_settings_and_generates_nothing(tmp_path: Pa
         ({"SERVICE_BASE_URL": ""}, "SERVICE_BASE_URL"),
     ],
 )
-def test_production_refuses_what_only_development_may_use(
+def test_production_settings_that_are_unsafe_are_refused(
     tmp_path: Path, changes: dict[str, str], named: str
 ) -> None:
     (line,) = told(tmp_path, **{**SAFE, **changes})
     assert named in line
 
 
-def test_nobody_else_can_read_the_database_or_mails(tmp_path: Path, app: Flask) -> None:
+def test_database_and_mail_files_are_private(tmp_path: Path, app: Flask) -> None:
     with closing(sqlite_driver.Driver(str(tmp_path / "atrium.db"))) as made:
         made.execute("CREATE TABLE it (is_there)")
         beside = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
@@ -325,7 +329,7 @@ def test_nobody_else_can_read_the_database_or_mails(tmp_path: Path, app: Flask) 
     assert modes == [0o700, 0o700, 0o600]
 
 
-def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
+def test_settings_errors_quote_no_secret(tmp_path: Path) -> None:
     environ = {
         **SAFE,
         "SERVICE_SECRET_KEY": "tooshort-secret",
@@ -341,7 +345,7 @@ def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
         assert "sec" not in "".join(told(tmp_path, SERVICE_MAIL_URL=address))
 
 
-def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+def test_setting_that_is_unknown_is_refused_with_suggestion(tmp_path: Path) -> None:
     (line,) = told(tmp_path, **SAFE, SERVICE_BASE_ULR="https://x.example", SERVICE_OTHER=" ")
     assert line == "SERVICE_BASE_ULR is not a setting. Did you mean SERVICE_BASE_URL?"
     (line,) = told(tmp_path, **SAFE, SERVICE_="x")
@@ -368,7 +372,7 @@ def login(app: Flask, email: str, password: str) -> Any:
     return Caller(app).post("auth/login", body)
 
 
-def test_the_settings_command_lists_all_and_shows_no_secret(
+def test_settings_command_lists_all_and_hides_secrets(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = Config.from_env(
@@ -400,7 +404,7 @@ def test_the_settings_command_lists_all_and_shows_no_secret(
     assert "(set)" in lines["SERVICE_SECRET_KEY"]
 
 
-def test_setup_makes_a_superadmin_once_and_shows_the_password_once(app: Flask) -> None:
+def test_setup_command_creates_superadmin_once(app: Flask) -> None:
     first = run(app, "setup")
     assert first.exit_code == 0
     shown = dict(line.split()[:2] for line in first.output.splitlines() if len(line.split()) == 2)
@@ -418,7 +422,9 @@ def test_setup_makes_a_superadmin_once_and_shows_the_password_once(app: Flask) -
     assert "/docs" in second.output
 
 
-def test_setup_in_production_makes_nobody_up(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_command_in_production_creates_no_superadmin(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_settings(app, monkeypatch, env="production")
     done = run(app, "setup")
     assert done.exit_code == 0
@@ -427,7 +433,7 @@ def test_setup_in_production_makes_nobody_up(app: Flask, monkeypatch: pytest.Mon
     assert superadmins(app) == []
 
 
-def test_production_refuses_a_weak_password_of_its_superadmin(
+def test_superadmin_setting_with_weak_password_in_production_is_refused(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weak = {"superadmin_email": "root@system.example", "superadmin_password": "weak"}
@@ -438,7 +444,7 @@ def test_production_refuses_a_weak_password_of_its_superadmin(
     assert superadmins(app) == []
 
 
-def test_the_superadmin_of_the_settings_is_made_at_start(
+def test_superadmin_of_settings_is_created_at_start(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_settings(
@@ -458,7 +464,7 @@ def test_the_superadmin_of_the_settings_is_made_at_start(
     assert login(app, "root@system.example", PASSWORD).json["user"]["role"] == "admin"
 
 
-def test_the_settings_change_no_superadmin_that_is_there(
+def test_superadmin_settings_change_no_existing_superadmin(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_user(app, SYSTEM_ACCOUNT_ID, "old@system.example", "admin")
@@ -471,7 +477,7 @@ def test_the_settings_change_no_superadmin_that_is_there(
     assert login(app, only.email, PASSWORD).status_code == 200
 
 
-def test_a_migration_makes_the_superadmin_whom_no_start_could_make(
+def test_superadmin_of_settings_is_created_by_migration(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_settings(
@@ -483,14 +489,16 @@ def test_a_migration_makes_the_superadmin_whom_no_start_could_make(
     assert [one.email for one in superadmins(app)] == ["root@system.example"]
 
 
-def test_without_such_settings_a_start_makes_nobody(app: Flask) -> None:
+def test_start_without_superadmin_settings_creates_nobody(app: Flask) -> None:
     with app.app_context():
         bootstrap.create_from_settings()
     assert superadmins(app) == []
 
 
 @pytest.mark.parametrize(("option", "groups"), [([], []), (["--pii-access"], ["pii_access"])])
-def test_create_superadmin_makes_another(app: Flask, option: list[str], groups: list[str]) -> None:
+def test_create_superadmin_command_creates_another(
+    app: Flask, option: list[str], groups: list[str]
+) -> None:
     make_user(app, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
     command = ["create-superadmin", "two@system.example", "--password", PASSWORD, *option]
     done = run(app, *command)
@@ -499,7 +507,7 @@ def test_create_superadmin_makes_another(app: Flask, option: list[str], groups: 
     assert (user["role"], user["groups"], user["account_code"]) == ("admin", groups, "SY0000")
 
 
-def test_create_superadmin_asks_for_the_password(app: Flask) -> None:
+def test_create_superadmin_command_prompts_for_password(app: Flask) -> None:
     done = run(app, "create-superadmin", "a@system.example", input=f"{PASSWORD}\n{PASSWORD}\n")
     assert (done.exit_code, PASSWORD in done.output) == (0, False)
     assert login(app, "a@system.example", PASSWORD).status_code == 200
@@ -514,7 +522,7 @@ def test_create_superadmin_asks_for_the_password(app: Flask) -> None:
         ("ROOT@system.example", PASSWORD, "taken"),
     ],
 )
-def test_create_superadmin_refuses_what_registration_refuses(
+def test_create_superadmin_command_with_invalid_values_fails(
     app: Flask, email: str, password: str, sentence: str
 ) -> None:
     make_user(app, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
@@ -525,7 +533,7 @@ def test_create_superadmin_refuses_what_registration_refuses(
     assert len(superadmins(app)) == 1
 
 
-def test_only_members_of_the_system_account_are_superadmins(app: Flask) -> None:
+def test_superadmins_are_members_of_system_account_only(app: Flask) -> None:
     make_user(app, make_account(app, "acme"), "root@system.example", "admin")
     with app.app_context():
         assert bootstrap.create_for_development() is not None

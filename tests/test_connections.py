@@ -34,9 +34,7 @@ def apart(app: Flask) -> Iterator[sa.Connection]:
         yield connection
 
 
-def test_a_database_that_was_restarted_fails_no_request(
-    app: Flask, alice: Caller, apart: sa.Connection
-) -> None:
+def test_database_restart_fails_no_request(app: Flask, alice: Caller, apart: sa.Connection) -> None:
     assert alice.get("auth/me").status_code == 200
     with app.app_context():  # the only connection that waits in the pool
         mine = {"pid": db.connection().scalar(sa.text("SELECT pg_backend_pid()"))}
@@ -47,7 +45,7 @@ def test_a_database_that_was_restarted_fails_no_request(
     assert alice.patch("auth/me", {"name": "Alice"}).status_code == 200
 
 
-def test_who_stands_still_in_a_transaction_keeps_others_waiting_for_a_while_only(
+def test_idle_transaction_is_ended_by_timeout(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with app.app_context():
@@ -66,7 +64,7 @@ def test_who_stands_still_in_a_transaction_keeps_others_waiting_for_a_while_only
         db.db.engine.dispose()
 
 
-def test_a_network_that_drops_everything_is_noticed_soon(app: Flask) -> None:
+def test_database_connection_has_keepalive_and_user_timeout(app: Flask) -> None:
     with app.app_context(), db.db.engine.connect() as connection:
         number = connection.connection.driver_connection.fileno()
         with socket.socket(fileno=os.dup(number)) as ours:
@@ -83,9 +81,7 @@ def test_a_network_that_drops_everything_is_noticed_soon(app: Flask) -> None:
     assert 0 < unanswered <= 30_000
 
 
-def test_what_a_server_says_by_the_way_costs_no_connection(
-    app: Flask, apart: sa.Connection
-) -> None:
+def test_database_notifications_do_not_discard_connection(app: Flask, apart: sa.Connection) -> None:
     with app.app_context():
         with db.db.engine.connect() as connection:
             driver = connection.connection.driver_connection
@@ -97,7 +93,7 @@ def test_what_a_server_says_by_the_way_costs_no_connection(
             connection.exec_driver_sql("UNLISTEN gossip")
 
 
-def test_a_new_connection_that_breaks_at_once_is_no_fault_of_ours(
+def test_database_connection_broken_when_new_is_503_once(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -107,7 +103,7 @@ def test_a_new_connection_that_breaks_at_once_is_no_fault_of_ours(
     assert alice.get("auth/me").status_code == 200
 
 
-def test_a_database_that_only_reads_is_unavailable_for_writing(
+def test_read_only_database_makes_writes_503(
     app: Flask, alice: Caller, root: Caller, apart: sa.Connection
 ) -> None:
     make_collection(root)

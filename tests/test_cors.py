@@ -42,7 +42,7 @@ def allowed(answer: TestResponse) -> str | None:
     return answer.headers.get("Access-Control-Allow-Origin")
 
 
-def test_a_listed_origin_may_read_the_answers_of_its_account(
+def test_cors_headers_for_listed_origins_of_account(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     make_collection(root)
@@ -62,7 +62,7 @@ def test_a_listed_origin_may_read_the_answers_of_its_account(
             assert "Access-Control-Allow-Credentials" not in answer.headers
 
 
-def test_a_preflight_needs_no_credential(anyone: Caller) -> None:
+def test_cors_preflight_needs_no_credential(anyone: Caller) -> None:
     for origin, opened in ((OURS, True), (ACMES, True), (STRANGE, False), ("null", False)):
         answer = anyone("OPTIONS", "records/posts/1", headers={"Origin": origin, **PREFLIGHT})
         assert (answer.status_code, allowed(answer)) == (204, origin if opened else None)
@@ -74,7 +74,7 @@ def test_a_preflight_needs_no_credential(anyone: Caller) -> None:
                 assert set(names.lower().split()) <= set(named)
 
 
-def test_a_page_of_another_origin_reads_what_an_export_lacks(root: Caller, bob: Caller) -> None:
+def test_cors_exposes_export_headers(root: Caller, bob: Caller) -> None:
     mail = {"name": "mail", "type": "email", "pii": True}
     make_collection(root, "people", [mail])
     answer = bob.get("records/people/export?format=csv", headers={"Origin": ACMES})
@@ -84,7 +84,7 @@ def test_a_page_of_another_origin_reads_what_an_export_lacks(root: Caller, bob: 
         assert name in exposed
 
 
-def test_every_header_that_the_api_names_may_be_sent_or_read(anyone: Caller) -> None:
+def test_cors_covers_every_documented_header(anyone: Caller) -> None:
     answer = anyone("OPTIONS", "records/posts/1", headers={"Origin": OURS, **PREFLIGHT})
     both = ", ".join(answer.headers[f"Access-Control-{one}-Headers"] for one in ("Allow", "Expose"))
     known = {name.lower() for name in both.split(", ")}
@@ -102,14 +102,14 @@ def test_every_header_that_the_api_names_may_be_sent_or_read(anyone: Caller) -> 
     }
 
 
-def test_an_application_may_sign_its_users_in(anyone: Caller) -> None:
+def test_cors_headers_on_login(anyone: Caller) -> None:
     wrong = {"account": "acme", "email": "a@acme.example", "password": "wrong"}
     for origin, opened in ((ACMES, True), (STRANGE, False)):
         answer = anyone.post("auth/login", wrong, headers={"Origin": origin})
         assert (answer.status_code, allowed(answer)) == (401, origin if opened else None)
 
 
-def test_an_origin_taken_back_is_refused_at_once(alice: Caller) -> None:
+def test_cors_origin_removed_is_refused_at_once(alice: Caller) -> None:
     alice.patch("account", {"cors_origins": []})
     assert allowed(alice.get("auth/me", headers={"Origin": ACMES})) is None
 
@@ -118,7 +118,7 @@ def preflight(anyone: Caller, origin: str = ACMES) -> str | None:
     return allowed(anyone("OPTIONS", "records/posts", headers={"Origin": origin, **PREFLIGHT}))
 
 
-def test_a_preflight_obeys_every_change_at_once(cast: Cast, anyone: Caller) -> None:
+def test_cors_preflight_follows_account_changes_at_once(cast: Cast, anyone: Caller) -> None:
     account = f"accounts/{cast.alice.account_id}"
     assert preflight(anyone) == ACMES
     cast.root.patch(account, {"is_active": False})
@@ -140,11 +140,11 @@ def test_a_preflight_obeys_every_change_at_once(cast: Cast, anyone: Caller) -> N
 
 
 @pytest.mark.parametrize("origin", ["https://%.example", '"', "https://a.example,", "a" * 3000])
-def test_an_origin_of_any_form_is_only_not_listed(anyone: Caller, origin: str) -> None:
+def test_cors_origin_with_odd_text_is_not_allowed(anyone: Caller, origin: str) -> None:
     assert preflight(anyone, origin) is None
 
 
-def test_a_preflight_looks_one_origin_up_by_an_index(app: Flask, anyone: Caller) -> None:
+def test_cors_origin_is_looked_up_by_an_index(app: Flask, anyone: Caller) -> None:
     with statements(app) as sent:
         assert preflight(anyone, STRANGE) is None
     (asked,) = [one for one in sent if one.startswith("SELECT")]
@@ -158,7 +158,7 @@ def test_a_preflight_looks_one_origin_up_by_an_index(app: Flask, anyone: Caller)
 
 
 @pytest.mark.parametrize("origin", ["*", "https://a.example/path", "ftp://a.example", "a.example"])
-def test_only_origins_can_be_listed(alice: Caller, origin: str) -> None:
+def test_cors_origin_setting_with_other_text_is_invalid_url(alice: Caller, origin: str) -> None:
     answer = alice.patch("account", {"cors_origins": [origin]})
     assert [(d["field"], d["code"]) for d in answer.json["details"]] == [
         ("cors_origins", "invalid_url")

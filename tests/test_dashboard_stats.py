@@ -20,7 +20,7 @@ def posts(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_admins_get_figures_of_their_account(cast: Cast) -> None:
+def test_dashboard_stats_of_account_for_admin(cast: Cast) -> None:
     assert cast.alice.post("webhooks", WEBHOOK).status_code == 201
     cast.alice.post("invitations", {"email": "dora@acme.example"})
     answer = cast.alice.get(PATH)
@@ -43,7 +43,7 @@ def test_admins_get_figures_of_their_account(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_superadmins_get_figures_of_all_accounts(cast: Cast) -> None:
+def test_dashboard_stats_of_all_accounts_for_superadmin(cast: Cast) -> None:
     found = cast.root.get(f"{PATH}?range=90d").json
     assert (found["total_accounts"], found["total_records"]) == (2, 3)
     assert len(found["time_series"]["accounts_created"]) == 90
@@ -53,7 +53,7 @@ def test_superadmins_get_figures_of_all_accounts(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_records_count_only_where_the_caller_may_list_all(cast: Cast) -> None:
+def test_dashboard_stats_count_records_only_with_full_list_right(cast: Cast) -> None:
     for rule in (None, "title = 'x'"):
         cast.root.put("collections/posts/rules", {"list_rule": rule})
         found = cast.alice.get(PATH).json
@@ -62,9 +62,9 @@ def test_records_count_only_where_the_caller_may_list_all(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize(("query", "status"), [("", 403), ("?range=1d", 403)])
-def test_members_get_none(cast: Cast, query: str, status: int) -> None:
+def test_dashboard_stats_for_viewer_are_403(cast: Cast, query: str, status: int) -> None:
     assert cast.bob.get(f"{PATH}{query}").status_code == status
 
 
-def test_the_range_is_one_of_three(alice: Caller) -> None:
+def test_dashboard_stats_with_unknown_range_are_422(alice: Caller) -> None:
     assert alice.get(f"{PATH}?range=1d").status_code == 422

@@ -58,7 +58,7 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def test_files_listed_for_both_databases_exist() -> None:
+def test_database_selection_files_for_both_databases_exist() -> None:
     folders = (databases.TESTS, databases.TESTS / "system")
     there = {one for one in databases.BOTH for folder in folders if Path(folder / one).exists()}
     assert there == {*databases.BOTH}
@@ -76,29 +76,29 @@ def test_files_listed_for_both_databases_exist() -> None:
         ("records/test_records.py", plain, ("usefixtures",), [POSTGRESQL]),
     ],
 )
-def test_run_has_the_tests_of_its_database(
+def test_database_selection_of_run(
     run: str, path: str, function: Any, marks: tuple[str, ...], short: list[str]
 ) -> None:
     wanted = {"sqlite": [SQLITE], "postgresql": [POSTGRESQL]}
     assert on(items(path, function, *marks)) == wanted.get(run, short)
 
 
-def test_test_without_a_database_runs_with_sqlite(run: str) -> None:
+def test_database_selection_of_test_without_database_is_sqlite(run: str) -> None:
     assert on([item("test_mail.py", plain, (), None)]) == [None][: run == "sqlite"]
 
 
-def test_test_of_postgresql_alone_always_runs_with_it(run: str) -> None:
+def test_database_selection_of_postgresql_only_test(run: str) -> None:
     assert on(items("auth/test_login.py")[1:]) == [POSTGRESQL][: run != "sqlite"]
 
 
-def test_test_that_needs_servers_runs_with_postgresql(run: str) -> None:
+def test_database_selection_of_test_with_servers_is_postgresql(run: str) -> None:
     both = [] if run == "sqlite" else [SQLITE, POSTGRESQL]
     assert on(items("records/test_records.py", plain, "needs_servers")) == both
     once = {"sqlite": [], "postgresql": both}.get(run, [POSTGRESQL])
     assert on(items("auth/test_login.py", plain, "needs_servers")) == once
 
 
-def test_test_of_processes_runs_on_postgresql_and_its_like_on_sqlite_is_slow() -> None:
+def test_database_selection_of_process_test_is_postgresql_and_slow_sqlite() -> None:
     tests = items("system/auth/test_login.py")
     assert on(tests) == [SQLITE, POSTGRESQL]
     assert databases.left_to_slow(tests) == tests[:1]

@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_documentation_links_resolve(page: Path) -> None:
     broken = []
     for link in LINK.findall(FENCED.sub("", page.read_text())):
         if re.match("[a-z]+:", link):
@@ -40,12 +40,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(PROJECT)))
-def test_named_sources_exist(page: Path) -> None:
+def test_documentation_source_paths_exist(page: Path) -> None:
     missing = [path for path in SOURCE.findall(page.read_text()) if not (PROJECT / path).exists()]
     assert missing == []
 
 
-def test_the_index_lists_every_page() -> None:
+def test_documentation_index_lists_every_page() -> None:
     folder = PROJECT / "docs"
     listed = set(LINK.findall((folder / "README.md").read_text()))
     assert {page.name for page in folder.glob("*.md")} - {"README.md"} <= listed
@@ -53,12 +53,12 @@ def test_the_index_lists_every_page() -> None:
     assert {page.name for page in (folder / "adr").glob("*.md")} - {"README.md"} == decisions
 
 
-def test_readme_stays_short() -> None:
+def test_readme_is_under_200_lines() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) < 200
     assert (PROJECT / "docs" / "images" / "console.png").stat().st_size < 200_000
 
 
-def test_the_newest_release_is_the_version() -> None:
+def test_changelog_newest_release_equals_version() -> None:
     releases = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert releases[0] == "Unreleased"
     assert re.fullmatch(re.escape(web.VERSION) + r" - \d{4}-\d{2}-\d{2}", releases[1])

@@ -86,7 +86,7 @@ def let_a_job_wait(app: Flask, patch: pytest.MonkeyPatch) -> None:
         session.execute(sa.update(jobs.TABLE).values(due_at=database_now(-61)))
 
 
-def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
+def test_doctor_on_healthy_instance_reports_ok(used: Flask, database: str) -> None:
     code, parts = told(used)
     assert {state for state, text in parts.values()} == {"ok"}
     assert code == 0
@@ -98,9 +98,7 @@ def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_disk_that_fills_up_is_told_before_it_is_full(
-    used: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_warns_of_nearly_full_disk(used: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "free_bytes", lambda file: disk.WARN_BYTES - 1)
     code, parts = told(used)
     assert (code, parts["disk"][0]) == (0, "warn")
@@ -122,7 +120,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full(
         ("worker", let_a_job_wait, "bin/atrium worker"),
     ],
 )
-def test_what_is_broken_is_told_with_what_to_do(
+def test_doctor_reports_broken_part_with_advice(
     used: Flask, monkeypatch: pytest.MonkeyPatch, part: str, breaking: Breaking, advice: str
 ) -> None:
     breaking(used, monkeypatch)
@@ -138,7 +136,7 @@ def test_what_is_broken_is_told_with_what_to_do(
     ("part", "table"),
     [("secrets", "provider_settings"), ("audit", "audit_heads"), ("worker", "jobs")],
 )
-def test_what_cannot_be_looked_at_leaves_the_rest_told(
+def test_doctor_check_that_fails_leaves_others_reported(
     used: Flask, monkeypatch: pytest.MonkeyPatch, part: str, table: str
 ) -> None:
     with without(used, monkeypatch, table):
@@ -149,18 +147,14 @@ def test_what_cannot_be_looked_at_leaves_the_rest_told(
     assert {other for other, (state, _) in parts.items() if state != "ok"} == {part} | out_of_place
 
 
-def test_a_limit_of_open_files_below_that_of_streams_is_told(
-    used: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_warns_of_low_open_file_limit(used: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
     state, text = told(used)[1]["streams"]
     assert state == "warn"
     assert "4096 files" in text
 
 
-def test_migrations_that_cannot_be_read_are_told_with_the_reason(
-    used: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_reports_unreadable_migrations(used: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     with without(used, monkeypatch, "alembic_version"):
         code, parts = told(used)
     assert (code, parts["migrations"][0]) == (1, "fail")
@@ -168,7 +162,7 @@ def test_migrations_that_cannot_be_read_are_told_with_the_reason(
     assert "alembic_version" in parts["migrations"][1]
 
 
-def test_a_newer_version_s_database_serves_this_one_until_it_is_restarted(
+def test_doctor_warns_of_database_of_newer_version(
     used: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(revisions, "CORE", revisions.CORE - {revisions.core_head()})
@@ -178,7 +172,7 @@ def test_a_newer_version_s_database_serves_this_one_until_it_is_restarted(
     assert "newer version" in parts["migrations"][1]
 
 
-def test_production_is_told_of_what_is_left_as_in_development(
+def test_doctor_warns_in_production_of_development_settings(
     used: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings(env="production", audit_checkpoint_key=())(used, monkeypatch)
@@ -186,9 +180,7 @@ def test_production_is_told_of_what_is_left_as_in_development(
     assert (code, parts["settings"][0]) == (0, "warn")
 
 
-def test_an_instance_that_never_had_a_worker_is_told_so(
-    used: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_warns_without_worker(used: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     run("DELETE FROM jobs WHERE kind = 'jobs.purge'")(used, monkeypatch)
     code, parts = told(used)
     assert (code, parts["worker"][0]) == (0, "warn")
@@ -203,7 +195,7 @@ def test_an_instance_that_never_had_a_worker_is_told_so(
         ("sqlite:///{a_text}", "file is not a database"),
     ],
 )
-def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: str) -> None:
+def test_doctor_without_database_reports_the_rest(tmp_path: Path, url: str, reason: str) -> None:
     url = url.format(a_text=shutil.copy(__file__, tmp_path))
     code, parts = told(create_app(replace(settings_for("sqlite", tmp_path), database_url=url)))
     assert (code, parts["database"][0]) == (1, "fail")
@@ -214,7 +206,7 @@ def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: s
 
 @pytest.mark.not_on_citus("only superusers may set it")
 @pytest.mark.parametrize("database", ["postgresql"])
-def test_a_server_that_logs_what_failed_statements_carry_is_told_of(used: Flask) -> None:
+def test_doctor_reports_database_log_with_statement_values(used: Flask) -> None:
     code, parts = told(used)
     assert (code, parts["database"][0]) == (0, "ok")
     assert "its log keeps values of failed statements" in parts["database"][1]

@@ -51,7 +51,7 @@ def told(answer: TestResponse, status: int, error: str, *extra: str) -> dict[str
     return body
 
 
-def test_a_body_of_another_shape_is_422_with_every_place(root: Caller) -> None:
+def test_body_with_wrong_shape_is_422_with_every_location(root: Caller) -> None:
     field = {"name": 5, "type": "text", "nope": 1}
     body = told(
         root.post("collections", {"schema": [{"name": "a", "type": "text"}, field], "x": 1}),
@@ -67,14 +67,14 @@ def test_a_body_of_another_shape_is_422_with_every_place(root: Caller) -> None:
     }
 
 
-def test_a_query_or_id_of_another_shape_is_422_with_its_place(root: Caller) -> None:
+def test_query_or_path_with_wrong_shape_is_422_with_location(root: Caller) -> None:
     body = told(root.get("collections?limit=x&nope=1"), 422, "validation_error", "detail")
     assert [item["loc"] for item in body["detail"]] == [["query", "limit"], ["query", "nope"]]
     body = told(root.delete("collections/nope"), 422, "validation_error", "detail")
     assert [item["loc"] for item in body["detail"]] == [["path", "collection_id"]]
 
 
-def test_values_that_break_rules_are_400_with_all_of_them(
+def test_record_values_that_are_invalid_are_400_with_all_details(
     alice: Caller, record: dict[str, Any]
 ) -> None:
     answer = alice.post("records/posts", {"n": "x", "nope": 1})
@@ -87,7 +87,7 @@ def test_values_that_break_rules_are_400_with_all_of_them(
     assert all(item["message"] for item in details)
 
 
-def test_no_valid_credential_is_401_and_says_which_scheme(anyone: Caller) -> None:
+def test_credential_missing_or_invalid_is_401_with_www_authenticate(anyone: Caller) -> None:
     bad = {"Authorization": "Bearer nonsense"}
     for answer in (anyone.get("auth/me"), anyone.get("auth/me", headers=bad)):
         told(answer, 401, "unauthorized")
@@ -97,16 +97,14 @@ def test_no_valid_credential_is_401_and_says_which_scheme(anyone: Caller) -> Non
     assert failed.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_what_the_caller_may_not_do_is_403(
-    root: Caller, alice: Caller, record: dict[str, Any]
-) -> None:
+def test_forbidden_request_is_403(root: Caller, alice: Caller, record: dict[str, Any]) -> None:
     told(alice.get("collections"), 403, "superadmin_required")
     told(alice.acting_in("globex").get("records/posts"), 403, "forbidden")
     root.put("collections/posts/rules", {"list_rule": None})
     told(alice.get("records/posts"), 403, "rule_denied", "explain_id")
 
 
-def test_what_is_not_there_is_404(root: Caller, alice: Caller, record: dict[str, Any]) -> None:
+def test_unknown_path_or_object_is_404(root: Caller, alice: Caller, record: dict[str, Any]) -> None:
     for answer in (
         alice.get(f"records/posts/{UNKNOWN_ID}"),
         alice.get("records/nope"),
@@ -119,21 +117,21 @@ def test_what_is_not_there_is_404(root: Caller, alice: Caller, record: dict[str,
         told(answer, 404, "not_found")
 
 
-def test_a_method_that_is_not_there_is_405_and_says_which_are(alice: Caller) -> None:
+def test_unknown_method_is_405_with_allow(alice: Caller) -> None:
     answer = alice.delete("auth/login")
     told(answer, 405, "method_not_allowed")
     assert answer.headers["Allow"] == "OPTIONS, POST"
     assert alice("OPTIONS", "auth/login").allow.as_set() == {"options", "post"}
 
 
-def test_a_clash_is_409_naming_the_field(alice: Caller, record: dict[str, Any]) -> None:
+def test_unique_conflict_is_409_with_field(alice: Caller, record: dict[str, Any]) -> None:
     answer = alice.post("records/posts", {"title": "taken"})
     body = told(answer, 409, "conflict", "field", "details")
     assert body["field"] == "title"
     assert [item["code"] for item in body["details"]] == ["not_unique"]
 
 
-def test_a_body_that_is_too_large_or_no_json_is_413_or_415(
+def test_body_over_limit_is_413_and_other_content_type_is_415(
     app: Flask, alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told(alice.post("records/posts", data="a=b"), 415, "unsupported_media_type")
@@ -148,7 +146,7 @@ def test_a_body_that_is_too_large_or_no_json_is_413_or_415(
         ("auth/change-password", NEW_PASSWORD, (passwords, "hash"), 404, "not_found"),
     ],
 )
-def test_who_is_deleted_at_the_same_moment_is_told_so(
+def test_user_deleted_during_own_request_gets_409_or_404(
     app: Flask,
     cast: Cast,
     monkeypatch: pytest.MonkeyPatch,
@@ -171,7 +169,7 @@ def test_who_is_deleted_at_the_same_moment_is_told_so(
     told(caller.post(path, body), 401, "unauthorized")
 
 
-def test_a_fault_of_ours_is_500_without_internals(
+def test_internal_error_is_500_without_details(
     alice: Caller,
     record: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -189,7 +187,7 @@ def test_a_fault_of_ours_is_500_without_internals(
     assert "alice@acme.example" not in "".join(capfd.readouterr())
 
 
-def test_an_import_that_the_machine_has_no_room_for_is_503(
+def test_import_with_full_disk_is_503(
     alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any, **options: Any) -> None:
@@ -203,7 +201,7 @@ def test_an_import_that_the_machine_has_no_room_for_is_503(
 
 
 @pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 503), (errno.EACCES, 500)])
-def test_a_form_with_a_file_that_the_machine_has_no_room_for_is_503(
+def test_multipart_upload_with_full_disk_is_503(
     app: Flask, monkeypatch: pytest.MonkeyPatch, number: int, status: int
 ) -> None:
     def full(*args: Any, **options: Any) -> None:
@@ -217,7 +215,7 @@ def test_a_form_with_a_file_that_the_machine_has_no_room_for_is_503(
     assert answer.status_code == status
 
 
-def test_where_the_log_has_no_room_requests_are_answered_all_the_same(
+def test_log_with_full_disk_does_not_fail_requests(
     alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = Path("/dev/full").open("w")  # noqa: SIM115 - it refuses to be closed
@@ -229,7 +227,7 @@ def test_where_the_log_has_no_room_requests_are_answered_all_the_same(
         full.close()
 
 
-def test_an_exception_with_a_message_for_programmers_tells_callers_nothing(
+def test_internal_error_message_is_not_in_response(
     alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error in (KeyError("password_hash"), ValueError("col_posts"), LookupError("sqlite:///")):
@@ -263,7 +261,7 @@ ANYWHERE = [
 ]
 
 
-def test_every_answer_carries_the_request_s_own_id(alice: Caller) -> None:
+def test_correlation_id_of_request_is_returned(alice: Caller) -> None:
     for given in ("a", "A-b_c.9", "x" * 128):
         for method, path, status in ANYWHERE:
             answer = alice(method, path, headers={"X-Correlation-ID": given})
@@ -286,7 +284,7 @@ NO_IDS = [
 ]
 
 
-def test_an_id_of_another_form_is_replaced(alice: Caller) -> None:
+def test_correlation_id_that_is_malformed_is_replaced(alice: Caller) -> None:
     seen = set()
     for given in NO_IDS:
         for method, path, status in ANYWHERE:
@@ -311,7 +309,7 @@ def paths_of(rule: Rule, url_map: Map) -> str:
 
 
 @pytest.mark.long
-def test_every_route_answers_with_and_without_its_slash(app: Flask, root: Caller) -> None:
+def test_route_answers_with_and_without_trailing_slash(app: Flask, root: Caller) -> None:
     checked = 0
     for rule in app.url_map.iter_rules():
         if rule.rule in ("/", "/static/<path:filename>"):
@@ -332,7 +330,7 @@ def test_every_route_answers_with_and_without_its_slash(app: Flask, root: Caller
 # --- The database is gone -------------------------------------------------------
 
 
-def test_a_path_to_a_file_that_is_no_database_is_a_503(tmp_path: Path) -> None:
+def test_foreign_database_file_makes_ready_503(tmp_path: Path) -> None:
     made = make_app(settings_for("sqlite", tmp_path))
     with made.app_context():
         db.db.engine.dispose()

@@ -27,7 +27,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return bytes_left
 
 
-def test_on_a_nearly_full_disk_only_signing_in_and_deleting_write(
+def test_full_disk_allows_only_sign_in_and_deletion(
     cast: Cast, alice: Caller, left: list[int]
 ) -> None:
     make_collection(cast.root)
@@ -52,7 +52,9 @@ def test_on_a_nearly_full_disk_only_signing_in_and_deleting_write(
     assert alice.post("records/posts", {"title": "a"}).status_code == 201
 
 
-def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list[int]) -> None:
+def test_full_disk_allows_console_sign_in_and_deletion(
+    app: Flask, cast: Cast, left: list[int]
+) -> None:
     left.append(disk.LOW_BYTES - 1)
     client = app.test_client()
     assert sign_in(client, cast.alice).status_code == 303
@@ -68,7 +70,7 @@ def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list
         assert disk.is_essential("POST", f"/console/{path}")
 
 
-def test_the_page_of_health_says_how_much_is_free(app: Flask, cast: Cast, left: list[int]) -> None:
+def test_console_health_page_shows_free_disk(app: Flask, cast: Cast, left: list[int]) -> None:
     root = Browser(app, cast.root)
     left.append(2048 * disk.MIB)
     assert "2 GiB of 1 TiB free" in root.get("health").text
@@ -78,9 +80,7 @@ def test_the_page_of_health_says_how_much_is_free(app: Flask, cast: Cast, left: 
     assert ">less than 16 MiB free; 15 MiB of 1 TiB free<" in page
 
 
-def test_settings_of_sign_in_are_no_part_of_signing_in(
-    app: Flask, cast: Cast, left: list[int]
-) -> None:
+def test_full_disk_blocks_sign_in_settings(app: Flask, cast: Cast, left: list[int]) -> None:
     new = f"sso/{cast.alice.account_id}/new/auth_providers/google"
     form = {"display_name": "Google", "priority": "0", "client_id": "a", "client_secret": "b"}
     admin = Browser(app, cast.alice)
@@ -90,7 +90,7 @@ def test_settings_of_sign_in_are_no_part_of_signing_in(
     assert admin.send(new, **form).status_code == 303
 
 
-def test_space_within_the_database_counts(
+def test_full_disk_counts_free_space_within_database(
     cast: Cast, alice: Caller, left: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)

@@ -49,7 +49,7 @@ def age(app: Flask, seconds: int, **values: Any) -> None:
         db.connection().execute(older)
 
 
-def test_a_repeat_gets_the_same_answer_and_changes_nothing(alice: Caller, posts: Any) -> None:
+def test_idempotency_key_repeat_returns_same_response(alice: Caller, posts: Any) -> None:
     first = alice.post("records/posts", {"title": "a"}, headers=KEY)
     again = alice.post("records/posts/", {"title": "a"}, headers=KEY)
     assert (first.status_code, again.status_code) == (201, 201)
@@ -61,7 +61,7 @@ def test_a_repeat_gets_the_same_answer_and_changes_nothing(alice: Caller, posts:
     assert other.json["id"] != first.json["id"]
 
 
-def test_another_request_under_the_same_key_is_422(alice: Caller, posts: Any) -> None:
+def test_idempotency_key_with_other_request_is_422(alice: Caller, posts: Any) -> None:
     alice.post("records/posts", {"title": "a"}, headers=KEY)
     for path, body in (
         ("records/posts", {"title": "b"}),
@@ -74,7 +74,9 @@ def test_another_request_under_the_same_key_is_422(alice: Caller, posts: Any) ->
     assert total(alice) == 1
 
 
-def test_keys_are_each_callers_own(app: Flask, alice: Caller, bob: Caller, posts: Any) -> None:
+def test_idempotency_keys_are_per_credential(
+    app: Flask, alice: Caller, bob: Caller, posts: Any
+) -> None:
     text = alice.post("api-keys", {"name": "nightly"}).json["key"]
     made = [
         caller.post("records/posts", {"title": "a"}, headers=KEY).json["id"]
@@ -83,7 +85,7 @@ def test_keys_are_each_callers_own(app: Flask, alice: Caller, bob: Caller, posts
     assert len(set(made)) == 3
 
 
-def test_who_lost_access_is_not_answered_again(
+def test_idempotency_key_repeat_without_access_is_401(
     app: Flask, alice: Caller, bob: Caller, posts: Any
 ) -> None:
     bob.post("records/posts", {"title": "a"}, headers=KEY)
@@ -92,7 +94,7 @@ def test_who_lost_access_is_not_answered_again(
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
-def test_a_key_has_1_to_255_characters(alice: Caller, posts: Any, key: str) -> None:
+def test_idempotency_key_length_is_1_to_255(alice: Caller, posts: Any, key: str) -> None:
     answer = alice.post("records/posts", {"title": "a"}, headers={"Idempotency-Key": key})
     assert (answer.status_code, total(alice)) == (422, 0)
     assert answer.json["detail"][0]["loc"] == ["header", "Idempotency-Key"]
@@ -100,7 +102,9 @@ def test_a_key_has_1_to_255_characters(alice: Caller, posts: Any, key: str) -> N
     assert alice.post("records/posts", {"title": "a"}, headers=longest).status_code == 201
 
 
-def test_what_failed_may_be_tried_again(app: Flask, alice: Caller, posts: Any) -> None:
+def test_idempotency_key_of_failed_request_can_be_reused(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
     assert alice.post("records/posts", {"title": 1}, headers=KEY).status_code == 400
     assert keys(app) == []
     taken = alice.post("records/posts", {"code": "x"})
@@ -111,7 +115,7 @@ def test_what_failed_may_be_tried_again(app: Flask, alice: Caller, posts: Any) -
     assert alice.post("records/posts", {"code": "x"}, headers=KEY).headers[REPLAYED] == "true"
 
 
-def test_a_request_that_is_running_is_409_until_it_must_be_dead(
+def test_idempotency_key_of_running_request_is_409_until_timeout(
     app: Flask, alice: Caller, posts: Any
 ) -> None:
     first = alice.post("records/posts", {"title": "a"}, headers=KEY)
@@ -124,7 +128,9 @@ def test_a_request_that_is_running_is_409_until_it_must_be_dead(
     assert again.json["id"] != first.json["id"]
 
 
-def test_of_many_at_once_one_is_carried_out(app: Flask, alice: Caller, posts: Any) -> None:
+def test_idempotency_key_of_concurrent_requests_runs_one(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
     answers = at_once(8, lambda n: alice.post("records/posts", {"title": "a"}, headers=KEY))
     assert {answer.status_code for answer in answers} <= {201, 409}
     assert total(alice) == 1
@@ -132,7 +138,7 @@ def test_of_many_at_once_one_is_carried_out(app: Flask, alice: Caller, posts: An
     assert alice.post("records/posts", {"title": "a"}, headers=KEY).data == made
 
 
-def test_who_is_overtaken_changes_nothing(
+def test_idempotency_key_taken_over_rolls_back_late_request(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish = idempotency.save_response
@@ -157,7 +163,7 @@ SECRETS: list[tuple[str, Callable[[Caller], Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "body"), SECRETS)
-def test_an_answer_with_a_secret_is_not_kept(
+def test_idempotency_key_response_with_secret_is_not_stored(
     app: Flask, alice: Caller, posts: Any, path: str, body: Any
 ) -> None:
     first = alice.post(path, body(alice), headers=KEY)
@@ -172,7 +178,7 @@ def test_an_answer_with_a_secret_is_not_kept(
     assert all(secret not in str(tuple(kept)) for secret in secrets)
 
 
-def test_whatever_shows_a_secret_is_marked(app: Flask) -> None:
+def test_idempotency_secret_responses_are_marked_in_description(app: Flask) -> None:
     described = app.test_client().get("/openapi.json").json
     for rule in app.url_map.iter_rules():
         view = app.view_functions[rule.endpoint]
@@ -202,7 +208,9 @@ def test_whatever_shows_a_secret_is_marked(app: Flask) -> None:
         ("records/posts/batch", {"records": [{"title": "a"}, {"title": "b"}]}),
     ],
 )
-def test_every_post_takes_a_key(root: Caller, posts: Any, path: str, body: Any) -> None:
+def test_idempotency_key_is_accepted_by_every_post(
+    root: Caller, posts: Any, path: str, body: Any
+) -> None:
     first = root.post(path, body, headers=KEY)
     assert first.status_code in (200, 201), first.json
     again = root.post(path, body, headers=KEY)
@@ -210,7 +218,7 @@ def test_every_post_takes_a_key(root: Caller, posts: Any, path: str, body: Any) 
     assert again.headers[REPLAYED] == "true"
 
 
-def test_a_file_is_the_same_whatever_parts_it_from_the_rest(alice: Caller, posts: Any) -> None:
+def test_idempotency_key_of_multipart_ignores_boundary(alice: Caller, posts: Any) -> None:
     def send(boundary: str, text: str) -> Any:
         head = 'Content-Disposition: form-data; name="file"; filename="a.csv"'
         data = f"--{boundary}\r\n{head}\r\n\r\n{text}\r\n--{boundary}--\r\n"
@@ -223,7 +231,7 @@ def test_a_file_is_the_same_whatever_parts_it_from_the_rest(alice: Caller, posts
     assert send("one", "title\nb").status_code == 422
 
 
-def test_what_is_kept_of_a_request_tells_no_guess_at_its_password(
+def test_idempotency_key_fingerprint_reveals_no_password(
     app: Flask, root: Caller, bob: Caller
 ) -> None:
     path, body = f"users/{bob.id}/password", {"new_password": "Another-horse-2"}
@@ -238,7 +246,7 @@ def test_what_is_kept_of_a_request_tells_no_guess_at_its_password(
     assert root.post(path, {"password": "Third-horse-3!"}, headers=KEY).status_code == 422
 
 
-def test_a_repeat_is_recognised_after_the_secret_key_was_replaced(
+def test_idempotency_key_repeat_works_after_secret_key_rotation(
     app: Flask, bob: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = bob.post("api-keys", {"name": "nightly"}).json["key"]  # no token, which has an old key
@@ -252,7 +260,7 @@ def test_a_repeat_is_recognised_after_the_secret_key_was_replaced(
     assert machine.post("records/posts", {"title": "b"}, headers=KEY).status_code == 422
 
 
-def test_keys_of_sign_in_and_of_strangers_are_not_looked_at(
+def test_idempotency_key_is_ignored_for_sign_in_and_anonymous(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     make_collection(root, create_rule="")
@@ -266,7 +274,9 @@ def test_keys_of_sign_in_and_of_strangers_are_not_looked_at(
     assert keys(app) == []
 
 
-def test_without_the_header_nothing_is_asked(app: Flask, alice: Caller, posts: Any) -> None:
+def test_idempotency_without_header_runs_no_statement(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
     statements: list[str] = []
 
     def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -280,7 +290,7 @@ def test_without_the_header_nothing_is_asked(app: Flask, alice: Caller, posts: A
     assert not [one for one in statements if "idempotency" in one]
 
 
-def test_keys_are_forgotten_after_a_day(app: Flask, alice: Caller, posts: Any) -> None:
+def test_idempotency_keys_expire_after_one_day(app: Flask, alice: Caller, posts: Any) -> None:
     first = alice.post("records/posts", {"title": "a"}, headers=KEY)
     age(app, 24 * 3600 - 60)
     assert alice.post("records/posts", {"title": "a"}, headers=KEY).data == first.data

@@ -143,7 +143,9 @@ NOT_JSON = {
 
 
 @pytest.mark.timing
-def test_what_is_no_json_object_is_422_everywhere(cast: Cast, record: dict[str, Any]) -> None:
+def test_body_that_is_no_json_object_is_422_on_every_route(
+    cast: Cast, record: dict[str, Any]
+) -> None:
     for name, raw in NOT_JSON.items():
         for caller, method, path in body_routes(cast, record):
             answer = send(caller, method, path, raw)
@@ -156,16 +158,14 @@ def test_what_is_no_json_object_is_422_everywhere(cast: Cast, record: dict[str, 
 
 
 @pytest.mark.parametrize("caller", ["alice", "anyone"])
-def test_a_body_is_looked_at_only_after_the_caller(
+def test_body_is_validated_only_after_credential(
     record: dict[str, Any], caller: str, request: pytest.FixtureRequest
 ) -> None:
     answer = send(request.getfixturevalue(caller), "POST", "collections", b"[" * 100_000)
     assert answer.status_code == (403 if caller == "alice" else 401)
 
 
-def test_a_body_whose_properties_are_all_optional_may_be_absent(
-    alice: Caller, anyone: Caller
-) -> None:
+def test_body_with_only_optional_properties_may_be_absent(alice: Caller, anyone: Caller) -> None:
     assert alice.post("auth/send-verification").status_code == 200
     assert anyone.post("auth/refresh").status_code == 401
     assert alice.post("auth/logout").status_code == 200
@@ -190,7 +190,9 @@ MEDIA_TYPES = [
 RECORD = re.compile(r"records/posts(/[0-9a-f-]{36})?")
 
 
-def test_another_content_type_is_415_everywhere(cast: Cast, record: dict[str, Any]) -> None:
+def test_content_type_other_than_json_is_415_on_every_route(
+    cast: Cast, record: dict[str, Any]
+) -> None:
     for type in MEDIA_TYPES:
         for caller, method, path in body_routes(cast, record):
             answer = send(caller, method, path, b'{"title": "a"}', type)
@@ -205,14 +207,14 @@ def test_another_content_type_is_415_everywhere(cast: Cast, record: dict[str, An
     "type",
     ["application/json; charset=UTF-8", "Application/JSON", 'application/json; charset="utf-8"'],
 )
-def test_json_in_utf_8_is_read_however_it_is_spelled(
+def test_content_type_json_in_any_spelling_is_accepted(
     alice: Caller, record: dict[str, Any], type: str
 ) -> None:
     assert send(alice, "POST", "records/posts", '{"title": "é"}'.encode(), type).status_code == 201
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x"])
-def test_a_compressed_body_is_not_read(cast: Cast, record: dict[str, Any], encoding: str) -> None:
+def test_content_encoding_of_body_is_415(cast: Cast, record: dict[str, Any], encoding: str) -> None:
     bomb = gzip.compress(b" " * 5_000_000)
     for caller, method, path in body_routes(cast, record):
         answer = caller(
@@ -226,7 +228,7 @@ def test_a_compressed_body_is_not_read(cast: Cast, record: dict[str, Any], encod
         assert answer.status_code == 415, path
 
 
-def test_an_over_long_body_is_413(
+def test_body_over_limit_is_413_on_every_route(
     app: Flask, cast: Cast, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 1000)
@@ -236,7 +238,7 @@ def test_an_over_long_body_is_413(
         assert (answer.status_code, body["error"]) == (413, "payload_too_large"), path
 
 
-def test_an_over_long_body_without_a_length_is_413(
+def test_chunked_body_over_limit_is_413(
     app: Flask, alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 1000)
@@ -253,7 +255,7 @@ def test_an_over_long_body_without_a_length_is_413(
     check_error(answer)
 
 
-def test_a_wrong_content_length_is_an_error_of_the_client(
+def test_content_length_that_is_malformed_is_client_error(
     alice: Caller, record: dict[str, Any]
 ) -> None:
     for length in ("-1", "nonsense", "9" * 30):
@@ -272,7 +274,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("path", "body"), SHAPES)
-def test_a_property_of_the_wrong_type_is_named(
+def test_property_of_wrong_type_is_422_with_location(
     anyone: Caller, path: str, body: dict[str, Any]
 ) -> None:
     for name in body:
@@ -286,7 +288,7 @@ def test_a_property_of_the_wrong_type_is_named(
 
 
 @pytest.mark.parametrize(("path", "body"), SHAPES)
-def test_missing_and_unknown_properties_are_named(
+def test_property_missing_or_unknown_is_422_with_location(
     anyone: Caller, path: str, body: dict[str, Any]
 ) -> None:
     answer = anyone.post(path, body | {"role_id": 1, "__proto__": {}, "a" * 5000: 1})
@@ -296,7 +298,7 @@ def test_missing_and_unknown_properties_are_named(
 
 
 @pytest.mark.parametrize("value", WRONG_TYPES, ids=range(len(WRONG_TYPES)))
-def test_wrong_types_in_a_definition_are_errors_of_the_client(root: Caller, value: Any) -> None:
+def test_collection_body_with_wrong_types_is_client_error(root: Caller, value: Any) -> None:
     field = {"name": "title", "type": "text"}
     for body in (
         {"name": value, "schema": [field]},
@@ -316,7 +318,7 @@ WHOLE_NUMBERS = [2**63, -(2**63) - 1, 2**64, 10**20, 12345678901234567890, -(10*
 
 
 @pytest.mark.parametrize("number", WHOLE_NUMBERS, ids=range(len(WHOLE_NUMBERS)))
-def test_a_whole_number_past_64_bits_is_a_double_in_every_spelling(
+def test_whole_number_over_64_bits_is_a_double(
     alice: Caller, record: dict[str, Any], number: int
 ) -> None:
     double, path = float(number), f"records/posts/{record['id']}"
@@ -345,7 +347,7 @@ BEYOND = ["1e400", "-1e400", "9" * 400, "-" + "9" * 5000, "1" + "0" * 100_000]
 
 
 @pytest.mark.parametrize("number", BEYOND, ids=range(len(BEYOND)))
-def test_a_number_that_no_double_holds_is_named_by_its_field(
+def test_number_over_double_range_is_number_out_of_range(
     alice: Caller, record: dict[str, Any], number: str
 ) -> None:
     path, batch = f"records/posts/{record['id']}", "records/posts/batch"
@@ -374,13 +376,17 @@ def test_a_number_that_no_double_holds_is_named_by_its_field(
     )
 
 
-def test_a_json_field_holds_ten_thousand_properties(alice: Caller, record: dict[str, Any]) -> None:
+def test_json_field_with_10_000_properties_is_accepted(
+    alice: Caller, record: dict[str, Any]
+) -> None:
     data = {f"key {i}": i for i in range(10_000)}
     made = alice.post("records/posts", {"data": data})
     assert (made.status_code, made.json["data"]) == (201, data)
 
 
-def test_a_text_may_have_any_number_of_commas(alice: Caller, record: dict[str, Any]) -> None:
+def test_text_with_many_commas_and_brackets_is_accepted(
+    alice: Caller, record: dict[str, Any]
+) -> None:
     text = ',"[{' * 100_000
     assert make_record(alice, title=text)["title"] == text
     filled = {"records": [{"data": {f"f{n}": n for n in range(100)}} for _ in range(1000)]}
@@ -395,7 +401,7 @@ BOUNDS = [
 ]
 
 
-def test_a_refusal_names_the_limit_of_json(alice: Caller, record: dict[str, Any]) -> None:
+def test_json_limit_is_named_in_error(alice: Caller, record: dict[str, Any]) -> None:
     for raw, bound in BOUNDS:
         told = check_error(send(alice, "POST", "records/posts", raw))
         assert bound in told["detail"][0]["msg"]
@@ -405,7 +411,7 @@ PAGING = ["-1", "1.0", "1e3", "", " 1", "0x1", "NaN", "null", "1_000", "\u0661",
 PAGING += [str(2**31), str(2**63), str(2**64), "-" + str(2**63), "1;drop table users", "1 OR 1=1"]
 
 
-def test_bad_paging_is_422_naming_the_parameter(root: Caller, record: dict[str, Any]) -> None:
+def test_paging_with_bad_value_is_422_with_parameter(root: Caller, record: dict[str, Any]) -> None:
     for value in PAGING:
         for path in ("records/posts", "collections"):
             for name in ("skip", "limit", "page", "page_size"):
@@ -414,7 +420,7 @@ def test_bad_paging_is_422_naming_the_parameter(root: Caller, record: dict[str, 
                 assert ["query", name] in [item["loc"] for item in check_error(answer)["detail"]]
 
 
-def test_paging_counts_from_where_it_is_told(alice: Caller, record: dict[str, Any]) -> None:
+def test_paging_by_skip_limit_page_and_page_size(alice: Caller, record: dict[str, Any]) -> None:
     others = [make_record(alice, n=n) for n in (2, 3, 4, 5)]
     for query, expected in (
         ("skip=1&limit=2", (1, 2, 1, [2, 3])),
@@ -434,11 +440,13 @@ def test_paging_counts_from_where_it_is_told(alice: Caller, record: dict[str, An
 
 
 @pytest.mark.parametrize(("name", "value"), [("limit", "0"), ("limit", "101"), ("page", "0")])
-def test_paging_has_bounds(alice: Caller, record: dict[str, Any], name: str, value: str) -> None:
+def test_paging_out_of_bounds_is_422(
+    alice: Caller, record: dict[str, Any], name: str, value: str
+) -> None:
     assert alice.get("records/posts", query_string={name: value}).status_code == 422
 
 
-def test_the_last_page_there_can_be_is_empty(alice: Caller, record: dict[str, Any]) -> None:
+def test_paging_beyond_last_record_is_empty(alice: Caller, record: dict[str, Any]) -> None:
     for query in ({"skip": 2**31 - 1}, {"page": 2**31 - 1, "page_size": 100}):
         answer = alice.get("records/posts", query_string=query)
         assert (answer.status_code, answer.json["items"], answer.json["total"]) == (200, [], 1)
@@ -466,7 +474,7 @@ SQL = [
 ]
 
 
-def test_sql_for_a_name_is_refused(alice: Caller, record: dict[str, Any]) -> None:
+def test_sql_text_as_parameter_name_is_refused(alice: Caller, record: dict[str, Any]) -> None:
     for text in SQL:
         for query in ({"sort": text}, {"sort": f"-{text}"}, {"fields": text}, {text: "1"}):
             answer = alice.get("records/posts", query_string=query)
@@ -476,7 +484,7 @@ def test_sql_for_a_name_is_refused(alice: Caller, record: dict[str, Any]) -> Non
     assert alice.get("records/posts").json["items"] == [record]
 
 
-def test_sql_for_a_value_is_a_value(alice: Caller, record: dict[str, Any]) -> None:
+def test_sql_text_as_value_is_compared_literally(alice: Caller, record: dict[str, Any]) -> None:
     for text in SQL:
         assert alice.get("records/posts", query_string={"title": text}).json["items"] == []
         made = make_record(alice, title=text)
@@ -490,7 +498,7 @@ NO_NAMES = ['a"b', "a'b", "a b", "a;b", "a--", "a.b", "1a", "_a", "é", "\uff41\
 NO_NAMES += [" abc", "abc ", "abc\n", "a" * 64, "ab\u0131", "a\u200bb"]
 
 
-def test_a_name_that_is_none_is_refused(root: Caller) -> None:
+def test_collection_or_field_name_that_is_malformed_is_name_invalid(root: Caller) -> None:
     field = {"name": "title", "type": "text"}
     for name in NO_NAMES:
         for body in (
@@ -504,7 +512,7 @@ def test_a_name_that_is_none_is_refused(root: Caller) -> None:
         check_error(root.get(f"records/{name or '%20'}"))
 
 
-def test_sql_keywords_are_names_like_others(root: Caller, alice: Caller) -> None:
+def test_sql_keywords_are_valid_field_names(root: Caller, alice: Caller) -> None:
     words = ["select", "from", "where", "order", "group", "table", "user", "end", "index"]
     schema = [{"name": word, "type": "text", "unique": True} for word in words]
     make_collection(root, "select", schema)
@@ -515,13 +523,13 @@ def test_sql_keywords_are_names_like_others(root: Caller, alice: Caller) -> None
 
 
 @pytest.mark.parametrize("name", ["id", "ID", "account_id", "Created_At", "created_by", "xmin"])
-def test_system_names_are_refused_for_fields(root: Caller, name: str) -> None:
+def test_system_field_names_are_name_reserved(root: Caller, name: str) -> None:
     answer = root.post("collections", {"name": "posts", "schema": [{"name": name, "type": "text"}]})
     assert answer.status_code == 400
     assert answer.json["details"][0]["code"] == "name_reserved"
 
 
-def test_names_that_differ_in_case_only_clash(root: Caller) -> None:
+def test_names_differing_only_in_case_are_duplicates(root: Caller) -> None:
     make_collection(root, "posts")
     again = root.post("collections", {"name": "POSTS", "schema": FIELDS})
     assert (again.status_code, again.json["field"]) == (409, "name")
@@ -588,7 +596,9 @@ PATHS = [
 ]
 
 
-def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str, Any]) -> None:
+def test_path_or_query_that_is_malformed_is_json_error(
+    root: Caller, record: dict[str, Any]
+) -> None:
     for path, status in PATHS:
         answer = root.get(path, headers={"Accept": "application/json"})
         check_error(answer)
@@ -597,9 +607,7 @@ def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str
 
 
 @pytest.mark.timing
-def test_a_query_of_a_thousand_parameters_is_answered_fast(
-    alice: Caller, record: dict[str, Any]
-) -> None:
+def test_query_of_5000_parameters_is_answered_fast(alice: Caller, record: dict[str, Any]) -> None:
     for query in (
         "&".join(f"k{i}=1" for i in range(5000)),
         "title=a&" * 5000,
@@ -626,7 +634,7 @@ METHODS = [
 ]
 
 
-def test_a_method_that_is_not_there_is_405(root: Caller) -> None:
+def test_method_unknown_to_route_is_405(root: Caller) -> None:
     for method, path in METHODS:
         answer = root(method, path)
         told = check_error(answer)
@@ -650,7 +658,7 @@ def raw_header(name: str, value: str) -> dict[str, Any]:
     return {f"HTTP_{name.upper().replace('-', '_')}": value.encode().decode("latin-1")}
 
 
-def test_odd_text_for_an_account_names_none(
+def test_account_header_with_odd_text_names_no_account(
     root: Caller, alice: Caller, anyone: Caller, record: dict[str, Any]
 ) -> None:
     for text in ODD_TEXTS:
@@ -664,7 +672,7 @@ def test_odd_text_for_an_account_names_none(
 
 
 @pytest.mark.parametrize("name", ["Authorization", "X-API-Key"])
-def test_odd_text_for_a_credential_is_401(anyone: Caller, name: str) -> None:
+def test_credential_with_odd_text_is_401(anyone: Caller, name: str) -> None:
     for text in ODD_TEXTS:
         for value in (text, f"Bearer {text}", f"Bearer {text}.{text}.{text}", f"svc_sk_{text}"):
             answer = anyone.get("auth/me", environ_overrides=raw_header(name, value))
@@ -673,7 +681,7 @@ def test_odd_text_for_a_credential_is_401(anyone: Caller, name: str) -> None:
             assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_an_odd_host_is_no_account_and_no_error_of_ours(alice: Caller) -> None:
+def test_host_header_with_odd_text_is_no_server_error(alice: Caller) -> None:
     for host in [*ODD_TEXTS, "evil.example", "a:b:c", "[::1", "", "a" * 300]:
         odd = {"HTTP_HOST": host.encode().decode("latin-1")}
         for path in ("/api/v1/auth/me", "/health", "/", "/console", "/docs", "/nope"):
@@ -687,7 +695,7 @@ OTHER_HEADERS += ["Range", "Referer", "Origin"]
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_odd_text_in_other_headers_changes_nothing(alice: Caller, whole: bool) -> None:
+def test_headers_with_odd_text_are_ignored(alice: Caller, whole: bool) -> None:
     """To every path by turns, or all to each."""
     paths = ("auth/me", "/health", "/console/sign-in", "/static/console/console.css")
     for number, header in enumerate(OTHER_HEADERS):
@@ -698,7 +706,7 @@ def test_odd_text_in_other_headers_changes_nothing(alice: Caller, whole: bool) -
                 answer.close()
 
 
-def test_an_anonymous_caller_may_name_the_account_in_odd_case(
+def test_account_header_is_case_insensitive_for_anonymous(
     root: Caller, alice: Caller, anyone: Caller
 ) -> None:
     make_collection(root, list_rule="")
@@ -734,7 +742,7 @@ def examples(request: pytest.FixtureRequest) -> settings:
     )
 
 
-def test_no_record_body_is_an_error_of_ours(
+def test_fuzzed_record_body_is_no_server_error(
     alice: Caller, record: dict[str, Any], examples: settings
 ) -> None:
     @examples
@@ -777,7 +785,7 @@ WHOLE = st.fixed_dictionaries(
 )
 
 
-def test_no_definition_is_an_error_of_ours(
+def test_fuzzed_collection_schema_is_no_server_error(
     root: Caller, record: dict[str, Any], examples: settings
 ) -> None:
     @examples
@@ -794,7 +802,7 @@ def test_no_definition_is_an_error_of_ours(
     fuzz()
 
 
-def test_no_rules_are_an_error_of_ours(
+def test_fuzzed_collection_rules_are_no_server_error(
     root: Caller, record: dict[str, Any], examples: settings
 ) -> None:
     names = ["list_rule", "view_rule", "list_fields", "view_fields", "create", "read", "delete"]
@@ -828,7 +836,7 @@ LABORIOUS = [
 
 
 @pytest.mark.timing
-def test_a_text_that_is_no_value_of_its_field_is_refused_fast(root: Caller, alice: Caller) -> None:
+def test_value_unfit_for_field_type_is_refused_fast(root: Caller, alice: Caller) -> None:
     schema = [
         {"name": "mail", "type": "email"},
         {"name": "link", "type": "url"},
@@ -857,7 +865,7 @@ NO_MOMENTS = [
 ]
 
 
-def test_a_moment_is_written_in_one_form_wherever_one_is_sent(
+def test_datetime_text_in_other_form_is_refused_everywhere(
     root: Caller, alice: Caller, record: dict[str, Any]
 ) -> None:
     for text in NO_MOMENTS:

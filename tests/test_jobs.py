@@ -66,7 +66,7 @@ def fail(payload: Mapping[str, Any]) -> None:
     raise OSError("with a secret in its message")
 
 
-def test_a_job_gets_its_payload_and_account_once(app: Flask, define: Define) -> None:
+def test_job_gets_payload_and_account_once(app: Flask, define: Define) -> None:
     seen: list[Mapping[str, Any]] = []
     define(seen.append)
     ask(app, n=1, text="Grüße")
@@ -77,16 +77,14 @@ def test_a_job_gets_its_payload_and_account_once(app: Flask, define: Define) -> 
     assert row.finished_at is not None
 
 
-def test_what_a_job_was_about_is_kept_only_until_it_is_done(app: Flask, define: Define) -> None:
+def test_job_payload_is_erased_when_done(app: Flask, define: Define) -> None:
     define(lambda payload: None)
     ask(app, email="ada@x.example")
     run_jobs(app)
     assert only(app).payload == {}
 
 
-def test_work_asked_for_in_a_transaction_that_fails_is_not_there(
-    app: Flask, define: Define
-) -> None:
+def test_job_enqueued_in_failed_transaction_is_absent(app: Flask, define: Define) -> None:
     define(fail)
 
     def ask_and_fail() -> None:
@@ -100,14 +98,12 @@ def test_work_asked_for_in_a_transaction_that_fails_is_not_there(
     assert run_jobs(app) == 0
 
 
-def test_work_of_a_kind_that_nobody_does_is_refused(app: Flask) -> None:
+def test_job_of_unknown_kind_raises_lookup_error(app: Flask) -> None:
     with app.app_context(), db.transaction(), pytest.raises(LookupError):
         jobs.enqueue("nonsense", {}, account_id=SYSTEM_ACCOUNT_ID)
 
 
-def test_a_failed_job_is_tried_again_ever_later_and_then_given_up(
-    app: Flask, define: Define
-) -> None:
+def test_job_failure_is_retried_with_growing_delay_then_failed(app: Flask, define: Define) -> None:
     define(fail, attempts=4)
     ask(app)
     for attempt, delay in ((1, 10), (2, 40), (3, 160)):
@@ -124,7 +120,7 @@ def test_a_failed_job_is_tried_again_ever_later_and_then_given_up(
     assert run_jobs(app) == 0
 
 
-def test_no_delay_is_longer_than_an_hour(app: Flask, define: Define) -> None:
+def test_job_retry_delay_is_at_most_one_hour(app: Flask, define: Define) -> None:
     define(fail, attempts=20)
     ask(app)
     for _ in range(8):
@@ -134,7 +130,7 @@ def test_no_delay_is_longer_than_an_hour(app: Flask, define: Define) -> None:
     assert 3590 < due_in <= 3600
 
 
-def test_what_a_failed_job_wrote_is_rolled_back(app: Flask, define: Define) -> None:
+def test_job_failure_rolls_back_its_writes(app: Flask, define: Define) -> None:
     define(lambda payload: None, kind="other")
 
     def write_and_fail(payload: Mapping[str, Any]) -> None:
@@ -148,7 +144,7 @@ def test_what_a_failed_job_wrote_is_rolled_back(app: Flask, define: Define) -> N
     assert only(app).kind == "test"
 
 
-def test_one_failure_keeps_no_other_job_waiting(app: Flask, define: Define) -> None:
+def test_job_failure_does_not_delay_other_jobs(app: Flask, define: Define) -> None:
     done: list[int] = []
 
     def handle(payload: Mapping[str, Any]) -> None:
@@ -163,7 +159,7 @@ def test_one_failure_keeps_no_other_job_waiting(app: Flask, define: Define) -> N
     assert sorted(done) == [1, 2, 3, 4]
 
 
-def test_an_account_with_many_jobs_does_not_hold_up_the_others(app: Flask, define: Define) -> None:
+def test_jobs_of_one_account_do_not_delay_other_accounts(app: Flask, define: Define) -> None:
     done = list[str]()
     define(lambda payload: done.append(payload["account_id"]))
     other = "019a9f00-0000-7000-8000-00000000000c"
@@ -177,7 +173,7 @@ def test_an_account_with_many_jobs_does_not_hold_up_the_others(app: Flask, defin
     assert done.index(other) <= worker.BATCH_SIZE
 
 
-def test_a_kind_that_only_a_newer_release_knows_is_kept_for_it(
+def test_job_of_kind_of_newer_release_stays_pending(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -194,7 +190,7 @@ def test_a_kind_that_only_a_newer_release_knows_is_kept_for_it(
 
 
 @pytest.mark.parametrize("late", ["done", "failed"])
-def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(
+def test_job_worker_with_expired_lease_changes_nothing(
     app: Flask, define: Define, late: str
 ) -> None:
     runs: list[str] = []
@@ -218,7 +214,7 @@ def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(
     assert (row.status, row.attempts, row.last_error) == ("done", 2, None)
 
 
-def test_a_job_under_lease_is_left_alone(app: Flask, define: Define) -> None:
+def test_job_under_lease_is_not_taken(app: Flask, define: Define) -> None:
     others: list[int] = []
 
     def handle(payload: Mapping[str, Any]) -> None:
@@ -232,7 +228,7 @@ def test_a_job_under_lease_is_left_alone(app: Flask, define: Define) -> None:
     assert others == [0]
 
 
-def test_a_job_that_kills_its_workers_is_given_up(app: Flask, define: Define) -> None:
+def test_job_that_kills_its_workers_is_failed(app: Flask, define: Define) -> None:
     def die(payload: Mapping[str, Any]) -> None:
         raise SystemExit
 
@@ -247,7 +243,7 @@ def test_a_job_that_kills_its_workers_is_given_up(app: Flask, define: Define) ->
     assert (only(app).status, only(app).last_error) == ("failed", "WorkerLost")
 
 
-def test_workers_at_once_run_each_job_once(app: Flask, define: Define) -> None:
+def test_jobs_run_once_with_concurrent_workers(app: Flask, define: Define) -> None:
     done: list[int] = []
     define(lambda payload: done.append(payload["n"]))
     with app.app_context(), db.transaction():
@@ -259,7 +255,7 @@ def test_workers_at_once_run_each_job_once(app: Flask, define: Define) -> None:
     assert {row.status for row, _ in rows(app)} == {"done"}
 
 
-def test_a_job_that_outlasts_its_lease_stays_with_its_worker(
+def test_job_lease_is_extended_while_running(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LEASE_SECONDS", 2)
@@ -290,7 +286,7 @@ def test_a_job_that_outlasts_its_lease_stays_with_its_worker(
     assert not thread.is_alive()
 
 
-def test_a_job_that_takes_long_takes_no_others_lease(app: Flask, define: Define) -> None:
+def test_job_worker_leases_one_job_at_a_time(app: Flask, define: Define) -> None:
     due_while_running: list[int] = []
 
     def look(payload: Mapping[str, Any]) -> None:
@@ -304,7 +300,7 @@ def test_a_job_that_takes_long_takes_no_others_lease(app: Flask, define: Define)
     assert due_while_running == [1, 1, 1]
 
 
-def test_a_worker_survives_a_database_that_was_away(
+def test_job_worker_survives_database_outage(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[int] = []
@@ -322,9 +318,7 @@ def test_a_worker_survives_a_database_that_was_away(
     assert done == [1]
 
 
-def test_the_embedded_worker_does_what_becomes_due_until_stopped(
-    app: Flask, define: Define
-) -> None:
+def test_embedded_worker_runs_due_jobs_until_stopped(app: Flask, define: Define) -> None:
     stop, done = threading.Event(), threading.Event()
     define(lambda payload: done.set())
 
@@ -341,7 +335,7 @@ def test_the_embedded_worker_does_what_becomes_due_until_stopped(
     assert not thread.is_alive()
 
 
-def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: Define) -> None:
+def test_job_worker_that_stops_begins_no_more_jobs(app: Flask, define: Define) -> None:
     """What it began would be cut off when its time is over, and done once more."""
     stop, begun, done = threading.Event(), threading.Event(), list[int]()
 
@@ -375,7 +369,7 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
         pytest.param("webhooks.send_security_log", id="a receiver of a security log"),
     ],
 )
-def test_what_takes_long_keeps_only_its_like_waiting(app: Flask, define: Define, slow: str) -> None:
+def test_slow_jobs_delay_only_their_kind(app: Flask, define: Define, slow: str) -> None:
     stop, mailed, done = (threading.Event() for _ in range(3))
     define(lambda payload: mailed.wait(20), kind=slow)
     define(lambda payload: done.set())
@@ -395,7 +389,7 @@ def test_what_takes_long_keeps_only_its_like_waiting(app: Flask, define: Define,
     assert not thread.is_alive()
 
 
-def test_what_mails_is_known_to(app: Flask) -> None:
+def test_job_kinds_that_mail_are_marked(app: Flask) -> None:
     """Every kind of job whose handler mails is done by the line for mails, and no other."""
     for kind in jobs.KINDS.values():
         assert kind.mails == mails(kind.handler)
@@ -411,7 +405,7 @@ def mails(handler: Callable[..., None]) -> bool:
     return any(mails(one) for one in own if one.__module__ == handler.__module__)
 
 
-def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:
+def test_periodic_job_is_planned_once_by_concurrent_workers(app: Flask) -> None:
     def plan(number: int) -> None:
         with app.app_context():
             worker.schedule_periodic()
@@ -423,7 +417,7 @@ def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> No
 
 
 @pytest.mark.long
-def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
+def test_periodic_job_failed_by_former_release_resumes(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -451,7 +445,7 @@ def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
     assert len(seen) == 1
 
 
-def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
+def test_job_worker_lines_share_one_stop_timeout(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = [0.0]

@@ -35,7 +35,7 @@ DIALECTS = [sqlite.dialect(), postgresql.dialect()]
 EVENTS = sa.table("events", sa.column("id", sa.Text), sa.column("at", sa.DateTime))
 
 
-def test_flask_keeps_its_contexts_in_these_variables() -> None:
+def test_flask_context_variables_contract() -> None:
     """`app/web/current_request.py`, `app/config/settings.py`."""
     app = Flask(__name__)
     with app.test_request_context("/x", headers={"X-Test": "1"}):
@@ -49,7 +49,7 @@ def test_flask_keeps_its_contexts_in_these_variables() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-def test_sqlalchemy_compiles_statements_to_these_parts(dialect: sa.Dialect) -> None:
+def test_sqlalchemy_compiled_statement_contract(dialect: sa.Dialect) -> None:
     """`app/db/prepared.py`."""
     statement = sa.select(EVENTS.c.id, EVENTS.c.at).where(
         EVENTS.c.id == sa.bindparam("id"), EVENTS.c.at > sa.bindparam("at"), EVENTS.c.id != "x"
@@ -70,7 +70,7 @@ def test_sqlalchemy_compiles_statements_to_these_parts(dialect: sa.Dialect) -> N
     assert process is None or process("2026-01-01 00:00:00.000000").year == 2026
 
 
-def test_sqlalchemys_pool_hands_out_its_entries() -> None:
+def test_sqlalchemy_pool_entry_contract() -> None:
     """`app/db/pool.py`."""
     pool = Pool(
         lambda: sqlite3.connect(":memory:", check_same_thread=False), pool_size=1, use_lifo=True
@@ -86,14 +86,14 @@ def test_sqlalchemys_pool_hands_out_its_entries() -> None:
     pool.dispose()
 
 
-def test_werkzeugs_rules_know_their_converters() -> None:
+def test_werkzeug_rule_converters_contract() -> None:
     """`app/web/parsing.py`."""
     rule = Rule("/records/<uuid:id>/<path:rest>", endpoint="x")
     Map([rule])
     assert [type(c) for c in rule._converters.values()] == [UUIDConverter, PathConverter]
 
 
-def test_werkzeugs_rules_compile_what_builds_their_urls_in_a_method() -> None:
+def test_werkzeug_rule_builder_contract() -> None:
     """`app/web/app.py`: it puts this off."""
     compiled = []
 
@@ -116,7 +116,7 @@ def test_werkzeugs_rules_compile_what_builds_their_urls_in_a_method() -> None:
     assert compiled == [True, False]
 
 
-def test_gunicorns_thread_worker_has_the_steps_that_ours_overrides() -> None:
+def test_gunicorn_thread_worker_contract() -> None:
     """`deploy/intake.py`, `deploy/gunicorn.conf.py`."""
     steps = (
         *("accept", "enqueue_req", "handle_error", "handle_quit", "init_signals"),
@@ -127,7 +127,7 @@ def test_gunicorns_thread_worker_has_the_steps_that_ours_overrides() -> None:
     assert STOP_KEEPALIVE_LINGER > 0
 
 
-def test_pyjwt_prepares_keys_in_a_method_that_can_be_cached() -> None:
+def test_pyjwt_prepare_key_contract() -> None:
     """`app/auth/tokens.py`."""
 
     class Cached(HMACAlgorithm):
@@ -141,7 +141,7 @@ def test_pyjwt_prepares_keys_in_a_method_that_can_be_cached() -> None:
     assert jwt.decode(token, secret, algorithms=["HS256"]) == {"sub": "alice"}
 
 
-def test_cronsim_has_the_values_of_each_field() -> None:
+def test_cronsim_field_values_contract() -> None:
     """`app/workflows/language/cron.py`."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
     parsed = CronSim("5,7 */12 1-3 feb 5-7", at)
@@ -155,7 +155,7 @@ def test_cronsim_has_the_values_of_each_field() -> None:
 DAY_FIELDS = (("*", "tue"), ("2", "tue"), ("*/1", "tue"))
 
 
-def test_requests_sends_through_the_connection_that_a_pool_is_given() -> None:
+def test_requests_pool_connection_contract() -> None:
     """`app/outbound/client.py`."""
 
     class Reached(Exception):

@@ -72,7 +72,7 @@ def count_of(app: Flask) -> int:
         return db.db.session.scalar(counted) or 0
 
 
-def test_a_caller_has_so_many_requests(cast: Cast, limited: None) -> None:
+def test_rate_limit_per_caller_is_429(cast: Cast, limited: None) -> None:
     assert statuses(cast.alice, 5) == [200] * 5
     for path in ("auth/me", "account/users", "records/none", "users/nonsense"):
         answer = cast.alice.get(path, **sent_from(address()))
@@ -83,14 +83,14 @@ def test_a_caller_has_so_many_requests(cast: Cast, limited: None) -> None:
     assert statuses(cast.bob, 5) == [200] * 5
 
 
-def test_a_key_is_counted_apart_from_its_user(app: Flask, cast: Cast, limited: None) -> None:
+def test_rate_limit_counts_api_key_separately(app: Flask, cast: Cast, limited: None) -> None:
     text = cast.alice.post("api-keys", {"name": "import"}).json["key"]
     by_key = Caller(app, **{"X-API-Key": text})
     assert statuses(cast.alice, 5) == [200] * 4 + [429]
     assert statuses(by_key, 6) == [200] * 5 + [429]
 
 
-def test_whoever_has_not_signed_in_is_counted_by_address(app: Flask, limited: None) -> None:
+def test_rate_limit_counts_anonymous_callers_by_address(app: Flask, limited: None) -> None:
     here, there, anyone = address(), address(), Caller(app)
     seen = statuses(anyone, 2, "invitations/x", **sent_from(here))
     seen += statuses(anyone, 1, "auth/me", **sent_from(here))
@@ -104,7 +104,7 @@ def test_whoever_has_not_signed_in_is_counted_by_address(app: Flask, limited: No
     assert statuses(anyone, 1, "/docs", **sent_from(there)) == [200]
 
 
-def test_signed_in_callers_of_one_address_do_not_hinder_each_other(
+def test_rate_limit_counts_signed_in_callers_of_one_address_separately(
     cast: Cast, limited: None
 ) -> None:
     here = address()
@@ -113,32 +113,32 @@ def test_signed_in_callers_of_one_address_do_not_hinder_each_other(
     assert statuses(Caller(cast.bob.app), 1, "/docs", **sent_from(here)) == [200]
 
 
-def test_what_watches_over_the_service_is_not_counted(app: Flask, limited: None) -> None:
+def test_rate_limit_exempts_health_and_static_files(app: Flask, limited: None) -> None:
     here, anyone = sent_from(address()), Caller(app)
     assert statuses(anyone, 20, "/health", **here) == [200] * 20
     assert statuses(anyone, 8, "/static/console/console.css", **here) == [200] * 8
     assert statuses(anyone, 6, "/docs", **here) == [200] * 5 + [429]
 
 
-def test_two_processes_share_the_general_limit(app: Flask, alice: Caller, limited: None) -> None:
+def test_rate_limit_is_shared_between_processes(app: Flask, alice: Caller, limited: None) -> None:
     other = Caller(create_app(app.extensions["atrium.config"]), **alice.headers)
     seen = [caller.get("auth/me").status_code for _ in range(4) for caller in (alice, other)]
     assert sorted(seen) == [200] * 5 + [429] * 3
 
 
-def test_of_requests_at_once_exactly_so_many_pass(alice: Caller, limited: None) -> None:
+def test_rate_limit_holds_for_concurrent_requests(alice: Caller, limited: None) -> None:
     seen = at_once(12, lambda _: alice.get("auth/me").status_code)
     assert sorted(seen) == [200] * 5 + [429] * 7
 
 
-def test_the_next_window_starts_anew(alice: Caller, use: Use) -> None:
+def test_rate_limit_window_ends(alice: Caller, use: Use) -> None:
     use(rate_limit="2/minute")
     assert statuses(alice, 3) == [200, 200, 429]
     with time_machine.travel(clock.now() + timedelta(seconds=61)):
         assert statuses(alice, 3) == [200, 200, 429]
 
 
-def test_without_a_limit_nothing_is_asked_or_kept(app: Flask, alice: Caller, use: Use) -> None:
+def test_rate_limit_off_runs_no_statement(app: Flask, alice: Caller, use: Use) -> None:
     alice.get("auth/me")
     with statements(app) as unlimited:
         assert alice.get("auth/me").status_code == 200
@@ -153,7 +153,7 @@ def test_without_a_limit_nothing_is_asked_or_kept(app: Flask, alice: Caller, use
     assert len([one for one in counted if "rate_limits" in one]) == 1
 
 
-def test_applications_may_read_that_they_ask_too_much(alice: Caller, use: Use) -> None:
+def test_rate_limit_refusal_has_cors_headers(alice: Caller, use: Use) -> None:
     origin = "https://acme.example"
     assert alice.patch("account", {"cors_origins": [origin]}).status_code == 200
     use(rate_limit="1/hour")
@@ -172,7 +172,7 @@ def test_applications_may_read_that_they_ask_too_much(alice: Caller, use: Use) -
         ("192.0.2.7", "192.0.2.8", False),
     ],
 )
-def test_the_addresses_of_one_network_count_together(
+def test_rate_limit_counts_addresses_of_one_network_together(
     app: Flask, use: Use, first: str, second: str, together: bool
 ) -> None:
     use(rate_limit="1/hour")
@@ -182,11 +182,11 @@ def test_the_addresses_of_one_network_count_together(
 
 
 @pytest.mark.parametrize("odd", ["unknown", "", "192.0.2.7:4711", "[::1]:80", "x" * 300, "é"])
-def test_an_address_that_is_none_counts_as_it_is(odd: str) -> None:
+def test_rate_limit_counts_malformed_address_as_is(odd: str) -> None:
     assert rate_limits.client_network(odd) == odd
 
 
-def test_guesses_at_a_password_count_by_network(app: Flask, bob: Caller, use: Use) -> None:
+def test_lockout_counts_failures_per_network(app: Flask, bob: Caller, use: Use) -> None:
     use(login_rate_limit="on", login_tries_per_address=3)
     n, anyone, seen = network(), Caller(app), []
     for number in range(4):
@@ -202,7 +202,7 @@ def counted(app: Flask, who: str) -> None:
         rate_limits.consume(Limit("test", 10, 60).of(who))
 
 
-def test_counts_that_are_over_are_taken_away(app: Flask) -> None:
+def test_rate_limit_counters_that_expired_are_purged(app: Flask) -> None:
     for number in range(7):
         counted(app, f"old {number}")
     assert count_of(app) == 7
@@ -220,7 +220,7 @@ def test_counts_that_are_over_are_taken_away(app: Flask) -> None:
             rate_limits.check(Limit("test", 10, 60).of("present"))
 
 
-def test_they_are_taken_away_a_piece_at_a_time(app: Flask) -> None:
+def test_rate_limit_counters_are_purged_in_batches(app: Flask) -> None:
     many = PURGED_AT_ONCE * 2 + 30
     with app.app_context(), db.transaction() as session:
         old = [{"key": f"old {n}", "count": 1, "expires_at": float(n)} for n in range(many)]
@@ -232,7 +232,7 @@ def test_they_are_taken_away_a_piece_at_a_time(app: Flask) -> None:
     assert left == [many - PURGED_AT_ONCE, 30, 0, 0]
 
 
-def test_many_may_take_them_away_at_once(app: Flask) -> None:
+def test_rate_limit_counters_can_be_purged_concurrently(app: Flask) -> None:
     with app.app_context(), db.transaction() as session:
         old = [{"key": f"old {n}", "count": 1, "expires_at": float(n)} for n in range(500)]
         session.execute(sa.insert(Counter), old)

@@ -126,7 +126,7 @@ def test_registration_mails_over_smtp(
     assert anyone.get(link.removeprefix("http://atrium.test")).status_code == 200
 
 
-def test_the_server_is_logged_in_to(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smtp_login_with_credentials_of_url(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     with Receiver(auth_require_tls=False) as receiver:
         use(app, monkeypatch, f"smtp://{IN_URL}127.0.0.1:{receiver.port}")
         send(app)
@@ -138,7 +138,7 @@ def test_the_server_is_logged_in_to(app: Flask, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("trusted")
-def test_starttls_goes_before_the_password(
+def test_smtp_starttls_precedes_login(
     app: Flask, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver(
@@ -149,7 +149,7 @@ def test_starttls_goes_before_the_password(
     assert (len(receiver.received), len(receiver.logins)) == (1, 1)
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(
+def test_smtp_untrusted_certificate_is_refused(
     app: Flask, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver(tls_context=certificate[1]) as receiver:
@@ -164,7 +164,7 @@ def test_a_certificate_that_nobody_trusts_is_refused(
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_certificate_for_another_host_is_refused(
+def test_smtp_certificate_of_other_host_is_refused(
     app: Flask, certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver(tls_context=certificate[1]) as receiver:
@@ -174,7 +174,7 @@ def test_a_certificate_for_another_host_is_refused(
     assert receiver.received == receiver.logins == []
 
 
-def test_a_server_without_starttls_is_not_sent_the_mail_in_the_clear(
+def test_smtp_server_without_starttls_gets_no_mail(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver() as receiver:
@@ -193,7 +193,7 @@ def test_a_server_without_starttls_is_not_sent_the_mail_in_the_clear(
         "a@b.example\r\n\r\nHello",
     ],
 )
-def test_a_line_break_in_a_recipient_is_refused(app: Flask, to: str) -> None:
+def test_mail_recipient_with_line_break_raises_value_error(app: Flask, to: str) -> None:
     with pytest.raises(ValueError, match="linefeed"):
         send(app, to)
     assert outbox(app) == []
@@ -202,7 +202,7 @@ def test_a_line_break_in_a_recipient_is_refused(app: Flask, to: str) -> None:
 @pytest.mark.parametrize(
     ("name", "number"), [("A\r\nBcc: c@d.example", 1), ("A\rBcc: c@d.example", 0)]
 )
-def test_a_line_break_in_a_subject_adds_no_header(
+def test_mail_subject_with_line_break_adds_no_header(
     app: Flask, name: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = "Hello {{ title }}, this is the subject\nThe body.\n"
@@ -214,7 +214,7 @@ def test_a_line_break_in_a_subject_adds_no_header(
     assert len(outbox(app)) == number
 
 
-def test_what_an_account_is_called_is_text_in_the_html(app: Flask, anyone: Caller) -> None:
+def test_mail_html_escapes_account_name(app: Flask, anyone: Caller) -> None:
     name = '<script>alert(1)</script><a href="//evil">{{ 7 * 7 }}</a>'
     assert anyone.post("auth/register", {**BODY, "account_name": name}).status_code == 201
     run_jobs(app)
@@ -227,7 +227,7 @@ def test_what_an_account_is_called_is_text_in_the_html(app: Flask, anyone: Calle
     assert name in body_of(got)
 
 
-def test_names_and_addresses_in_any_script_arrive(
+def test_mail_with_unicode_names_and_addresses(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver() as receiver:
@@ -242,7 +242,7 @@ def test_names_and_addresses_in_any_script_arrive(
         assert "Bücher 日本 🎈" in body_of(got, "html")
 
 
-def test_an_international_domain_is_mailed_by_any_server(
+def test_mail_to_international_domain_is_punycode(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver(enable_SMTPUTF8=False) as receiver:
@@ -254,7 +254,7 @@ def test_an_international_domain_is_mailed_by_any_server(
     assert receiver.received[0]["From"] == "Bücher <info@xn--bcher-kva.example>"
 
 
-def test_a_link_is_not_broken_by_its_length(app: Flask) -> None:
+def test_mail_long_link_is_not_broken(app: Flask) -> None:
     link = "https://x.example/?token=" + "x" * 300
     send(app, link=link)
     (got,) = outbox(app)
@@ -263,7 +263,7 @@ def test_a_link_is_not_broken_by_its_length(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("body", ["x" * 5000, f"{'ä' * 5000}\n.\n"])
-def test_a_line_of_any_length_arrives(
+def test_mail_long_body_line_arrives(
     app: Flask, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     with Receiver() as receiver, app.app_context():
@@ -274,7 +274,7 @@ def test_a_line_of_any_length_arrives(
     assert body.split()[0] in body_of(got, "html")
 
 
-def test_while_smtp_is_down_the_mail_waits_and_then_goes_out(
+def test_mail_job_is_retried_while_smtp_is_down(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     receiver = Receiver(auth_require_tls=False)
@@ -296,7 +296,7 @@ def test_while_smtp_is_down_the_mail_waits_and_then_goes_out(
     assert "ann@acme.example" not in logged
 
 
-def test_a_refused_recipient_is_not_quoted_in_the_log(
+def test_mail_refused_recipient_is_not_logged(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Refusing(Receiver):
@@ -313,7 +313,7 @@ def test_a_refused_recipient_is_not_quoted_in_the_log(
     assert "ann@acme.example" not in capsys.readouterr().out
 
 
-def test_written_mails_are_kept_apart_and_whole(app: Flask) -> None:
+def test_mail_outbox_files_are_separate_and_complete(app: Flask) -> None:
     for number in range(20):
         send(app, f"user{number}@acme.example")
     assert [got["To"] for got in outbox(app)] == [f"user{n}@acme.example" for n in range(20)]

@@ -54,19 +54,19 @@ def value(app: Flask, sample: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def test_they_are_closed_without_a_token(app: Flask, cast: Cast) -> None:
+def test_metrics_without_configured_token_are_404(app: Flask, cast: Cast) -> None:
     for caller in (Caller(app), cast.root):
         assert caller.get("/metrics").status_code == 404
 
 
 @pytest.mark.parametrize("shown", ["", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, "Bearer ü"])
-def test_only_the_token_opens_them(opened: Flask, shown: str) -> None:
+def test_metrics_with_wrong_token_are_401(opened: Flask, shown: str) -> None:
     answer = Caller(opened).get("/metrics", headers={"Authorization": shown})
     assert (answer.status_code, answer.json["error"]) == (401, "unauthorized")
 
 
 @pytest.mark.long
-def test_requests_are_counted_by_route_and_never_by_account(opened: Flask, cast: Cast) -> None:
+def test_metrics_count_requests_by_route_not_account(opened: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     route = "/api/v1/records/<collection>"
     sample = f'atrium_requests_total{{method="GET",route="{route}",status="200"}}'
@@ -81,7 +81,7 @@ def test_requests_are_counted_by_route_and_never_by_account(opened: Flask, cast:
 
 
 @pytest.mark.long
-def test_what_waits_is_told(opened: Flask) -> None:
+def test_metrics_report_due_jobs_and_oldest_age(opened: Flask) -> None:
     with opened.app_context(), db.transaction():
         jobs.enqueue("jobs.purge", {}, account_id=jobs.INSTANCE)
     assert value(opened, 'atrium_queue_due{queue="jobs"}') == 1
@@ -90,14 +90,14 @@ def test_what_waits_is_told(opened: Flask) -> None:
 
 
 @pytest.mark.long
-def test_accounts_whose_payloads_are_cut_are_counted(opened: Flask, cast: Cast) -> None:
+def test_metrics_count_accounts_with_cut_payloads(opened: Flask, cast: Cast) -> None:
     assert value(opened, "atrium_webhook_payloads_cut") == 0
     with opened.app_context(), db.transaction():
         versions.cut_payloads(cast.alice.account_id, True)
     assert value(opened, "atrium_webhook_payloads_cut") == 1
 
 
-def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
+def test_metrics_failure_does_not_fail_requests(
     opened: Flask,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -127,7 +127,7 @@ def exposed(app: Flask) -> dict[str, Metric]:
 
 
 @pytest.mark.long
-def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Cast) -> None:
+def test_metrics_families_are_valid_and_name_no_account(opened: Flask, cast: Cast) -> None:
     assert cast.alice.get("users").status_code == 403
     families = exposed(opened)
     assert {"process_cpu_seconds", "process_resident_memory_bytes"} <= families.keys()
@@ -142,7 +142,7 @@ def test_every_family_is_valid_and_none_names_an_account(opened: Flask, cast: Ca
 
 
 @pytest.mark.long
-def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:
+def test_metrics_count_refusals_per_rate_limit(opened: Flask) -> None:
     before = value(opened, 'atrium_rate_limited_total{limit="sample"}')
     with opened.app_context():
         allowance = rate_limits.Limit("sample", 1, 60).of(new_id())
@@ -154,7 +154,7 @@ def test_what_a_limit_refuses_is_counted_by_limit(opened: Flask) -> None:
 
 
 @pytest.mark.long
-def test_waits_for_a_connection_are_counted(opened: Flask) -> None:
+def test_metrics_count_pool_waits(opened: Flask) -> None:
     pool = Pool(partial(sqlite3.connect, ":memory:"), pool_size=1, max_overflow=0, timeout=0.01)
     before = value(opened, "atrium_db_pool_waits_total")
     lent = pool.acquire()
@@ -168,7 +168,7 @@ def test_waits_for_a_connection_are_counted(opened: Flask) -> None:
 
 
 @pytest.mark.long
-def test_attempts_are_counted_by_outcome(opened: Flask, cast: Cast) -> None:
+def test_metrics_count_delivery_attempts_by_outcome(opened: Flask, cast: Cast) -> None:
     sample = 'atrium_delivery_seconds_count{outcome="delivered"}'
     before = value(opened, sample)
     make_collection(cast.root)
@@ -179,7 +179,7 @@ def test_attempts_are_counted_by_outcome(opened: Flask, cast: Cast) -> None:
     assert value(opened, sample) == before + 1
 
 
-def test_a_worker_shows_its_own(opened: Flask) -> None:
+def test_metrics_server_of_worker(opened: Flask) -> None:
     port = metrics_server.start(opened, "http://127.0.0.1")
     url = f"http://127.0.0.1:{port}"
     assert requests.get(f"{url}/metrics", timeout=10).status_code == 401
@@ -189,7 +189,7 @@ def test_a_worker_shows_its_own(opened: Flask) -> None:
 
 
 @pytest.mark.long
-def test_the_dashboard_names_what_is_exposed(opened: Flask, cast: Cast) -> None:
+def test_grafana_dashboard_uses_exposed_metrics(opened: Flask, cast: Cast) -> None:
     board = json.loads((PROJECT / "deploy" / "grafana.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     named = set(re.findall(r"\b(?:atrium|process)_[a-z_]+", " ".join(queries)))

@@ -58,7 +58,7 @@ def run(statement: str, **values: Any) -> Any:
 
 
 @pytest.mark.long
-def test_they_build_what_the_models_say(empty: Flask) -> None:
+def test_migrations_build_schema_of_models(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY)
     assert differences() == []
     flask_migrate.check(directory=DIRECTORY)
@@ -68,14 +68,14 @@ def test_they_build_what_the_models_say(empty: Flask) -> None:
     assert sorted(change[0] for change in differences()) == ["add_index", "remove_column"]
 
 
-def test_the_newest_is_known_by_its_file() -> None:
+def test_migration_head_equals_newest_file() -> None:
     scripts = ScriptDirectory(DIRECTORY)
     assert scripts.get_current_head() == revisions.core_head()
     assert {one.revision for one in scripts.walk_revisions()} == revisions.CORE
 
 
 @pytest.mark.long
-def test_they_can_be_taken_back_and_applied_again(empty: Flask) -> None:
+def test_migrations_downgrade_and_upgrade_again(empty: Flask) -> None:
     for _ in range(2):
         flask_migrate.upgrade(directory=DIRECTORY)
         flask_migrate.downgrade(directory=DIRECTORY, revision="base")
@@ -91,7 +91,7 @@ ACCOUNT = (
 )
 
 
-def test_origins_that_accounts_list_already_are_found(empty: Flask) -> None:
+def test_migration_fills_origins_from_account_settings(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
     listed = '{"cors_origins": ["https://a.example", "https://b.example", "https://a.example"]}'
     for id, settings, closed in (("x", listed, None), ("y", "{}", None), ("z", listed, NOW)):
@@ -102,7 +102,7 @@ def test_origins_that_accounts_list_already_are_found(empty: Flask) -> None:
 
 
 @pytest.mark.long
-def test_invitations_survive_the_change_of_their_role(empty: Flask) -> None:
+def test_migration_keeps_invitations_when_role_changes(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
     run(
@@ -118,7 +118,7 @@ def test_invitations_survive_the_change_of_their_role(empty: Flask) -> None:
     assert run("SELECT * FROM invitations") == []
 
 
-def test_roles_and_groups_get_keys_by_which_their_names_are_unique(empty: Flask) -> None:
+def test_migration_adds_name_keys_to_roles_and_groups(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0002")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
     for number, name in enumerate(("Auditor", "auditor", "Straße"), 10):
@@ -146,7 +146,7 @@ def test_roles_and_groups_get_keys_by_which_their_names_are_unique(empty: Flask)
     assert [row[0] for row in seeded] == ["admin", "editor", "viewer"]
 
 
-def test_entries_from_before_are_found_by_the_changes_they_tell_of(empty: Flask) -> None:
+def test_migration_groups_audit_entries_into_changes(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0011")
     told = [("x", "r1", "id"), ("x", "r1", "title"), ("y", "r1", "id"), ("x", "r2", "id")]
     told += [("x", "r1", "title")]
@@ -163,7 +163,7 @@ def test_entries_from_before_are_found_by_the_changes_they_tell_of(empty: Flask)
 
 
 @pytest.mark.long
-def test_addresses_are_compared_by_mailbox_afterwards(empty: Flask) -> None:
+def test_migration_compares_user_emails_by_mailbox(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0008")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
     old = {"1": "n@b\u00fccher.example", "2": "n@xn--bcher-kva.example", "3": "\ufb01@a.example"}
@@ -192,7 +192,7 @@ CRONS = {
 
 
 @pytest.mark.long
-def test_cron_expressions_are_rewritten_where_another_form_means_the_same(empty: Flask) -> None:
+def test_migration_rewrites_equivalent_cron_expressions(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY, revision="0028")
     run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
     for number, text in enumerate(CRONS):
@@ -224,7 +224,7 @@ def test_cron_expressions_are_rewritten_where_another_form_means_the_same(empty:
     assert planned[0][0] == "0 4 * * L5"
 
 
-def test_read_only_keys_do_not_get_to_write_in_an_earlier_version(empty: Flask) -> None:
+def test_migration_downgrade_deletes_read_only_keys(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY)
     cast = builders.make_cast(empty)
     for read_only in (True, False):

@@ -50,7 +50,7 @@ def spec(described: Flask) -> dict[str, Any]:
     return found
 
 
-def test_errors_are_described_once(described: Flask) -> None:
+def test_openapi_errors_are_shared_components(described: Flask) -> None:
     whole = described.test_client().get("/openapi.json").json
     used = set()
     for name, operation in operations(whole):
@@ -96,14 +96,14 @@ def template(rule: str) -> str:
 
 
 @pytest.mark.long
-def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
+def test_openapi_document_is_valid_and_has_api_version(spec: dict[str, Any]) -> None:
     check_valid(spec)
     assert spec["openapi"] == "3.1.0"
     assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.1.0")
     assert spec["info"]["description"]
 
 
-def test_it_describes_every_route_and_nothing_else(described: Flask, spec: dict[str, Any]) -> None:
+def test_openapi_describes_every_route_and_no_other(described: Flask, spec: dict[str, Any]) -> None:
     routes = {
         f"{method} {template(rule.rule)}"
         for rule in described.url_map.iter_rules()
@@ -113,21 +113,21 @@ def test_it_describes_every_route_and_nothing_else(described: Flask, spec: dict[
     assert {name for name, _ in operations(spec)} == routes
 
 
-def test_operation_ids_are_stable(spec: dict[str, Any]) -> None:
+def test_openapi_operation_ids_are_stable(spec: dict[str, Any]) -> None:
     """Client generators name their functions by them; a new operation adds a line."""
     listed = Path(__file__).with_name("cases").joinpath("operations.txt").read_text().splitlines()
     found = [f"{operation['operationId']} {name}" for name, operation in operations(spec)]
     assert sorted(found) == listed
 
 
-def test_no_two_paths_differ_only_in_the_names_of_their_parts(spec: dict[str, Any]) -> None:
+def test_openapi_paths_are_distinct_without_parameter_names(spec: dict[str, Any]) -> None:
     alike: dict[str, list[str]] = {}
     for path in spec["paths"]:
         alike.setdefault(re.sub(r"{.*?}", "{}", path), []).append(path)
     assert [paths for paths in alike.values() if len(paths) > 1] == []
 
 
-def test_every_operation_has_a_summary_a_description_and_a_tag_that_is_explained(
+def test_openapi_operations_have_summary_description_and_tag(
     spec: dict[str, Any],
 ) -> None:
     explained = {tag["name"] for tag in spec["tags"] if tag["description"]}
@@ -138,7 +138,7 @@ def test_every_operation_has_a_summary_a_description_and_a_tag_that_is_explained
         assert set(operation["tags"]) <= explained, name
 
 
-def test_every_list_states_its_order(spec: dict[str, Any]) -> None:
+def test_openapi_lists_state_their_order(spec: dict[str, Any]) -> None:
     order = re.compile(r"\b(order(ed)?|newest|oldest|last used|highest) ?(by|of|first)?\b", re.I)
     pages = {name for name, schema in spec["components"]["schemas"].items() if is_list(schema)}
     for name, operation in operations(spec):
@@ -153,7 +153,7 @@ def is_list(schema: Mapping[str, Any]) -> bool:
     return bool({"items", "names", "revisions", "results"} & schema["properties"].keys())
 
 
-def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, Any]) -> None:
+def test_openapi_operations_document_their_errors(described: Flask, spec: dict[str, Any]) -> None:
     views = {
         f"{method} {template(rule.rule)}": described.view_functions[rule.endpoint]
         for rule in described.url_map.iter_rules()
@@ -176,7 +176,7 @@ def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, 
         assert not {"default", "500"} & documented, name
 
 
-def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any]) -> None:
+def test_openapi_operations_state_their_security(described: Flask, spec: dict[str, Any]) -> None:
     views = {
         f"{method} {template(rule.rule)}": described.view_functions[rule.endpoint]
         for rule in described.url_map.iter_rules()
@@ -196,7 +196,7 @@ def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any])
     assert (schemes["bearer"]["scheme"], schemes["key"]["name"]) == ("bearer", "X-API-Key")
 
 
-def test_what_happens_in_an_account_takes_its_name(described: Flask, spec: dict[str, Any]) -> None:
+def test_openapi_account_routes_have_account_header(described: Flask, spec: dict[str, Any]) -> None:
     named = {"$ref": "#/components/parameters/account"}
     for rule in described.url_map.iter_rules():
         path = spec["paths"].get(template(rule.rule))
@@ -211,7 +211,7 @@ def test_what_happens_in_an_account_takes_its_name(described: Flask, spec: dict[
     assert (described_once["in"], described_once["name"]) == ("header", "X-Account-ID")
 
 
-def test_every_parameter_is_described(spec: dict[str, Any]) -> None:
+def test_openapi_parameters_have_type_and_description(spec: dict[str, Any]) -> None:
     for name, operation in operations(spec):
         for parameter in map(partial(resolved, spec), operation.get("parameters", ())):
             assert parameter["schema"].get("type"), (name, parameter)
@@ -229,7 +229,7 @@ def resolved(spec: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, A
     return found
 
 
-def test_headers_that_go_with_every_write_are_named(spec: dict[str, Any]) -> None:
+def test_openapi_writes_have_signature_and_idempotency_headers(spec: dict[str, Any]) -> None:
     signing = {"X-ES-Username", "X-ES-Password", "X-ES-Reason"}
     for name, operation in operations(spec):
         taken = {resolved(spec, one)["name"] for one in operation.get("parameters", ())}
@@ -242,7 +242,7 @@ def test_headers_that_go_with_every_write_are_named(spec: dict[str, Any]) -> Non
     assert names == {"If-None-Match", "expand", "fields", "as_of"}
 
 
-def test_a_write_of_records_may_ask_for_a_signature(spec: dict[str, Any]) -> None:
+def test_openapi_record_writes_document_428(spec: dict[str, Any]) -> None:
     asking = {name for name, operation in operations(spec) if "428" in operation["responses"]}
     assert len(asking) == 10
     assert {name.partition(" ")[2].rpartition("{collection}")[0] for name in asking} == {
@@ -250,14 +250,14 @@ def test_a_write_of_records_may_ask_for_a_signature(spec: dict[str, Any]) -> Non
     }
 
 
-def test_an_export_has_every_format(spec: dict[str, Any]) -> None:
+def test_openapi_exports_list_every_format(spec: dict[str, Any]) -> None:
     formats = {"records/{collection}": records.FORMATS, "audit-logs": audit.FORMATS}
     for path, known in formats.items():
         described = spec["paths"][f"/api/v1/{path}/export"]["get"]["responses"]["200"]["content"]
         assert set(described) == set(known.values()), path
 
 
-def test_every_json_body_has_an_example_that_fits_its_schema(spec: dict[str, Any]) -> None:
+def test_openapi_examples_fit_their_schemas(spec: dict[str, Any]) -> None:
     checked = 0
     for name, content in contents(spec):
         assert content["schema"], name
@@ -268,7 +268,7 @@ def test_every_json_body_has_an_example_that_fits_its_schema(spec: dict[str, Any
     assert checked > 100
 
 
-def test_every_error_has_the_one_shape(spec: dict[str, Any]) -> None:
+def test_openapi_errors_have_one_schema(spec: dict[str, Any]) -> None:
     for name, operation in operations(spec):
         for status, response in operation["responses"].items():
             if status.startswith("4"):
@@ -276,7 +276,7 @@ def test_every_error_has_the_one_shape(spec: dict[str, Any]) -> None:
                 assert body["schema"] == {"$ref": "#/components/schemas/ErrorBody"}, (name, status)
 
 
-def test_every_property_has_a_type_unless_it_may_be_anything(spec: dict[str, Any]) -> None:
+def test_openapi_properties_have_types(spec: dict[str, Any]) -> None:
     anything = {"default", "before", "after", "old_value", "new_value"}
     untyped = {
         (name, key)
@@ -287,7 +287,7 @@ def test_every_property_has_a_type_unless_it_may_be_anything(spec: dict[str, Any
     assert untyped == set()
 
 
-def test_every_array_has_items(spec: dict[str, Any]) -> None:
+def test_openapi_arrays_have_items(spec: dict[str, Any]) -> None:
     bare = [part for part in parts(spec) if "array" in types_of(part) and "items" not in part]
     assert bare == []
 
@@ -308,7 +308,9 @@ def types_of(schema: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("place", "choices"), ENUMS.items())
-def test_closed_sets_are_enums(spec: dict[str, Any], place: str, choices: Collection[str]) -> None:
+def test_openapi_closed_sets_are_enums(
+    spec: dict[str, Any], place: str, choices: Collection[str]
+) -> None:
     name, *path = place.split(".")
     found = spec["components"]["schemas"][name]
     for key in path:
@@ -317,7 +319,7 @@ def test_closed_sets_are_enums(spec: dict[str, Any], place: str, choices: Collec
     assert (None in found["enum"]) == ("null" in types_of(found)), place
 
 
-def test_bounds_are_described(spec: dict[str, Any], tmp_path: Path) -> None:
+def test_openapi_bounds_are_described(spec: dict[str, Any], tmp_path: Path) -> None:
     schemas = spec["components"]["schemas"]
     most = settings_for("sqlite", tmp_path).batch_max
     for name, field in {"ChosenRecords": "ids", "NewRecords": "records"}.items():
@@ -332,7 +334,7 @@ def test_bounds_are_described(spec: dict[str, Any], tmp_path: Path) -> None:
             assert not validator(spec, trigger).is_valid(invalid)
 
 
-def test_every_schema_is_used_and_explained_by_no_internal_name(spec: dict[str, Any]) -> None:
+def test_openapi_schemas_are_used_and_have_public_names(spec: dict[str, Any]) -> None:
     text = re.sub(r"'operationId': '\w+'", "", str(spec))
     for name in spec["components"]["schemas"]:
         assert f"#/components/schemas/{name}'" in text, name
@@ -353,7 +355,7 @@ def fits(spec: Mapping[str, Any], path: str, answer: TestResponse) -> None:
     assert [fault.message for fault in faults] == [], (path, answer.status_code)
 
 
-def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> None:
+def test_openapi_schemas_fit_real_responses(cast: Cast, spec: dict[str, Any]) -> None:
     made = make_collection(cast.root)
     record = make_record(cast.alice, title="a")
     one, rules = "/api/v1/records/{collection}/{record_id}", "collections/posts/rules"
@@ -393,7 +395,7 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
         fits(spec, path, answer)
 
 
-def test_whatever_is_answered_with_a_body_says_of_what_type(spec: dict[str, Any]) -> None:
+def test_openapi_responses_with_body_have_content_type(spec: dict[str, Any]) -> None:
     bodiless = {"101", "204", "302", "304"}
     assert [
         (name, status)
@@ -403,7 +405,7 @@ def test_whatever_is_answered_with_a_body_says_of_what_type(spec: dict[str, Any]
     ] == []
 
 
-def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, Any]) -> None:
+def test_openapi_conditional_responses_are_described(spec: dict[str, Any]) -> None:
     known = spec["paths"]["/api/v1/records/{collection}/{record_id}"]["get"]["responses"]["304"]
     assert "content" not in known
     batch = spec["paths"]["/api/v1/records/{collection}/batch"]["post"]["responses"]
@@ -421,7 +423,7 @@ def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, 
         assert "403" in spec["paths"][f"/api/v1/auth/{path}"]["post"]["responses"]
 
 
-def test_the_examples_of_requests_work_as_they_are(
+def test_openapi_request_examples_work(
     root: Caller, alice: Caller, anyone: Caller, spec: dict[str, Any]
 ) -> None:
     bodies = {
@@ -444,7 +446,7 @@ def test_the_examples_of_requests_work_as_they_are(
         assert alice(verb, f"records/posts/{record.json['id']}", body).status_code == 200
 
 
-def test_the_pages_are_under_a_strict_policy(described: Flask) -> None:
+def test_api_documentation_pages_have_strict_csp(described: Flask) -> None:
     for path in ("/docs", "/redoc"):
         answer = described.test_client().get(path)
         policy = answer.headers["Content-Security-Policy"]
@@ -454,13 +456,13 @@ def test_the_pages_are_under_a_strict_policy(described: Flask) -> None:
         assert not re.search(r"(src|href)=\"(https?:)?//", answer.text)
 
 
-def test_nothing_served_names_another_host(described: Flask) -> None:
+def test_templates_refer_to_no_other_host(described: Flask) -> None:
     for file in Path(described.root_path, "templates").rglob("*.html"):
         if "email" not in file.parts:
             assert not re.search(r"(src|href|action)=[\"'](https?:)?//", file.read_text()), file
 
 
-def test_the_release_is_told_apart_from_the_version_of_the_api(cast: Cast) -> None:
+def test_api_version_differs_from_release_version(cast: Cast) -> None:
     assert cast.root.get("/openapi.json").json["info"]["version"] == web.API_VERSION == "0.1.0"
     assert cast.root.get("/health").json["version"] == web.VERSION
     assert cast.root.get("roles").headers["X-Atrium-Version"] == web.VERSION

@@ -45,7 +45,7 @@ def _served(environ: Any, start_response: Any) -> list[bytes]:
     return [environ["PATH_INFO"].encode()]
 
 
-def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_short_requests_run_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrency, "LONG_SECONDS", WAITING)
     under_way, seen = 0, list[int]()
 
@@ -63,7 +63,7 @@ def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.timing
-def test_nobody_waits_for_a_request_that_takes_long() -> None:
+def test_sqlite_long_request_does_not_block_others() -> None:
     application = concurrency.SerialMiddleware(_served)
     with _slow(application, "/slow"):
         begun = time.monotonic()
@@ -74,7 +74,7 @@ def test_nobody_waits_for_a_request_that_takes_long() -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("before", ["/fails", "/slow"])
-def test_the_turn_comes_back_from_a_request_that(
+def test_sqlite_request_turn_is_returned_after_failure_or_long_request(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = concurrency.SerialMiddleware(_served)
@@ -90,7 +90,7 @@ def test_the_turn_comes_back_from_a_request_that(
     assert time.monotonic() - begun < WAITING
 
 
-def test_only_requests_on_sqlite_are_paced(app: Flask, database: str) -> None:
+def test_request_serialization_is_for_sqlite_only(app: Flask, database: str) -> None:
     before = app.wsgi_app
     concurrency.init_app(app)
     assert (app.wsgi_app != before) == (database == "sqlite")

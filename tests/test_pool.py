@@ -30,7 +30,7 @@ def small(size: int, seconds: float) -> Pool:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> None:
+def test_pool_connection_is_lent_to_one_thread_and_never_lost(database: str) -> None:
     pool, lent, guard, most = small(SIZE, 30), set[int](), Lock(), 0
 
     def use(_: int) -> None:
@@ -55,7 +55,7 @@ def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> 
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_whoever_waits_gets_what_comes_back_and_gives_up_in_time(database: str) -> None:
+def test_pool_acquire_waits_and_times_out(database: str) -> None:
     pool = small(1, 0.2)
     entry = pool.acquire()
     with pytest.raises(PoolTimeout):
@@ -75,7 +75,7 @@ def break_off(seen: list[object]) -> None:
         raise ZeroDivisionError
 
 
-def test_what_broke_off_in_the_midst_is_not_used_again(app: Flask) -> None:
+def test_pool_connection_of_interrupted_use_is_discarded(app: Flask) -> None:
     seen: list[object] = []
     with app.app_context():
         with pytest.raises(ZeroDivisionError):
@@ -84,7 +84,7 @@ def test_what_broke_off_in_the_midst_is_not_used_again(app: Flask) -> None:
             assert second is not seen[0]
 
 
-def test_a_refused_statement_costs_no_connection(app: Flask) -> None:
+def test_pool_connection_of_failed_statement_is_reused(app: Flask) -> None:
     with app.app_context():
         with pytest.raises(DBAPIError), db.driver() as first, closing(first.cursor()) as rows:
             rows.execute("SELECT nothing_of_that_name")

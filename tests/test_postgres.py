@@ -72,7 +72,7 @@ def marked() -> Any:
 
 @pytest.mark.usefixtures("connected_anew")
 @pytest.mark.parametrize("unique", [False, True])
-def test_a_write_takes_two_messages_or_three_where_it_may_clash(
+def test_record_write_takes_two_messages_or_three_with_unique_field(
     cast: Cast, alice: Caller, messages: list[bytes], unique: bool
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text", "unique": unique}])
@@ -90,20 +90,20 @@ def test_a_write_takes_two_messages_or_three_where_it_may_clash(
 
 
 @pytest.mark.usefixtures("within")
-def test_a_transaction_without_statements_sends_none(messages: list[bytes]) -> None:
+def test_transaction_without_statements_sends_no_message(messages: list[bytes]) -> None:
     with db.transaction():
         pass
     assert messages == []
 
 
 @pytest.mark.usefixtures("within")
-def test_nothing_is_put_off_outside_a_transaction() -> None:
+def test_deferred_statement_outside_transaction_raises_runtime_error() -> None:
     with pytest.raises(RuntimeError, match="outside a transaction"), db.driver() as driver:
         driver.defer(b"SELECT 1")
 
 
 @pytest.mark.usefixtures("within")
-def test_what_is_put_off_comes_before_the_next_statement() -> None:
+def test_deferred_statement_runs_before_next_statement() -> None:
     with db.transaction():
         defer(MARK.format("extract(epoch FROM now())"))
         assert marked() == 1
@@ -112,7 +112,7 @@ def test_what_is_put_off_comes_before_the_next_statement() -> None:
 
 @pytest.mark.usefixtures("within")
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_put_off_and_fails_takes_the_transaction_back(first: bool) -> None:
+def test_deferred_statement_failure_rolls_back_transaction(first: bool) -> None:
     def divide() -> None:
         with db.transaction() as session:
             if not first:
@@ -128,7 +128,7 @@ def test_what_is_put_off_and_fails_takes_the_transaction_back(first: bool) -> No
 
 
 @pytest.mark.usefixtures("within")
-def test_what_is_put_off_is_forgotten_where_something_else_fails() -> None:
+def test_deferred_statement_is_dropped_after_other_failure() -> None:
     def give_up() -> None:
         with db.transaction():
             defer(MARK.format(0))
@@ -140,7 +140,7 @@ def test_what_is_put_off_is_forgotten_where_something_else_fails() -> None:
 
 
 @pytest.mark.usefixtures("within")
-def test_a_part_that_is_taken_back_leaves_the_account_as_it_was(cast: Cast) -> None:
+def test_savepoint_rollback_keeps_account_setting(cast: Cast) -> None:
     mine, theirs = cast.alice.account_id, cast.charlie.account_id
     seen = sa.text("SELECT DISTINCT account_id FROM users")
 
@@ -161,7 +161,7 @@ def test_a_part_that_is_taken_back_leaves_the_account_as_it_was(cast: Cast) -> N
 
 
 @pytest.mark.usefixtures("within")
-def test_a_connection_that_was_left_within_a_transaction_is_returned_without_it() -> None:
+def test_pooled_connection_is_rolled_back_on_return() -> None:
     pooled = db.db.engine.raw_connection()
     driver: Any = pooled.driver_connection
     driver.begin()
@@ -186,7 +186,7 @@ def run(statement: postgres_driver.ServerStatement, **values: Any) -> Any:
 
 
 @pytest.mark.usefixtures("connected_anew")
-def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
+def test_prepared_statement_is_reused_and_renewed_by_age(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = postgres_driver.ServerStatement(
@@ -204,7 +204,7 @@ def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
 
 
 @pytest.mark.usefixtures("connected_anew")
-def test_what_is_asked_by_key_is_prepared_also_where_the_machine_has_just_begun(
+def test_prepared_statement_works_right_after_boot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(postgres_driver, "time", SimpleNamespace(monotonic=lambda: 1.0))
@@ -218,7 +218,7 @@ def test_what_is_asked_by_key_is_prepared_also_where_the_machine_has_just_begun(
 
 
 @pytest.mark.usefixtures("connected_anew")
-def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepared_statements_are_bounded_by_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_driver, "MAX_PREPARED", 3)
     names = ("id", "slug", "name", "version", "is_active")
     asked = [
@@ -232,7 +232,7 @@ def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("within")
-def test_a_statement_that_cannot_be_prepared_leaves_nothing_behind() -> None:
+def test_prepared_statement_failure_leaves_nothing_behind() -> None:
     wrong = postgres_driver.ServerStatement("SELECT 1 FROM no_such_table WHERE id = %(id)s")
     for _ in range(2):
         with pytest.raises(DBAPIError, match="no_such_table"):
@@ -246,7 +246,7 @@ def test_a_statement_that_cannot_be_prepared_leaves_nothing_behind() -> None:
     )
 
 
-def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
+def test_prepared_statement_follows_table_recreated_by_other_process(
     cast: Cast, alice: Caller, app: Flask
 ) -> None:
     other = Caller(create_app(app.extensions["atrium.config"]), **cast.root.headers)
@@ -264,7 +264,7 @@ def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
 
 
 @pytest.mark.usefixtures("connected_anew")
-def test_a_kept_statement_obeys_a_column_that_is_of_another_type_now() -> None:
+def test_prepared_statement_follows_changed_column_type() -> None:
     table = sa.table("shifting", sa.column("id"), sa.column("size"))
     found = sa.select(table.c.size).where(table.c.id == sa.bindparam("_id"))
     asked, also = (
@@ -296,7 +296,7 @@ BEGIN RAISE EXCEPTION '{}' USING ERRCODE = '0A000'; END $$"""
     ("message", "status"),
     [("tables of this kind take no rows", 500), ("cached plan must not change result type", 503)],
 )
-def test_what_the_server_can_never_do_is_no_outage(
+def test_database_feature_error_is_500_not_503(
     app: Flask, cast: Cast, message: str, status: int
 ) -> None:
     made = make_collection(cast.root)

@@ -49,7 +49,7 @@ def posts(root: Caller, alice: Caller) -> str:
         ("/export?filter=m=1&filter=m=2", ["filter"]),
     ],
 )
-def test_a_repeated_parameter_of_a_record_list_is_400(
+def test_repeated_list_parameter_is_invalid_option(
     alice: Caller, path: str, repeated: list[str]
 ) -> None:
     answer = alice.get(f"records/posts{path}")
@@ -60,14 +60,14 @@ def test_a_repeated_parameter_of_a_record_list_is_400(
 
 
 @pytest.mark.usefixtures("posts")
-def test_repeated_fields_of_a_record_list_are_alternatives(alice: Caller) -> None:
+def test_repeated_list_field_filters_are_alternatives(alice: Caller) -> None:
     for path, total in [("?m=1&m=2", 2), ("?m=1&m=3", 1), ("?m=2&m=2", 1)]:
         assert alice.get(f"records/posts{path}").json["total"] == total
     counted = alice.get("records/posts/aggregate?functions=count()&m=1&m=2").json
     assert counted["results"] == [{"count": 2}]
 
 
-def test_a_repeated_parameter_of_any_other_route_is_422(cast: Cast, posts: str) -> None:
+def test_repeated_parameter_of_other_routes_is_422(cast: Cast, posts: str) -> None:
     alice, root = cast.alice, cast.root
     for caller, path, name in [
         (alice, f"records/posts/{posts}?expand=p&expand=q", "expand"),
@@ -94,7 +94,7 @@ def test_a_repeated_parameter_of_any_other_route_is_422(cast: Cast, posts: str) 
     assert answer.status_code == 422
 
 
-def test_no_operation_takes_a_parameter_twice_that_is_no_list(app: Flask) -> None:
+def test_repeated_parameter_is_refused_by_every_query_schema(app: Flask) -> None:
     checked = 0
     for view in app.view_functions.values():
         if not getattr(view, "takes_query", False):
@@ -113,7 +113,7 @@ def test_no_operation_takes_a_parameter_twice_that_is_no_list(app: Flask) -> Non
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_repeated_text_of_a_form_is_422(alice: Caller) -> None:
+def test_repeated_multipart_text_is_422(alice: Caller) -> None:
     def send(**parts: Any) -> Any:
         return alice.post("records/posts", data=parts, content_type="multipart/form-data")
 

@@ -93,14 +93,14 @@ def test_ci_runs_targets_of_the_makefile() -> None:
     assert called <= make_targets().keys()
 
 
-def test_ci_may_only_read() -> None:
+def test_ci_workflow_has_read_permissions_and_timeouts() -> None:
     workflow = loaded(WORKFLOW)
     assert workflow["permissions"] == {"contents": "read"}
     assert all(job["timeout-minutes"] for job in workflow["jobs"].values())
     assert "pull_request_target" not in text(".github/workflows/ci.yml")
 
 
-def test_hooks_are_the_linters_of_make_lint() -> None:
+def test_pre_commit_hooks_equal_linters_of_makefile() -> None:
     hooks = [
         hook
         for repo in loaded(PROJECT / ".pre-commit-config.yaml")["repos"]
@@ -116,12 +116,12 @@ def test_hooks_are_the_linters_of_make_lint() -> None:
 # --- The image ----------------------------------------------------------------
 
 
-def test_the_image_serves_as_the_procfile_does() -> None:
+def test_docker_image_command_equals_procfile() -> None:
     command = " ".join(re.findall(r'"([^"]+)"', argument("CMD")))
     assert command == procfile()["web"]
 
 
-def test_the_image_runs_without_rights() -> None:
+def test_docker_image_runs_without_root() -> None:
     user, group = map(
         int, argument("USER").split(":")
     )  # numbers: platforms check that it is not root
@@ -130,7 +130,7 @@ def test_the_image_runs_without_rights() -> None:
     assert "/live" in argument("HEALTHCHECK")
 
 
-def test_the_image_copies_what_dockerignore_lets_in() -> None:
+def test_dockerignore_allows_needed_files_only() -> None:
     lines = [line for line in text(".dockerignore").splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     allowed = [line[1:] for line in lines if line.startswith("!")]
@@ -145,7 +145,7 @@ def test_compose_runs_the_procfile() -> None:
 
 
 @pytest.mark.parametrize("name", procfile())
-def test_compose_gives_processes_no_rights(name: str) -> None:
+def test_compose_services_have_no_privileges(name: str) -> None:
     service = loaded(PROJECT / "compose.yaml")["services"][name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -153,7 +153,7 @@ def test_compose_gives_processes_no_rights(name: str) -> None:
     assert "user" not in service  # the image's own
 
 
-def test_compose_publishes_web_alone_and_to_this_machine() -> None:
+def test_compose_publishes_web_on_loopback_only() -> None:
     services = loaded(PROJECT / "compose.yaml")["services"]
     ports = {name: service["ports"] for name, service in services.items() if "ports" in service}
     assert ports.pop("nginx") == ["80:80", "443:443"]
@@ -161,7 +161,7 @@ def test_compose_publishes_web_alone_and_to_this_machine() -> None:
     assert ports == {"web": ["127.0.0.1:8000:8000"]}
 
 
-def test_heroku_is_asked_for_settings_that_exist() -> None:
+def test_heroku_manifest_names_existing_settings() -> None:
     described = json.loads(text("app.json"))
     assert set(described["formation"]) == set(procfile()) - {"release"}
     names = {name for name in described["env"] if name.startswith("SERVICE_")}
@@ -171,14 +171,14 @@ def test_heroku_is_asked_for_settings_that_exist() -> None:
 # --- Versions -----------------------------------------------------------------
 
 
-def test_the_changelog_names_the_version() -> None:
+def test_changelog_names_current_version() -> None:
     changelog = text("CHANGELOG.md")
     dated = re.findall(r"^## \W*(\d+\.\d+\.\d+)\W+\d{4}-\d\d-\d\d", changelog, re.MULTILINE)
     named = dated or re.findall(r"version is (\d+\.\d+\.\d+)", changelog)
     assert named[0] == web.VERSION
 
 
-def test_one_oldest_python_everywhere() -> None:
+def test_python_minimum_version_is_equal_everywhere() -> None:
     parser = ConfigParser()
     parser.read(PROJECT / "setup.cfg")
     oldest = parser["mypy"]["python_version"]
@@ -199,7 +199,7 @@ def test_one_oldest_python_everywhere() -> None:
     assert told == {oldest}
 
 
-def test_one_postgresql_in_tests_image_and_compose() -> None:
+def test_postgresql_version_is_equal_in_tests_image_and_compose() -> None:
     image = loaded(PROJECT / "compose.yaml")["services"]["postgres"]["image"]
     assert image == f"postgres:{PREFERRED_POSTGRES}"
     assert f"postgresql-client-{PREFERRED_POSTGRES} " in text("Dockerfile")
@@ -209,14 +209,14 @@ def test_one_postgresql_in_tests_image_and_compose() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_community_page_links_resolve(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not missing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_make_targets_in_pages_exist(page: Path) -> None:
+def test_community_pages_name_existing_make_targets(page: Path) -> None:
     named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert named <= make_targets().keys()
 

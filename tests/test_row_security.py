@@ -74,7 +74,7 @@ def accounts_of_posts() -> set[str]:
 # --- What the schema says -------------------------------------------------------------------------
 
 
-def test_every_table_of_accounts_has_its_policies(app: Flask, filled: Cast) -> None:
+def test_row_security_policies_exist_for_every_account_table(app: Flask, filled: Cast) -> None:
     with app.app_context():
         policies = db.connection().execute(
             sa.text("SELECT tablename, roles[1]::text, qual, cmd, with_check FROM pg_policies")
@@ -97,7 +97,7 @@ def test_every_table_of_accounts_has_its_policies(app: Flask, filled: Cast) -> N
     assert not found
 
 
-def test_every_new_collection_is_covered_however_it_comes(app: Flask, root: Caller) -> None:
+def test_row_security_covers_every_new_collection(app: Flask, root: Caller) -> None:
     make_collection(root, "one")
     make_collection(root, "two")
     kept = root.get("collections/export").json
@@ -117,7 +117,7 @@ def test_every_new_collection_is_covered_however_it_comes(app: Flask, root: Call
 # --- What hand-written statements see -------------------------------------------------------------
 
 
-def test_without_the_setting_a_statement_meets_nothing(app: Flask, filled: Cast) -> None:
+def test_row_security_without_account_setting_shows_no_rows(app: Flask, filled: Cast) -> None:
     with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
         for table in [*TABLES, "col_posts"]:
             assert seen_in(cursor, table) == set(), table
@@ -136,7 +136,7 @@ def test_without_the_setting_a_statement_meets_nothing(app: Flask, filled: Cast)
                 cursor.execute(beyond)
 
 
-def test_with_one_account_set_a_statement_meets_nothing_of_others(app: Flask, filled: Cast) -> None:
+def test_row_security_with_account_setting_hides_other_accounts(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
         cursor.execute(f"SET app.account_id = '{mine}'")
@@ -158,7 +158,7 @@ def test_with_one_account_set_a_statement_meets_nothing_of_others(app: Flask, fi
         cursor.execute("RESET app.account_id")
 
 
-def test_views_show_one_account_and_take_no_writes(app: Flask, filled: Cast) -> None:
+def test_row_security_views_show_one_account_and_are_read_only(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     view = f"{row_security.VIEWS}.col_posts"
     with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
@@ -173,7 +173,7 @@ def test_views_show_one_account_and_take_no_writes(app: Flask, filled: Cast) -> 
         cursor.execute("RESET app.account_id")
 
 
-def test_a_change_of_a_collection_renews_its_view(app: Flask, filled: Cast) -> None:
+def test_row_security_view_follows_collection_change(app: Flask, filled: Cast) -> None:
     def unviewed() -> list[str]:
         with app.app_context():
             roles = row_security.active_roles(db.connection())
@@ -208,7 +208,7 @@ def test_a_change_of_a_collection_renews_its_view(app: Flask, filled: Cast) -> N
         session.execute(sa.text("DROP TABLE col_posts"))
 
 
-def test_lists_go_on_while_collections_change(app: Flask, filled: Cast) -> None:
+def test_record_lists_succeed_during_collection_changes(app: Flask, filled: Cast) -> None:
     id = filled.root.get("collections/posts").json["id"]
     over = threading.Event()
 
@@ -231,7 +231,7 @@ def test_lists_go_on_while_collections_change(app: Flask, filled: Cast) -> None:
 # --- What travels along with statements -----------------------------------------------------------
 
 
-def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) -> None:
+def test_tenancy_context_limits_statements(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with app.app_context():
         assert accounts_of_posts() == {mine, theirs}  # a command
@@ -252,7 +252,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
             assert accounts_of_posts() == set()
 
 
-def test_a_savepoint_that_is_taken_back_takes_no_account_along(app: Flask, filled: Cast) -> None:
+def test_tenancy_setting_survives_savepoint_rollback(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with app.app_context(), tenancy.in_account(mine), db.transaction():
         for harm in ("SELECT 1", "SELECT 1 / 0", "SELECT nothing"):
@@ -266,7 +266,7 @@ def test_a_savepoint_that_is_taken_back_takes_no_account_along(app: Flask, fille
                 assert accounts_of_posts() == {theirs}
 
 
-def test_nothing_stays_with_a_pooled_connection(app: Flask, filled: Cast) -> None:
+def test_tenancy_setting_is_reset_on_pooled_connection(app: Flask, filled: Cast) -> None:
     def fail() -> None:
         with db.transaction():
             db.connection().execute(sa.text("SELECT 1 / 0"))
@@ -285,7 +285,7 @@ def test_nothing_stays_with_a_pooled_connection(app: Flask, filled: Cast) -> Non
                     assert seen_in(cursor, "col_posts") == set()
 
 
-def test_large_changes_and_exports_stay_in_their_account(app: Flask, filled: Cast) -> None:
+def test_tenancy_holds_for_large_batches_and_exports(app: Flask, filled: Cast) -> None:
     alice = filled.alice
     answer = alice.post("records/posts/batch", {"records": [{"title": "x"}] * 60})
     assert answer.status_code in (200, 201), answer.json
@@ -299,7 +299,7 @@ def test_large_changes_and_exports_stay_in_their_account(app: Flask, filled: Cas
 # --- What a bug still cannot do -------------------------------------------------------------------
 
 
-def test_a_forgotten_filter_leaks_nothing(
+def test_row_security_hides_rows_when_filter_is_missing(
     app: Flask, filled: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice, charlie = filled.alice, filled.charlie
@@ -331,7 +331,7 @@ def test_a_forgotten_filter_leaks_nothing(
     assert leaks() >= {"list", "filter", "export", "get", "keys"}
 
 
-def test_a_view_that_knows_no_caller_sees_nothing(app: Flask, filled: Cast) -> None:
+def test_tenancy_without_caller_shows_no_rows(app: Flask, filled: Cast) -> None:
     with app.test_request_context("/api/v1/nothing"):
         app.preprocess_request()
         assert tenancy.current() == tenancy.NO_ACCOUNT
@@ -401,7 +401,7 @@ def does_its_work(app: Flask) -> None:
 
 
 @pytest.mark.parametrize("login", ["CREATEROLE"], indirect=True)
-def test_a_login_that_makes_roles_locks_its_database(login: str, tmp_path: Path) -> None:
+def test_row_security_is_set_up_by_login_with_createrole(login: str, tmp_path: Path) -> None:
     app = instance_of(login, tmp_path)
     with app.app_context():
         roles = row_security.active_roles(db.connection())
@@ -417,9 +417,7 @@ def test_a_login_that_makes_roles_locks_its_database(login: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("login", ["NOCREATEROLE"], indirect=True)
-def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
-    login: str, tmp_path: Path
-) -> None:
+def test_row_security_without_createrole_is_doctor_warning(login: str, tmp_path: Path) -> None:
     app = instance_of(login, tmp_path)
     does_its_work(app)
     said = told(app)
@@ -439,7 +437,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
 
 
 @pytest.mark.parametrize("login", ["CREATEROLE"], indirect=True)
-def test_two_databases_may_make_the_roles_at_once(login: str) -> None:
+def test_row_security_roles_can_be_created_concurrently(login: str) -> None:
     engine = sa.create_engine(address_of(login))
     together, found = threading.Barrier(4), list[object]()
 

@@ -29,7 +29,7 @@ def unique_ones(table: sa.Table) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_what_is_an_accounts_is_kept_with_the_account(table: sa.Table) -> None:
+def test_account_tables_have_account_id_in_every_key(table: sa.Table) -> None:
     assert {columns[0] for columns in unique_ones(table)} == {"account_id"}
     for key in table.foreign_key_constraints:
         columns, target = [column.name for column in key.columns], key.referred_table.name
@@ -38,7 +38,7 @@ def test_what_is_an_accounts_is_kept_with_the_account(table: sa.Table) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SHARED))
-def test_shared_tables_lean_on_no_account(name: str) -> None:
+def test_shared_tables_refer_to_no_account_table(name: str) -> None:
     table = db.Base.metadata.tables[name]
     assert {key.referred_table.name for key in table.foreign_key_constraints} <= SHARED
     assert not any("last_used" in column.name for column in table.columns)

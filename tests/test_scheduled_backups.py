@@ -114,7 +114,7 @@ def cli(app: Flask, *args: str) -> Result:
 
 
 @pytest.mark.long
-def test_a_backup_is_made_once_per_interval_and_proved(
+def test_scheduled_backup_is_made_once_per_interval_and_proved(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:
     app, _ = app_of(place)
@@ -139,7 +139,9 @@ def test_a_backup_is_made_once_per_interval_and_proved(
     assert states(app) == ["proved", "proved"]
 
 
-def test_without_a_place_none_are_made(app_of: Callable[..., tuple[Flask, Cast]]) -> None:
+def test_scheduled_backup_without_target_is_not_made(
+    app_of: Callable[..., tuple[Flask, Cast]],
+) -> None:
     app, cast = app_of("")
     look(app)
     assert Browser(app, cast.root).send("health/back-up").status_code == 409
@@ -147,7 +149,7 @@ def test_without_a_place_none_are_made(app_of: Callable[..., tuple[Flask, Cast]]
 
 
 @pytest.mark.long
-def test_a_failure_is_shown_and_tried_again_ever_later(
+def test_scheduled_backup_failure_is_shown_and_retried(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -176,7 +178,7 @@ def test_a_failure_is_shown_and_tried_again_ever_later(
         assert states(app) == ["failed"] * count
 
 
-def test_a_folder_that_is_not_mounted_is_not_made(
+def test_scheduled_backup_to_missing_folder_fails(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:
     app, _ = app_of(str(tmp_path / "missing"))
@@ -188,7 +190,7 @@ def test_a_folder_that_is_not_mounted_is_not_made(
 
 
 @pytest.mark.long
-def test_superadmins_back_up_now_and_see_what_was_proved(
+def test_scheduled_backup_on_demand_in_console(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -217,7 +219,7 @@ def test_superadmins_back_up_now_and_see_what_was_proved(
         assert "warn  backups" in cli(app, "doctor").output
 
 
-def test_one_is_pending_whoever_requests_it(
+def test_scheduled_backup_has_one_pending_run(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -260,7 +262,7 @@ def of(*moments: str) -> list[StoredBackup]:
         (3, 3, {"2026-11-27T12:00", "2026-11-25T23:00", "2026-11-22T01:00", "2026-11-10T01:00"}),
     ],
 )
-def test_retention_keeps_the_newest_of_days_and_weeks(
+def test_scheduled_backup_retention_keeps_newest_of_days_and_weeks(
     daily: int, weekly: int, kept: set[str]
 ) -> None:
     stored = of(
@@ -272,7 +274,7 @@ def test_retention_keeps_the_newest_of_days_and_weeks(
 
 
 @pytest.mark.long
-def test_older_backups_go_once_a_newer_one_is_proved(
+def test_scheduled_backup_deletes_older_after_newer_is_proved(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:
     app, _ = app_of(place, backup_daily=1, backup_weekly=0)
@@ -300,7 +302,7 @@ def test_older_backups_go_once_a_newer_one_is_proved(
     assert [bool(run.deleted_at) for run in runs(app)] == [True, False, False]
 
 
-def test_a_worker_that_lost_its_lease_publishes_nothing(
+def test_scheduled_backup_with_lost_lease_publishes_nothing(
     app_of: Callable[..., tuple[Flask, Cast]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -336,7 +338,7 @@ def test_a_worker_that_lost_its_lease_publishes_nothing(
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_a_backup_is_listed_and_restored_by_its_name(
+def test_scheduled_backup_is_listed_and_restored_by_name(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:
     app, cast = app_of(place)

@@ -99,18 +99,18 @@ CASES = json.loads((Path(__file__).parent / "cases/sharded_statements.json").rea
 
 
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["statement"][:60])
-def test_what_citus_refuses_is_recognized(case: Mapping[str, str]) -> None:
+def test_citus_check_recognizes_refused_statements(case: Mapping[str, str]) -> None:
     found = list(sharded_sql.problems(statement(case["statement"], a="1", b="2")))
     assert any(case["problem"] in one for one in found), found
 
 
 @pytest.mark.parametrize("text", CASES["runs"], ids=lambda text: text[:60])
-def test_what_citus_runs_is_let_through(text: str) -> None:
+def test_citus_check_accepts_supported_statements(text: str) -> None:
     assert list(sharded_sql.problems(statement(text, a="1", b="2"))) == []
 
 
 @pytest.mark.long
-def test_nothing_that_is_sent_would_be_refused(app: Flask, cast: Cast) -> None:
+def test_citus_check_accepts_every_sent_statement(app: Flask, cast: Cast) -> None:
     with sql.statements(app) as sent:
         known = furnished.furnish(app, cast)
         work(app, cast, known)

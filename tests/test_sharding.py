@@ -151,7 +151,7 @@ def copied_account(id: str) -> Account:
 
 
 @pytest.mark.parametrize("lacking", PLAIN)
-def test_without_citus_it_says_in_a_sentence_what_is_missing(lacking: str, tmp_path: Path) -> None:
+def test_shard_command_without_citus_names_what_is_missing(lacking: str, tmp_path: Path) -> None:
     if services.CITUS_NODES:
         pytest.skip("Citus is there")
     settings = settings_for("sqlite" if lacking == "SQLite" else "postgresql", tmp_path)
@@ -163,7 +163,7 @@ def test_without_citus_it_says_in_a_sentence_what_is_missing(lacking: str, tmp_p
     assert len(result.output.splitlines()) == 1
 
 
-def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
+def test_shard_command_distributes_tables_shared_ones_first(sharded: Flask) -> None:
     with sharded.app_context():
         placed, keys = read(PLACED), read(KEYS)
     core = placed[: len(sharding.expected_core())]
@@ -181,7 +181,7 @@ def test_every_table_is_placed_shared_ones_first(sharded: Flask) -> None:
     assert called <= functions
 
 
-def test_a_second_run_changes_nothing(sharded: Flask) -> None:
+def test_shard_command_second_run_changes_nothing(sharded: Flask) -> None:
     with sharded.app_context():
         before = read(PLACED)
     result = sharded.test_cli_runner().invoke(args=["shard"])
@@ -190,7 +190,7 @@ def test_a_second_run_changes_nothing(sharded: Flask) -> None:
         assert read(PLACED) == before
 
 
-def test_new_collections_are_distributed_and_separated(sharded: Flask, cast: Cast) -> None:
+def test_shard_command_new_collections_are_distributed(sharded: Flask, cast: Cast) -> None:
     authors = builders.make_collection(cast.root, "authors")
     books = [
         {"name": "title", "type": "text"},
@@ -207,7 +207,7 @@ def test_new_collections_are_distributed_and_separated(sharded: Flask, cast: Cas
     assert cast.root.delete(f"collections/{authors['id']}").status_code == 409
 
 
-def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast: Cast) -> None:
+def test_shard_command_does_not_count_moved_rows_again(sharded: Flask, cast: Cast) -> None:
     builders.make_collection(cast.root, "moved")
     builders.make_record(cast.alice, "moved", title="before")
     placed = "FROM stubs.pg_dist_partition WHERE logicalrelid = 'col_moved'::regclass"
@@ -224,7 +224,9 @@ def test_rows_that_are_moved_to_shards_are_not_counted_anew(sharded: Flask, cast
     assert cast.alice.get("records/moved").json["total"] == 2
 
 
-def test_files_of_several_accounts_are_metered_in_one_statement(sharded: Flask, cast: Cast) -> None:
+def test_sharded_file_metering_of_several_accounts_is_one_statement(
+    sharded: Flask, cast: Cast
+) -> None:
     callers = (cast.alice, cast.charlie)
     builders.make_drawer(cast.root)
     for caller in callers:
@@ -235,9 +237,7 @@ def test_files_of_several_accounts_are_metered_in_one_statement(sharded: Flask, 
     assert [used(caller)["file_bytes"] for caller in callers] == [0, 0]
 
 
-def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
-    sharded: Flask, cast: Cast
-) -> None:
+def test_sharded_row_security_applies_to_table_owner(sharded: Flask, cast: Cast) -> None:
     mine, everybody = cast.alice.account_id, sa.text("SELECT DISTINCT account_id FROM users")
     group = sa.text(
         "INSERT INTO groups (account_id, id, name, name_key, created_at, updated_at)"
@@ -259,13 +259,13 @@ def test_the_database_hides_other_accounts_from_the_owner_of_its_tables(
         assert cursor.fetchall() == []
 
 
-def test_a_change_of_many_shards_waits_for_no_other(sharded: Flask) -> None:
+def test_sharded_schema_change_has_no_deadlock_prevention(sharded: Flask) -> None:
     setting = "SELECT current_setting('citus.enable_deadlock_prevention', true)"
     with sharded.app_context():
         assert read(setting) == [("off",)]
 
 
-def test_a_snapshot_begins_before_its_account_is_set(sharded: Flask, cast: Cast) -> None:
+def test_sharded_snapshot_begins_before_account_setting(sharded: Flask, cast: Cast) -> None:
     emails = sa.text("SELECT count(*) FROM users")
     with sharded.app_context(), tenancy.in_account(cast.alice.account_id):
         for _ in range(2):
@@ -274,9 +274,7 @@ def test_a_snapshot_begins_before_its_account_is_set(sharded: Flask, cast: Cast)
                 assert (level, connection.scalar(emails)) == ("repeatable read", 2)
 
 
-def test_a_deleted_role_is_looked_for_over_one_connection_per_node(
-    sharded: Flask, cast: Cast
-) -> None:
+def test_sharded_role_deletion_uses_one_connection_per_node(sharded: Flask, cast: Cast) -> None:
     role = cast.root.post("roles", {"name": "guest"}).json["id"]
     with sql.statements(sharded) as sent:
         assert cast.root.delete(f"roles/{role}").status_code == 204
@@ -284,9 +282,7 @@ def test_a_deleted_role_is_looked_for_over_one_connection_per_node(
     assert place < next(i for i, one in enumerate(sent) if "FROM users" in one and "role_id" in one)
 
 
-def test_records_that_refer_to_each_other_are_imported_table_by_table(
-    sharded: Flask, cast: Cast
-) -> None:
+def test_sharded_bundle_import_with_circular_references(sharded: Flask, cast: Cast) -> None:
     refers = {"type": "reference"}
     first = builders.make_collection(cast.root, "first", [{"name": "title", "type": "text"}])
     later = refers | {"name": "later", "collection": "second"}
@@ -324,7 +320,7 @@ def test_records_that_refer_to_each_other_are_imported_table_by_table(
         assert db.connection().execute(others).all() == [(one, two)]
 
 
-def test_a_backup_of_shards_is_restored_into_a_plain_database(
+def test_sharded_backup_is_restored_into_unsharded_database(
     sharded: Flask, cast: Cast, tmp_path: Path
 ) -> None:
     builders.make_collection(cast.root, "papers")
@@ -348,7 +344,7 @@ def test_a_backup_of_shards_is_restored_into_a_plain_database(
     assert listed["total"] == 2
 
 
-def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:
+def test_sharded_doctor_names_misplaced_tables(sharded: Flask) -> None:
     def finding(part: str) -> doctor.Finding:
         with sharded.app_context():
             return next(one for one in doctor.run_checks() if one.part == part)
@@ -380,7 +376,7 @@ def test_doctor_names_tables_that_are_out_of_place(sharded: Flask) -> None:
         (None, None, 'doppelter Schlüsselwert verletzt "uq_roles_name_key_102008"'),
     ],
 )
-def test_a_violation_in_a_shard_names_table_and_column(
+def test_sharded_unique_violation_names_table_and_column(
     table: str | None, constraint: str | None, message: str
 ) -> None:
     diag = SimpleNamespace(

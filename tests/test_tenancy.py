@@ -583,7 +583,7 @@ def posts(root: Caller) -> dict[str, Any]:
     return make_posts(root)
 
 
-def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
+def test_access_table_has_entry_for_every_route(app: Flask) -> None:
     known = routes(app)
     assert not PUBLIC.keys() & CASES.keys()
     assert PUBLIC.keys() | CASES.keys() == known.keys()
@@ -596,7 +596,7 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -> None:
+def test_route_without_credential_is_401(anyone: Caller, posts: dict[str, Any]) -> None:
     nonsense = Caller(anyone.app, Authorization="Bearer nonsense")
     callers = [
         one for c in (anyone, nonsense) for one in (c, c.acting_in("acme"), c.acting_in("system"))
@@ -612,7 +612,7 @@ def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict[str, Any]) -> None:
+def test_superadmin_route_is_403_for_others(cast: Cast, posts: dict[str, Any]) -> None:
     ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id, "collection_id": posts["id"]}
     seen = ("collections", "users", "roles", "accounts")
     before = [cast.root.get(path).json for path in seen]
@@ -630,7 +630,7 @@ def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict
 
 @pytest.mark.one_database
 @by_thing()
-def test_a_thing_of_another_account_is_404_like_none(
+def test_object_of_other_account_is_404_like_unknown_object(
     cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
 ) -> None:
     id = cases[0][1].make(cast.alice)
@@ -651,7 +651,7 @@ def test_a_thing_of_another_account_is_404_like_none(
 @pytest.mark.long
 @pytest.mark.one_database
 @by_thing()
-def test_naming_the_other_account_is_403(
+def test_route_naming_other_account_is_403(
     cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
 ) -> None:
     id = cases[0][1].make(cast.alice)
@@ -671,7 +671,7 @@ def test_naming_the_other_account_is_403(
 @pytest.mark.parametrize(
     ("route", "case"), of_kind(Own), ids=[" ".join(route) for route, _ in of_kind(Own)]
 )
-def test_a_route_about_the_caller_tells_and_changes_nothing_of_others(
+def test_route_about_caller_does_not_touch_others(
     app: Flask, cast: Cast, posts: dict[str, Any], route: Route, case: Own
 ) -> None:
     kept = make_record(cast.alice, title="of acme")
@@ -691,7 +691,7 @@ def test_a_route_about_the_caller_tells_and_changes_nothing_of_others(
 FORGED = ("account_id", "id", "created_by", "created_at", "updated_by")
 
 
-def test_system_fields_in_a_body_are_never_taken(cast: Cast, posts: dict[str, Any]) -> None:
+def test_system_fields_in_body_are_field_read_only(cast: Cast, posts: dict[str, Any]) -> None:
     mine = make_record(cast.charlie, title="mine")
     for name in FORGED:
         value = getattr(cast.alice, name, None) or cast.alice.id
@@ -703,7 +703,9 @@ def test_system_fields_in_a_body_are_never_taken(cast: Cast, posts: dict[str, An
     assert cast.alice.get("records/posts").json["items"] == []
 
 
-def test_filters_on_the_account_find_nothing_of_another(cast: Cast, posts: dict[str, Any]) -> None:
+def test_filter_on_account_id_finds_nothing_of_other_account(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
     make_record(cast.alice, title="of acme")
     for query in (
         {"account_id": cast.alice.account_id},
@@ -714,7 +716,7 @@ def test_filters_on_the_account_find_nothing_of_another(cast: Cast, posts: dict[
         assert (answer["items"], answer["total"]) == ([], 0)
 
 
-def test_a_superadmin_reads_across_accounts_only_where_it_says_so(
+def test_superadmin_reads_across_accounts_only_on_request(
     cast: Cast, posts: dict[str, Any]
 ) -> None:
     theirs = [make_record(one, title="x")["id"] for one in (cast.alice, cast.charlie)]

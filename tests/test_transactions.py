@@ -26,7 +26,7 @@ def name_of(account_id: str) -> str:
     return db.connection().scalar(NAME, {"id": account_id})
 
 
-def test_a_part_that_fails_is_taken_back_however_it_was_written(app: Flask, cast: Cast) -> None:
+def test_savepoint_failure_rolls_back_its_writes(app: Flask, cast: Cast) -> None:
     mine = cast.alice.account_id
 
     def fail() -> None:
@@ -51,7 +51,7 @@ def rename_by_session(account_id: str, name: str) -> None:
 
 @pytest.mark.parametrize("with_session", [True, False])
 @pytest.mark.parametrize("rename", [rename, rename_by_session])
-def test_what_is_put_off_is_done_before_whatever_comes_next(
+def test_deferred_write_runs_before_next_statement(
     app: Flask, cast: Cast, rename: Callable[[str, str], None], with_session: bool
 ) -> None:
     mine, seen = cast.alice.account_id, list[str]()
@@ -75,7 +75,7 @@ def test_what_is_put_off_is_done_before_whatever_comes_next(
 
 
 @pytest.mark.parametrize("rename", [rename, rename_by_session])
-def test_what_was_put_off_before_a_part_that_fails_stays(
+def test_deferred_write_before_failed_savepoint_stays(
     app: Flask, cast: Cast, rename: Callable[[str, str], None]
 ) -> None:
     mine = cast.alice.account_id
@@ -92,7 +92,7 @@ def test_what_was_put_off_before_a_part_that_fails_stays(
         assert name_of(mine) == "before"
 
 
-def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast) -> None:
+def test_deferred_write_runs_in_its_own_tenancy_context(app: Flask, cast: Cast) -> None:
     mine, seen = cast.alice.account_id, list[str]()
     with app.app_context(), tenancy.in_account(mine), db.transaction():
         db.defer(lambda: seen.append(tenancy.current()))
@@ -101,7 +101,7 @@ def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast
     assert seen == [mine]
 
 
-def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, cast: Cast) -> None:
+def test_deferred_write_failure_prevents_commit(app: Flask, cast: Cast) -> None:
     mine = cast.alice.account_id
     before = cast.alice.get("auth/me").json["account"]["name"]
 
@@ -124,7 +124,7 @@ def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, ca
 
 @pytest.mark.parametrize("database", ["postgresql"])
 @pytest.mark.parametrize("with_session", [True, False])
-def test_a_lost_connection_leaves_nothing_behind_and_hides_no_error(
+def test_lost_connection_leaves_nothing_behind_and_hides_no_error(
     app: Flask, cast: Cast, with_session: bool
 ) -> None:
     mine = cast.alice.account_id

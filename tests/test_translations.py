@@ -105,7 +105,7 @@ def _untranslated_constants(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_every_text_of_a_template_is_translatable(path: Path) -> None:
+def test_template_texts_are_translatable(path: Path) -> None:
     source = path.read_text()
     assert [*_untranslated_markup(source), *_untranslated_constants(source)] == []
 
@@ -113,7 +113,7 @@ def test_every_text_of_a_template_is_translatable(path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("domain", ["messages", "errors"])
 @pytest.mark.parametrize("language", translations.LANGUAGES)
-def test_every_language_has_every_text(language: str, domain: str) -> None:
+def test_translation_catalogs_are_complete(language: str, domain: str) -> None:
     catalog = translations.stored(language, domain)
     texts = {message.id: message for message in catalog if message.id}
     needed = {message.id for message in translations.extracted(domain) if message.id}
@@ -165,7 +165,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("marked")
-def test_pages_show_no_english_that_is_not_translated(app: Flask, cast: Cast) -> None:
+def test_console_pages_show_no_untranslated_english(app: Flask, cast: Cast) -> None:
     pages = furnished.addresses(app, furnished.furnish(app, cast))
     del pages["console.show_migrations"]  # with descriptions of the revisions
     found = set()
@@ -181,7 +181,7 @@ def test_pages_show_no_english_that_is_not_translated(app: Flask, cast: Cast) ->
     assert found == set()
 
 
-def test_a_browser_shows_its_language(app: Flask, cast: Cast) -> None:
+def test_browser_language_selects_translation(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.alice)
     german = {"Accept-Language": "fr, de-AT;q=0.8, en;q=0.5"}
     page = browser.client.get("/console/profile", headers=german).text
@@ -199,9 +199,7 @@ def test_a_browser_shows_its_language(app: Flask, cast: Cast) -> None:
     assert cast.alice.get("records/none", headers=german).json["message"].startswith("There is no")
 
 
-def test_the_language_of_the_profile_follows_to_other_browsers_and_mails(
-    app: Flask, cast: Cast
-) -> None:
+def test_profile_language_applies_to_browsers_and_mails(app: Flask, cast: Cast) -> None:
     alice = cast.alice
     assert alice.patch("auth/me", {"language": "xx"}).status_code == 422
     assert alice.get("auth/me").json["language"] is None
@@ -217,7 +215,7 @@ def test_the_language_of_the_profile_follows_to_other_browsers_and_mails(
     assert mailbox.outbox(app)[-1]["Subject"] == "Ihr Passwort festlegen"
 
 
-def test_scripts_find_their_texts_in_the_page(app: Flask, cast: Cast) -> None:
+def test_script_texts_are_in_page(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.alice)
     browser.client.set_cookie(languages.COOKIE, "de")
     page = browser.client.get("/console").text

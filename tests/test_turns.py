@@ -49,7 +49,7 @@ def write(driver: sqlite_driver.Driver, rows: int) -> None:
     driver.commit()
 
 
-def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
+def test_sqlite_wal_is_restarted_during_constant_writes(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
 
     def write_often(_: int) -> None:
@@ -68,7 +68,7 @@ def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-def test_a_writer_that_hangs_keeps_nobody_waiting_for_longer_than_all_can(tmp_path: Path) -> None:
+def test_sqlite_hanging_writer_blocks_others_no_longer_than_timeout(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
     with _connected(file) as hung:
         hung.begin()  # and says nothing more
@@ -78,7 +78,7 @@ def test_a_writer_that_hangs_keeps_nobody_waiting_for_longer_than_all_can(tmp_pa
     assert max(told[1] for told in found) < 3
 
 
-def test_whoever_writes_beside_its_own_transaction_fails_and_does_not_hang(tmp_path: Path) -> None:
+def test_sqlite_second_writer_in_own_transaction_fails_without_hanging(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
     with _connected(file, 0.2) as outer, _connected(file, 0.2) as inner:
         outer.begin()
@@ -92,7 +92,7 @@ def test_whoever_writes_beside_its_own_transaction_fails_and_does_not_hang(tmp_p
 
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("before", [False, True])
-def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_it(
+def test_sqlite_turn_is_released_when_taking_or_returning_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, before: bool
 ) -> None:
     file, lock = str(tmp_path / "atrium.db"), fcntl.flock
@@ -118,7 +118,7 @@ def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_
 
 
 @pytest.mark.timing
-def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(tmp_path: Path) -> None:
+def test_sqlite_next_writer_gets_turn_without_delay(tmp_path: Path) -> None:
     file, told = str(tmp_path / "atrium.db"), list[Any]()
     with _connected(file) as mine:
         mine.begin()
@@ -131,7 +131,7 @@ def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(tmp_path: Path)
     assert told[1] < 0.4  # without the lock's release it would wait for half a second
 
 
-def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) -> None:
+def test_sqlite_turns_are_fair(tmp_path: Path) -> None:
     file, order = str(tmp_path / "atrium.db"), list[str]()
 
     def write(one: sqlite_driver.Driver) -> None:
@@ -163,7 +163,7 @@ def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) 
     assert order == ["other", "mine"] * 20
 
 
-def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
+def test_sqlite_process_checkpoints_wal_with_first_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "atrium.db"
@@ -179,7 +179,7 @@ def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
 
 
 @pytest.mark.timing
-def test_a_process_that_ends_waits_for_one_writer_no_longer_than_once(
+def test_sqlite_process_exit_waits_for_writer_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(tmp_path / "atrium.db")

@@ -48,7 +48,9 @@ def own_paths(spec: dict[str, Any]) -> dict[str, set[str]]:
 
 
 @pytest.mark.long
-def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, Any]) -> None:
+def test_typed_openapi_of_superadmin_has_every_collection(
+    root: Caller, tasks: dict[str, Any]
+) -> None:
     plain, spec = root.get("/openapi.json").json, described(root)
     check_valid(spec, beyond=plain)
     both = {"get", "post"}, {"get", "put", "patch", "delete"}
@@ -76,7 +78,7 @@ def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, A
 
 
 @pytest.mark.long
-def test_files_are_read_as_objects_and_written_by_their_id(root: Caller) -> None:
+def test_typed_openapi_file_fields_are_objects_read_and_ids_written(root: Caller) -> None:
     covers = {"name": "covers", "type": "file", "options": {"max_files": 3}}
     make_collection(root, "books", [{"name": "cover", "type": "file"}, covers])
     spec = described(root)
@@ -93,7 +95,7 @@ def test_files_are_read_as_objects_and_written_by_their_id(root: Caller) -> None
 
 
 @pytest.mark.long
-def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any]) -> None:
+def test_typed_openapi_of_viewer_shows_what_rules_open(cast: Cast, tasks: dict[str, Any]) -> None:
     rules = {"delete_rule": None, "view_rule": "@owns_record()", "list_fields": ["title"]}
     cast.root.put("collections/tasks/rules", {**rules, "create_fields": ["title", "project"]})
     cast.root.put("collections/projects/rules", dict.fromkeys(OPEN))
@@ -112,7 +114,7 @@ def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any
     assert len(answers["application/json"]["schema"]["anyOf"]) == 2
 
 
-def test_the_collections_are_told_to_the_signed_in_only(
+def test_typed_openapi_without_credential_is_401(
     cast: Cast, anyone: Caller, tasks: dict[str, Any]
 ) -> None:
     assert "tasks" not in anyone.get("/openapi.json").text
@@ -122,7 +124,7 @@ def test_the_collections_are_told_to_the_signed_in_only(
         assert (answer.status_code, answer.json["error"]) == (401, "unauthorized")
 
 
-def test_real_answers_fit_the_typed_schemas(cast: Cast, tasks: dict[str, Any]) -> None:
+def test_typed_openapi_schemas_fit_real_responses(cast: Cast, tasks: dict[str, Any]) -> None:
     cast.root.put("collections/tasks/rules", {"update_fields": "*"})
     project = make_record(cast.alice, "projects", name="p")["id"]
     full = {"title": "a", "points": 3, "project": project, "due": "2026-11-20", "extra": [1]}

@@ -79,7 +79,7 @@ def limited_to(seconds: float) -> Iterator[None]:
 
 
 @pytest.mark.timing
-def test_a_header_of_60_000_names_is_refused_at_once(cast: Cast, longest: list[float]) -> None:
+def test_import_header_of_60_000_names_is_422_at_once(cast: Cast, longest: list[float]) -> None:
     make_collection(cast.root, "diary", SCHEMA)
     longest.clear()
     began = time.monotonic()
@@ -91,7 +91,7 @@ def test_a_header_of_60_000_names_is_refused_at_once(cast: Cast, longest: list[f
 
 @pytest.mark.timing
 @pytest.mark.parametrize("rows", [20_000, pytest.param(40_000, marks=pytest.mark.slow)])
-def test_another_account_signs_in_while_many_rows_are_tried(
+def test_import_dry_run_does_not_block_sign_in_of_other_account(
     cast: Cast, longest: list[float], rows: int
 ) -> None:
     make_collection(cast.root, "diary", SCHEMA)
@@ -111,7 +111,9 @@ def test_another_account_signs_in_while_many_rows_are_tried(
 
 
 @pytest.mark.timing
-def test_a_large_import_lets_others_write_in_between(cast: Cast, longest: list[float]) -> None:
+def test_import_of_large_file_lets_others_write_in_between(
+    cast: Cast, longest: list[float]
+) -> None:
     make_collection(cast.root, "diary", SCHEMA)
     longest.clear()
     done = send(cast.alice, "text\n" + "a\n" * 3000)
@@ -120,7 +122,7 @@ def test_a_large_import_lets_others_write_in_between(cast: Cast, longest: list[f
     assert cast.alice.get("records/diary").json["total"] == 3000
 
 
-def test_what_is_wrong_with_the_end_of_a_large_file_keeps_all_of_it_out(cast: Cast) -> None:
+def test_import_with_error_at_end_of_large_file_stores_nothing(cast: Cast) -> None:
     make_collection(cast.root, "diary", SCHEMA, create_rule='text != "no"')
     rows = [{"text": "a", "code": f"c{i}"} for i in range(1100)]
     rows += [{"text": "a", "code": "c3"}, {"text": "no", "code": "c4"}, {"text": "no", "code": "x"}]
@@ -134,7 +136,7 @@ def test_what_is_wrong_with_the_end_of_a_large_file_keeps_all_of_it_out(cast: Ca
     assert cast.alice.get("records/diary").json["total"] == 0
 
 
-def test_an_import_that_others_get_in_the_way_of_says_what_is_stored(
+def test_import_interrupted_by_other_writes_reports_stored_count(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, "diary", SCHEMA)
@@ -156,7 +158,7 @@ def test_an_import_that_others_get_in_the_way_of_says_what_is_stored(
     assert cast.alice.get("records/diary").json["total"] == stored + 1
 
 
-def test_an_import_has_a_bound_on_its_rows(
+def test_import_over_row_limit_is_413(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, "diary", SCHEMA)
@@ -174,7 +176,7 @@ def test_an_import_has_a_bound_on_its_rows(
 
 
 @pytest.mark.timing
-def test_a_change_that_takes_too_long_is_undone(
+def test_batch_over_write_deadline_is_too_expensive_and_rolled_back(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, longest: list[float]
 ) -> None:
     make_collection(cast.root, "wide", [{"name": f"f{i}", "type": "text"} for i in range(100)])
@@ -189,7 +191,7 @@ def test_a_change_that_takes_too_long_is_undone(
     assert cast.alice.post("records/wide", {"f1": "a"}).status_code == 201
 
 
-def test_one_long_statement_is_broken_off(app: Flask, cast: Cast) -> None:
+def test_sqlite_statement_over_deadline_is_interrupted(app: Flask, cast: Cast) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
     @contextmanager
@@ -202,7 +204,7 @@ def test_one_long_statement_is_broken_off(app: Flask, cast: Cast) -> None:
         db.connection().exec_driver_sql(endless)
 
 
-def test_ready_tells_of_a_lock_that_lasts(
+def test_ready_reports_long_sqlite_lock(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "LONGEST_LOCK_SECONDS", 0.2)
@@ -221,7 +223,7 @@ def test_ready_tells_of_a_lock_that_lasts(
     assert cast.alice.get("/ready").status_code == 200
 
 
-def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
+def test_ready_ignores_short_sqlite_locks(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
     one = sqlite_driver.Driver(file, isolation_level=None, check_same_thread=False)
     until = time.monotonic() + 0.5
@@ -240,7 +242,7 @@ def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.timing
-def test_an_account_with_many_writers_delays_others_by_one_of_them(
+def test_sqlite_writers_of_one_account_delay_others_by_one(
     app: Flask, longest: list[float]
 ) -> None:
     started, written, stop = Barrier(6), list[str](), Event()

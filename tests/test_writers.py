@@ -52,7 +52,7 @@ def wait_at_most(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     reconnect()
 
 
-def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) -> None:
+def test_sqlite_writers_take_turns_in_order(app: Flask) -> None:
     turns: list[int] = []
 
     def write(number: int) -> None:
@@ -71,7 +71,7 @@ def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) ->
     assert turns == [*range(8)]
 
 
-def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_can(
+def test_sqlite_long_writer_blocks_others_no_longer_than_timeout(
     app: Flask, wait_at_most: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = sa.text("UPDATE accounts SET name = name")
@@ -95,7 +95,7 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
     assert "locked" in str(told[0])
 
 
-def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> None:
+def test_sqlite_transaction_before_first_statement_does_not_wait(app: Flask) -> None:
     with somebody_writing(app), app.app_context(), db.transaction():
         pass
 
@@ -104,7 +104,7 @@ ONE, MANY = {"title": "x"}, {"records": [{"title": "x"}, {"title": "y"}]}
 
 
 @pytest.mark.parametrize(("path", "body"), [("posts", ONE), ("posts/batch", MANY)])
-def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
+def test_sqlite_record_write_prepares_everything_before_its_turn(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
@@ -121,7 +121,7 @@ def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
     assert meanwhile == ["a write"]
 
 
-def test_a_transaction_that_could_not_begin_writes_nothing(
+def test_sqlite_transaction_that_could_not_begin_writes_nothing(
     app: Flask, wait_at_most: Callable[[float], None]
 ) -> None:
     rename = sa.text("UPDATE accounts SET name = 'written'")
@@ -141,7 +141,7 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
     assert "written" not in names
 
 
-def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
+def test_sqlite_begin_interrupted_releases_turn(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = sqlite_driver.Driver.begin
@@ -165,7 +165,7 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
 
 
 @pytest.mark.timing
-def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
+def test_sqlite_waiting_writers_time_out_together(
     app: Flask, cast: Cast, wait_at_most: Callable[[float], None]
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])

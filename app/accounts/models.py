@@ -50,8 +50,6 @@ class Named:
 
 
 class Account(Base):
-    """A tenant."""
-
     __tablename__ = "accounts"
     __policy__ = TablePolicy(
         audit=Audited(chain="id"),
@@ -199,17 +197,14 @@ class User(Base):
 
     @property
     def may_sign_in(self) -> bool:
-        """Whether the user and the account are active."""
         return self.is_active and self.account.is_active
 
     @property
     def role_name(self) -> str:
-        """The name of the user's role."""
         return self.role.name
 
     @property
     def group_names(self) -> list[str]:
-        """The names of the user's groups."""
         return [group.name for group in self.groups]
 
 
@@ -232,8 +227,6 @@ class DeletedAddress(Base):
 
 
 class Group(Named, Base):
-    """A named set of users of one account."""
-
     __tablename__ = "groups"
     __table_args__ = (
         sa.UniqueConstraint("account_id", "name"),
@@ -266,8 +259,6 @@ class Group(Named, Base):
 
 
 class GroupMember(Base):
-    """That a user is in a group."""
-
     __tablename__ = "group_members"
     __table_args__: object = (
         sa.ForeignKeyConstraint(

@@ -111,7 +111,6 @@ class Principal:
 
     @cached_property
     def account_id(self) -> str | None:
-        """The id of the account acted in."""
         return self.account.id if self.account else None
 
     @cached_property

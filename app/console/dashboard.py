@@ -47,7 +47,6 @@ class CollectionVisibility:
 
 @page("/console/accounts/<uuid:account_id>/dashboard", role=SUPERADMIN)
 def show_dashboard(account_id: str) -> str:
-    """The dashboard of any account."""
     scope = scopes.account_scope(account_id)
     return render_template("console/dashboard.html", **context(scope))
 

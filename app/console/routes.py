@@ -31,19 +31,16 @@ NOT_SIGNED_IN = lazy_gettext("You are not signed in yet. Sign in in the other ta
 
 @page("/", role=ANYBODY)
 def start() -> BaseResponse:
-    """Redirect to the console."""
     return redirect(url_for("console.show_home"))
 
 
 @page("/console", role=USER, menu=MenuItem(TOP, 1, lazy_gettext("Home"), "home"))
 def show_home() -> str:
-    """The home page."""
     return render_template("console/home.html", **home.context(guard.require_caller()))
 
 
 @page("/console/sign-in", role=ANYBODY)
 def sign_in() -> BaseResponse | Page:
-    """The sign-in form."""
     if guard.caller():
         return redirect(url_for("console.show_home"))
     account = request.args.get("account", "")[:200] or account_of_host() or last_account.get()
@@ -52,7 +49,6 @@ def sign_in() -> BaseResponse | Page:
 
 @page("/console/sign-in", "POST", role=ANYBODY)
 def submit_sign_in() -> BaseResponse | Page:
-    """Sign in."""
     form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
     going = resubmit.target_path(form[resubmit.FIELD])
     if "signed_in" in request.form:  # by a provider, in another tab

@@ -55,7 +55,6 @@ class Section:
 
 @page("/console/search", role=USER, retry_stale=True)
 def show_search() -> str:
-    """The search page."""
     superadmin = guard.require_caller().is_superadmin
     listing = lists.from_request(
         "console.show_search", texts=ACCOUNT_FILTER if superadmin else None

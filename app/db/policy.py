@@ -29,7 +29,6 @@ class Audited:
     hidden: tuple[str, ...] = ()
 
     def includes(self, column: str) -> bool:
-        """Whether changes of this column are audited."""
         return column not in SYSTEM_COLUMNS and column not in self.ignored
 
 

@@ -201,7 +201,6 @@ class Cache:
         return value
 
     def put(self, key: Hashable, value: object) -> None:
-        """Cache a value."""
         self._values[key] = value
         loaded = _loaded.get()
         if loaded is not None:

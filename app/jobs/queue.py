@@ -52,8 +52,6 @@ class Kind(NamedTuple):
 
 
 class Job(db.Base):
-    """A job."""
-
     __tablename__ = "jobs"
     __table_args__ = (sa.Index("ix_jobs_due", "status", "due_at"),)
     __policy__ = TablePolicy(

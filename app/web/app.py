@@ -114,8 +114,6 @@ class _Rule(Rule):
 
 
 class Application(Flask):
-    """The Flask application."""
-
     request_class = _Request
     url_rule_class = _Rule
     session_interface = _PageSessions()

@@ -75,14 +75,11 @@ class Limit:
 
 @dataclass(frozen=True)
 class Allowance:
-    """A limit for one key."""
-
     limit: Limit
     key: str
 
     @cached_property
     def counter(self) -> str:
-        """Return the key of the counter."""
         return self.limit.item.key_for(self.key)
 
 

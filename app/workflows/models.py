@@ -39,8 +39,6 @@ class InstanceState(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What starts a workflow."""
-
     EVENT = "event"
     SCHEDULE = "schedule"
     MANUAL = "manual"

@@ -36,7 +36,7 @@ def codes(answer: Any) -> list[tuple[str, str]]:
     return [(one["field"], one["code"]) for one in answer.json["details"]]
 
 
-def test_a_new_account_is_shown_in_full_and_has_no_users(root: Caller) -> None:
+def test_new_account_has_all_keys_and_no_users(root: Caller) -> None:
     answer = root.post("accounts", {"name": "Initech Ltd.", "slug": "initech"})
     assert answer.status_code == 201
     made = answer.json
@@ -53,7 +53,7 @@ def test_a_new_account_is_shown_in_full_and_has_no_users(root: Caller) -> None:
 @pytest.mark.parametrize(
     ("name", "slug"), [("Crème  Brûlée & Co.", "creme-brulee-co"), ("INITECH", "initech")]
 )
-def test_the_slug_is_derived_from_the_name(root: Caller, name: str, slug: str) -> None:
+def test_account_slug_is_derived_from_name(root: Caller, name: str, slug: str) -> None:
     assert root.post("accounts", {"name": name}).json["slug"] == slug
 
 
@@ -67,14 +67,14 @@ NO_SLUGS: list[dict[str, str]] = [
 ]
 
 
-def test_what_is_no_slug_is_refused(root: Caller) -> None:
+def test_account_slug_with_invalid_characters_is_slug_invalid(root: Caller) -> None:
     for body in NO_SLUGS:
         assert codes(root.post("accounts", body)) == [("slug", "slug_invalid")]
     assert slugs(root, "sort_by=slug&sort_order=asc") == ["acme", "globex", "system"]
 
 
 @pytest.mark.parametrize("body", [{"name": "x", "slug": "acme"}, {"name": "ACME"}])
-def test_a_taken_slug_is_a_conflict(root: Caller, body: dict[str, str]) -> None:
+def test_account_with_taken_slug_is_409(root: Caller, body: dict[str, str]) -> None:
     answer = root.post("accounts", body)
     assert (answer.status_code, answer.json["field"]) == (409, "slug")
     assert answer.json["details"][0]["code"] == "not_unique"
@@ -92,7 +92,7 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-def test_a_body_of_another_shape_is_422(root: Caller) -> None:
+def test_account_body_with_wrong_shape_is_422(root: Caller) -> None:
     for body in MALFORMED:
         answer = root.post("accounts", body)
         assert answer.status_code == 422, body
@@ -100,7 +100,9 @@ def test_a_body_of_another_shape_is_422(root: Caller) -> None:
 
 
 @pytest.mark.parametrize("name", ["Acme\nPay here", "  ", "\u3000", "\u200b"])
-def test_a_name_is_one_line_that_can_be_read(root: Caller, alice: Caller, name: str) -> None:
+def test_account_name_with_line_break_or_invisible_text_is_name_invalid(
+    root: Caller, alice: Caller, name: str
+) -> None:
     body = {"name": name}
     assert codes(root.post("accounts", {**body, "slug": "ok-slug"})) == [("name", "name_invalid")]
     path = f"accounts/{alice.account_id}"
@@ -109,7 +111,7 @@ def test_a_name_is_one_line_that_can_be_read(root: Caller, alice: Caller, name: 
     assert root.get(path).json["name"] == "Acme"
 
 
-def test_blanks_around_a_name_are_none_of_it(root: Caller, alice: Caller) -> None:
+def test_account_name_is_stripped_of_whitespace(root: Caller, alice: Caller) -> None:
     body = {"name": "  Other \n"}
     assert root.post("accounts", body).json["name"] == "Other"
     path = f"accounts/{alice.account_id}"
@@ -132,12 +134,12 @@ LISTINGS = [
 
 
 @pytest.mark.both_databases
-def test_listing(root: Caller) -> None:
+def test_account_list_filters_and_sorting(root: Caller) -> None:
     for query, expected in LISTINGS:
         assert slugs(root, query) == expected, query
 
 
-def test_a_list_says_where_it_is(root: Caller) -> None:
+def test_account_list_reports_skip_limit_and_page(root: Caller) -> None:
     answer = root.get("accounts?skip=1&limit=1").json
     shape = {key: value for key, value in answer.items() if key != "items"}
     assert shape == {
@@ -151,13 +153,13 @@ def test_a_list_says_where_it_is(root: Caller) -> None:
     assert [set(item) for item in answer["items"]] == [KEYS]
 
 
-def test_other_parameters_are_422(root: Caller) -> None:
+def test_account_list_with_unknown_parameter_is_422(root: Caller) -> None:
     for query in ("sort_by=settings", "sort_order=up", "limit=101", "nonsense=1"):
         assert root.get(f"accounts?{query}").status_code == 422
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_renaming(root: Caller, alice: Caller, method: str) -> None:
+def test_account_rename_by_put_and_patch(root: Caller, alice: Caller, method: str) -> None:
     path = f"accounts/{alice.account_id}"
     before = root.get(path).json
     answer = root(method, path, {"name": "Acme Two"})
@@ -169,14 +171,14 @@ def test_renaming(root: Caller, alice: Caller, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
-def test_an_account_that_is_none_is_404_and_no_id_is_422(root: Caller, method: str) -> None:
+def test_account_with_unknown_id_is_404_and_malformed_id_is_422(root: Caller, method: str) -> None:
     body = {"name": "x"} if method in ("PUT", "PATCH") else None
     assert root(method, f"accounts/{RANDOM_ID}", body).status_code == 404
     answer = root(method, "accounts/acme", body)
     assert (answer.status_code, answer.json["detail"][0]["loc"]) == (422, ["path", "account_id"])
 
 
-def test_users_of_an_account_are_its_own(root: Caller, alice: Caller) -> None:
+def test_account_users_list_holds_only_users_of_that_account(root: Caller, alice: Caller) -> None:
     path = f"accounts/{alice.account_id}/users"
     found = root.get(f"{path}?sort_by=email&sort_order=asc").json
     assert [one["email"] for one in found["items"]] == ["alice@acme.example", "bob@acme.example"]
@@ -200,7 +202,7 @@ def reached(cast: Cast, caller: Caller) -> set[int]:
     return {answer.status_code for answer in calls}
 
 
-def test_a_suspended_account_is_refused_at_once_and_works_again(cast: Cast) -> None:
+def test_suspended_account_credentials_are_401_until_reactivation(cast: Cast) -> None:
     alice, root = cast.alice, cast.root
     make_collection(root)
     key = Caller(root.app, **{"X-API-Key": alice.post("api-keys", {"name": "k"}).json["key"]})
@@ -224,7 +226,7 @@ def pair_token(pair: dict[str, str]) -> dict[str, str]:
     return {"refresh_token": pair["refresh_token"]}
 
 
-def test_the_system_account_is_neither_suspended_nor_closed(root: Caller) -> None:
+def test_system_account_suspension_and_deletion_are_409(root: Caller) -> None:
     path = f"accounts/{SYSTEM_ACCOUNT_ID}"
     assert root.patch(path, {"is_active": False}).status_code == 409
     assert root.delete(path).status_code == 409
@@ -232,7 +234,7 @@ def test_the_system_account_is_neither_suspended_nor_closed(root: Caller) -> Non
     assert root.patch(path, {"name": "Ours"}).status_code == 200
 
 
-def test_a_closed_account_is_gone_and_its_slug_free(root: Caller, alice: Caller) -> None:
+def test_deleted_account_is_404_and_its_slug_is_free(root: Caller, alice: Caller) -> None:
     path = f"accounts/{alice.account_id}"
     answer = root.delete(path)
     assert (answer.status_code, answer.data) == (204, b"")
@@ -283,7 +285,7 @@ def rows(account_id: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("piece", [1, 500])
-def test_the_job_removes_what_a_closed_account_had(
+def test_account_cleanup_job_removes_all_rows_of_deleted_account(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr(purge, "PIECE", piece)
@@ -327,7 +329,7 @@ def let_an_hour_pass() -> None:
         session.execute(later.values(due_at=database_now()))
 
 
-def test_what_the_job_has_done_it_does_not_look_at_again(
+def test_account_cleanup_job_does_not_rescan_finished_rows(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(purge, "PIECE", 3)
@@ -343,7 +345,7 @@ def test_what_the_job_has_done_it_does_not_look_at_again(
         assert [one.count("(col_posts.id) > ") for one in some] == [0, *[1] * (pieces - 1)]
 
 
-def test_nothing_of_a_closed_account_is_left_but_its_audit_entries(app: Flask, cast: Cast) -> None:
+def test_account_cleanup_keeps_only_audit_entries(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": "mail", "type": "email", "pii": True}])
     once = {"Idempotency-Key": "once"}
     made = cast.alice.post("records/posts", {"mail": "ada@x.example"}, headers=once)
@@ -365,7 +367,7 @@ def test_nothing_of_a_closed_account_is_left_but_its_audit_entries(app: Flask, c
     assert "ada@x.example" not in "".join(kept)
 
 
-def test_what_is_written_while_an_account_is_closed_goes_too(
+def test_account_cleanup_removes_rows_written_during_deletion(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On PostgreSQL, where whoever closes an account does not wait for who writes in it."""
@@ -383,7 +385,7 @@ def test_what_is_written_while_an_account_is_closed_goes_too(
         assert left_of(cast.alice.account_id) == {"jobs"}
 
 
-def test_a_slug_is_free_only_once_it_is_given_up(app: Flask, root: Caller) -> None:
+def test_account_slug_is_free_after_deletion_not_after_suspension(app: Flask, root: Caller) -> None:
     id = make_account(app, "initech")
     root.patch(f"accounts/{id}", {"is_active": False})
     assert root.post("accounts", {"name": "Initech"}).status_code == 409

@@ -38,7 +38,7 @@ def groups_of(caller: Caller) -> list[str]:
 
 
 @pytest.mark.both_databases
-def test_a_group_is_made_shown_changed_and_deleted(cast: Cast) -> None:
+def test_group_create_read_update_delete(cast: Cast) -> None:
     made = make_group(cast.alice)
     assert set(made) == KEYS
     assert (made["account_id"], made["is_system"]) == (cast.alice.account_id, False)
@@ -57,7 +57,7 @@ def test_a_group_is_made_shown_changed_and_deleted(cast: Cast) -> None:
     assert cast.alice.get(path).status_code == 404
 
 
-def test_names_are_unique_within_an_account_only(cast: Cast) -> None:
+def test_group_names_are_unique_per_account(cast: Cast) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     make_group(cast.charlie)
     for answer in (
@@ -68,7 +68,7 @@ def test_names_are_unique_within_an_account_only(cast: Cast) -> None:
         assert (answer.status_code, answer.json["field"]) == (409, "name")
 
 
-def test_pii_access_keeps_its_name_and_stays(cast: Cast) -> None:
+def test_pii_access_group_rename_and_deletion_are_409(cast: Cast) -> None:
     path = f"groups/{pii(cast.alice)}"
     assert cast.alice.delete(path).status_code == 409
     assert cast.alice.patch(path, {"name": "other"}).status_code == 409
@@ -78,7 +78,7 @@ def test_pii_access_keeps_its_name_and_stays(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("word", ["users", "members"])
-def test_membership_is_obeyed_by_the_next_request(cast: Cast, word: str) -> None:
+def test_group_membership_applies_to_next_request(cast: Cast, word: str) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     assert groups_of(cast.bob) == []
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_membership_is_obeyed_by_the_next_request(cast: Cast, word: str) -> None
     assert groups_of(cast.bob) == []
 
 
-def test_users_and_groups_of_another_account_are_404(cast: Cast) -> None:
+def test_group_membership_with_user_or_group_of_other_account_is_404(cast: Cast) -> None:
     mine, theirs = make_group(cast.alice)["id"], make_group(cast.charlie)["id"]
     for group, user in ((mine, cast.charlie.id), (theirs, cast.bob.id), (mine, RANDOM_ID)):
         assert cast.alice.post(f"groups/{group}/users", {"user_id": user}).status_code == 404
@@ -109,7 +109,7 @@ def test_users_and_groups_of_another_account_are_404(cast: Cast) -> None:
     assert cast.charlie.get(f"groups/{theirs}").json["name"] == "finance"
 
 
-def test_a_superadmin_acts_in_the_account_named(cast: Cast) -> None:
+def test_group_requests_of_superadmin_apply_to_acting_account(cast: Cast) -> None:
     acting = cast.root.acting_in("acme")
     path = f"groups/{make_group(acting)['id']}"
     assert acting.post(f"{path}/users", {"user_id": cast.bob.id}).status_code == 200
@@ -121,7 +121,7 @@ def test_a_superadmin_acts_in_the_account_named(cast: Cast) -> None:
     assert everywhere.delete(path).status_code == 400
 
 
-def test_what_has_another_shape_is_422(alice: Caller) -> None:
+def test_group_body_with_wrong_shape_is_422(alice: Caller) -> None:
     for body in ({}, {"name": ""}, {"name": 7}, {"name": "x", "account_id": RANDOM_ID}):
         assert alice.post("groups", body).status_code == 422
     path = f"groups/{pii(alice)}"
@@ -132,7 +132,9 @@ def test_what_has_another_shape_is_422(alice: Caller) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # the other goes by what there is
 @pytest.mark.parametrize("path", ["auth/me", "account/users"])
-def test_the_groups_of_users_are_found_by_the_users(app: Flask, cast: Cast, path: str) -> None:
+def test_group_lookup_for_users_uses_group_members_user_index(
+    app: Flask, cast: Cast, path: str
+) -> None:
     with statements(app) as sent:
         assert cast.alice.get(path).status_code == 200
     asked = [one for one in sent if "JOIN groups" in one]
@@ -144,7 +146,7 @@ def test_the_groups_of_users_are_found_by_the_users(app: Flask, cast: Cast, path
             assert "ix_group_members_user (account_id=? AND user_id=?)" in plan, plan
 
 
-def test_a_group_changes_without_reading_its_members(app: Flask, cast: Cast) -> None:
+def test_group_change_does_not_read_its_members(app: Flask, cast: Cast) -> None:
     group = make_group(cast.alice)["id"]
     assert cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id}).status_code == 200
     assert (groups_of(cast.alice), groups_of(cast.bob)) == (["pii_access"], ["finance"])
@@ -154,7 +156,7 @@ def test_a_group_changes_without_reading_its_members(app: Flask, cast: Cast) -> 
     assert groups_of(cast.bob) == ["sales"]
 
 
-def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
+def test_group_concurrent_joins_make_one_membership(cast: Cast) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     body = {"user_id": cast.bob.id}
     statuses = at_once(4, lambda i: cast.alice.post(f"{path}/users", body).status_code)
@@ -163,7 +165,7 @@ def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("change", [{"name": "money"}, None], ids=["rename", "delete"])
-def test_who_joins_while_a_group_changes_is_told_of_it(
+def test_group_rename_or_deletion_bumps_version_of_concurrent_joiner(
     app: Flask, cast: Cast, change: dict[str, str] | None
 ) -> None:
     made, bob = make_group(cast.alice), (cast.bob.account_id, cast.bob.id)
@@ -185,7 +187,7 @@ def outsider(app: Flask, cast: Cast) -> Caller:
     return Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
 
 
-def test_only_a_member_lets_somebody_into_pii_access(app: Flask, cast: Cast) -> None:
+def test_pii_access_member_is_added_only_by_a_member(app: Flask, cast: Cast) -> None:
     dora, path = outsider(app, cast), f"groups/{pii(cast.alice)}/users"
     for user_id in (dora.id, cast.bob.id, cast.alice.id):
         answer = dora.post(path, {"user_id": user_id})
@@ -196,7 +198,7 @@ def test_only_a_member_lets_somebody_into_pii_access(app: Flask, cast: Cast) -> 
     assert groups_of(dora) == groups_of(cast.bob) == ["pii_access"]
 
 
-def test_who_has_left_pii_access_does_not_come_back_alone(cast: Cast) -> None:
+def test_pii_access_former_member_cannot_rejoin_alone(cast: Cast) -> None:
     path = f"groups/{pii(cast.alice)}/users"
     assert cast.alice.delete(f"{path}/{cast.alice.id}").status_code == 204
     assert cast.alice.post(path, {"user_id": cast.alice.id}).status_code == 403
@@ -206,7 +208,7 @@ def test_who_has_left_pii_access_does_not_come_back_alone(cast: Cast) -> None:
     assert groups_of(cast.alice) == ["pii_access"]
 
 
-def test_superadmins_do_not_let_themselves_into_pii_access(app: Flask, cast: Cast) -> None:
+def test_pii_access_superadmin_cannot_add_themself(app: Flask, cast: Cast) -> None:
     path = f"groups/{pii(cast.root)}/users"
     for caller in (cast.root, cast.root.acting_in("system")):
         assert caller.post(path, {"user_id": cast.root.id}).status_code == 403
@@ -219,7 +221,9 @@ def test_superadmins_do_not_let_themselves_into_pii_access(app: Flask, cast: Cas
 
 
 @pytest.mark.parametrize("named", ["id", "name"])
-def test_only_a_member_invites_into_pii_access(app: Flask, cast: Cast, named: str) -> None:
+def test_pii_access_invitation_requires_member_as_inviter(
+    app: Flask, cast: Cast, named: str
+) -> None:
     dora, root = outsider(app, cast), cast.root
     for inviter, account, status in (
         (dora, cast.alice, 403),
@@ -234,7 +238,7 @@ def test_only_a_member_invites_into_pii_access(app: Flask, cast: Cast, named: st
         assert inviter.get("invitations").json["total"] - before == (status == 201)
 
 
-def test_only_a_member_sends_an_invitation_into_pii_access_again(app: Flask, cast: Cast) -> None:
+def test_pii_access_invitation_resend_requires_member(app: Flask, cast: Cast) -> None:
     dora, alice = outsider(app, cast), cast.alice
     body = {"email": "guest@acme.example", "groups": ["pii_access"]}
     made = alice.post("invitations", body).json
@@ -247,7 +251,7 @@ def test_only_a_member_sends_an_invitation_into_pii_access_again(app: Flask, cas
         assert member.post(f"{path}/resend").status_code == 200
 
 
-def test_the_console_says_beside_its_form_who_may(app: Flask, cast: Cast) -> None:
+def test_pii_access_refusal_in_console_form_is_403_with_reason(app: Flask, cast: Cast) -> None:
     outsider(app, cast)
     group_id = pii(cast.alice)
     page = Browser(app, make_caller(cast, "dora@acme.example"))
@@ -267,7 +271,7 @@ def make_caller(cast: Cast, email: str) -> Caller:
 
 
 @pytest.mark.parametrize("name", ["Finance", " finance", "FINANCE ", "ﬁnance"])
-def test_names_differ_by_more_than_case(cast: Cast, name: str) -> None:
+def test_group_names_differing_only_in_case_are_409(cast: Cast, name: str) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     other = f"groups/{make_group(cast.alice, 'other')['id']}"
     for answer in (
@@ -284,7 +288,7 @@ def test_names_differ_by_more_than_case(cast: Cast, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f", "fin\u200bance"]
 )
-def test_what_is_no_name_is_400(cast: Cast, name: str) -> None:
+def test_group_name_with_control_characters_is_name_invalid(cast: Cast, name: str) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     for answer in (
         cast.alice.post("groups", {"name": name}),
@@ -295,7 +299,7 @@ def test_what_is_no_name_is_400(cast: Cast, name: str) -> None:
     assert cast.alice.get(path).json["name"] == "finance"
 
 
-def test_of_names_given_at_once_one_is_taken(cast: Cast) -> None:
+def test_group_concurrent_creation_with_one_name_is_201_once(cast: Cast) -> None:
     names = ["money", "Money", "MONEY", "mOney"]
     seen = at_once(4, lambda i: cast.alice.post("groups", {"name": names[i]}).status_code)
     assert sorted(seen) == [201, 409, 409, 409]

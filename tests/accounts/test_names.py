@@ -45,14 +45,14 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_invisible_characters_and_encoded_words_are_no_names(case: str) -> None:
+def test_label_with_invisible_characters_or_encoded_word_is_name_invalid(case: str) -> None:
     problem = accounts.label_problem(REFUSED[case])
     assert problem is not None
     assert problem["code"] == "name_invalid"
 
 
 @pytest.mark.parametrize("case", ALLOWED)
-def test_names_of_all_scripts_are_names(case: str) -> None:
+def test_label_in_any_script_is_valid(case: str) -> None:
     assert accounts.label_problem(ALLOWED[case]) is None
 
 
@@ -98,7 +98,7 @@ PLACES: dict[str, Callable[[Cast, str], Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_place_that_takes_a_name_refuses_the_same(cast: Cast, place: str) -> None:
+def test_label_rules_apply_to_every_named_object(cast: Cast, place: str) -> None:
     for name in (REFUSED["encoded word"], REFUSED["right-to-left override"]):
         answer = PLACES[place](cast, name)
         assert answer.status_code == 400, answer.json
@@ -127,7 +127,7 @@ ADDRESSES: dict[str, Callable[[Cast, str], Any]] = {
 
 
 @pytest.mark.parametrize("place", ADDRESSES)
-def test_addresses_have_at_most_64_bytes_before_the_at_sign(cast: Cast, place: str) -> None:
+def test_email_local_part_over_64_bytes_is_invalid_email(cast: Cast, place: str) -> None:
     for email in (LONG, "ä" * 33 + "@x.example", f" {LONG}"):
         answer = ADDRESSES[place](cast, email)
         assert answer.status_code == 400

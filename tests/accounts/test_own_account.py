@@ -37,7 +37,7 @@ SETTINGS = {
 }
 
 
-def test_it_is_shown_with_its_settings(alice: Caller) -> None:
+def test_own_account_shows_settings(alice: Caller) -> None:
     answer = alice.get("account")
     assert answer.status_code == 200
     shown = answer.json
@@ -52,7 +52,7 @@ def test_it_is_shown_with_its_settings(alice: Caller) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_name_and_settings_change(cast: Cast, method: str) -> None:
+def test_own_account_name_and_settings_change_by_put_and_patch(cast: Cast, method: str) -> None:
     answer = cast.alice(method, "account", {"name": "Acme Ltd", **SETTINGS})
     assert answer.status_code == 200
     assert {key: answer.json[key] for key in SETTINGS} == SETTINGS
@@ -79,7 +79,7 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-def test_a_body_of_another_shape_is_422(alice: Caller) -> None:
+def test_own_account_body_with_wrong_shape_is_422(alice: Caller) -> None:
     before = alice.get("account").json
     for body in MALFORMED:
         assert alice.patch("account", body).status_code == 422, body
@@ -109,7 +109,7 @@ NO_ADDRESSES = [
 ]
 
 
-def test_what_is_no_address_is_refused_in_every_setting(alice: Caller) -> None:
+def test_own_account_url_settings_with_bad_url_are_invalid_url(alice: Caller) -> None:
     for uri in NO_ADDRESSES:
         body = {"allowed_redirect_uris": [uri], "cors_origins": [uri], "default_redirect_uri": uri}
         answer = alice.patch("account", body)
@@ -138,7 +138,7 @@ NO_ORIGINS = [
 ]
 
 
-def test_what_is_no_origin_is_refused(alice: Caller) -> None:
+def test_cors_origin_with_bad_format_is_invalid_url(alice: Caller) -> None:
     for origin in NO_ORIGINS:
         answer = alice.patch("account", {"cors_origins": ["https://ok.example", origin]})
         found = [(one["field"], one["code"]) for one in answer.json["details"]]
@@ -147,7 +147,7 @@ def test_what_is_no_origin_is_refused(alice: Caller) -> None:
     assert alice.patch("account", {"cors_origins": exact}).json["cors_origins"] == exact
 
 
-def test_the_team_is_the_own_accounts(cast: Cast) -> None:
+def test_team_list_holds_only_users_of_own_account(cast: Cast) -> None:
     team = cast.alice.get("account/users?sort_by=email&sort_order=asc").json
     assert [one["email"] for one in team["items"]] == [cast.alice.email, cast.bob.email]
     assert team["total"] == 2
@@ -158,7 +158,7 @@ def test_the_team_is_the_own_accounts(cast: Cast) -> None:
     assert cast.root.acting_in("*").get("account/users").status_code == 400
 
 
-def test_a_new_member_sets_the_password_by_a_mailed_link(app: Flask, cast: Cast) -> None:
+def test_new_team_member_sets_password_by_mailed_link(app: Flask, cast: Cast) -> None:
     body = {"email": "Dora@acme.example", "name": "Dora", "role": "editor"}
     answer = cast.alice.post("account/users", body)
     assert answer.status_code == 201
@@ -171,7 +171,7 @@ def test_a_new_member_sets_the_password_by_a_mailed_link(app: Flask, cast: Cast)
 
 
 @pytest.mark.parametrize("extra", [{"password": "Correct-horse-1"}, {"account_id": "x"}])
-def test_a_member_is_given_neither_a_password_nor_an_account(
+def test_new_team_member_with_password_or_account_id_is_422(
     alice: Caller, extra: dict[str, str]
 ) -> None:
     body = {"email": "dora@acme.example", **extra}
@@ -179,7 +179,7 @@ def test_a_member_is_given_neither_a_password_nor_an_account(
     assert alice.get("account/users").json["total"] == 2
 
 
-def test_members_are_changed_and_removed(cast: Cast) -> None:
+def test_team_member_read_update_delete(cast: Cast) -> None:
     path = f"account/users/{cast.bob.id}"
     assert cast.alice.get(path).json["role"] == "viewer"
     answer = cast.alice.patch(path, {"name": "Bob", "role": "editor"})
@@ -192,7 +192,7 @@ def test_members_are_changed_and_removed(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "PUT", "DELETE"])
-def test_a_user_of_another_account_is_404(cast: Cast, method: str) -> None:
+def test_team_member_of_other_account_is_404(cast: Cast, method: str) -> None:
     body = {"is_active": False} if method in ("PATCH", "PUT") else None
     for caller in (cast.alice, cast.root):
         answer = caller(method, f"account/users/{cast.charlie.id}", body)
@@ -200,7 +200,7 @@ def test_a_user_of_another_account_is_404(cast: Cast, method: str) -> None:
     assert cast.charlie.get("auth/me").json["is_active"] is True
 
 
-def test_admins_see_the_roles_that_there_are(alice: Caller) -> None:
+def test_role_list_is_visible_to_account_admin(alice: Caller) -> None:
     answer = alice.get("account/roles").json
     assert [one["name"] for one in answer["items"]] == ["admin", "editor", "viewer"]
     assert set(answer["items"][0]) == {"id", "name", "description", "created_at", "updated_at"}
@@ -219,7 +219,7 @@ def collections(root: Caller) -> None:
     make_collection(root, "seen", schema, list_fields=["title"], view_fields=["secret"])
 
 
-def test_the_open_collections_show_what_may_be_read(cast: Cast, collections: None) -> None:
+def test_open_collections_show_only_readable_fields(cast: Cast, collections: None) -> None:
     answer = cast.bob.get("account/collections").json
     shown = {one["name"]: [field["name"] for field in one["schema"]] for one in answer["items"]}
     assert shown == {"inbox": [], "listed": ["title"], "seen": ["title", "secret"]}
@@ -231,7 +231,7 @@ def test_the_open_collections_show_what_may_be_read(cast: Cast, collections: Non
     assert ([one["name"] for one in second["items"]], second["total"]) == (["listed"], 3)
 
 
-def test_rules_open_and_close_collections_at_once(cast: Cast, collections: None) -> None:
+def test_open_collections_follow_rule_changes_at_once(cast: Cast, collections: None) -> None:
     cast.root.put("collections/closed/rules", {"view_rule": "true", "view_fields": ["title"]})
     cast.root.put("collections/inbox/rules", {"create_rule": None})
     answer = cast.bob.get("account/collections").json
@@ -239,17 +239,17 @@ def test_rules_open_and_close_collections_at_once(cast: Cast, collections: None)
     assert "secret" not in str(answer["items"][0])
 
 
-def test_a_superadmin_finds_all_collections_open(cast: Cast, collections: None) -> None:
+def test_open_collections_of_superadmin_are_all_collections(cast: Cast, collections: None) -> None:
     answer = cast.root.get("account/collections").json
     assert [len(one["fields"]) for one in answer["items"]] == [2, 2, 2, 2]
 
 
-def test_open_collections_need_somebody_signed_in(app: Flask, cast: Cast) -> None:
+def test_open_collections_without_credential_are_401(app: Flask, cast: Cast) -> None:
     for caller in (Caller(app), Caller(app).acting_in("acme")):
         assert caller.get("account/collections").status_code == 401
 
 
-def test_an_editor_is_no_admin(app: Flask, alice: Caller) -> None:
+def test_editor_on_account_admin_routes_is_403(app: Flask, alice: Caller) -> None:
     editor = Caller(app, make_user(app, alice.account_id, "eve@acme.example", EDITOR))
     for path in ("account", "account/users", "account/roles", "groups", "invitations"):
         assert editor.get(path).status_code == 403

@@ -57,7 +57,9 @@ def test_closed_registration_is_403(
     assert cast.root.get("accounts").json["total"] == 3
 
 
-def test_invited_people_join_unless_it_is_off(app: Flask, cast: Cast, set_to: Set) -> None:
+def test_invitation_acceptance_works_unless_registration_is_off(
+    app: Flask, cast: Cast, set_to: Set
+) -> None:
     tokens = [
         cast.alice.post("invitations", {"email": f"{name}@acme.example"}).json["token"]
         for name in ("dora", "emil")
@@ -72,7 +74,7 @@ def test_invited_people_join_unless_it_is_off(app: Flask, cast: Cast, set_to: Se
     assert users(cast) == 5
 
 
-def test_where_it_is_off_nobody_is_invited_either(app: Flask, cast: Cast, set_to: Set) -> None:
+def test_invitation_while_registration_is_off_is_403(app: Flask, cast: Cast, set_to: Set) -> None:
     made = cast.alice.post("invitations", {"email": "dora@acme.example"}).json
     page, form = Browser(app, cast.alice), {"email": "emil@acme.example", "role": "viewer"}
     set_to(registration="off")
@@ -97,7 +99,7 @@ def test_open_registration_makes_an_account(app: Flask, cast: Cast, set_to: Set)
     assert (unnamed.status_code, unnamed.json["detail"][0]["type"]) == (422, "missing")
 
 
-def test_the_first_and_the_second_join_the_one_account_as_viewers(
+def test_single_tenant_registration_joins_account_as_viewer(
     app: Flask, cast: Cast, house: None
 ) -> None:
     first = Caller(app).post("auth/register", ANN)
@@ -118,7 +120,7 @@ def test_the_first_and_the_second_join_the_one_account_as_viewers(
 
 @pytest.mark.parametrize("field", ["account", "account_slug"])
 @pytest.mark.parametrize("named", ["acme", "nowhere", "system", "AA0001", "x"])
-def test_who_names_another_account_joins_none(
+def test_single_tenant_registration_with_other_account_is_400(
     app: Flask, cast: Cast, house: None, field: str, named: str
 ) -> None:
     answer = Caller(app).post("auth/register", {**ANN, field: named})
@@ -132,7 +134,9 @@ def test_who_names_another_account_joins_none(
     assert (joined.status_code, joined.json["account"]["slug"]) == (201, "house")
 
 
-def test_a_name_given_all_the_same_founds_nothing(app: Flask, cast: Cast, house: None) -> None:
+def test_single_tenant_registration_ignores_new_account_name(
+    app: Flask, cast: Cast, house: None
+) -> None:
     answer = Caller(app).post("auth/register", ACME)
     assert (answer.status_code, answer.json["account"]["slug"]) == (201, "house")
     assert cast.root.get("users?search=initech").json["items"][0]["account_name"] == "House"
@@ -151,7 +155,7 @@ def shape(answer: Any) -> Any:
     return answer.status_code, headers, text
 
 
-def test_a_known_address_is_answered_alike_and_told_by_mail(
+def test_registration_with_known_address_gets_same_answer_and_a_mail(
     app: Flask, cast: Cast, house: None
 ) -> None:
     new = Caller(app).post("auth/register", ANN)
@@ -168,7 +172,9 @@ def test_a_known_address_is_answered_alike_and_told_by_mail(
     assert "token=" not in body_of(mails[0])
 
 
-def test_no_byte_tells_a_new_address_from_a_known_one(app: Flask, cast: Cast, house: None) -> None:
+def test_registration_response_bytes_do_not_reveal_known_address(
+    app: Flask, cast: Cast, house: None
+) -> None:
     Caller(app).post("auth/register", ANN)
     seen = []
     for number in range(5):
@@ -180,7 +186,7 @@ def test_no_byte_tells_a_new_address_from_a_known_one(app: Flask, cast: Cast, ho
     assert seen == seen[:1] * 10
 
 
-def test_a_new_account_does_not_tell_whether_its_admin_is_known_elsewhere(
+def test_registration_response_does_not_reveal_address_of_other_account(
     app: Flask, cast: Cast
 ) -> None:
     seen = []
@@ -194,7 +200,7 @@ def test_a_new_account_does_not_tell_whether_its_admin_is_known_elsewhere(
 
 
 @pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
-def test_asking_for_a_mail_is_answered_alike_in_every_byte(
+def test_mail_request_response_bytes_do_not_reveal_known_address(
     app: Flask, cast: Cast, path: str
 ) -> None:
     make_user(app, cast.bob.account_id, "dora@acme.example", verified=False)
@@ -211,7 +217,9 @@ def test_asking_for_a_mail_is_answered_alike_in_every_byte(
     assert seen == seen[:1] * 4
 
 
-def test_a_known_address_keeps_its_user(app: Flask, cast: Cast, house: None) -> None:
+def test_registration_with_known_address_keeps_existing_user(
+    app: Flask, cast: Cast, house: None
+) -> None:
     account = make_account(app, "house", "House")
     make_user(app, account, "ann@house.example", ADMIN)
     again = Caller(app).post("auth/register", {**ANN, "password": "Another-horse-2"})
@@ -221,7 +229,9 @@ def test_a_known_address_keeps_its_user(app: Flask, cast: Cast, house: None) -> 
     assert (signed_in.status_code, signed_in.json["user"]["role"]) == (200, "admin")
 
 
-def test_values_are_checked_there_too(app: Flask, cast: Cast, house: None) -> None:
+def test_single_tenant_registration_with_invalid_values_is_400(
+    app: Flask, cast: Cast, house: None
+) -> None:
     answer = Caller(app).post("auth/register", {"email": "x", "password": "Weak"})
     assert answer.status_code == 400
     found = {(one["field"], one["code"]) for one in answer.json["details"]}
@@ -229,14 +239,18 @@ def test_values_are_checked_there_too(app: Flask, cast: Cast, house: None) -> No
     assert users(cast) == 4
 
 
-def test_nobody_joins_the_system_account(app: Flask, cast: Cast, set_to: Set) -> None:
+def test_single_tenant_registration_into_system_account_is_403(
+    app: Flask, cast: Cast, set_to: Set
+) -> None:
     set_to(single_tenant=True, single_tenant_account="system")
     assert Caller(app).post("auth/register", ANN).status_code == 403
     assert Caller(app).post("auth/register", {**ANN, "email": cast.root.email}).status_code == 403
     assert users(cast) == 4
 
 
-def test_nobody_joins_a_suspended_account(app: Flask, cast: Cast, set_to: Set) -> None:
+def test_single_tenant_registration_into_suspended_account_is_403(
+    app: Flask, cast: Cast, set_to: Set
+) -> None:
     cast.root.patch(f"accounts/{cast.alice.account_id}", {"is_active": False})
     set_to(single_tenant=True, single_tenant_account="acme")
     assert Caller(app).post("auth/register", ANN).status_code == 403
@@ -244,7 +258,9 @@ def test_nobody_joins_a_suspended_account(app: Flask, cast: Cast, set_to: Set) -
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_the_first_ones_at_once_make_one_account(app: Flask, cast: Cast, house: None) -> None:
+def test_single_tenant_concurrent_registrations_create_one_account(
+    app: Flask, cast: Cast, house: None
+) -> None:
     def register(number: int) -> int:
         body = {**ANN, "email": f"user{number}@house.example"}
         return Caller(app).post("auth/register", body).status_code

@@ -77,7 +77,7 @@ def named_in(cast: Cast, role: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_renamed_role_is_followed_everywhere(cast: Cast, lead: dict[str, Any]) -> None:
+def test_role_rename_updates_rules_webhooks_and_workflows(cast: Cast, lead: dict[str, Any]) -> None:
     make_record(cast.root.acting_in("acme"), title="x")
     cast.root.patch(f"users/{cast.bob.id}", {"role": "lead"})
     assert cast.bob.get("records/posts").json["total"] == 1
@@ -104,7 +104,7 @@ def test_a_renamed_role_is_followed_everywhere(cast: Cast, lead: dict[str, Any])
     assert named_in(cast, lead)["join"] == "lead"
 
 
-def test_a_named_role_is_not_deleted(cast: Cast, lead: dict[str, Any]) -> None:
+def test_role_deletion_while_named_in_rules_is_409(cast: Cast, lead: dict[str, Any]) -> None:
     answer = cast.root.delete(f"roles/{lead['id']}")
     assert answer.status_code == 409
     workflow = f"workflows[{lead['workflow']}]"
@@ -122,7 +122,7 @@ def test_a_named_role_is_not_deleted(cast: Cast, lead: dict[str, Any]) -> None:
     assert cast.root.get(f"roles/{lead['id']}").status_code == 200
 
 
-def test_what_cannot_follow_refuses_the_rename(cast: Cast) -> None:
+def test_role_rename_that_rules_cannot_follow_is_409(cast: Cast) -> None:
     role = make_role(cast.root, "lead")
     make_collection(cast.root, view_rule="upper(@request.auth.role) = 'LEAD' || title = 'lead'")
     answer = cast.root.patch(f"roles/{role['id']}", {"name": "boss"})
@@ -138,7 +138,9 @@ def test_what_cannot_follow_refuses_the_rename(cast: Cast) -> None:
     assert cast.root.get(f"roles/{role['id']}").json["name"] == "lead"
 
 
-def test_running_instances_follow(app: Any, cast: Cast, lead: dict[str, Any]) -> None:
+def test_role_rename_updates_running_workflow_instances(
+    app: Any, cast: Cast, lead: dict[str, Any]
+) -> None:
     first = cast.alice.post(f"workflows/{lead['workflow']}/trigger", {})
     assert first.status_code == 202, first.json
     work(app)
@@ -157,7 +159,7 @@ def test_running_instances_follow(app: Any, cast: Cast, lead: dict[str, Any]) ->
 GROUP_TEXT = "@has_group(finance)"
 
 
-def test_a_group_is_followed_in_its_account(cast: Cast) -> None:
+def test_group_rename_updates_filters_of_its_own_account_only(cast: Cast) -> None:
     make_collection(cast.root)
     group, other = make_group(cast.alice), make_group(cast.charlie)
     hooks = [
@@ -181,7 +183,7 @@ def test_a_group_is_followed_in_its_account(cast: Cast) -> None:
     assert cast.charlie.delete(f"groups/{other['id']}").status_code == 204
 
 
-def test_no_account_changes_a_group_that_rules_name(cast: Cast) -> None:
+def test_group_rename_while_named_in_service_rules_is_409(cast: Cast) -> None:
     make_collection(cast.root, view_rule=GROUP_TEXT)
     path = f"groups/{make_group(cast.alice)['id']}"
     shown = {cast.alice: "rules of this service", cast.root.acting_in("acme"): POSTS_VIEW}
@@ -224,7 +226,9 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("rule", "code", "position"), UNKNOWN)
-def test_what_a_rule_names_exists(root: Caller, rule: str, code: str, position: int) -> None:
+def test_rule_with_unknown_role_or_choice_is_400(
+    root: Caller, rule: str, code: str, position: int
+) -> None:
     for answer in (
         root.post("collections", {"name": "posts", "schema": CHOICES, "view_rule": rule}),
         make_collection(root, schema=CHOICES) and root.put(RULES_OF, {"view_rule": rule}),
@@ -239,7 +243,7 @@ def test_what_a_rule_names_exists(root: Caller, rule: str, code: str, position: 
 RULES_OF = "collections/posts/rules"
 
 
-def test_what_is_known_is_taken(root: Caller) -> None:
+def test_rule_with_known_role_or_choice_is_accepted(root: Caller) -> None:
     make_collection(root, schema=CHOICES)
     for rule in KNOWN:
         assert root.put(RULES_OF, {"view_rule": rule}).status_code == 200, rule
@@ -247,7 +251,7 @@ def test_what_is_known_is_taken(root: Caller) -> None:
     assert (answer["valid"], answer["warnings"][0]["code"]) == (True, "unknown_group")
 
 
-def test_webhooks_workflows_and_computed_fields_are_checked(cast: Cast) -> None:
+def test_filters_and_computed_fields_with_unknown_role_or_choice_are_400(cast: Cast) -> None:
     posts = make_collection(cast.root, schema=CHOICES)
     webhook = {"url": "https://example.com", "collection": "posts", "events": ["create"]}
     trigger = EVENT | {"condition": "record.state = 'gone'"}
@@ -279,7 +283,7 @@ def test_webhooks_workflows_and_computed_fields_are_checked(cast: Cast) -> None:
         assert (found["field"], found["code"]) == (place, f"unknown_{code}")
 
 
-def test_a_choice_that_is_named_is_not_removed(cast: Cast) -> None:
+def test_choice_removal_while_named_in_rules_is_409(cast: Cast) -> None:
     computed = {"name": "is_open", "type": "computed", "return_type": "boolean"}
     schema = [*CHOICES, computed | {"expression": "state = 'open'"}]
     posts = make_collection(cast.root, schema=schema, view_rule="state != 'open'")
@@ -313,7 +317,7 @@ MANIFEST = """\
     """
 
 
-def test_a_manifest_shows_what_follows_a_rename(cast: Cast, lead: dict[str, Any]) -> None:
+def test_manifest_diff_shows_texts_changed_by_role_rename(cast: Cast, lead: dict[str, Any]) -> None:
     make_record(cast.root.acting_in("acme"), title="x")
     cast.root.patch(f"users/{cast.bob.id}", {"role": "lead"})
     plan = planned(cast.root, MANIFEST)
@@ -327,7 +331,7 @@ def test_a_manifest_shows_what_follows_a_rename(cast: Cast, lead: dict[str, Any]
     assert planned(cast.root, MANIFEST)["has_changes"] is False
 
 
-def test_a_manifest_may_rename_a_role_and_state_rules_with_it(cast: Cast) -> None:
+def test_manifest_role_rename_with_new_rules_applies(cast: Cast) -> None:
     make_role(cast.root, "lead")
     make_collection(cast.root, list_rule="@has_role(lead)", view_rule="@has_role(lead)")
     make_record(cast.root.acting_in("acme"), title="x")

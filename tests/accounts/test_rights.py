@@ -223,7 +223,7 @@ class Stage:
     TABLE,
     ids=[f"{method} {path}" for method, path, *_ in TABLE],
 )
-def test_rights(
+def test_access_matrix_status_per_route_and_caller(
     app: Flask,
     cast: Cast,
     method: str,
@@ -252,7 +252,7 @@ def callers_of(app: Flask, cast: Cast) -> tuple[Caller, ...]:
     return Caller(app), cast.bob, cast.alice, cast.charlie, cast.root, acting
 
 
-def test_every_route_of_the_features_has_a_row(app: Flask) -> None:
+def test_access_matrix_has_row_for_every_route(app: Flask) -> None:
     prefix = "/api/v1/"
     known = {
         (method, template(rule.rule.removeprefix(prefix)))

@@ -23,7 +23,7 @@ def seeded(root: Caller) -> list[dict[str, Any]]:
     return found[:3]
 
 
-def test_a_role_is_made_shown_changed_and_deleted(root: Caller) -> None:
+def test_role_create_read_update_delete(root: Caller) -> None:
     made = make_role(root)
     assert set(made) == {"id", "name", "description", "created_at", "updated_at"}
     path = f"roles/{made['id']}"
@@ -40,14 +40,14 @@ def test_a_role_is_made_shown_changed_and_deleted(root: Caller) -> None:
     assert root.delete(path).status_code == 404
 
 
-def test_a_taken_name_is_a_conflict(root: Caller) -> None:
+def test_role_with_taken_name_is_409(root: Caller) -> None:
     path = f"roles/{make_role(root)['id']}"
     for answer in (root.post("roles", {"name": "admin"}), root.patch(path, {"name": "viewer"})):
         assert (answer.status_code, answer.json["field"]) == (409, "name")
     assert root.get(path).json["name"] == "auditor"
 
 
-def test_seeded_roles_keep_their_names_and_stay(root: Caller) -> None:
+def test_seeded_role_rename_and_deletion_are_409(root: Caller) -> None:
     for role in seeded(root):
         path = f"roles/{role['id']}"
         assert root.delete(path).status_code == 409
@@ -57,7 +57,7 @@ def test_seeded_roles_keep_their_names_and_stay(root: Caller) -> None:
 
 
 @pytest.mark.parametrize("holder", ["user", "invitation"])
-def test_a_role_in_use_stays(cast: Cast, holder: str) -> None:
+def test_role_deletion_while_in_use_is_409(cast: Cast, holder: str) -> None:
     made = make_role(cast.root)
     if holder == "user":
         cast.root.patch(f"users/{cast.bob.id}", {"role_id": made["id"]})
@@ -88,7 +88,7 @@ def invite(cast: Cast, role: int, state: str) -> str:
     return id
 
 
-def test_an_invitation_that_is_closed_does_not_keep_its_role(cast: Cast) -> None:
+def test_role_deletion_ignores_closed_invitations(cast: Cast) -> None:
     made = make_role(cast.root)
     other = invite(cast, 3, "cancelled")
     ids = {state: invite(cast, made["id"], state) for state in CLOSED}
@@ -106,7 +106,7 @@ def test_an_invitation_that_is_closed_does_not_keep_its_role(cast: Cast) -> None
     assert after[other] == before[other]
 
 
-def test_a_role_that_is_refused_to_go_is_forgotten_by_nobody(cast: Cast) -> None:
+def test_role_deletion_refusal_keeps_role_on_closed_invitations(cast: Cast) -> None:
     made = make_role(cast.root)
     cancelled = invite(cast, made["id"], "cancelled")
     cast.root.patch(f"users/{cast.bob.id}", {"role_id": made["id"]})
@@ -115,7 +115,7 @@ def test_a_role_that_is_refused_to_go_is_forgotten_by_nobody(cast: Cast) -> None
     assert (shown["id"], shown["role"]) == (cancelled, "auditor")
 
 
-def test_sending_again_and_deleting_the_role_at_once(cast: Cast) -> None:
+def test_role_deletion_concurrent_with_invitation_resend(cast: Cast) -> None:
     made = make_role(cast.root)
     path = f"invitations/{invite(cast, made['id'], 'expired')}/resend"
     calls = [lambda: cast.alice.post(path), lambda: cast.root.delete(f"roles/{made['id']}")]
@@ -123,7 +123,7 @@ def test_sending_again_and_deleting_the_role_at_once(cast: Cast) -> None:
     assert (sent, deleted) in {(200, 409), (409, 204)}
 
 
-def test_a_new_name_is_obeyed_by_the_next_request(cast: Cast) -> None:
+def test_role_rename_applies_to_next_request(cast: Cast) -> None:
     made = make_role(cast.root)
     cast.root.patch(f"users/{cast.bob.id}", {"role": "auditor"})
     assert cast.bob.get("auth/me").json["role"] == "auditor"
@@ -134,7 +134,7 @@ def test_a_new_name_is_obeyed_by_the_next_request(cast: Cast) -> None:
     assert cast.bob.get("account").status_code == 403
 
 
-def test_what_has_another_shape_is_422(root: Caller) -> None:
+def test_role_body_with_wrong_shape_is_422(root: Caller) -> None:
     for body in ({}, {"name": ""}, {"name": 7}, {"name": "x" * 101}, {"name": "x", "id": 9}):
         assert root.post("roles", body).status_code == 422
     for id in ("x", "-1", "99999999999"):
@@ -145,7 +145,7 @@ def test_what_has_another_shape_is_422(root: Caller) -> None:
 
 
 @pytest.mark.parametrize("name", ["Admin", " admin", "ADMIN\n", "\uff41dmin"])
-def test_names_differ_by_more_than_case(root: Caller, name: str) -> None:
+def test_role_names_differing_only_in_case_are_409(root: Caller, name: str) -> None:
     path = f"roles/{make_role(root)['id']}"
     for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):
         assert (answer.status_code, answer.json["field"]) == (409, "name")
@@ -156,7 +156,7 @@ def test_names_differ_by_more_than_case(root: Caller, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f", "ad\u200bmin"]
 )
-def test_what_is_no_name_is_400(root: Caller, name: str) -> None:
+def test_role_name_with_control_characters_is_name_invalid(root: Caller, name: str) -> None:
     path = f"roles/{make_role(root)['id']}"
     for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):
         assert answer.status_code == 400

@@ -55,7 +55,7 @@ def sign_in(caller: Caller, password: str = PASSWORD) -> Any:
     return Caller(caller.app).post("auth/login", body)
 
 
-def test_a_user_is_shown_with_exactly_these_keys(cast: Cast) -> None:
+def test_user_response_has_exact_keys(cast: Cast) -> None:
     shown = cast.root.get(f"users/{cast.alice.id}")
     assert set(shown.json) == KEYS
     assert shown.json["groups"] == ["pii_access"]
@@ -70,7 +70,7 @@ def test_a_user_is_shown_with_exactly_these_keys(cast: Cast) -> None:
 
 
 @pytest.mark.both_databases
-def test_filters_and_orders(cast: Cast) -> None:
+def test_user_list_filters_and_sorting(cast: Cast) -> None:
     root = cast.root
     root.patch(f"users/{cast.bob.id}", {"is_active": False, "name": "Bob"})
     admin, viewer = (one["role_id"] for one in map(me, (cast.alice, cast.charlie)))
@@ -111,7 +111,7 @@ def me(caller: Caller) -> dict[str, Any]:
     return shown
 
 
-def test_a_user_with_a_password_is_mailed_a_verification_link(app: Flask, cast: Cast) -> None:
+def test_new_user_with_password_gets_verification_mail(app: Flask, cast: Cast) -> None:
     body = {
         "email": "Dora@acme.example",
         "password": PASSWORD,
@@ -133,7 +133,7 @@ def test_a_user_with_a_password_is_mailed_a_verification_link(app: Flask, cast: 
     assert Caller(app).post("auth/login", credentials).status_code == 200
 
 
-def test_a_user_without_a_password_is_mailed_a_link_to_set_it(app: Flask, cast: Cast) -> None:
+def test_new_user_without_password_gets_mail_to_set_it(app: Flask, cast: Cast) -> None:
     body = {"email": "dora@acme.example", "account_id": cast.alice.account_id, "role": "editor"}
     assert cast.root.post("users", body).json["role"] == "editor"
     run_jobs(app)
@@ -146,7 +146,7 @@ def test_a_user_without_a_password_is_mailed_a_link_to_set_it(app: Flask, cast: 
     assert Caller(app).post("auth/login", credentials).status_code == 200
 
 
-def test_values_that_fit_nothing_are_refused_all_at_once(app: Flask, cast: Cast) -> None:
+def test_user_body_reports_all_invalid_values_at_once(app: Flask, cast: Cast) -> None:
     body: dict[str, Any] = {"email": "x", "account_id": RANDOM_ID, "role": "boss", "password": "x"}
     found = codes(cast.root.post("users", body))
     assert found >= {
@@ -169,7 +169,7 @@ def test_values_that_fit_nothing_are_refused_all_at_once(app: Flask, cast: Cast)
     assert cast.root.get("users").json["total"] == 4
 
 
-def test_an_address_is_taken_within_its_account_only(cast: Cast) -> None:
+def test_user_email_is_unique_per_account(cast: Cast) -> None:
     body = {"email": "ALICE@acme.example", "account_id": cast.alice.account_id}
     answer = cast.root.post("users", body)
     assert (answer.status_code, answer.json["field"]) == (409, "email")
@@ -180,7 +180,7 @@ def test_an_address_is_taken_within_its_account_only(cast: Cast) -> None:
     assert (answer.status_code, answer.json["field"]) == (409, "email")
 
 
-def test_a_replaced_address_is_to_be_verified(app: Flask, cast: Cast) -> None:
+def test_user_email_change_resets_verification(app: Flask, cast: Cast) -> None:
     path = f"users/{cast.bob.id}"
     same = cast.root.patch(path, {"email": "BOB@acme.example"})
     assert (same.json["email"], same.json["email_verified"]) == ("BOB@acme.example", True)
@@ -191,7 +191,7 @@ def test_a_replaced_address_is_to_be_verified(app: Flask, cast: Cast) -> None:
     assert {mail["To"] for mail in outbox(app)} == told
 
 
-def test_a_role_that_is_none_is_refused(cast: Cast) -> None:
+def test_user_update_with_unknown_role_is_invalid_reference(cast: Cast) -> None:
     path = f"users/{cast.bob.id}"
     assert codes(cast.root.patch(path, {"role": ""})) == {("role", "invalid_reference")}
     assert codes(cast.root.patch(path, {"role": "boss", "email": "x"})) == {
@@ -204,7 +204,7 @@ def test_a_role_that_is_none_is_refused(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "boss", ""])
-def test_two_roles_that_are_not_the_same_are_refused(cast: Cast, role: str) -> None:
+def test_user_role_id_and_role_that_disagree_are_invalid_reference(cast: Cast, role: str) -> None:
     both, refused = {"role_id": 1, "role": role}, {("role", "invalid_reference")}
     path, new = f"users/{cast.bob.id}", {"email": "dora@acme.example", **both}
     assert codes(cast.root.patch(path, both)) == refused
@@ -218,7 +218,7 @@ def test_two_roles_that_are_not_the_same_are_refused(cast: Cast, role: str) -> N
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("name", ["new_password", "password"])
-def test_setting_a_password_ends_all_sessions(cast: Cast, method: str, name: str) -> None:
+def test_password_set_by_superadmin_ends_all_sessions(cast: Cast, method: str, name: str) -> None:
     pairs = [sign_in(cast.bob).json for _ in range(2)]
     other = sign_in(cast.alice).json
     answer = cast.root(method, f"users/{cast.bob.id}/password", {name: NEW_PASSWORD})
@@ -235,7 +235,7 @@ def refreshed(cast: Cast, pair: dict[str, str]) -> int:
     return Caller(cast.root.app).post("auth/refresh", body).status_code
 
 
-def test_a_reset_link_ends_all_sessions_too(app: Flask, cast: Cast) -> None:
+def test_password_reset_link_by_superadmin_ends_all_sessions(app: Flask, cast: Cast) -> None:
     pair = sign_in(cast.bob).json
     answer = cast.root.put(f"users/{cast.bob.id}/password", {"send_reset_link": True})
     assert (answer.status_code, set(answer.json)) == (200, {"message"})
@@ -244,7 +244,7 @@ def test_a_reset_link_ends_all_sessions_too(app: Flask, cast: Cast) -> None:
     assert "/console/reset-password?token=" in body_of(outbox(app)[0])
 
 
-def test_a_password_that_does_not_do_changes_nothing(cast: Cast) -> None:
+def test_password_set_with_invalid_value_changes_nothing(cast: Cast) -> None:
     pair, path = sign_in(cast.bob).json, f"users/{cast.bob.id}/password"
     weak = cast.root.put(path, {"new_password": "x"})
     assert {code for _, code in codes(weak)} == {"password_too_weak"}
@@ -254,7 +254,7 @@ def test_a_password_that_does_not_do_changes_nothing(cast: Cast) -> None:
     assert sign_in(cast.bob).status_code == 200
 
 
-def test_resending_a_verification_link(app: Flask, cast: Cast) -> None:
+def test_verification_resend_mails_only_unverified_user(app: Flask, cast: Cast) -> None:
     user = make_user(app, cast.bob.account_id, "dora@acme.example", verified=False)
     assert cast.root.post(f"users/{user.id}/resend-verification").status_code == 200
     assert cast.root.post(f"users/{cast.bob.id}/resend-verification").status_code == 200
@@ -263,7 +263,7 @@ def test_resending_a_verification_link(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_deactivation_is_obeyed_by_the_next_request(cast: Cast, method: str) -> None:
+def test_user_deactivation_applies_to_next_request(cast: Cast, method: str) -> None:
     make_collection(cast.root)
     pair = sign_in(cast.bob).json
     key = Caller(
@@ -282,7 +282,7 @@ def test_deactivation_is_obeyed_by_the_next_request(cast: Cast, method: str) -> 
     assert refreshed(cast, pair) == 401
 
 
-def test_a_role_is_obeyed_by_the_next_request(cast: Cast) -> None:
+def test_user_role_change_applies_to_next_request(cast: Cast) -> None:
     path, pair = f"users/{cast.bob.id}", sign_in(cast.bob).json
     assert cast.bob.get("account").status_code == 403
     cast.root.patch(path, {"role": ADMIN})
@@ -292,7 +292,7 @@ def test_a_role_is_obeyed_by_the_next_request(cast: Cast) -> None:
     assert cast.bob.get("account").status_code == 403
 
 
-def test_deleting_a_user(cast: Cast) -> None:
+def test_deleted_user_is_401_and_404(cast: Cast) -> None:
     path = f"users/{cast.bob.id}"
     answer = cast.root.delete(path)
     assert (answer.status_code, answer.data) == (204, b"")
@@ -312,7 +312,9 @@ def lose(by: Caller, path: str, loss: str) -> int:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_nobody_locks_themself_out_nor_the_last_admin(app: Flask, cast: Cast, loss: str) -> None:
+def test_admin_self_lockout_is_403_and_last_admin_loss_is_409(
+    app: Flask, cast: Cast, loss: str
+) -> None:
     second = make_user(app, cast.root.account_id, "second@system.example", ADMIN)
     assert lose(cast.root, f"users/{cast.root.id}", loss) == 403
     assert lose(cast.alice, f"account/users/{cast.alice.id}", loss) == 403
@@ -323,7 +325,7 @@ def test_nobody_locks_themself_out_nor_the_last_admin(app: Flask, cast: Cast, lo
     assert cast.alice.patch(f"account/users/{cast.alice.id}", {"name": "Al"}).status_code == 200
 
 
-def test_an_inactive_admin_does_not_count(app: Flask, cast: Cast) -> None:
+def test_last_admin_check_ignores_inactive_admins(app: Flask, cast: Cast) -> None:
     second = make_user(app, cast.alice.account_id, "second@acme.example", ADMIN)
     assert cast.root.patch(f"users/{second.id}", {"is_active": False}).status_code == 200
     assert lose(cast.root, f"users/{cast.alice.id}", "demote") == 409
@@ -331,7 +333,7 @@ def test_an_inactive_admin_does_not_count(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_of_the_last_two_admins_at_once_one_stays(app: Flask, cast: Cast, loss: str) -> None:
+def test_last_admin_check_holds_under_concurrent_losses(app: Flask, cast: Cast, loss: str) -> None:
     dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
     pair = (cast.alice, dora)
     statuses = at_once(2, lambda i: lose(pair[i], f"account/users/{pair[1 - i].id}", loss))
@@ -341,12 +343,12 @@ def test_of_the_last_two_admins_at_once_one_stays(app: Flask, cast: Cast, loss: 
     assert [one["role"] for one in left].count("admin") == 1
 
 
-def test_deleting_one_user_twice_at_once(cast: Cast) -> None:
+def test_user_concurrent_deletions_are_204_once(cast: Cast) -> None:
     statuses = at_once(4, lambda i: cast.root.delete(f"users/{cast.bob.id}").status_code)
     assert sorted(statuses) == [204, 404, 404, 404]
 
 
-def test_of_two_changes_at_once_caches_are_told_both(app: Flask, cast: Cast) -> None:
+def test_user_concurrent_changes_bump_version_twice(app: Flask, cast: Cast) -> None:
     other = Thread(target=cast.alice.patch, args=(f"account/users/{cast.bob.id}", {"name": "Bob"}))
     with app.app_context(), transaction() as session:
         bob = session.get_one(User, (cast.bob.account_id, cast.bob.id))

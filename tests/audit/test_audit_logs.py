@@ -24,7 +24,7 @@ from tests.mailbox import body_of, outbox, run_jobs
 NASTY = ["=1+1", "+1", "-1", "@x", "\tx", "\rx", "'", "''x", "", 'a,b\r\n"c"', "ä\u2028", "null"]
 
 
-def test_a_record_is_told_column_by_column(cast: Cast) -> None:
+def test_audit_log_of_record_has_one_entry_per_column(cast: Cast) -> None:
     schema = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
     make_collection(cast.root, schema=[*schema, {"name": "done", "type": "boolean"}])
     made = make_record(cast.alice, title="Hello", n=1.5)
@@ -46,7 +46,7 @@ def test_a_record_is_told_column_by_column(cast: Cast) -> None:
     assert {entry["account_id"] for entry in found} == {cast.alice.account_id}
 
 
-def test_an_entry_says_who_acted_from_where(app: Flask, cast: Cast) -> None:
+def test_audit_entry_holds_actor_address_and_request_id(app: Flask, cast: Cast) -> None:
     headers = {"User-Agent": "tester/1", "X-Correlation-ID": "request-7"}
     cast.alice.patch("auth/me", {"name": "Alice"}, headers=headers)
     (entry,) = entries(cast.root, table_name="users", operation="UPDATE", user_id=cast.alice.id)
@@ -64,7 +64,7 @@ def test_an_entry_says_who_acted_from_where(app: Flask, cast: Cast) -> None:
     assert entries(cast.root, sort_order="desc")[0]["user_id"] == "anonymous"
 
 
-def test_filters_order_and_paging(cast: Cast) -> None:
+def test_audit_log_filters_sorting_and_paging(cast: Cast) -> None:
     every = entries(cast.root)
     assert [entry["id"] for entry in every] == sorted(entry["id"] for entry in every)
     for name in ("account_id", "table_name", "record_id", "user_id", "operation"):
@@ -84,7 +84,7 @@ def test_filters_order_and_paging(cast: Cast) -> None:
     assert cast.root.get(f"audit-logs/{every[0]['id']}").json == every[0]
 
 
-def test_what_does_not_fit_is_refused(cast: Cast) -> None:
+def test_audit_log_query_with_invalid_parameter_is_422(cast: Cast) -> None:
     for query in ("limit=501", "limit=0", "sort_order=up", "operation=READ", "from_date=x", "x=1"):
         assert cast.root.get(f"audit-logs?{query}").status_code == 422, query
     for column in ("old_value", "new_value", "salt", "values_digest", "nothing"):
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused(cast: Cast) -> None:
     assert cast.root.get("audit-logs/export?format=xml").status_code == 422
 
 
-def test_personal_values_are_masked_but_for_the_group(app: Flask, cast: Cast) -> None:
+def test_audit_log_masks_personal_values_except_for_pii_access(app: Flask, cast: Cast) -> None:
     cast.alice.post("invitations", {"email": "dora@acme.example"})
     personal = [e for e in entries(cast.root) if e["column_name"] == "email"]
     assert {e["table_name"] for e in personal} == {"users", "invitations"}
@@ -128,7 +128,7 @@ ADA_SHOWN = {"title": "Countess", "mail": "a***@acme.example", "phone": "***-***
 ADA_SHOWN |= {"salary": "********", "notes": "********"}
 
 
-def test_values_of_records_are_masked_as_their_field_says(cast: Cast) -> None:
+def test_audit_log_masks_record_values_by_field_flags(cast: Cast) -> None:
     make_collection(cast.root, schema=PERSON)
     made = make_record(cast.alice, **ADA, salary=9, notes={"a": "secret"})
     cast.alice.patch(f"records/posts/{made['id']}", {"phone": None})
@@ -148,7 +148,7 @@ def test_values_of_records_are_masked_as_their_field_says(cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
-def test_values_of_a_deleted_collection_stay_masked_when_its_name_is_made_anew(cast: Cast) -> None:
+def test_audit_log_masks_values_of_deleted_collection_with_reused_name(cast: Cast) -> None:
     made = make_collection(cast.root, schema=PERSON)
     make_record(cast.alice, **ADA)
     assert cast.root.delete(f"collections/{made['id']}").status_code == 200
@@ -167,7 +167,7 @@ def test_values_of_a_deleted_collection_stay_masked_when_its_name_is_made_anew(c
     assert verified(cast.root)["valid"]
 
 
-def test_no_secret_is_kept(app: Flask, cast: Cast) -> None:
+def test_audit_log_holds_no_secrets(app: Flask, cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "nightly"}).json
     cast.bob.post(
         "auth/change-password", {"current_password": PASSWORD, "new_password": "N" * 9 + "ew-1"}
@@ -182,9 +182,7 @@ def test_no_secret_is_kept(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("format", exports.FORMATS)
-def test_an_export_verifies_without_the_service(
-    app: Flask, cast: Cast, tmp_path: Path, format: str
-) -> None:
+def test_audit_export_verifies_offline(app: Flask, cast: Cast, tmp_path: Path, format: str) -> None:
     make_collection(cast.root)
     for title in NASTY:
         make_record(cast.alice, title=title)
@@ -224,7 +222,7 @@ def test_an_export_verifies_without_the_service(
     assert "BROKEN" in found.output
 
 
-def test_no_cell_is_run_by_a_spreadsheet(cast: Cast) -> None:
+def test_audit_csv_export_escapes_spreadsheet_formulas(cast: Cast) -> None:
     make_collection(cast.root)
     for title in NASTY:
         make_record(cast.alice, title=title)
@@ -234,7 +232,7 @@ def test_no_cell_is_run_by_a_spreadsheet(cast: Cast) -> None:
         assert f",'{cell}," in text
 
 
-def test_the_command_verifies_the_database(app: Flask, cast: Cast) -> None:
+def test_audit_verify_command_checks_all_chains(app: Flask, cast: Cast) -> None:
     found = app.test_cli_runner().invoke(args=["audit", "verify"])
     assert found.exit_code == 0
     assert found.output.count("valid: ") == 3
@@ -249,7 +247,9 @@ def test_the_command_verifies_the_database(app: Flask, cast: Cast) -> None:
     assert cast.root.get("audit-logs/checkpoints").json["total"] == 3
 
 
-def test_checkpoints_are_mailed(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_checkpoints_are_mailed(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_email="a@audit.example")
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with app.app_context():
@@ -260,7 +260,7 @@ def test_checkpoints_are_mailed(app: Flask, cast: Cast, monkeypatch: pytest.Monk
     assert json.dumps(kept, sort_keys=True, separators=(",", ":")) in body_of(mail)
 
 
-def test_turned_off_nothing_is_appended_and_lists_say_so(
+def test_audit_log_disabled_appends_nothing_and_lists_report_it(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(entries(cast.root))
@@ -275,7 +275,7 @@ def test_turned_off_nothing_is_appended_and_lists_say_so(
 SIGNED = {"X-ES-Username": "BOB@acme.example", "X-ES-Password": PASSWORD, "X-ES-Reason": "approved"}
 
 
-def test_an_electronic_signature_is_recorded(cast: Cast) -> None:
+def test_electronic_signature_is_recorded_in_audit_entries(cast: Cast) -> None:
     make_collection(cast.root)
     answer = cast.alice.post("records/posts", {"title": "x"}, headers=SIGNED)
     assert answer.status_code == 201
@@ -299,7 +299,7 @@ def test_an_electronic_signature_is_recorded(cast: Cast) -> None:
         ({"X-ES-Username": ""}, 422),
     ],
 )
-def test_a_signature_that_is_not_valid_changes_nothing(
+def test_electronic_signature_that_is_invalid_blocks_the_write(
     cast: Cast, change: dict[str, str], status: int
 ) -> None:
     make_collection(cast.root)
@@ -308,7 +308,7 @@ def test_a_signature_that_is_not_valid_changes_nothing(
     assert cast.alice.get("records/posts").json["total"] == 0
 
 
-def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
+def test_audit_tables_are_append_only_in_the_database(app: Flask, cast: Cast) -> None:
     statements = [
         "UPDATE audit_changes SET new_values = 'x'",
         "UPDATE audit_changes SET operation = 'READ'",
@@ -339,7 +339,7 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_what_has_no_request_comes_last_in_both_directions(cast: Cast, order: str) -> None:
+def test_audit_log_sorted_by_request_id_has_nulls_last(cast: Cast, order: str) -> None:
     make_collection(cast.root)
     query = f"sort_by=request_id&sort_order={order}&limit=500"
     found = [one["request_id"] for one in cast.root.get(f"audit-logs/?{query}").json["items"]]
@@ -350,7 +350,7 @@ def test_what_has_no_request_comes_last_in_both_directions(cast: Cast, order: st
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_pages_by_id_are_in_the_order_of_the_ids_of_all_accounts(cast: Cast, order: str) -> None:
+def test_audit_log_pages_by_id_are_ordered_across_accounts(cast: Cast, order: str) -> None:
     make_collection(cast.root)
     for caller in (cast.alice, cast.root, cast.alice):
         make_record(caller, title="A")
@@ -377,7 +377,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("account", [{}, {"account_id": "y"}])
 @pytest.mark.parametrize("asked", FILTERS, ids=[next(iter(one), "none") for one in FILTERS])
-def test_the_first_page_is_read_by_an_index(
+def test_audit_log_first_page_is_read_by_an_index(
     app: Flask, asked: dict[str, Any], account: dict[str, str]
 ) -> None:
     """In the order asked for: no table is walked, and nothing is sorted."""
@@ -400,7 +400,7 @@ def test_the_first_page_is_read_by_an_index(
     assert "Seq Scan" not in steps
 
 
-def test_values_are_kept_as_json_text() -> None:
+def test_audit_values_are_stored_as_json_text() -> None:
     values = (1, 1.5, True, "true", None, {"ä": [1]})
     kept = ["1", "1.5", "true", "true", None, '{"ä":[1]}']
     assert [append.text(value) for value in values] == kept

@@ -59,7 +59,7 @@ def former(database: str, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.long
-def test_entries_are_the_same_afterwards(former: list[dict[str, Any]]) -> None:
+def test_audit_log_conversion_keeps_entries(former: list[dict[str, Any]]) -> None:
     assert run("SELECT count(*) FROM audit_log").scalar() == len(former)
     flask_migrate.upgrade(directory=DIRECTORY)
     assert list(iter_entries()) == former
@@ -69,7 +69,7 @@ def test_entries_are_the_same_afterwards(former: list[dict[str, Any]]) -> None:
 @pytest.mark.long
 # The checksum of a last entry is found wrong by the next one.
 @pytest.mark.parametrize(("column", "later"), [("new_value", 0), ("checksum", 1), ("salt", 0)])
-def test_a_broken_chain_is_not_converted_unless_told_so(
+def test_audit_log_conversion_stops_at_broken_chain_unless_forced(
     former: list[dict[str, Any]],
     database: str,
     column: str,
@@ -94,7 +94,7 @@ def test_a_broken_chain_is_not_converted_unless_told_so(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_what_the_service_writes_meanwhile_is_converted_too(
+def test_audit_log_conversion_includes_concurrent_writes(
     former: list[dict[str, Any]],
 ) -> None:
     """Erasures of changes that are converted already included."""
@@ -115,7 +115,7 @@ def test_what_the_service_writes_meanwhile_is_converted_too(
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("write", [append_as_before, copy_as_before])
-def test_what_a_process_of_the_former_version_writes_is_valid_and_listed(
+def test_audit_log_conversion_accepts_writes_of_previous_version(
     app: Flask, write: Callable[..., None]
 ) -> None:
     """A new version starts beside the one that it replaces."""

@@ -100,7 +100,7 @@ def audited_tables() -> dict[str, Audited]:
     return {name: audit for name, audit in found.items() if isinstance(audit, Audited)}
 
 
-def test_no_column_of_a_secret_is_told() -> None:
+def test_audit_coverage_excludes_secret_columns() -> None:
     for name, tracked in audited_tables().items():
         for column in db.Base.metadata.tables[name].columns:
             if any(word in column.name for word in ("hash", "secret", "token", "password")):
@@ -186,7 +186,7 @@ def of_tenancy() -> list[Any]:
 
 
 @pytest.mark.parametrize("route", of_tenancy())
-def test_a_route_that_changes_something_is_audited(
+def test_audit_coverage_of_every_writing_route(
     app: Flask, cast: Cast, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns_client, "txt_records", published_records)
@@ -297,7 +297,7 @@ def whose(cast: Cast) -> str:
 
 
 @pytest.mark.long
-def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None:
+def test_audit_coverage_of_routes_without_credential(app: Flask, cast: Cast) -> None:
     anyone, seen = Caller(app), set()
 
     def post(path: str, body: Any) -> Callable[[], Any]:
@@ -416,7 +416,7 @@ def signed_in_by_providers(stage: Stage) -> set[Route]:
     return {("POST", f"/auth/{way}") for way in (*ways, "exchange", "saml/acs")}
 
 
-def test_a_worker_that_removes_an_account_writes_one_entry_for_all(app: Flask, cast: Cast) -> None:
+def test_audit_log_of_account_removal_is_one_summary_entry(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     for n in range(3):
         make_record(cast.alice, title=f"{n}")
@@ -432,7 +432,7 @@ def test_a_worker_that_removes_an_account_writes_one_entry_for_all(app: Flask, c
     assert verified(cast.root)["valid"]
 
 
-def test_what_goes_along_with_a_user_is_told(cast: Cast) -> None:
+def test_audit_log_of_user_deletion_includes_keys_and_memberships(cast: Cast) -> None:
     key = cast.bob.post("api-keys", {"name": "nightly"}).json
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
     cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id})
@@ -443,7 +443,7 @@ def test_what_goes_along_with_a_user_is_told(cast: Cast) -> None:
     assert api_keys.PREFIX not in str(gone)
 
 
-def test_a_default_given_to_records_is_told_once_for_each_account(cast: Cast) -> None:
+def test_audit_log_of_default_backfill_is_one_entry_per_account(cast: Cast) -> None:
     posts = make_collection(cast.root)
     for caller in (cast.alice, cast.alice, cast.charlie):
         make_record(caller, title="x")
@@ -455,7 +455,7 @@ def test_a_default_given_to_records_is_told_once_for_each_account(cast: Cast) ->
     assert {(one["column_name"], one["new_value"]) for one in filled} == {("state", "new")}
 
 
-def test_records_filled_are_counted_before_they_are(cast: Cast) -> None:
+def test_audit_log_of_default_backfill_counts_records_per_account(cast: Cast) -> None:
     posts = make_collection(cast.root, schema=FIELDS)
     for caller, n in ((cast.alice, 1), (cast.alice, None), (cast.charlie, None), (cast.bob, 2)):
         make_record(caller, title="x", n=n)
@@ -471,7 +471,9 @@ def test_records_filled_are_counted_before_they_are(cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
-def test_no_entry_no_change(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_append_failure_rolls_back_the_change(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_collection(cast.root)
 
     def fail(*args: Any) -> Any:
@@ -485,7 +487,7 @@ def test_no_entry_no_change(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None
     assert cast.alice.get("auth/me").json["name"] is None
 
 
-def test_what_is_refused_or_rolled_back_leaves_no_entry(cast: Cast) -> None:
+def test_audit_log_has_no_entry_of_refused_or_rolled_back_change(cast: Cast) -> None:
     make_collection(cast.root, create_rule=None)
     make_collection(cast.root, "unique", [{"name": "code", "type": "text", "unique": True}])
     make_record(cast.alice, "unique", code="a")

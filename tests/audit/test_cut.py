@@ -77,7 +77,7 @@ def report(account_id: str) -> dict[str, Any]:
     return dict(verify.verify_all(AUDIT, account_id))
 
 
-def test_what_is_left_verifies(acme: str, cast: Cast) -> None:
+def test_audit_cut_leaves_valid_chain(acme: str, cast: Cast) -> None:
     before = len(entries(cast.root, account_id=acme))
     expected = cut.count(AUDIT, acme, end())
     assert 0 < expected < before
@@ -93,7 +93,7 @@ def test_what_is_left_verifies(acme: str, cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
-def test_it_can_be_cut_again(acme: str, cast: Cast) -> None:
+def test_audit_cut_can_be_repeated(acme: str, cast: Cast) -> None:
     first = cut.cut(AUDIT, acme, end())
     make_record(cast.alice, title="later")
     second = cut.cut(AUDIT, acme, end())
@@ -101,7 +101,7 @@ def test_it_can_be_cut_again(acme: str, cast: Cast) -> None:
     assert report(acme)["start"]["removed"] == first + second
 
 
-def test_only_what_is_before_the_moment_goes(acme: str, cast: Cast) -> None:
+def test_audit_cut_removes_only_entries_before_the_moment(acme: str, cast: Cast) -> None:
     moment = clock.now()
     make_record(cast.alice, title="new")
     ids = sa.select(CHANGES.c.first_id).where(CHANGES.c.account_id == acme)
@@ -113,7 +113,7 @@ def test_only_what_is_before_the_moment_goes(acme: str, cast: Cast) -> None:
     assert report(acme)["valid"]
 
 
-def test_a_kill_between_pieces_leaves_a_log_that_verifies(
+def test_audit_cut_killed_between_batches_leaves_valid_chain(
     acme: str, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     total, pieces = cut.count(AUDIT, acme, end()), iter([True, False])
@@ -133,7 +133,9 @@ def test_a_kill_between_pieces_leaves_a_log_that_verifies(
     assert 0 < removed < total
 
 
-def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -> None:
+def test_audit_cut_without_checkpoint_key_is_refused(
+    app: Flask, acme: str, monkeypatch: Any
+) -> None:
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=())
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with pytest.raises(Conflict, match="SERVICE_AUDIT_CHECKPOINT_KEY"):
@@ -141,7 +143,7 @@ def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -
     assert report(acme)["start"] is None
 
 
-def test_a_broken_piece_is_not_cut(acme: str) -> None:
+def test_audit_cut_of_broken_chain_is_refused(acme: str) -> None:
     with unguarded_transaction():
         first = sa.select(sa.func.min(CHANGES.c.first_id)).where(CHANGES.c.account_id == acme)
         change = sa.update(CHANGES).where(CHANGES.c.first_id == first.scalar_subquery())
@@ -152,7 +154,7 @@ def test_a_broken_piece_is_not_cut(acme: str) -> None:
 
 
 @pytest.mark.parametrize("forgery", ["key", "checkpoint", "moved", "removed", "missing"])
-def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
+def test_audit_cut_start_cannot_be_forged(acme: str, forgery: str) -> None:
     checkpoints.create(acme)
     checkpoint = next(iter(checkpoints.for_account(acme)))
     cut.cut(AUDIT, acme, end())
@@ -181,14 +183,16 @@ def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
     assert not report(acme)["valid"]
 
 
-def test_the_database_refuses_to_delete_what_is_after_the_start(acme: str) -> None:
+def test_audit_delete_after_cut_start_is_refused_by_database(acme: str) -> None:
     cut.cut(AUDIT, acme, end())
     with pytest.raises(DBAPIError, match="append-only"), db.transaction() as session:
         session.execute(sa.delete(CHANGES).where(CHANGES.c.account_id == acme))
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "jsonl"])
-def test_exports_verify_offline(acme: str, cast: Cast, tmp_path: Path, format: str) -> None:
+def test_audit_export_after_cut_verifies_offline(
+    acme: str, cast: Cast, tmp_path: Path, format: str
+) -> None:
     cut.cut(AUDIT, acme, end())
     query = {"account_id": acme, "format": format}
     path = tmp_path / f"export.{format}"
@@ -206,7 +210,7 @@ def test_exports_verify_offline(acme: str, cast: Cast, tmp_path: Path, format: s
     assert chain.fault
 
 
-def test_values_can_be_erased_after_a_cut(acme: str, cast: Cast) -> None:
+def test_audit_erasure_works_after_cut(acme: str, cast: Cast) -> None:
     moment = clock.now()
     made = make_record(cast.alice, title="secret")
     cut.cut(AUDIT, acme, moment)
@@ -214,7 +218,7 @@ def test_values_can_be_erased_after_a_cut(acme: str, cast: Cast) -> None:
     assert report(acme)["valid"]
 
 
-def test_the_change_feed_says_that_changes_expired(acme: str) -> None:
+def test_change_feed_after_audit_cut_reports_expired_changes(acme: str) -> None:
     cut.cut(AUDIT, acme, end())
     last = (signing.start_of(AUDIT, acme) or {})["entry_id"]
     assert feed.bounds(acme)[0] >= last
@@ -222,7 +226,7 @@ def test_the_change_feed_says_that_changes_expired(acme: str) -> None:
     assert db.connection().scalar(head) == last
 
 
-def test_the_history_of_a_record_says_what_was_removed(
+def test_record_history_after_audit_cut_has_truncated_before(
     app: Flask, account: str, cast: Cast
 ) -> None:
     made = make_record(cast.alice, title="one")
@@ -257,7 +261,7 @@ def test_the_history_of_a_record_says_what_was_removed(
         assert ("were removed by retention" in page) == is_cut
 
 
-def test_a_state_after_the_cut_is_restored(acme: str, cast: Cast) -> None:
+def test_record_restore_after_audit_cut(acme: str, cast: Cast) -> None:
     path = f"records/posts/{make_record(cast.alice, title='one')['id']}"
     moment = clock.now()
     cast.alice.patch(path, {"title": "two"})
@@ -270,7 +274,7 @@ def test_a_state_after_the_cut_is_restored(acme: str, cast: Cast) -> None:
     assert (missing.status_code, missing.json["error"]) == (404, "not_found")
 
 
-def test_the_console_shows_where_a_log_begins(app: Flask, account: str, cast: Cast) -> None:
+def test_console_audit_page_shows_where_log_begins(app: Flask, account: str, cast: Cast) -> None:
     assert "The log begins after" not in console(app, cast.alice, "audit")
     assert cast.alice.put("account/retention", {"audit_days": 400}).status_code == 200
     removed = cut_now(app, account)

@@ -70,7 +70,7 @@ def check(root: Caller, folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_an_erased_record_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
+def test_record_erasure_removes_values_everywhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
     make_collection(cast.root, schema=SCHEMA)
     make_webhook(cast.alice, "http://127.0.0.1:9/", include_pii=True)
     id = make_record(cast.alice, title=ADA, mail="ada@x.example")["id"]
@@ -110,7 +110,7 @@ def let_an_hour_pass(app: Flask) -> None:
         worker.run_due()
 
 
-def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, cast: Cast) -> None:
+def test_record_erasure_includes_concurrent_webhook_response(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
 
     def erase_and_repeat(request: Request) -> tuple[int, str]:
@@ -127,12 +127,12 @@ def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, ca
     assert ADA not in everything(app)
 
 
-def test_what_a_receiver_answers_is_erased_also_while_auditing_is_off(
+def test_record_erasure_includes_webhook_response_without_auditing(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
-    test_what_a_receiver_answers_during_the_erasure_is_erased_too(app, cast)
+    test_record_erasure_includes_concurrent_webhook_response(app, cast)
 
 
 def made_anew(app: Flask, cast: Cast) -> str:
@@ -153,7 +153,7 @@ def bring_back(cast: Cast, record: dict[str, str]) -> None:
     assert imported.status_code == 200, imported.text
 
 
-def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) -> None:
+def test_record_erasure_spares_history_of_recreated_record(app: Flask, cast: Cast) -> None:
     id = made_anew(app, cast)
     let_an_hour_pass(app)
     change = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"][0]
@@ -161,7 +161,9 @@ def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) ->
     assert ADA not in everything(app)
 
 
-def test_a_record_that_was_made_anew_and_deleted_keeps_its_history(app: Flask, cast: Cast) -> None:
+def test_record_erasure_spares_history_of_recreated_and_deleted_record(
+    app: Flask, cast: Cast
+) -> None:
     id = made_anew(app, cast)
     assert cast.alice.delete(ONE.format(id)).status_code == 204
     let_an_hour_pass(app)
@@ -169,7 +171,7 @@ def test_a_record_that_was_made_anew_and_deleted_keeps_its_history(app: Flask, c
     assert ("anew", False) in [(one["old_value"], one["erased"]) for one in told]
 
 
-def test_a_record_that_is_made_anew_is_told_of_also_while_auditing_is_off(
+def test_record_erasure_without_auditing_spares_recreated_record(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
@@ -180,7 +182,7 @@ def test_a_record_that_is_made_anew_is_told_of_also_while_auditing_is_off(
     assert '"anew"' in everything(app)
 
 
-def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
+def test_record_restore_of_erased_values_is_404(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA[1:])
     id = (made := make_record(cast.alice, mail="ada@x.example"))["id"]
     entry = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["audit_id"]
@@ -205,7 +207,7 @@ def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("part", ["writer", "signer"])
-def test_what_an_erased_user_was_writing_or_signing_names_nobody(
+def test_user_erasure_includes_concurrent_writes_and_signatures(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Here, where whoever deletes a user does not wait for what is written meanwhile."""
@@ -224,7 +226,7 @@ def test_what_an_erased_user_was_writing_or_signing_names_nobody(
     assert verified(cast.root)["valid"]
 
 
-def test_an_erased_user_is_in_no_job_that_was_given_up(
+def test_user_erasure_includes_failed_jobs(
     app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in jobs.kinds():
@@ -252,7 +254,7 @@ def test_an_erased_user_is_in_no_job_that_was_given_up(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_an_erased_user_is_in_no_invitation_whose_sender_spelt_the_address_otherwise(
+def test_user_erasure_includes_invitations_with_other_email_case(
     app: Flask, cast: Cast, is_cancelled: bool
 ) -> None:
     invited = cast.alice.post("invitations", {"email": "DORA@Acme.example"}).json
@@ -270,7 +272,7 @@ def test_an_erased_user_is_in_no_invitation_whose_sender_spelt_the_address_other
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_an_erased_user_is_nowhere_also_while_auditing_is_off(
+def test_user_erasure_without_auditing_removes_user_everywhere(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, cut_off: bool
 ) -> None:
     settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
@@ -291,7 +293,7 @@ def test_an_erased_user_is_nowhere_also_while_auditing_is_off(
     assert (found["status"], found["context"]["trigger"]) == ("waiting", {"to": "***"})
 
 
-def test_who_joins_anew_keeps_what_is_signed_since(app: Flask, cast: Cast) -> None:
+def test_user_erasure_spares_signatures_of_user_who_rejoined(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
     make_user(app, cast.alice.account_id, cast.bob.email)
@@ -302,7 +304,7 @@ def test_who_joins_anew_keeps_what_is_signed_since(app: Flask, cast: Cast) -> No
     assert {one["es_username"] for one in told} == {cast.bob.email}
 
 
-def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
+def test_record_erasure_access_per_role_and_rule(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, delete_rule="title != 'held'")
     id = make_record(cast.alice, title=ADA)["id"]
     held = make_record(cast.alice, title="held")["id"]
@@ -319,7 +321,7 @@ def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
     assert cast.alice.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
 
 
-def test_a_record_of_a_collection_that_had_the_name_before_can_be_erased(
+def test_record_erasure_in_former_collection_with_reused_name(
     app: Flask, cast: Cast, tmp_path: Path
 ) -> None:
     posts = make_collection(cast.root, schema=[{"name": "views", "type": "text"}])
@@ -336,9 +338,7 @@ def test_a_record_of_a_collection_that_had_the_name_before_can_be_erased(
     assert root.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
 
 
-def test_a_record_of_a_collection_that_is_deleted_can_be_erased(
-    app: Flask, cast: Cast, tmp_path: Path
-) -> None:
+def test_record_erasure_in_deleted_collection(app: Flask, cast: Cast, tmp_path: Path) -> None:
     posts = make_collection(cast.root, schema=SCHEMA)
     id = make_record(cast.alice, title=ADA)["id"]
     assert cast.root.delete(f"collections/{posts['id']}").status_code == 200
@@ -352,7 +352,7 @@ def test_a_record_of_a_collection_that_is_deleted_can_be_erased(
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_values_and_actor_of_a_change_may_be_erased_at_once(app: Flask, cast: Cast) -> None:
+def test_record_and_user_erasure_of_one_change_can_be_concurrent(app: Flask, cast: Cast) -> None:
     """Each keeps the digests that the other one adds; SQLite has one writer anyway."""
     make_collection(cast.root)
     record = make_record(cast.alice, title="a")
@@ -385,7 +385,7 @@ def test_values_and_actor_of_a_change_may_be_erased_at_once(app: Flask, cast: Ca
     assert verified(cast.root)["valid"]
 
 
-def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
+def test_user_erasure_removes_user_everywhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
     make_collection(cast.root, schema=SCHEMA)
     make_webhook(cast.alice, "http://127.0.0.1:9/")
     invited = cast.alice.post("invitations", {"email": "dora@acme.example"}).json["token"]
@@ -427,7 +427,7 @@ def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> No
     assert cast.root.post(f"users/{cast.root.id}/erase").status_code == 403
 
 
-def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
+def test_erasure_interrupted_by_crash_is_finished_by_worker(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -446,7 +446,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
     assert verified(cast.root)["valid"]
 
 
-def test_a_user_deleted_long_ago_is_erased_all_the_same(app: Flask, cast: Cast) -> None:
+def test_user_erasure_works_long_after_deletion(app: Flask, cast: Cast) -> None:
     with app.app_context():
         users.delete(None, cast.bob.id, by=None)
     assert cast.root.post(f"users/{cast.bob.id}/erase").json["values_erased"] > 3
@@ -454,7 +454,7 @@ def test_a_user_deleted_long_ago_is_erased_all_the_same(app: Flask, cast: Cast) 
     assert verified(cast.root)["valid"]
 
 
-def test_the_chain_verifies_also_where_it_is_erased_while_auditing_is_off(
+def test_audit_chain_verifies_after_erasure_without_auditing(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -468,7 +468,7 @@ def test_the_chain_verifies_also_where_it_is_erased_while_auditing_is_off(
     assert found["valid"], found
 
 
-def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cast) -> None:
+def test_erasure_includes_stored_idempotent_responses(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     once = {"Idempotency-Key": "once"}
     made = cast.alice.post("records/posts", {"title": ADA}, headers=once)
@@ -483,9 +483,7 @@ def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cas
     assert verified(cast.root)["valid"]
 
 
-def test_what_a_superadmin_was_answered_elsewhere_of_a_record_is_erased_too(
-    app: Flask, cast: Cast
-) -> None:
+def test_record_erasure_includes_idempotent_responses_to_superadmin(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_rule="title != ''")
     body = {"account_id": cast.alice.account_id, "title": ADA}
     for number, caller in enumerate((cast.root, cast.root.acting_in("globex"))):
@@ -503,9 +501,7 @@ def test_what_a_superadmin_was_answered_elsewhere_of_a_record_is_erased_too(
     assert verified(cast.root)["valid"]
 
 
-def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
-    app: Flask, cast: Cast
-) -> None:
+def test_superadmin_erasure_covers_accounts_they_acted_in(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     hook = make_webhook(cast.alice, "http://127.0.0.1:9/")
     make_workflow(
@@ -527,7 +523,7 @@ def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
     assert verified(cast.root)["valid"]
 
 
-def test_users_are_looked_for_where_they_can_have_written(app: Flask, cast: Cast) -> None:
+def test_user_erasure_searches_only_accounts_user_could_write_in(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     sue = Caller(app, make_user(app, SYSTEM_ACCOUNT_ID, "sue@system.example", ADMIN))
     for caller, whole in ((cast.bob, False), (sue, True)):
@@ -540,7 +536,7 @@ def test_users_are_looked_for_where_they_can_have_written(app: Flask, cast: Cast
         assert (left["created_by"], left["updated_by"]) == (None, None)
 
 
-def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cast: Cast) -> None:
+def test_signer_erasure_covers_changes_by_superadmins(app: Flask, cast: Cast) -> None:
     """What they do in an account may change what is all accounts', or another's."""
 
     def sign(email: str, name: str) -> None:
@@ -573,7 +569,7 @@ def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cas
         ("ask x.{} or {}.org", False),  # addresses of others
     ],
 )
-def test_an_answer_that_names_an_erased_user_within_a_text_is_erased(
+def test_user_erasure_includes_idempotent_response_with_email_in_text(
     app: Flask, cast: Cast, note: str, is_told: bool
 ) -> None:
     make_collection(cast.root)
@@ -589,7 +585,7 @@ def test_an_answer_that_names_an_erased_user_within_a_text_is_erased(
     assert (cast.bob.email.upper() in again.text) is not is_told
 
 
-def test_an_answer_is_erased_that_names_an_address_of_other_letters_in_another_case(
+def test_user_erasure_includes_idempotent_response_with_non_ascii_email(
     app: Flask, cast: Cast
 ) -> None:
     make_collection(cast.root)
@@ -601,7 +597,7 @@ def test_an_answer_is_erased_that_names_an_address_of_other_letters_in_another_c
     assert "Idempotent-Replayed" not in cast.alice.post("records/posts", told, headers=once).headers
 
 
-def test_answers_that_tell_of_an_erased_user_are_not_given_again(
+def test_user_erasure_includes_idempotent_responses_across_accounts(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever whoever asked acted, and also where a worker erases for the user's account."""

@@ -50,7 +50,7 @@ def as_of(caller: Caller, id: str, moment: str, **asked: Any) -> Any:
     return caller.get(ONE.format(id), query_string={"as_of": moment, **asked})
 
 
-def test_the_changes_of_a_record_one_for_each_transaction(cast: Cast) -> None:
+def test_record_history_has_one_item_per_transaction(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     id = make_record(cast.alice, **FIRST)["id"]
     cast.bob.patch(ONE.format(id), SECOND)
@@ -72,7 +72,7 @@ def test_the_changes_of_a_record_one_for_each_transaction(cast: Cast) -> None:
     assert (beyond["items"], beyond["total"]) == ([], 2)
 
 
-def test_the_record_as_it_was(cast: Cast) -> None:
+def test_record_as_of_returns_state_at_the_moment(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     early = clock.iso(clock.now())
     made = make_record(cast.alice, **FIRST)
@@ -99,7 +99,7 @@ def test_the_record_as_it_was(cast: Cast) -> None:
     assert as_of(cast.alice, id, "yesterday").status_code == 422
 
 
-def test_a_state_is_written_anew(cast: Cast) -> None:
+def test_record_restore_writes_former_state(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     made = make_record(cast.alice, **FIRST)
     id = made["id"]
@@ -127,7 +127,7 @@ def test_a_state_is_written_anew(cast: Cast) -> None:
     assert gone.status_code == 404
 
 
-def test_a_record_has_all_its_lives_in_one_history(app: Flask, cast: Cast) -> None:
+def test_record_history_spans_deletion_and_recreation(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     made = make_record(cast.alice, **FIRST)
     id, path = made["id"], ONE.format(made["id"])
@@ -155,7 +155,7 @@ def test_a_record_has_all_its_lives_in_one_history(app: Flask, cast: Cast) -> No
     assert verified(cast.root)["valid"]
 
 
-def test_a_collection_has_nothing_of_one_that_had_its_name_before(app: Flask, cast: Cast) -> None:
+def test_record_history_excludes_former_collection_with_same_name(app: Flask, cast: Cast) -> None:
     former = [{"name": name, "type": "text"} for name in ("views", "done", "at", "tags", "note")]
     posts = make_collection(cast.root, schema=former, view_fields=["views"])
     gone, there = [
@@ -184,7 +184,7 @@ def test_a_collection_has_nothing_of_one_that_had_its_name_before(app: Flask, ca
     assert as_of(cast.alice, gone, create["occurred_at"]).status_code == 404
 
 
-def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) -> None:
+def test_record_history_needs_update_rule_and_hides_unviewable_fields(cast: Cast) -> None:
     make_collection(
         cast.root,
         schema=SCHEMA,
@@ -204,7 +204,7 @@ def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) ->
     assert as_of(cast.charlie, id, create["occurred_at"]).status_code == 404
 
 
-def test_changes_of_hidden_fields_alone_are_not_told_of(cast: Cast) -> None:
+def test_record_history_omits_changes_of_hidden_fields_only(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
     id = make_record(cast.alice, **FIRST)["id"]
     for body in ({"views": 5}, {"views": 5}, {"views": 6, "title": "new"}, {"views": 7}):
@@ -220,7 +220,7 @@ def test_changes_of_hidden_fields_alone_are_not_told_of(cast: Cast) -> None:
     assert [one["operation"] for one in history(cast.bob, id)] == ["CREATE"]
 
 
-def test_a_refusal_to_restore_names_no_hidden_field(cast: Cast) -> None:
+def test_record_restore_refusal_names_no_hidden_field(cast: Cast) -> None:
     make_collection(cast.root, "teams")
     team = {"name": "team", "type": "reference", "collection": "teams"}
     make_collection(cast.root, schema=[*SCHEMA, team], view_fields=["title", "done"])
@@ -243,7 +243,7 @@ def test_a_refusal_to_restore_names_no_hidden_field(cast: Cast) -> None:
     assert sorted(one["field"] for one in refused.json["details"]) == ["done", "team", "views"]
 
 
-def test_the_past_was_not_changed_later(cast: Cast) -> None:
+def test_record_as_of_has_metadata_of_its_time(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
     id = make_record(cast.alice, **FIRST)["id"]
     moments = [clock.iso(clock.now())]
@@ -264,7 +264,7 @@ def test_the_past_was_not_changed_later(cast: Cast) -> None:
     )
 
 
-def test_the_view_rule_must_hold_now_and_then(cast: Cast) -> None:
+def test_record_as_of_needs_view_rule_of_today_and_of_the_moment(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_rule="title != 'secret'")
     id = make_record(cast.alice, title="secret")["id"]
     cast.alice.patch(ONE.format(id), {"title": "open"})
@@ -276,7 +276,7 @@ def test_the_view_rule_must_hold_now_and_then(cast: Cast) -> None:
     assert [as_of(cast.root.acting_in("acme"), id, one).status_code for one in moments] == [200] * 3
 
 
-def test_defaults_given_later_are_part_of_the_past(cast: Cast) -> None:
+def test_record_as_of_includes_defaults_backfilled_later(cast: Cast) -> None:
     posts = make_collection(cast.root, schema=SCHEMA[:2])
     id = make_record(cast.alice, title="one", views=1)["id"]
     filled = [SCHEMA[0], {**SCHEMA[1], "required": True, "default": 5}]
@@ -292,7 +292,7 @@ def test_defaults_given_later_are_part_of_the_past(cast: Cast) -> None:
     assert (later["views"], later["state"]) == (1, "new")
 
 
-def test_history_is_read_in_few_statements(app: Flask, cast: Cast) -> None:
+def test_record_history_needs_at_most_six_statements(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     id = make_record(cast.alice, **FIRST)["id"]
     for n in range(5):

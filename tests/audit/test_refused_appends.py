@@ -60,7 +60,7 @@ def create(caller: Caller, key: bool) -> Any:
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.parametrize("key", [True, False])
-def test_what_gives_way_is_tried_again(cast: Cast, refuse: Refuse, key: bool) -> None:
+def test_audit_append_with_lock_timeout_is_retried(cast: Cast, refuse: Refuse, key: bool) -> None:
     refuse("55P03", 1)
     assert create(cast.alice, key).status_code == 201
     assert cast.alice.get("records/posts").json["total"] == 1
@@ -68,7 +68,9 @@ def test_what_gives_way_is_tried_again(cast: Cast, refuse: Refuse, key: bool) ->
 
 
 @pytest.mark.usefixtures("posts")
-def test_what_failed_may_be_tried_again_at_once(cast: Cast, refuse: Refuse) -> None:
+def test_audit_append_failure_is_503_and_request_can_be_repeated(
+    cast: Cast, refuse: Refuse
+) -> None:
     refuse("57014", 1)
     assert create(cast.alice, True).status_code == 503
     assert cast.alice.get("records/posts").json["total"] == 0
@@ -79,7 +81,7 @@ def test_what_failed_may_be_tried_again_at_once(cast: Cast, refuse: Refuse) -> N
 
 
 @pytest.mark.usefixtures("posts")
-def test_what_was_to_be_copied_is_not_logged(
+def test_audit_copy_failure_logs_no_values(
     cast: Cast, refuse: Refuse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refuse("53100", 1)

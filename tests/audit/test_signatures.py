@@ -18,7 +18,7 @@ DEMANDED = {"require_signature": True}
 SIGNED = {"X-ES-Username": "bob@acme.example", "X-ES-Password": PASSWORD, "X-ES-Reason": "seen"}
 
 
-def test_every_write_needs_a_signature(cast: Cast) -> None:
+def test_signature_is_required_for_every_write(cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE, options=DEMANDED)
     signed = cast.alice.post("records/posts", {"title": "a"}, headers=SIGNED)
     assert signed.status_code == 201, signed.text
@@ -46,7 +46,7 @@ def test_every_write_needs_a_signature(cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
-def test_a_deletion_that_reaches_such_a_collection_needs_one_too(cast: Cast) -> None:
+def test_signature_is_required_for_cascading_deletion(cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     held: dict[str, Any] = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(cast.root, "notes", [{**held, "on_delete": "cascade"}], options=DEMANDED)
@@ -58,7 +58,7 @@ def test_a_deletion_that_reaches_such_a_collection_needs_one_too(cast: Cast) -> 
     assert cast.alice.get("records/notes").json["total"] == 0
 
 
-def test_the_option_is_kept_changed_and_moved(cast: Cast) -> None:
+def test_require_signature_option_is_stored_and_changed(cast: Cast) -> None:
     posts = make_collection(cast.root, schema=TITLE)
     path = f"collections/{posts['id']}"
     assert posts["options"] == {"require_signature": False}
@@ -81,7 +81,7 @@ def test_the_option_is_kept_changed_and_moved(cast: Cast) -> None:
     assert "options" in {entry["column_name"] for entry in told}
 
 
-def test_a_signature_is_read_as_utf_8_or_else_latin_1(cast: Cast) -> None:
+def test_signature_headers_are_read_as_utf_8_or_latin_1(cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     for text in ("Prüfung, 検査".encode().decode("latin-1"), "Pr\xfcfung"):
         headers = {**SIGNED, "X-ES-Reason": text}
@@ -112,7 +112,7 @@ def signed_by(key: Authenticator, caller: Caller, **changed: str) -> dict[str, s
     return signed | changed
 
 
-def test_a_passkey_signs_inside_the_chain(cast: Cast, key: Authenticator) -> None:
+def test_passkey_signature_is_stored_in_the_chain(cast: Cast, key: Authenticator) -> None:
     make_collection(cast.root, schema=TITLE, options=DEMANDED)
     headers = signed_by(key, cast.alice)
     assert cast.alice.post("records/posts", {"title": "a"}, headers=headers).status_code == 201
@@ -142,7 +142,7 @@ def no_json(key: Authenticator, cast: Cast) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("forge", [other_reason, other_signer, unverified, no_json])
-def test_a_forged_signature_by_passkey_is_refused(
+def test_passkey_signature_that_is_forged_is_401(
     cast: Cast, key: Authenticator, forge: Callable[[Authenticator, Cast], dict[str, str]]
 ) -> None:
     make_collection(cast.root, schema=TITLE, options=DEMANDED)

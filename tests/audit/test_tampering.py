@@ -153,7 +153,7 @@ def found(account_id: str, what: str) -> None:
     ), what
 
 
-def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
+def test_untouched_chain_is_valid(chain: tuple[str, str]) -> None:
     assert verify.verify_all(AUDIT)["valid"]
     checkpoints.create_due()
     assert verify.verify_all(AUDIT)["valid"]
@@ -163,7 +163,7 @@ def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
 @pytest.mark.long
 @WHOLE
 @pytest.mark.one_database
-def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: bool) -> None:
+def test_edited_column_breaks_chain(chain: tuple[str, str], whole: bool) -> None:
     for change, column in edits(stored(chain[0]), whole):
         # The ids of a single entry are the same, however they are stored.
         if (column != "ids" or change["entries"] > 1) and column not in UNCHANGEABLE:
@@ -175,7 +175,7 @@ def test_an_edited_column_shows_in_every_change(chain: tuple[str, str], whole: b
 
 @pytest.mark.one_database
 @pytest.mark.parametrize("text", ["", "null", "{}", "[1", "[]", '["a"]', "7"])
-def test_an_array_that_is_none_shows(chain: tuple[str, str], text: str) -> None:
+def test_malformed_array_column_breaks_chain(chain: tuple[str, str], text: str) -> None:
     change = next(one for one in stored(chain[0]) if one["entries"] > 1)
     for column in ("columns", "old_values", "new_values"):
         with tampering():
@@ -192,7 +192,7 @@ LISTS = ("audit-logs?limit=500", "audit-logs?limit=500&sort_by=id", "audit-logs/
 
 
 @pytest.mark.long
-def test_json_that_nobody_can_read_is_listed_and_named(cast: Cast) -> None:
+def test_malformed_json_value_is_listed_and_reported_as_broken(cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": n, "type": "text"} for n in ("title", "body")])
     made = make_record(cast.alice, title="old", body="old")
     cast.alice.patch(f"records/posts/{made['id']}", {"title": "new", "body": "new"})
@@ -233,7 +233,7 @@ def edited_for_good(cast: Cast, id: int, values: Change) -> Change:
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
+def test_column_set_to_null_breaks_chain(chain: tuple[str, str]) -> None:
     for change, column in product(some(stored(chain[0])), NULLABLE):
         if change[column] is not None:
             with tampering():
@@ -242,7 +242,7 @@ def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("keeps_digests", [True, False])
-def test_an_erasure_that_no_entry_tells_of_shows(
+def test_erasure_without_audit_entry_breaks_chain(
     chain: tuple[str, str], keeps_digests: bool
 ) -> None:
     for change, salts in product(some(stored(chain[0])), ERASABLE):
@@ -262,7 +262,7 @@ def computed(change: Change, previous: bytes = b"") -> list[Entry]:
     return entries.of_change({**change, "previous": previous})
 
 
-def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
+def test_list_columns_that_differ_from_entries_break_chain(
     chain: tuple[str, str],
 ) -> None:
     for change in stored(chain[0])[2:6]:
@@ -280,7 +280,7 @@ def test_what_lists_go_by_shows_when_it_is_not_what_the_entries_tell(
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
+def test_columns_swapped_between_changes_break_chain(chain: tuple[str, str]) -> None:
     columns = set(COLUMNS) - {"account_id", "first_id"}
     for (one, next_one), column in product(pairwise(some(stored(chain[0]))), columns):
         if one[column] != next_one[column]:
@@ -290,7 +290,7 @@ def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None
                 found(chain[0], f"{column} of {one['first_id']}")
 
 
-def test_whole_changes_swapped_show(chain: tuple[str, str]) -> None:
+def test_swapped_changes_break_chain(chain: tuple[str, str]) -> None:
     together = stored(chain[0])
     for one, next_one in pairwise(some(together)):
         with tampering():
@@ -300,7 +300,7 @@ def test_whole_changes_swapped_show(chain: tuple[str, str]) -> None:
             found(chain[0], f"{one['first_id']}")
 
 
-def test_a_deleted_change_shows(chain: tuple[str, str]) -> None:
+def test_deleted_change_breaks_chain(chain: tuple[str, str]) -> None:
     for change in some(stored(chain[0])):
         with tampering():
             remove(chain[0], change["first_id"], change["first_id"])
@@ -340,7 +340,7 @@ def rewrite(together: list[Entry]) -> None:
     change["new_values"] = json.dumps(["a lie"] * change["entries"])
 
 
-def test_a_chain_written_anew_shows_by_a_checkpoint(chain: tuple[str, str]) -> None:
+def test_rewritten_chain_contradicts_checkpoint(chain: tuple[str, str]) -> None:
     with tampering():
         linked(chain[0], rewrite)
         assert verify.verify_all(AUDIT, chain[0])["valid"]  # without a checkpoint nothing tells
@@ -355,7 +355,7 @@ def test_a_chain_written_anew_shows_by_a_checkpoint(chain: tuple[str, str]) -> N
     assert verify.verify_all(AUDIT, chain[0], kept)["valid"]
 
 
-def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
+def test_truncated_chain_contradicts_checkpoint(chain: tuple[str, str]) -> None:
     checkpoints.create_due()
     kept = list(checkpoints.for_account(chain[0]))
     together = stored(chain[0])
@@ -373,7 +373,7 @@ def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
             assert not verify.verify_all(AUDIT, None, kept)["valid"]
 
 
-def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
+def test_missing_chain_contradicts_checkpoint(chain: tuple[str, str]) -> None:
     checkpoints.create_due()
     kept = list(checkpoints.for_account())
     with tampering():
@@ -386,7 +386,7 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_an_inserted_change_shows(chain: tuple[str, str]) -> None:
+def test_inserted_change_breaks_chain(chain: tuple[str, str]) -> None:
     """Copied within the chain, from another chain, before, between and behind."""
     together = stored(chain[0])
     places = [-5, 0, *(one["first_id"] for one in some(together)), together[-1]["last_id"] + 7]
@@ -400,7 +400,7 @@ def test_an_inserted_change_shows(chain: tuple[str, str]) -> None:
                 found(chain[0], f"{copied['first_id']} at {id}")
 
 
-def test_a_change_moved_to_another_place_shows(chain: tuple[str, str]) -> None:
+def test_moved_change_breaks_chain(chain: tuple[str, str]) -> None:
     together = stored(chain[0])
     free = [-(2**63), 0, together[-1]["last_id"] + 1]
     for change in some(together):
@@ -410,7 +410,7 @@ def test_a_change_moved_to_another_place_shows(chain: tuple[str, str]) -> None:
                 found(chain[0], f"{change['first_id']} to {id}")
 
 
-def test_an_appended_change_that_fits_shows_by_the_head(chain: tuple[str, str]) -> None:
+def test_appended_change_contradicts_chain_head(chain: tuple[str, str]) -> None:
     last = stored(chain[0])[-1]
     ends = {"first_id": last["last_id"] + 1, "last_id": last["last_id"] + last["entries"]}
     forged = {**last, **ends, "ids": None}
@@ -425,7 +425,9 @@ def test_an_appended_change_that_fits_shows_by_the_head(chain: tuple[str, str]) 
 @pytest.mark.long
 @WHOLE
 @pytest.mark.one_database
-def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], whole: bool) -> None:
+def test_tampered_export_is_detected_by_both_verifiers(
+    app: Flask, chain: tuple[str, str], whole: bool
+) -> None:
     """By the application and by the stand-alone verifier alike."""
     mine = [CHANGES.c.account_id == chain[0]]
     written = list(entries.iter_entries(mine))

@@ -24,7 +24,7 @@ CHAINS = pytest.mark.parametrize(
 )
 
 
-def test_canonical_json() -> None:
+def test_canonical_json_vectors() -> None:
     for case in VECTORS["canonical"]:
         assert digest.canonical(case["value"]).decode() == case["json"]
         assert alone.j(case["value"]).decode() == case["json"]
@@ -34,12 +34,12 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.integers(-(2**63), 2**63 - 1) | st.none()))
-def test_both_write_the_same_json(value: dict[str, Any]) -> None:
+def test_canonical_json_of_application_and_verifier_is_equal(value: dict[str, Any]) -> None:
     assert digest.canonical(value) == alone.j(value)
 
 
 @CHAINS
-def test_the_application_judges_as_the_vectors_say(
+def test_audit_vectors_hold_for_application(
     app: Flask, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = urlsafe_b64encode(bytes.fromhex(VECTORS["private_key_of_the_checkpoints"])).decode()
@@ -52,7 +52,7 @@ def test_the_application_judges_as_the_vectors_say(
 
 
 @CHAINS
-def test_the_stand_alone_verifier_judges_as_the_vectors_say(case: dict[str, Any]) -> None:
+def test_audit_vectors_hold_for_stand_alone_verifier(case: dict[str, Any]) -> None:
     (chain,) = alone.verify(case["entries"], case.get("checkpoints", ())).values()
     assert (chain.fault is None) == case["valid"]
     if case["valid"]:
@@ -63,7 +63,7 @@ def test_the_stand_alone_verifier_judges_as_the_vectors_say(case: dict[str, Any]
         assert str(case["first_broken_id"]) in chain.fault
 
 
-def test_a_checkpoint_of_another_key_is_refused() -> None:
+def test_checkpoint_with_other_public_key_is_refused() -> None:
     case = next(case for case in VECTORS["chains"] if case.get("checkpoints") and case["valid"])
     own = case["checkpoints"][0]["public_key"]
     for key, valid in ((own, True), ("11" * 32, False)):
@@ -71,7 +71,7 @@ def test_a_checkpoint_of_another_key_is_refused() -> None:
         assert (chain.fault is None) == valid
 
 
-def test_the_stand_alone_verifier_is_short_and_alone() -> None:
+def test_stand_alone_verifier_is_short_and_imports_no_application() -> None:
     text = (PROJECT / "docs/verify_audit.py").read_text()
     assert len(text.splitlines()) <= 200
     assert "import app" not in text

@@ -40,7 +40,7 @@ def break_log(app: Flask, log: str, account_id: str) -> None:
         db.connection().execute(own.values({column: "another"}))
 
 
-def test_every_log_is_verified_once_a_day(app: Flask, cast: Cast) -> None:
+def test_chain_verification_runs_once_a_day(app: Flask, cast: Cast) -> None:
     accounts = {cast.alice.account_id, cast.charlie.account_id, cast.root.account_id}
     cast.alice.post("groups", {"name": "finance"})
     verify_now(app)
@@ -64,7 +64,7 @@ def test_every_log_is_verified_once_a_day(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("log", ["audit", "security"])
-def test_a_broken_log_is_seen_by_doctor_metrics_and_the_console(
+def test_broken_chain_is_reported_by_doctor_metrics_and_console(
     app: Flask, cast: Cast, log: str
 ) -> None:
     account_id = cast.alice.account_id
@@ -87,7 +87,7 @@ def test_a_broken_log_is_seen_by_doctor_metrics_and_the_console(
         assert [one.log for one in verifications.broken(9)] == [log]
 
 
-def test_a_verification_by_hand_counts(app: Flask, cast: Cast) -> None:
+def test_manual_chain_verification_is_recorded(app: Flask, cast: Cast) -> None:
     account_id = cast.alice.account_id
     cast.alice.post("groups", {"name": "finance"})
     assert cast.alice.get("account/security-log/verify").json["valid"]

@@ -134,14 +134,14 @@ TABLE: list[tuple[str, str | None, str | None, Any]] = [
 ]
 
 
-def test_the_account_acted_in(cast: Cast, stage: dict[str, str]) -> None:
+def test_acting_account_per_caller_header_and_host(cast: Cast, stage: dict[str, str]) -> None:
     """One stage for the whole table: no row changes anything."""
     expected = [(who, named, host, wanted) for who, named, host, wanted in TABLE]
     got = [(who, named, host, ask(cast, stage, who, named, host)) for who, named, host, _ in TABLE]
     assert [row for row in zip(got, expected, strict=True) if row[0] != row[1]] == []
 
 
-def test_nothing_depends_on_what_was_asked_before(cast: Cast, stage: dict[str, str]) -> None:
+def test_acting_account_is_independent_of_other_requests(cast: Cast, stage: dict[str, str]) -> None:
     rows = [row for row in TABLE if row[3] in (ACME, GLOBEX, SYSTEM, ALL)]
     answers = at_once(len(rows), lambda i: ask(cast, stage, *rows[i][:3]))
     assert answers == [row[3] for row in rows]
@@ -156,7 +156,7 @@ def test_nothing_depends_on_what_was_asked_before(cast: Cast, stage: dict[str, s
         ("DELETE", "records/posts/{id}", None),
     ],
 )
-def test_a_write_across_all_accounts_is_400(
+def test_write_across_all_accounts_is_400(
     cast: Cast, stage: dict[str, str], method: str, path: str, body: Any
 ) -> None:
     everywhere = cast.root.acting_in("*")
@@ -167,7 +167,7 @@ def test_a_write_across_all_accounts_is_400(
     assert everywhere.get("records/posts").json == before
 
 
-def test_a_superadmin_writes_into_the_account_named(cast: Cast, stage: dict[str, str]) -> None:
+def test_superadmin_write_goes_into_acting_account(cast: Cast, stage: dict[str, str]) -> None:
     made = make_record(cast.root.acting_in("acme"), title="from root")
     assert (made["account_id"], made["created_by"]) == (stage["acme_id"], cast.root.id)
     assert cast.alice.get(f"records/posts/{made['id']}").status_code == 200
@@ -176,9 +176,7 @@ def test_a_superadmin_writes_into_the_account_named(cast: Cast, stage: dict[str,
     assert cast.root.acting_in("*").get(f"records/posts/{made['id']}").status_code == 200
 
 
-def test_a_refused_write_leaves_nothing_in_the_other_account(
-    cast: Cast, stage: dict[str, str]
-) -> None:
+def test_cross_account_write_is_403_and_stores_nothing(cast: Cast, stage: dict[str, str]) -> None:
     answer = cast.alice.acting_in("globex").post("records/posts", {"title": "x"})
     assert answer.status_code == 403
     at_globex = {"Host": "globex.atrium.test"}
@@ -186,20 +184,22 @@ def test_a_refused_write_leaves_nothing_in_the_other_account(
     assert cast.charlie.get("records/posts").json["total"] == 1
 
 
-def test_me_is_the_own_user_whatever_account_is_acted_in(cast: Cast, stage: dict[str, str]) -> None:
+def test_auth_me_is_own_user_in_any_acting_account(cast: Cast, stage: dict[str, str]) -> None:
     me = cast.root.acting_in("acme").get("auth/me").json
     assert (me["id"], me["account"]["slug"]) == (cast.root.id, "system")
     assert me["is_superadmin"] is True
     assert cast.alice.get("auth/me").json["is_superadmin"] is False
 
 
-def test_a_role_or_slug_called_superadmin_is_only_a_name(app: Flask, cast: Cast) -> None:
+def test_superadmin_status_is_not_given_by_role_or_slug_name(app: Flask, cast: Cast) -> None:
     make_account(app, "superadmin")
     answer = cast.alice.get("collections")
     assert (answer.status_code, answer.json["error"]) == (403, "superadmin_required")
 
 
-def test_a_suspended_account_is_not_there(app: Flask, cast: Cast, stage: dict[str, str]) -> None:
+def test_suspended_account_cannot_be_acted_in(
+    app: Flask, cast: Cast, stage: dict[str, str]
+) -> None:
     assert ask(cast, stage, "anyone", "globex", None) == GLOBEX
     with app.app_context(), transaction() as session:
         account = session.get_one(Account, stage["globex_id"])
@@ -208,7 +208,7 @@ def test_a_suspended_account_is_not_there(app: Flask, cast: Cast, stage: dict[st
 
 
 @pytest.mark.parametrize("host", ["acme.atrium.test", "acme."])
-def test_without_a_base_domain_host_names_name_nothing(
+def test_host_name_without_base_domain_names_no_account(
     app: Flask, cast: Cast, stage: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], base_domain="")
@@ -217,7 +217,7 @@ def test_without_a_base_domain_host_names_name_nothing(
     assert ask(cast, stage, "charlie", None, host) == GLOBEX
 
 
-def test_the_services_own_host_name_names_no_account(
+def test_host_name_of_service_names_no_account(
     app: Flask, cast: Cast, stage: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], base_url="https://api.atrium.test")
@@ -228,7 +228,9 @@ def test_the_services_own_host_name_names_no_account(
     assert ask(cast, stage, "anyone", None, "acme.atrium.test") == ACME
 
 
-def test_a_new_slug_counts_at_once(app: Flask, cast: Cast, stage: dict[str, str]) -> None:
+def test_account_slug_change_applies_to_next_request(
+    app: Flask, cast: Cast, stage: dict[str, str]
+) -> None:
     at_acme = "acme.atrium.test"
     assert ask(cast, stage, "alice", "acme", at_acme) == ACME
     with app.app_context(), transaction() as session:

@@ -46,7 +46,7 @@ def outcome(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json["error"]
 
 
-def test_the_owner_takes_back_what_a_thief_took_over(
+def test_email_change_undo_link_restores_address_after_takeover(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     move(app, cast.bob)
@@ -77,7 +77,7 @@ def test_the_owner_takes_back_what_a_thief_took_over(
     assert answer.json["user"]["email_verified"] is True
 
 
-def test_changing_it_twice_ends_no_link_and_the_first_owner_wins(
+def test_email_change_twice_lets_first_undo_link_win(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     move(app, cast.bob)
@@ -89,7 +89,7 @@ def test_changing_it_twice_ends_no_link_and_the_first_owner_wins(
     assert cast.alice.get(f"account/users/{cast.bob.id}").json["email"] == OLD
 
 
-def test_who_came_later_does_not_end_the_link_of_who_came_first(
+def test_email_change_undo_by_later_owner_keeps_first_link_valid(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     move(app, cast.bob)
@@ -100,14 +100,16 @@ def test_who_came_later_does_not_end_the_link_of_who_came_first(
     assert cast.alice.get(f"account/users/{cast.bob.id}").json["email"] == OLD
 
 
-def test_the_link_ends_after_seven_days(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_email_change_undo_link_expires_after_seven_days(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     move(app, bob)
     token = token_in(mails_to(app, OLD)[0])
     with time_machine.travel(clock.now() + timedelta(days=7, minutes=1)):
         assert outcome(take_back(anyone, token)) == (400, "invalid_token")
 
 
-def test_looking_at_the_link_does_not_use_it_up(app: Flask, cast: Cast) -> None:
+def test_email_change_undo_link_survives_get_and_head(app: Flask, cast: Cast) -> None:
     move(app, cast.bob)
     link = link_in(mails_to(app, OLD)[0])
     path = link.partition("/console/")[2]
@@ -128,12 +130,14 @@ def test_looking_at_the_link_does_not_use_it_up(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "AA0001-" + "x" * 43])
-def test_a_token_of_nothing_takes_nothing_back(app: Flask, cast: Cast, token: str) -> None:
+def test_email_change_undo_with_bad_token_is_invalid_token(
+    app: Flask, cast: Cast, token: str
+) -> None:
     move(app, cast.bob)
     assert outcome(take_back(Caller(app), token)) == (400, "invalid_token")
 
 
-def test_an_address_that_is_taken_by_now_is_409_and_the_link_stays(
+def test_email_change_undo_to_taken_address_is_409_and_link_stays(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     move(app, cast.bob)
@@ -145,9 +149,7 @@ def test_an_address_that_is_taken_by_now_is_409_and_the_link_stays(
 
 
 @pytest.mark.parametrize("by", ["admin", "superadmin"])
-def test_an_address_that_an_admin_changed_is_told_to_the_old_one(
-    app: Flask, cast: Cast, by: str
-) -> None:
+def test_email_change_by_admin_notifies_old_address(app: Flask, cast: Cast, by: str) -> None:
     who, path = (cast.alice, "account/users") if by == "admin" else (cast.root, "users")
     assert who.patch(f"{path}/{cast.bob.id}", {"email": "b@acme.example"}).status_code == 200
     (told,) = mails_to(app, OLD)
@@ -158,7 +160,7 @@ def test_an_address_that_an_admin_changed_is_told_to_the_old_one(
     assert len(mails_to(app, "b@acme.example")) == 1
 
 
-def test_an_admin_who_changes_the_own_address_may_take_it_back(
+def test_email_change_by_admin_of_own_address_can_be_undone(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     path = f"account/users/{cast.alice.id}"
@@ -172,6 +174,6 @@ def test_an_admin_who_changes_the_own_address_may_take_it_back(
     assert cast.root.get(f"users/{cast.alice.id}").json["email"] == cast.alice.email
 
 
-def test_another_spelling_of_the_mailbox_is_no_other_address(app: Flask, cast: Cast) -> None:
+def test_email_change_of_case_only_sends_no_mail(app: Flask, cast: Cast) -> None:
     assert cast.bob.patch("auth/me", {"email": "BOB@acme.example"}).status_code == 200
     assert mails_to(app, OLD) == []

@@ -61,7 +61,7 @@ def used_at(app: Flask, key_id: str) -> Any:
         return db.db.session.scalar(sa.select(ApiKey.last_used_at).where(ApiKey.id == key_id))
 
 
-def test_a_key_has_the_form_and_is_shown_once(app: Flask, alice: Caller) -> None:
+def test_api_key_format_and_single_display(app: Flask, alice: Caller) -> None:
     made = make_key(alice, description="Every night.")
     text = made["key"]
     assert FORM.fullmatch(text)
@@ -80,7 +80,7 @@ def test_a_key_has_the_form_and_is_shown_once(app: Flask, alice: Caller) -> None
     assert (revoked.json["is_revoked"], revoked.json["revoked_by"]) == (True, alice.id)
 
 
-def test_the_database_knows_only_the_hash(app: Flask, alice: Caller) -> None:
+def test_api_key_is_stored_as_hash(app: Flask, alice: Caller) -> None:
     text = make_key(alice)["key"]
     with app.app_context():
         row = db.db.session.execute(sa.select(ApiKey.__table__)).one()
@@ -88,11 +88,11 @@ def test_the_database_knows_only_the_hash(app: Flask, alice: Caller) -> None:
     assert text.rpartition("_")[2] not in str(row)
 
 
-def test_keys_differ(alice: Caller) -> None:
+def test_api_keys_are_unique(alice: Caller) -> None:
     assert len({make_key(alice)["key"] for _ in range(5)}) == 5
 
 
-def test_a_key_is_never_logged(
+def test_api_key_is_never_logged(
     app: Flask, alice: Caller, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = make_key(alice)["key"]
@@ -106,7 +106,7 @@ def test_a_key_is_never_logged(
 
 
 @pytest.mark.parametrize("who", ["alice", "bob", "root"])
-def test_a_key_acts_as_its_maker(app: Flask, cast: Cast, who: str) -> None:
+def test_api_key_acts_as_its_owner(app: Flask, cast: Cast, who: str) -> None:
     owner: Caller = getattr(cast, who)
     text = make_key(owner)["key"]
     for headers in ({"X-API-Key": text}, {"Authorization": f"bearer {text}"}):
@@ -115,7 +115,7 @@ def test_a_key_acts_as_its_maker(app: Flask, cast: Cast, who: str) -> None:
         assert me.json["is_superadmin"] is (who == "root")
 
 
-def test_bearer_wins_over_the_other_header(app: Flask, alice: Caller, bob: Caller) -> None:
+def test_bearer_credential_wins_over_x_api_key(app: Flask, alice: Caller, bob: Caller) -> None:
     by_bob = {"X-API-Key": make_key(bob)["key"]}
     assert alice.get("auth/me", headers=by_bob).json["user_id"] == alice.id
     bad = {**by_bob, "Authorization": "Bearer nonsense"}
@@ -123,7 +123,7 @@ def test_bearer_wins_over_the_other_header(app: Flask, alice: Caller, bob: Calle
 
 
 @pytest.mark.parametrize("who", ["alice", "root"])
-def test_a_key_acts_in_its_own_account_only(app: Flask, cast: Cast, who: str) -> None:
+def test_api_key_in_another_account_is_403(app: Flask, cast: Cast, who: str) -> None:
     make_collection(cast.root)
     owner: Caller = getattr(cast, who)
     program = machine(app, owner)
@@ -133,7 +133,7 @@ def test_a_key_acts_in_its_own_account_only(app: Flask, cast: Cast, who: str) ->
         assert program.acting_in(owner.slug).get(path).status_code == 200
 
 
-def test_a_superadmins_key_makes_records_of_its_own_account_only(app: Flask, cast: Cast) -> None:
+def test_api_key_of_superadmin_writes_records_in_own_account_only(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     program, own = machine(app, cast.root), cast.root.account_id
     for other in (cast.alice.account_id, "acme"):
@@ -145,7 +145,7 @@ def test_a_superadmins_key_makes_records_of_its_own_account_only(app: Flask, cas
     assert program.post("records/posts", {"title": "x", "account_id": own}).status_code == 201
 
 
-def test_a_key_has_the_present_role_and_groups(app: Flask, cast: Cast) -> None:
+def test_api_key_follows_current_role_and_groups_of_owner(app: Flask, cast: Cast) -> None:
     program = machine(app, cast.bob)
     assert program.get("invitations").status_code == 403
     with app.app_context(), db.transaction() as session:
@@ -185,7 +185,7 @@ ENDS: dict[str, End] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_the_next_request_of_an_ended_key_is_401(app: Flask, cast: Cast, end: str) -> None:
+def test_api_key_that_ended_is_401_on_next_request(app: Flask, cast: Cast, end: str) -> None:
     make_collection(cast.root)
     record = make_record(cast.alice, title="One")
     key = make_key(cast.bob)
@@ -203,7 +203,7 @@ def test_the_next_request_of_an_ended_key_is_401(app: Flask, cast: Cast, end: st
     assert cast.root.acting_in("*").get(f"records/posts/{record['id']}").json["title"] == "Three"
 
 
-def test_a_key_expires_by_itself(app: Flask, alice: Caller) -> None:
+def test_api_key_expires_at_expires_at(app: Flask, alice: Caller) -> None:
     make_ends = clock.iso(clock.now() + timedelta(hours=1))
     program = machine(app, alice, expires_at=make_ends)
     assert program.get("auth/me").status_code == 200
@@ -215,7 +215,7 @@ def test_a_key_expires_by_itself(app: Flask, alice: Caller) -> None:
     assert (shown["expires_at"], shown["is_active"]) == (make_ends, True)
 
 
-def test_a_key_that_is_over_from_the_start_is_400(alice: Caller) -> None:
+def test_api_key_with_past_expires_at_is_400(alice: Caller) -> None:
     over = alice.post("api-keys", {"name": "x", "expires_at": "2020-01-01T00:00:00Z"})
     assert over.status_code == 400
     assert [(d["field"], d["code"]) for d in over.json["details"]] == [
@@ -223,7 +223,7 @@ def test_a_key_that_is_over_from_the_start_is_400(alice: Caller) -> None:
     ]
 
 
-def test_its_use_is_noted_once_a_minute(app: Flask, alice: Caller) -> None:
+def test_api_key_last_used_at_is_written_once_a_minute(app: Flask, alice: Caller) -> None:
     key = make_key(alice)
     program = Caller(app, **{"X-API-Key": key["key"]})
     with statements(app) as sent:
@@ -258,7 +258,7 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), FORBIDDEN)
-def test_what_leads_to_more_power_is_closed_to_keys(
+def test_api_key_on_privileged_routes_is_403(
     app: Flask, alice: Caller, method: str, path: str, body: Any
 ) -> None:
     answer = machine(app, alice)(method, path, body)
@@ -270,7 +270,7 @@ def test_what_leads_to_more_power_is_closed_to_keys(
     ("who", "list_total", "status"),
     [("alice", 2, 200), ("bob", 1, 200), ("charlie", 0, 404), ("anyone", None, 401)],
 )
-def test_who_sees_and_revokes_bobs_key(
+def test_api_key_visibility_and_revocation_per_caller(
     app: Flask, cast: Cast, who: str, list_total: int | None, status: int
 ) -> None:
     key = make_key(cast.bob)
@@ -285,13 +285,13 @@ def test_who_sees_and_revokes_bobs_key(
     )
 
 
-def test_a_colleagues_key_is_404(cast: Cast) -> None:
+def test_api_key_of_colleague_is_404(cast: Cast) -> None:
     key = make_key(cast.alice)
     for method, path in (("GET", ""), ("POST", "/revoke"), ("DELETE", "")):
         assert cast.bob(method, f"api-keys/{key['id']}{path}").status_code == 404
 
 
-def test_a_key_is_revoked_once(alice: Caller) -> None:
+def test_api_key_second_revocation_is_409(alice: Caller) -> None:
     key = make_key(alice)
     answers = at_once(8, lambda _: alice.post(f"api-keys/{key['id']}/revoke").status_code)
     assert sorted(answers) == [200] + [409] * 7
@@ -299,20 +299,20 @@ def test_a_key_is_revoked_once(alice: Caller) -> None:
     assert alice.get(f"api-keys/{key['id']}").json["is_revoked"] is True
 
 
-def test_a_revoked_key_tells_when_it_changed(alice: Caller) -> None:
+def test_api_key_revocation_sets_updated_at(alice: Caller) -> None:
     key = make_key(alice)
     revoked_at = alice.post(f"api-keys/{key['id']}/revoke").json["revoked_at"]
     shown = alice.get(f"api-keys/{key['id']}").json
     assert shown["created_at"] < shown["updated_at"] == revoked_at
 
 
-def test_deleting_is_revoking(alice: Caller) -> None:
+def test_api_key_deletion_is_revocation(alice: Caller) -> None:
     key = make_key(alice)
     assert alice.delete(f"admin/api-keys/{key['id']}").status_code == 204
     assert alice.get(f"api-keys/{key['id']}").json["is_active"] is False
 
 
-def test_keys_are_not_written_across_all_accounts(root: Caller) -> None:
+def test_api_key_write_across_all_accounts_is_400(root: Caller) -> None:
     key = make_key(root)
     everywhere = root.acting_in("*")
     assert everywhere.get("api-keys").json["total"] == 1
@@ -323,13 +323,13 @@ def test_keys_are_not_written_across_all_accounts(root: Caller) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "svc_sk_", "svc_sk_AA0001_", "svc_sk_AA0001_" + "a" * 32]
 )
-def test_a_key_that_is_none_is_401(anyone: Caller, alice: Caller, text: str) -> None:
+def test_api_key_with_malformed_text_is_401(anyone: Caller, alice: Caller, text: str) -> None:
     for headers in ({"X-API-Key": text}, {"Authorization": f"Bearer {text}"}):
         answer = anyone.get("auth/me", headers=headers)
         assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
 
 
-def test_another_accounts_code_finds_nothing(app: Flask, alice: Caller) -> None:
+def test_api_key_with_code_of_other_account_is_401(app: Flask, alice: Caller) -> None:
     text = make_key(alice)["key"].replace("AA0001", "AA0002")
     assert Caller(app, **{"X-API-Key": text}).get("auth/me").status_code == 401
 
@@ -350,7 +350,7 @@ def scoped(app: Flask, cast: Cast) -> Caller:
     return machine(app, cast.alice, scopes=SCOPES)
 
 
-def test_scopes_open_the_named_collections_and_operations(scoped: Caller, alice: Caller) -> None:
+def test_api_key_scopes_limit_collections_and_operations(scoped: Caller, alice: Caller) -> None:
     made = scoped.post("records/posts", {"title": "One"})
     assert made.status_code == 201
     assert "title" not in made.json  # viewing is another operation
@@ -382,7 +382,7 @@ def test_scopes_open_the_named_collections_and_operations(scoped: Caller, alice:
     assert alice.get(post).json["title"] == "One"
 
 
-def test_a_scoped_key_cannot_look_through_references(scoped: Caller, alice: Caller) -> None:
+def test_api_key_scope_blocks_lookups_through_references(scoped: Caller, alice: Caller) -> None:
     author = make_record(alice, "authors", title="Ann")
     answer = scoped.post("records/posts", {"title": "One", "author": author["id"]})
     assert answer.status_code == 400
@@ -399,7 +399,7 @@ def test_a_scoped_key_cannot_look_through_references(scoped: Caller, alice: Call
         ({"operations": ["list"]}, {("posts", "list"), ("drafts", "list")}),
     ],
 )
-def test_half_a_scope_leaves_the_other_half_open(
+def test_api_key_scope_of_one_kind_leaves_other_kind_open(
     app: Flask, alice: Caller, scoped: Caller, scopes: Any, opened: set[tuple[str, str]]
 ) -> None:
     program = machine(app, alice, scopes=scopes)
@@ -416,20 +416,18 @@ def test_half_a_scope_leaves_the_other_half_open(
     "scopes",
     [{"collections": []}, {"operations": ["destroy"]}, {"more": 1}, {"collections": "posts"}, []],
 )
-def test_scopes_of_another_shape_are_422(alice: Caller, scopes: Any) -> None:
+def test_api_key_scopes_with_wrong_shape_are_422(alice: Caller, scopes: Any) -> None:
     assert alice.post("api-keys", {"name": "x", "scopes": scopes}).status_code == 422
 
 
-def test_scopes_give_nothing_that_the_maker_may_not(app: Flask, cast: Cast) -> None:
+def test_api_key_scopes_do_not_exceed_owner_rights(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, list_rule=None)
     program = machine(app, cast.bob, scopes={"collections": ["posts"]})
     answer = program.get("records/posts")
     assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
 
 
-def test_a_key_of_a_superadmin_sets_no_passwords_and_changes_no_addresses(
-    app: Flask, cast: Cast
-) -> None:
+def test_api_key_of_superadmin_sets_no_passwords_or_emails(app: Flask, cast: Cast) -> None:
     program, bob = machine(app, cast.root), f"users/{cast.bob.id}"
     new = {"email": "dora@acme.example", "account_id": cast.bob.account_id}
     closed: list[tuple[str, str, Any]] = [
@@ -450,9 +448,7 @@ def test_a_key_of_a_superadmin_sets_no_passwords_and_changes_no_addresses(
     assert program.patch(bob, {"name": "Bob"}).status_code == 200
 
 
-def test_a_key_of_an_admin_sets_no_passwords_and_changes_no_addresses(
-    app: Flask, cast: Cast
-) -> None:
+def test_api_key_of_admin_sets_no_passwords_or_emails(app: Flask, cast: Cast) -> None:
     program, bob = machine(app, cast.alice), f"account/users/{cast.bob.id}"
     for method in ("PUT", "PATCH"):
         answer = program(method, bob, {"email": "elsewhere@acme.example"})
@@ -465,7 +461,7 @@ def test_a_key_of_an_admin_sets_no_passwords_and_changes_no_addresses(
 
 
 @pytest.mark.parametrize("body", [{"role": "admin"}, {"role_id": 1}])
-def test_a_key_makes_no_admins(app: Flask, cast: Cast, body: dict[str, Any]) -> None:
+def test_api_key_that_makes_an_admin_is_403(app: Flask, cast: Cast, body: dict[str, Any]) -> None:
     invited = {"email": "dora@acme.example", **body}
     waiting = cast.alice.post("invitations", invited).json["id"]
     alice, root = machine(app, cast.alice), machine(app, cast.root)
@@ -488,7 +484,7 @@ def test_a_key_makes_no_admins(app: Flask, cast: Cast, body: dict[str, Any]) -> 
     assert alice.post("invitations", editor).status_code == 201
 
 
-def test_a_key_makes_no_superadmins(app: Flask, cast: Cast) -> None:
+def test_api_key_that_makes_a_superadmin_is_403(app: Flask, cast: Cast) -> None:
     program, new = machine(app, cast.root), {"email": "eve@system.example", "role": "viewer"}
     waiting = cast.root.post("invitations", {**new, "email": "rita@system.example"}).json["id"]
     for path, sent in (
@@ -504,7 +500,7 @@ def test_a_key_makes_no_superadmins(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("name", [" ", "two\nlines", "\u200b"])
-def test_a_key_has_a_name_that_can_be_read(alice: Caller, name: str) -> None:
+def test_api_key_name_with_unreadable_text_is_name_invalid(alice: Caller, name: str) -> None:
     answer = alice.post("api-keys", {"name": name})
     assert answer.status_code == 400
     assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]
@@ -520,7 +516,7 @@ def test_a_key_has_a_name_that_can_be_read(alice: Caller, name: str) -> None:
         {"sso_allow_admin": True, "name": "Acme"},
     ],
 )
-def test_a_key_does_not_say_where_one_time_codes_go(
+def test_api_key_change_of_redirect_uris_is_403(
     app: Flask, cast: Cast, method: str, body: dict[str, Any]
 ) -> None:
     before = cast.alice.get("account").json
@@ -530,7 +526,7 @@ def test_a_key_does_not_say_where_one_time_codes_go(
     assert machine(app, cast.alice)(method, "account", {"name": "Acme Ltd"}).status_code == 200
 
 
-def test_a_key_lets_nobody_into_pii_access(app: Flask, cast: Cast) -> None:
+def test_api_key_that_adds_pii_access_member_is_403(app: Flask, cast: Cast) -> None:
     program = machine(app, cast.alice)
     group = next(g for g in cast.alice.get("groups").json["items"] if g["name"] == "pii_access")
     invited = {"email": "dora@acme.example", "groups": ["pii_access"]}
@@ -548,7 +544,7 @@ def test_a_key_lets_nobody_into_pii_access(app: Flask, cast: Cast) -> None:
     assert len(cast.alice.get(f"groups/{group['id']}").json["users"]) == 1
 
 
-def test_a_key_names_each_operation_once(alice: Caller) -> None:
+def test_api_key_scope_with_repeated_operation_is_422(alice: Caller) -> None:
     for operations in (["list"] * 2, ["list"] * 100_000, [*OPERATIONS, "list"], []):
         answer = alice.post("api-keys", {"name": "x", "scopes": {"operations": operations}})
         assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
@@ -558,7 +554,7 @@ def test_a_key_names_each_operation_once(alice: Caller) -> None:
 
 
 @pytest.mark.both_databases
-def test_after_a_rotation_the_former_secret_works_for_a_while(app: Flask, alice: Caller) -> None:
+def test_api_key_rotation_keeps_former_secret_for_a_while(app: Flask, alice: Caller) -> None:
     made = make_key(alice)
     former = Caller(app, **{"X-API-Key": made["key"]})
     assert former.get("auth/me").status_code == 200
@@ -579,7 +575,7 @@ def test_after_a_rotation_the_former_secret_works_for_a_while(app: Flask, alice:
     assert Caller(app, **{"X-API-Key": at_once["key"]}).get("auth/me").status_code == 200
 
 
-def test_the_secret_before_the_former_one_is_over(app: Flask, alice: Caller) -> None:
+def test_api_key_second_rotation_ends_first_secret(app: Flask, alice: Caller) -> None:
     made = make_key(alice)
     first = Caller(app, **{"X-API-Key": made["key"]})
     assert first.get("auth/me").status_code == 200
@@ -588,7 +584,7 @@ def test_the_secret_before_the_former_one_is_over(app: Flask, alice: Caller) -> 
     assert first.get("auth/me").status_code == 401
 
 
-def test_who_may_rotate_and_change_a_key(app: Flask, cast: Cast) -> None:
+def test_api_key_rotation_and_change_per_caller(app: Flask, cast: Cast) -> None:
     made = make_key(cast.bob)
     path = f"api-keys/{made['id']}"
     assert cast.alice.post(f"{path}/rotate").status_code == 403  # it acts as bob
@@ -617,7 +613,7 @@ def test_who_may_rotate_and_change_a_key(app: Flask, cast: Cast) -> None:
         ([], "192.0.2.1", 200),
     ],
 )
-def test_a_key_is_used_from_its_addresses_only(
+def test_api_key_from_address_outside_its_list_is_403(
     app: Flask, alice: Caller, allowed: list[str] | None, address: str, status: int
 ) -> None:
     caller = machine(app, alice, ip_addresses=allowed)
@@ -627,7 +623,7 @@ def test_a_key_is_used_from_its_addresses_only(
         assert answer.json["error"] == "address_not_allowed"
 
 
-def test_a_change_of_its_addresses_holds_at_once(app: Flask, alice: Caller) -> None:
+def test_api_key_address_list_change_applies_to_next_request(app: Flask, alice: Caller) -> None:
     made = make_key(alice)
     caller = Caller(app, **{"X-API-Key": made["key"]})
     assert caller.get("auth/me").status_code == 200
@@ -638,13 +634,13 @@ def test_a_change_of_its_addresses_holds_at_once(app: Flask, alice: Caller) -> N
     assert caller.get("auth/me").status_code == 200
 
 
-def test_addresses_that_are_none_are_all_named(alice: Caller) -> None:
+def test_api_key_address_list_names_all_invalid_addresses(alice: Caller) -> None:
     answer = alice.post("api-keys", {"name": "x", "ip_addresses": ["here", "192.0.2.0/99", "::1"]})
     assert answer.status_code == 400
     assert [one["code"] for one in answer.json["details"]] == ["invalid_address"] * 2
 
 
-def test_a_range_of_mapped_addresses_is_one_of_ipv4(app: Flask, alice: Caller) -> None:
+def test_api_key_address_list_turns_mapped_ranges_into_ipv4(app: Flask, alice: Caller) -> None:
     ranges = ["::ffff:192.0.2.0/120", "::ffff:198.51.100.7", "::/0", "2001:db8::/32"]
     made = alice.post("api-keys", {"name": "x", "ip_addresses": ranges}).json
     expected = ["192.0.2.0/24", "198.51.100.7/32", "::/0", "2001:db8::/32"]

@@ -44,12 +44,12 @@ def mails(user: Caller) -> list[Any]:
     return [mail for mail in outbox(user.app) if mail["Subject"] == "New sign-in to Acme"]
 
 
-def test_the_first_sign_in_ever_is_no_news(cast: Cast) -> None:
+def test_new_device_mail_is_not_sent_for_first_sign_in(cast: Cast) -> None:
     login(cast.bob)
     assert mails(cast.bob) == []
 
 
-def test_a_sign_in_from_a_new_device_is_mailed(cast: Cast) -> None:
+def test_new_device_mail_names_device_address_and_date(cast: Cast) -> None:
     login(cast.bob)
     login(cast.bob, SAFARI, address="198.51.100.9")
     (mail,) = mails(cast.bob)
@@ -71,7 +71,7 @@ def test_a_sign_in_from_a_new_device_is_mailed(cast: Cast) -> None:
         ("", "192.0.2.7", True),
     ],
 )
-def test_without_a_cookie_program_and_network_count(
+def test_new_device_without_cookie_is_detected_by_agent_and_network(
     cast: Cast, agent: str, address: str, is_new: bool
 ) -> None:
     login(cast.bob)
@@ -79,7 +79,7 @@ def test_without_a_cookie_program_and_network_count(
     assert len(mails(cast.bob)) == is_new
 
 
-def test_a_cookie_marks_the_device_of_its_users_alone(cast: Cast) -> None:
+def test_device_cookie_is_valid_for_its_users_only(cast: Cast) -> None:
     cookie = login(cast.bob)
     login(cast.alice, SAFARI, address="198.51.100.1")
     both = login(cast.alice, FIREFOX, cookie, address="203.0.113.5")
@@ -90,13 +90,13 @@ def test_a_cookie_marks_the_device_of_its_users_alone(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("forged", ["x", "WyJhIl0.x", "\u00e9", "a" * 5000])
-def test_a_forged_cookie_marks_nothing(cast: Cast, forged: str) -> None:
+def test_device_cookie_that_is_forged_is_ignored(cast: Cast, forged: str) -> None:
     login(cast.bob)
     login(cast.bob, SAFARI, forged.encode("utf-8").decode("latin-1"))
     assert len(mails(cast.bob)) == 1
 
 
-def test_a_value_signed_for_another_purpose_marks_nothing(app: Flask, cast: Cast) -> None:
+def test_device_cookie_signed_for_other_purpose_is_ignored(app: Flask, cast: Cast) -> None:
     cookie = login(cast.bob)
     with app.app_context():
         known = crypto.unsign(cookie, devices.PURPOSE)
@@ -105,7 +105,7 @@ def test_a_value_signed_for_another_purpose_marks_nothing(app: Flask, cast: Cast
     assert len(mails(cast.bob)) == 1
 
 
-def test_a_cookie_holds_few_users(app: Flask, cast: Cast) -> None:
+def test_device_cookie_holds_at_most_ten_users(app: Flask, cast: Cast) -> None:
     with app.app_context():
         # As earlier releases wrote it.
         cookie = crypto.sign([str(number) for number in range(10)], devices.PURPOSE)
@@ -114,7 +114,7 @@ def test_a_cookie_holds_few_users(app: Flask, cast: Cast) -> None:
     assert known["users"][1:] == [str(number) for number in range(9)]
 
 
-def test_one_mail_an_hour_is_enough(cast: Cast) -> None:
+def test_new_device_mail_is_sent_once_an_hour(cast: Cast) -> None:
     login(cast.bob)
     for number in range(4):
         login(cast.bob, SAFARI, address=f"198.51.{number}.1")
@@ -124,14 +124,16 @@ def test_one_mail_an_hour_is_enough(cast: Cast) -> None:
         assert len(mails(cast.bob)) == 2
 
 
-def test_an_account_switches_the_mails_off(cast: Cast) -> None:
+def test_new_device_mail_can_be_disabled_per_account(cast: Cast) -> None:
     assert cast.alice.patch("account", {"new_device_mail": False}).status_code == 200
     login(cast.bob)
     login(cast.bob, SAFARI)
     assert mails(cast.bob) == []
 
 
-def test_a_browser_at_the_console_is_known_by_its_cookie(app: Flask, cast: Cast) -> None:
+def test_new_device_mail_is_not_sent_for_console_browser_with_cookie(
+    app: Flask, cast: Cast
+) -> None:
     browser = Browser(app, cast.bob)
     login(cast.bob, SAFARI)
     assert len(mails(cast.bob)) == 1
@@ -143,7 +145,7 @@ def test_a_browser_at_the_console_is_known_by_its_cookie(app: Flask, cast: Cast)
         assert len(mails(cast.bob)) == 1
 
 
-def test_a_failed_sign_in_is_no_news(app: Flask, cast: Cast) -> None:
+def test_new_device_mail_is_not_sent_for_failed_sign_in(app: Flask, cast: Cast) -> None:
     login(cast.bob)
     body = {"account": "acme", "email": cast.bob.email, "password": "Wrong-horse-1"}
     headers = {"User-Agent": SAFARI}
@@ -151,7 +153,9 @@ def test_a_failed_sign_in_is_no_news(app: Flask, cast: Cast) -> None:
     assert mails(cast.bob) == []
 
 
-def test_all_other_sessions_end(app: Flask, other: Flask, cast: Cast) -> None:
+def test_sessions_end_others_keeps_only_present_session(
+    app: Flask, other: Flask, cast: Cast
+) -> None:
     present, ended = (Session.begin(app, other, cast.bob) for _ in range(2))
     alice = Session.begin(app, other, cast.alice)
     browser = Browser(app, cast.bob)
@@ -170,7 +174,7 @@ def test_all_other_sessions_end(app: Flask, other: Flask, cast: Cast) -> None:
     assert present.here.get("auth/sessions").json["total"] == 1
 
 
-def test_the_profile_ends_all_other_sessions(app: Flask, cast: Cast) -> None:
+def test_console_profile_ends_all_other_sessions(app: Flask, cast: Cast) -> None:
     browser, lost = Browser(app, cast.bob), Browser(app, cast.bob)
     cast.bob.post("api-keys", {"name": "nightly import"})
     page = browser.get("profile").text

@@ -63,9 +63,7 @@ def members(app: Flask) -> list[str]:
         return list(db.db.session.scalars(sa.select(User.email).where(User.email == GUEST)))
 
 
-def test_an_invitation_is_mailed_and_makes_a_user(
-    app: Flask, alice: Caller, anyone: Caller
-) -> None:
+def test_invitation_is_mailed_and_creates_user(app: Flask, alice: Caller, anyone: Caller) -> None:
     made = invite(alice)
     assert (made["email"], made["status"], made["role"]) == (GUEST, "pending", "viewer")
     assert (made["account_id"], made["invited_by"]) == (alice.account_id, alice.id)
@@ -85,7 +83,9 @@ def test_an_invitation_is_mailed_and_makes_a_user(
     assert (shown["status"], shown["accepted_at"] is None) == ("accepted", False)
 
 
-def test_the_inviter_s_token_proves_no_address(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_token_shown_to_inviter_does_not_verify_email(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
     made = invite(alice, "anybody@bigbank.example")
     accepted = accept(anyone, made["token"])
     assert (accepted.status_code, accepted.json["user"]["email_verified"]) == (200, False)
@@ -107,7 +107,7 @@ def test_the_inviter_s_token_proves_no_address(app: Flask, alice: Caller, anyone
     assert outcome(accept(anyone, again)) == (400, "invalid_token")
 
 
-def test_an_invitation_from_before_counts_as_it_did(
+def test_invitation_from_older_release_verifies_email(
     app: Flask, alice: Caller, anyone: Caller
 ) -> None:
     invite(alice)
@@ -117,7 +117,9 @@ def test_an_invitation_from_before_counts_as_it_did(
     assert accept(anyone, token).json["user"]["email_verified"] is True
 
 
-def test_accepting_answers_as_login_does(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_acceptance_response_equals_login_response(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
     invite(alice)
     accepted = accept(anyone, mailed(app))
     login = anyone.post("auth/login", {"account": "acme", "email": GUEST, "password": PASSWORD})
@@ -134,14 +136,18 @@ def test_accepting_answers_as_login_does(app: Flask, alice: Caller, anyone: Call
 
 
 @pytest.mark.parametrize("body", [{"role_id": 2}, {"role": "editor"}])
-def test_the_role_is_honoured(alice: Caller, anyone: Caller, body: dict[str, Any]) -> None:
+def test_invitation_role_is_given_to_user(
+    alice: Caller, anyone: Caller, body: dict[str, Any]
+) -> None:
     made = invite(alice, **body)
     assert (made["role"], made["role_id"]) == ("editor", 2)
     assert accept(anyone, made["token"]).json["user"]["role"] == "editor"
 
 
 @pytest.mark.parametrize("named", ["id", "name", "both"])
-def test_groups_are_honoured(app: Flask, alice: Caller, anyone: Caller, named: str) -> None:
+def test_invitation_groups_are_given_to_user(
+    app: Flask, alice: Caller, anyone: Caller, named: str
+) -> None:
     group_id = make_group(app, alice.account_id, "finance")
     groups = {"id": [group_id], "name": ["finance"], "both": [group_id, "finance"]}[named]
     made = invite(alice, groups=groups)
@@ -149,7 +155,7 @@ def test_groups_are_honoured(app: Flask, alice: Caller, anyone: Caller, named: s
     assert "finance" in str(accept(anyone, made["token"]).json["user"]["groups"])
 
 
-def test_all_that_is_unknown_is_400_at_once(app: Flask, cast: Cast) -> None:
+def test_invitation_reports_all_unknown_values_at_once(app: Flask, cast: Cast) -> None:
     elsewhere = make_group(app, cast.charlie.account_id, "finance")
     body = {"email": "no address", "role": "emperor", "groups": ["none", elsewhere, "finance"]}
     answer = cast.alice.post("invitations", body)
@@ -166,12 +172,12 @@ def test_all_that_is_unknown_is_400_at_once(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("email", ["bob@acme.example", " BOB@ACME.example "])
-def test_a_member_is_not_invited(alice: Caller, email: str) -> None:
+def test_invitation_of_existing_member_is_409(alice: Caller, email: str) -> None:
     answer = alice.post("invitations", {"email": email})
     assert (answer.status_code, answer.json["field"]) == (409, "email")
 
 
-def test_somebody_who_joined_in_the_meantime_is_409(
+def test_invitation_acceptance_by_member_who_joined_meanwhile_is_409(
     app: Flask, alice: Caller, anyone: Caller
 ) -> None:
     token = invite(alice)["token"]
@@ -180,7 +186,7 @@ def test_somebody_who_joined_in_the_meantime_is_409(
     assert alice.get("invitations").json["items"][0]["status"] == "pending"
 
 
-def test_sending_again_voids_the_old_token(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_resend_voids_old_token(app: Flask, alice: Caller, anyone: Caller) -> None:
     made = invite(alice)
     expire(app, made["id"])
     again = alice.post(f"invitations/{made['id']}/resend").json
@@ -193,7 +199,7 @@ def test_sending_again_voids_the_old_token(app: Flask, alice: Caller, anyone: Ca
     assert accept(anyone, again["token"]).status_code == 200
 
 
-def test_whoever_has_the_token_sees_what_it_is(alice: Caller, anyone: Caller) -> None:
+def test_invitation_is_visible_to_token_holder(alice: Caller, anyone: Caller) -> None:
     made = invite(alice)
     seen = anyone.get(f"invitations/{made['token']}")
     assert seen.json == {
@@ -211,13 +217,15 @@ def test_whoever_has_the_token_sees_what_it_is(alice: Caller, anyone: Caller) ->
 
 
 @pytest.mark.parametrize("token", ["x", "AA0001-", "AA0001-x", "%00", "AA0001-%00", "é"])
-def test_a_token_of_nothing_is_404(anyone: Caller, alice: Caller, token: str) -> None:
+def test_invitation_with_unknown_token_is_404(anyone: Caller, alice: Caller, token: str) -> None:
     invite(alice)
     assert anyone.get(f"invitations/{token}").status_code == 404
     assert accept(anyone, token).status_code == 404
 
 
-def test_a_weak_password_is_400_and_uses_nothing_up(alice: Caller, anyone: Caller) -> None:
+def test_invitation_acceptance_with_weak_password_keeps_token(
+    alice: Caller, anyone: Caller
+) -> None:
     token = invite(alice)["token"]
     weak = accept(anyone, token, password="weak", name="two\nlines")
     assert weak.status_code == 400
@@ -227,7 +235,9 @@ def test_a_weak_password_is_400_and_uses_nothing_up(alice: Caller, anyone: Calle
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_of_twenty_who_accept_at_once_one_joins(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_concurrent_acceptances_create_one_user(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
     token = invite(alice)["token"]
     answers = at_once(20, lambda _: accept(anyone, token))
     assert sorted(answer.status_code for answer in answers) == [200] + [400] * 19
@@ -235,7 +245,7 @@ def test_of_twenty_who_accept_at_once_one_joins(app: Flask, alice: Caller, anyon
     assert members(app) == [GUEST]
 
 
-def test_an_invitation_is_over_after_48_hours(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_expires_after_48_hours(app: Flask, alice: Caller, anyone: Caller) -> None:
     token = invite(alice)["token"]
     with time_machine.travel(clock.now() + LATE):
         assert outcome(accept(anyone, token)) == (400, "invalid_token")
@@ -245,7 +255,7 @@ def test_an_invitation_is_over_after_48_hours(app: Flask, alice: Caller, anyone:
         assert accept(anyone, token).status_code == 200
 
 
-def test_a_cancelled_invitation_is_closed_and_never_mailed(
+def test_invitation_cancelled_is_invalid_token_and_not_mailed(
     app: Flask, alice: Caller, anyone: Caller
 ) -> None:
     made = invite(alice)
@@ -258,7 +268,7 @@ def test_a_cancelled_invitation_is_closed_and_never_mailed(
     assert members(app) == []
 
 
-def test_an_accepted_invitation_stays_accepted(alice: Caller, anyone: Caller) -> None:
+def test_invitation_accepted_cannot_be_cancelled_or_resent(alice: Caller, anyone: Caller) -> None:
     made = invite(alice)
     accept(anyone, made["token"])
     assert alice.delete(f"invitations/{made['id']}").status_code == 409
@@ -267,7 +277,7 @@ def test_an_accepted_invitation_stays_accepted(alice: Caller, anyone: Caller) ->
 
 
 @pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "closed"])
-def test_nobody_joins_an_account_that_is_not_open(
+def test_invitation_to_suspended_or_deleted_account_is_404(
     app: Flask, cast: Cast, anyone: Caller, suspended: bool
 ) -> None:
     token = invite(cast.alice)["token"]
@@ -286,7 +296,9 @@ def test_nobody_joins_an_account_that_is_not_open(
         assert accept(anyone, token).status_code == 200
 
 
-def test_the_list_shows_every_state(app: Flask, alice: Caller, anyone: Caller) -> None:
+def test_invitation_list_shows_every_state_and_no_token(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
     expire(app, invite(alice, "expired@acme.example")["id"])
     accept(anyone, invite(alice, "accepted@acme.example")["token"])
     alice.delete(f"invitations/{invite(alice, 'cancelled@acme.example')['id']}")
@@ -308,7 +320,7 @@ def test_the_list_shows_every_state(app: Flask, alice: Caller, anyone: Caller) -
     ("who", "listing", "touching"),
     [("alice", 200, 200), ("bob", 403, 403), ("charlie", 200, 404), ("anyone", 401, 401)],
 )
-def test_who_may_manage_invitations(
+def test_invitation_management_status_per_caller(
     app: Flask, cast: Cast, who: str, listing: int, touching: int
 ) -> None:
     made = invite(cast.alice)
@@ -323,7 +335,7 @@ def test_who_may_manage_invitations(
         assert made["id"] not in caller.get("invitations").text
 
 
-def test_a_superadmin_invites_into_the_account_acted_in(
+def test_invitation_by_superadmin_goes_into_acting_account(
     app: Flask, cast: Cast, anyone: Caller
 ) -> None:
     token = invite(cast.root.acting_in("acme"))["token"]
@@ -335,7 +347,7 @@ def test_a_superadmin_invites_into_the_account_acted_in(
     assert everywhere.post("invitations", {"email": "x@y.example"}).status_code == 400
 
 
-def test_a_list_names_its_account_as_the_header_does(cast: Cast) -> None:
+def test_invitation_list_account_id_parameter_equals_header(cast: Cast) -> None:
     acme, globex = invite(cast.alice), invite(cast.charlie)
 
     def listed(caller: Caller, named: str) -> list[str]:
@@ -356,13 +368,13 @@ def test_a_list_names_its_account_as_the_header_does(cast: Cast) -> None:
     assert key.get("invitations?account_id=acme").status_code == 403
 
 
-def test_one_address_joins_two_accounts(app: Flask, cast: Cast, anyone: Caller) -> None:
+def test_invitations_of_two_accounts_to_one_address(app: Flask, cast: Cast, anyone: Caller) -> None:
     tokens = [invite(caller)["token"] for caller in (cast.alice, cast.charlie)]
     assert [accept(anyone, token).status_code for token in tokens] == [200, 200]
     assert members(app) == [GUEST] * 2
 
 
-def test_another_accounts_code_before_the_token_finds_nothing(
+def test_invitation_token_with_code_of_other_account_is_404(
     app: Flask, alice: Caller, anyone: Caller
 ) -> None:
     make_account(app, "initech")
@@ -371,7 +383,7 @@ def test_another_accounts_code_before_the_token_finds_nothing(
         assert accept(anyone, token.replace("AA0001", code)).status_code == 404
 
 
-def test_the_token_is_stored_nowhere_in_the_clear(app: Flask, alice: Caller) -> None:
+def test_invitation_token_is_stored_as_hash_only(app: Flask, alice: Caller) -> None:
     token = invite(alice)["token"]
     with app.app_context():
         row = db.db.session.execute(sa.select(Invitation.__table__)).one()

@@ -64,7 +64,7 @@ def statuses(count: int, caller: Caller, origin: str, **body: Any) -> list[int]:
     return [login(caller, origin, **body).status_code for _ in range(count)]
 
 
-def test_the_eleventh_guess_at_a_user_from_an_address_is_429(limited: Caller) -> None:
+def test_lockout_after_ten_failures_per_user_and_address_is_429(limited: Caller) -> None:
     here, there = address(), address()
     assert statuses(10, limited, here) == [401] * 10
     for password in (WRONG, PASSWORD):
@@ -76,14 +76,14 @@ def test_the_eleventh_guess_at_a_user_from_an_address_is_429(limited: Caller) ->
     assert login(limited, there, PASSWORD).status_code == 200
 
 
-def test_so_many_guesses_and_mails_are_allowed_unless_set_otherwise() -> None:
+def test_lockout_default_limits() -> None:
     settings = Config.from_env({"SERVICE_ENV": "test"})
     guesses = (settings.login_tries_per_address, settings.login_tries_per_user)
     assert (settings.login_tries, *guesses) == (10, 50, 100)
     assert (settings.mail_tries, settings.mail_tries_per_mailbox) == (10, 50)
 
 
-def test_an_address_has_so_many_failures(
+def test_lockout_counts_failures_per_address(
     app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_address=12)
@@ -96,7 +96,7 @@ def test_an_address_has_so_many_failures(
 
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["bob", "root"])
-def test_strangers_lock_no_user_out(
+def test_lockout_by_strangers_leaves_user_able_to_sign_in(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     user = getattr(cast, who)
@@ -114,7 +114,7 @@ def test_strangers_lock_no_user_out(
     assert 0 < int(refused.headers["Retry-After"]) <= 15 * 60
 
 
-def test_networks_of_one_48_have_three_tries_together_for_a_user_under_attack(
+def test_lockout_of_attacked_user_allows_three_tries_per_48_network(
     app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, login_tries_per_user=5)
@@ -125,7 +125,7 @@ def test_networks_of_one_48_have_three_tries_together_for_a_user_under_attack(
     assert login(limited, address(), PASSWORD).status_code == 200
 
 
-def test_guesses_of_all_networks_are_bounded(
+def test_lockout_bounds_failures_of_all_networks_per_user(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, login_tries_per_user=2)
@@ -153,7 +153,7 @@ def reset_password(anyone: Caller, user: Caller) -> None:
     assert anyone.post("auth/reset-password", body).status_code == 200
 
 
-def test_a_known_device_has_tries_of_its_own(
+def test_lockout_counts_known_device_separately(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited, here = limit(app, monkeypatch, redis_url=storage), address()
@@ -166,7 +166,7 @@ def test_a_known_device_has_tries_of_its_own(
     assert login(limited, address(), PASSWORD).status_code == 200
 
 
-def test_a_cookie_of_an_earlier_release_is_a_known_device(
+def test_lockout_accepts_device_cookie_of_earlier_release(
     limited: Caller, cast: Cast, app: Flask
 ) -> None:
     with app.app_context():
@@ -178,7 +178,7 @@ def test_a_cookie_of_an_earlier_release_is_a_known_device(
     assert login(device, here, PASSWORD).status_code == 200
 
 
-def test_the_console_locks_nobody_out_either(
+def test_lockout_by_strangers_leaves_console_sign_in_open(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, login_tries_per_user=5)
@@ -188,19 +188,19 @@ def test_the_console_locks_nobody_out_either(
     assert browser.send("sign-in", **form).status_code == 303
 
 
-def test_an_unknown_user_is_limited_alike(limited: Caller) -> None:
+def test_lockout_applies_to_unknown_users(limited: Caller) -> None:
     for unknown in ({"email": "nobody@acme.example"}, {"account": f"x-{secrets.token_hex(4)}"}):
         assert statuses(11, limited, address(), **unknown) == [401] * 10 + [429]
 
 
-def test_a_success_does_not_count(limited: Caller) -> None:
+def test_lockout_does_not_count_successful_logins(limited: Caller) -> None:
     here = address()
     assert statuses(9, limited, here) == [401] * 9
     assert statuses(4, limited, here, password=PASSWORD) == [200] * 4
     assert statuses(2, limited, here) == [401, 429]
 
 
-def test_all_names_of_an_account_and_an_address_count_together(
+def test_lockout_counts_all_spellings_of_account_and_email_together(
     limited: Caller, bob: Caller
 ) -> None:
     here = address()
@@ -212,7 +212,7 @@ def test_all_names_of_an_account_and_an_address_count_together(
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
-def test_a_forged_header_changes_nothing(limited: Caller, header: str) -> None:
+def test_lockout_ignores_forged_forwarding_headers(limited: Caller, header: str) -> None:
     here = address()
     seen = []
     for _ in range(11):
@@ -222,7 +222,7 @@ def test_a_forged_header_changes_nothing(limited: Caller, header: str) -> None:
     assert seen == [401] * 10 + [429]
 
 
-def test_an_address_is_one_whatever_the_proxy_writes(
+def test_lockout_counts_proxied_address_in_any_notation_as_one(
     limited_mails: Caller, root: Caller, alice: Caller
 ) -> None:
     """Its port, brackets, or what is no address, for which the proxy's own stands."""
@@ -250,7 +250,7 @@ def test_an_address_is_one_whatever_the_proxy_writes(
         assert {entry["ip_address"] for entry in entries} == {kept}
 
 
-def test_after_a_quarter_of_an_hour_it_starts_anew(
+def test_lockout_ends_after_15_minutes(
     app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited, here = limit(app, monkeypatch), address()
@@ -262,7 +262,7 @@ def test_after_a_quarter_of_an_hour_it_starts_anew(
         assert statuses(11, limited, here) == [401] * 10 + [429]
 
 
-def test_two_processes_share_the_count(limited: Caller) -> None:
+def test_lockout_count_is_shared_between_processes(limited: Caller) -> None:
     other = Caller(create_app(limited.app.extensions["atrium.config"]))
     here = address()
     seen = [login(caller, here).status_code for _ in range(5) for caller in (limited, other)]
@@ -270,7 +270,7 @@ def test_two_processes_share_the_count(limited: Caller) -> None:
     assert [login(caller, here, PASSWORD).status_code for caller in (limited, other)] == [429] * 2
 
 
-def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
+def test_lockout_counts_concurrent_failures(limited: Caller) -> None:
     here = address()
     seen = at_once(9, lambda _: login(limited, here).status_code)
     assert seen == [401] * 9
@@ -279,7 +279,7 @@ def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
 
 @WHOLE
 @pytest.mark.usefixtures("real_hashes")
-def test_of_many_wrong_guesses_at_once_ten_are_answered(limited: Caller, whole: bool) -> None:
+def test_lockout_answers_ten_of_concurrent_failures(limited: Caller, whole: bool) -> None:
     here, refused = address(), 20 if whole else 6
     seen = at_once(10 + refused, lambda n: login(limited, here, f"Wrong-horse-{n}").status_code)
     assert sorted(seen) == [401] * 10 + [429] * refused
@@ -289,7 +289,7 @@ def test_of_many_wrong_guesses_at_once_ten_are_answered(limited: Caller, whole: 
 @pytest.mark.long
 @WHOLE
 @pytest.mark.usefixtures("real_hashes")
-def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has(
+def test_lockout_per_address_bounds_concurrent_failures_of_many_users(
     app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     here, refused = address(), 18 if whole else 6
@@ -303,13 +303,13 @@ def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has
 
 @pytest.mark.long
 @pytest.mark.usefixtures("real_hashes")
-def test_right_passwords_at_once_are_not_held_up(limited: Caller) -> None:
+def test_lockout_does_not_delay_concurrent_successful_logins(limited: Caller) -> None:
     here = address()
     assert statuses(9, limited, here) == [401] * 9
     assert at_once(20, lambda _: login(limited, here, PASSWORD).status_code) == [200] * 20
 
 
-def test_a_right_guess_beside_too_many_wrong_ones_tells_nothing(
+def test_lockout_answers_429_to_right_password_beside_wrong_ones(
     limited: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, verify = address(), passwords.verify
@@ -336,7 +336,7 @@ MAILING = {"auth/register": 409, "auth/forgot-password": 200, "auth/resend-verif
 
 
 @pytest.mark.parametrize("path", MAILING)
-def test_mails_to_a_mailbox_are_limited(limited_mails: Caller, path: str) -> None:
+def test_mail_limit_per_mailbox_is_429(limited_mails: Caller, path: str) -> None:
     tries, here = limited_mails.app.extensions["atrium.config"].mail_tries, address()
     seen = [ask(limited_mails, path, "Bob@acme.example", here) for _ in range(tries + 1)]
     assert seen == [MAILING[path]] * tries + [429]
@@ -346,7 +346,7 @@ def test_mails_to_a_mailbox_are_limited(limited_mails: Caller, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", MAILING)
-def test_mails_to_a_mailbox_are_bounded_a_day(
+def test_mail_limit_per_mailbox_and_day_is_429(
     app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     limited = limit(app, monkeypatch, mail_tries_per_mailbox=4)
@@ -362,7 +362,7 @@ def test_mails_to_a_mailbox_are_bounded_a_day(
 
 
 @pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
-def test_requests_of_a_known_device_are_counted_by_themselves(
+def test_mail_limit_counts_known_device_separately(
     limited_mails: Caller, cast: Cast, path: str
 ) -> None:
     here, device = address(), known_device(limited_mails, cast.bob)
@@ -373,16 +373,14 @@ def test_requests_of_a_known_device_are_counted_by_themselves(
     assert ask(limited_mails, path, cast.bob.email, address()) == 200
 
 
-def test_what_is_refused_as_it_stands_counts_for_no_mailbox(
-    limited_mails: Caller, bob: Caller
-) -> None:
+def test_mail_limit_does_not_count_invalid_requests(limited_mails: Caller, bob: Caller) -> None:
     weak = {"account": "new", "email": bob.email, "password": WRONG}
     assert {limited_mails.post("auth/register", weak).status_code for _ in range(12)} == {400}
     assert ask(limited_mails, "auth/forgot-password", bob.email, address()) == 200
 
 
 @pytest.mark.parametrize("path", MAILING)
-def test_mails_from_an_address_are_limited(
+def test_mail_limit_per_address_is_429(
     app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     limited, here = limit(app, monkeypatch, mail_tries_per_address=12), address()
@@ -391,16 +389,14 @@ def test_mails_from_an_address_are_limited(
     assert ask(limited, path, "0@acme.example", address()) == MAILING[path]
 
 
-def test_a_new_address_of_ones_own_is_mailed_so_often_only(
-    limited_mails: Caller, bob: Caller
-) -> None:
+def test_mail_limit_applies_to_own_email_changes(limited_mails: Caller, bob: Caller) -> None:
     tries = limited_mails.app.extensions["atrium.config"].mail_tries
     body = {"email": "victim@elsewhere.example"}
     seen = [bob.patch("auth/me", body).status_code for _ in range(tries + 1)]
     assert seen == [200] * tries + [429]
 
 
-def test_mails_asked_for_at_once_are_as_many_as_a_mailbox_may_get(
+def test_mail_limit_holds_for_concurrent_requests(
     app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited, here = limit(app, monkeypatch, redis_url=storage), address()
@@ -442,7 +438,7 @@ SIGNED_IN: dict[str, tuple[str, str, str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", SIGNED_IN)
-def test_the_signed_in_cannot_flood_a_mailbox_either(
+def test_mail_limit_applies_to_signed_in_callers(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     who, method, path, body, mailbox = SIGNED_IN[case]
@@ -463,7 +459,7 @@ def invite(caller: Caller, email: str) -> int:
 
 
 @pytest.mark.long
-def test_a_stranger_blocks_no_reset_of_another_account(
+def test_mail_limit_reached_by_one_account_spares_other_accounts(
     app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, redis_url=storage, mail_tries_per_mailbox=15)
@@ -491,7 +487,7 @@ def test_a_stranger_blocks_no_reset_of_another_account(
     assert seen == [200] * 10 + [429], "however the account is named"
 
 
-def test_resets_for_users_who_proved_nothing_flood_no_mailbox(
+def test_mail_limit_applies_to_resets_of_unverified_users(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = limit(app, monkeypatch, mail_tries_per_mailbox=3)
@@ -507,7 +503,7 @@ def test_resets_for_users_who_proved_nothing_flood_no_mailbox(
     assert sum(mail["To"] == email for mail in outbox(app)) == 6
 
 
-def test_users_made_or_moved_again_and_again_do_not_flood_a_mailbox(
+def test_mail_limit_applies_to_repeated_user_creation_and_moves(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mail_tries=2)
@@ -524,7 +520,7 @@ def test_users_made_or_moved_again_and_again_do_not_flood_a_mailbox(
     assert cast.alice.get(f"account/users/{cast.bob.id}").json["email"] == cast.bob.email
 
 
-def test_the_console_does_not_flood_a_mailbox_either(
+def test_mail_limit_applies_to_console(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alices, bobs = Browser(app, cast.alice), Browser(app, cast.bob)
@@ -539,7 +535,7 @@ def change_password(caller: Caller, current: str = WRONG) -> Any:
     return caller.post("auth/change-password", body, environ_overrides={"REMOTE_ADDR": address()})
 
 
-def test_guesses_at_the_present_password_are_limited(limited: Caller, cast: Cast) -> None:
+def test_current_password_guesses_are_limited(limited: Caller, cast: Cast) -> None:
     seen = [change_password(cast.bob).status_code for _ in range(10)]
     assert seen == [400] * 10
     for password in (WRONG, PASSWORD):
@@ -552,27 +548,25 @@ def test_guesses_at_the_present_password_are_limited(limited: Caller, cast: Cast
 
 @pytest.mark.long
 @pytest.mark.usefixtures("real_hashes")
-def test_of_guesses_at_the_present_password_at_once_ten_are_answered(
-    limited: Caller, bob: Caller
-) -> None:
+def test_current_password_concurrent_guesses_are_limited(limited: Caller, bob: Caller) -> None:
     seen = at_once(20, lambda n: change_password(bob, f"Wrong-horse-{n}").status_code)
     assert sorted(seen) == [400] * 10 + [429] * 10
 
 
-def test_who_knows_the_present_password_is_not_limited(limited: Caller, bob: Caller) -> None:
+def test_current_password_that_is_right_is_not_limited(limited: Caller, bob: Caller) -> None:
     weak = {"current_password": PASSWORD, "new_password": "weak"}
     seen = [bob.post("auth/change-password", weak).status_code for _ in range(12)]
     assert seen == [400] * 12
     assert change_password(bob, PASSWORD).status_code == 200
 
 
-def test_later_the_present_password_may_be_tried_again(limited_mails: Caller, bob: Caller) -> None:
+def test_current_password_limit_ends_after_15_minutes(limited_mails: Caller, bob: Caller) -> None:
     assert [change_password(bob).status_code for _ in range(11)] == [400] * 10 + [429]
     with time_machine.travel(clock.now() + timedelta(minutes=16)):
         assert change_password(bob, PASSWORD).status_code == 200
 
 
-def test_where_the_lock_out_is_off_nobody_waits(bob: Caller) -> None:
+def test_current_password_guesses_are_unlimited_without_lockout(bob: Caller) -> None:
     assert [change_password(bob).status_code for _ in range(12)] == [400] * 12
 
 
@@ -597,7 +591,7 @@ class Counting:
 
 @WHOLE
 @pytest.mark.usefixtures("real_hashes")
-def test_many_logins_at_once_take_a_bounded_memory(
+def test_login_concurrency_has_bounded_hashing_memory(
     app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     make_user(app, alice.account_id, "ann@acme.example")
@@ -612,7 +606,7 @@ def test_many_logins_at_once_take_a_bounded_memory(
     assert counting.most * counting.memory_cost <= 80 * 1024  # KiB
 
 
-def test_setup_links_of_several_accounts_do_not_flood_a_mailbox(
+def test_mail_limit_applies_to_setup_links_of_several_accounts(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mail_tries_per_mailbox=3)

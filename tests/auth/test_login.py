@@ -50,7 +50,7 @@ def acme(app: Flask) -> str:
         ("acme", "globex.atrium.test"),
     ],
 )
-def test_the_account_is_named_by_slug_code_id_or_host(
+def test_login_account_by_slug_code_id_or_host(
     anyone: Caller, acme: str, account: str | None, host: str | None
 ) -> None:
     body = {name: value for name, value in ANN.items() if name != "account"}
@@ -60,7 +60,7 @@ def test_the_account_is_named_by_slug_code_id_or_host(
     assert (answer.status_code, answer.json["account"]["id"]) == (200, acme)
 
 
-def test_the_answer_is_the_union_of_both_variants(anyone: Caller, acme: str) -> None:
+def test_login_response_has_keys_of_both_variants(anyone: Caller, acme: str) -> None:
     got = anyone.post("auth/login", ANN).json
     assert set(got) == {
         "token",
@@ -90,17 +90,17 @@ def test_the_answer_is_the_union_of_both_variants(anyone: Caller, acme: str) -> 
     assert me["last_login"] is not None
 
 
-def test_an_address_compares_without_regard_to_case(anyone: Caller, acme: str) -> None:
+def test_login_email_is_case_insensitive(anyone: Caller, acme: str) -> None:
     answer = anyone.post("auth/login", {**ANN, "email": " Ann@ACME.example"})
     assert (answer.status_code, answer.json["user"]["email"]) == (200, "ann@acme.example")
 
 
 @pytest.mark.parametrize("password", [PASSWORD.upper(), PASSWORD + " ", " " + PASSWORD, ""])
-def test_a_password_compares_exactly(anyone: Caller, acme: str, password: str) -> None:
+def test_login_password_is_compared_exactly(anyone: Caller, acme: str, password: str) -> None:
     assert anyone.post("auth/login", {**ANN, "password": password}).status_code == 401
 
 
-def test_one_address_has_a_password_per_account(app: Flask, anyone: Caller, acme: str) -> None:
+def test_login_with_password_of_other_account_is_401(app: Flask, anyone: Caller, acme: str) -> None:
     make_account(app, "globex")
     assert anyone.post("auth/login", {**ANN, "account": "globex"}).status_code == 401
 
@@ -116,7 +116,7 @@ FAILURES = {
 }
 
 
-def test_failures_are_answered_alike(anyone: Caller, acme: str) -> None:
+def test_login_failures_have_one_response(anyone: Caller, acme: str) -> None:
     bodies = set()
     for changes in FAILURES.values():
         answer = anyone.post("auth/login", {**ANN, **changes})
@@ -131,7 +131,9 @@ def test_failures_are_answered_alike(anyone: Caller, acme: str) -> None:
     assert not any(word in answer.json["message"].lower() for word in ("verify", "email"))
 
 
-def test_a_suspended_accounts_users_fail_alike(app: Flask, anyone: Caller, acme: str) -> None:
+def test_login_to_suspended_account_is_401_with_same_body(
+    app: Flask, anyone: Caller, acme: str
+) -> None:
     wrong = anyone.post("auth/login", {**ANN, "password": "Wrong-horse-1"})
     suspend(app, acme)
     answer = anyone.post("auth/login", ANN)
@@ -140,7 +142,9 @@ def test_a_suspended_accounts_users_fail_alike(app: Flask, anyone: Caller, acme:
 
 @pytest.mark.timing
 @pytest.mark.usefixtures("real_hashes")
-def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> None:
+def test_login_failures_run_same_statements_in_same_time(
+    app: Flask, anyone: Caller, acme: str
+) -> None:
     cases = list(itertools.islice(FAILURES, 4))
     asked, times = {}, {case: list[float]() for case in cases}
     for case in cases:
@@ -163,7 +167,7 @@ def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> N
 
 @pytest.mark.timing
 @pytest.mark.usefixtures("real_hashes")
-def test_an_overlong_password_is_refused_without_hashing(anyone: Caller, acme: str) -> None:
+def test_login_with_overlong_password_is_401_without_hashing(anyone: Caller, acme: str) -> None:
     def best_of_five(password: str) -> float:
         times = []
         for _ in range(5):
@@ -176,9 +180,7 @@ def test_an_overlong_password_is_refused_without_hashing(anyone: Caller, acme: s
 
 
 @pytest.mark.parametrize("change", [{}, {"account": ""}], ids=["absent account", "empty account"])
-def test_a_login_that_names_no_account_is_400(
-    anyone: Caller, acme: str, change: dict[str, str]
-) -> None:
+def test_login_without_account_is_400(anyone: Caller, acme: str, change: dict[str, str]) -> None:
     body = {name: value for name, value in ANN.items() if name != "account"} | change
     answer = anyone.post("auth/login", body)
     assert answer.status_code == 400
@@ -196,17 +198,17 @@ def test_a_login_that_names_no_account_is_400(
         {"password": "x" * 20_001},
     ],
 )
-def test_a_body_of_another_shape_is_422(anyone: Caller, changes: dict[str, Any]) -> None:
+def test_login_body_with_wrong_shape_is_422(anyone: Caller, changes: dict[str, Any]) -> None:
     assert anyone.post("auth/login", {**ANN, **changes}).status_code == 422
 
 
-def test_a_bad_credential_does_not_keep_anybody_from_signing_in(anyone: Caller, acme: str) -> None:
+def test_login_ignores_invalid_credential_headers(anyone: Caller, acme: str) -> None:
     stale = {"Authorization": "Bearer nonsense", "X-Account-ID": "nowhere"}
     assert anyone.post("auth/login", ANN, headers=stale).status_code == 200
 
 
 @pytest.mark.parametrize("env", ["test", "production"])
-def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
+def test_refresh_cookie_is_http_only_and_secure_in_production(
     app: Flask, anyone: Caller, acme: str, env: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], env=env)
@@ -228,7 +230,7 @@ def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
 @pytest.mark.parametrize(
     "changes", [{"is_active": False}, {"password_hash": "another"}], ids=["suspended", "password"]
 )
-def test_who_loses_access_while_the_password_is_looked_at_gets_no_session(
+def test_login_during_loss_of_access_is_401_without_session(
     app: Flask,
     anyone: Caller,
     acme: str,
@@ -252,7 +254,7 @@ def test_who_loses_access_while_the_password_is_looked_at_gets_no_session(
         assert db.session.scalars(mine).all() == []
 
 
-def test_who_signs_in_while_losing_access_keeps_no_session(
+def test_login_concurrent_with_deactivation_keeps_no_session(
     app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoke, bob, threads = sessions._revoke, cast.bob, list[Thread]()
@@ -275,7 +277,7 @@ def test_who_signs_in_while_losing_access_keeps_no_session(
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_many_logins_at_once_all_succeed(anyone: Caller, acme: str) -> None:
+def test_login_concurrently_20_times_succeeds(anyone: Caller, acme: str) -> None:
     answers = at_once(20, lambda _: anyone.post("auth/login", ANN))
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json["refresh_token"] for answer in answers}) == 20
@@ -299,7 +301,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("case", SPELLINGS)
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_a_password_is_the_same_in_each_unicode_form(
+def test_password_is_equal_in_all_unicode_forms(
     app: Flask, anyone: Caller, acme: str, case: str, form: str
 ) -> None:
     chosen, typed = SPELLINGS[case], unicodedata.normalize(form, SPELLINGS[case])  # type: ignore[arg-type]
@@ -310,7 +312,7 @@ def test_a_password_is_the_same_in_each_unicode_form(
         assert answer.status_code == status
 
 
-def test_a_hash_of_the_password_as_typed_works_and_is_replaced(
+def test_password_hash_of_unnormalized_text_is_accepted_and_replaced(
     app: Flask, anyone: Caller, acme: str
 ) -> None:
     decomposed = unicodedata.normalize("NFD", "Zürich-Café-12")
@@ -329,7 +331,7 @@ def _ann(app: Flask) -> str:
         return str(db.session.scalar(sa.select(User.id).where(User.email == ANN["email"])))
 
 
-def test_a_long_password_is_long_in_its_normalized_form(anyone: Caller) -> None:
+def test_password_length_limit_applies_to_normalized_form(anyone: Caller) -> None:
     started = time.monotonic()
     for password in ("e\u0301" * 5000, "\u0315\u0300\u0334" * 3000, "\ufdfa" * 100):
         answer = anyone.post("auth/login", {**ANN, "password": password})

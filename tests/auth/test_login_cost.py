@@ -26,7 +26,7 @@ def seconds(caller: Caller, email: str) -> float:
 
 
 @pytest.mark.timing
-def test_known_and_unknown_users_wait_equally_long(app: Flask, anyone: Caller) -> None:
+def test_login_time_of_known_and_unknown_users_is_equal(app: Flask, anyone: Caller) -> None:
     make_user(app, make_account(app, "acme"), "ann@acme.example")
     known, unknown = list[float](), list[float]()
     gc.disable()  # its pauses would fall to whichever is asked at the time
@@ -46,7 +46,7 @@ def test_known_and_unknown_users_wait_equally_long(app: Flask, anyone: Caller) -
     assert median(unknown) > hashing() / 2, "the hash is really computed"
 
 
-def test_a_hash_is_as_dear_as_owasp_asks(app: Flask) -> None:
+def test_password_hash_has_owasp_parameters(app: Flask) -> None:
     with app.app_context():
         user = make_user(app, make_account(app, "acme"), "ann@acme.example")
     for stored in (user.password_hash, passwords._dummy()):

@@ -59,7 +59,7 @@ def people(cast: Cast) -> Cast:
     return cast
 
 
-def test_it_is_off_by_default(app: Flask, cast: Cast) -> None:
+def test_magic_link_is_off_by_default(app: Flask, cast: Cast) -> None:
     assert cast.alice.get("account").json["magic_link"] is False
     for account in ("acme", "nowhere"):
         answer = request_link(cast.bob, account=account)
@@ -69,7 +69,7 @@ def test_it_is_off_by_default(app: Flask, cast: Cast) -> None:
     assert 'name="magic_link"' not in page
 
 
-def test_a_link_signs_in_once(app: Flask, people: Cast) -> None:
+def test_magic_link_signs_in_once(app: Flask, people: Cast) -> None:
     mailed = mailed_token(people.bob)
     answer = verify(app, mailed)
     assert outcome(answer) == (200, None)
@@ -80,7 +80,7 @@ def test_a_link_signs_in_once(app: Flask, people: Cast) -> None:
     assert outcome(verify(app, mailed)) == INVALID
 
 
-def test_the_answer_is_the_same_for_every_address(app: Flask, people: Cast) -> None:
+def test_magic_link_request_has_same_response_for_every_address(app: Flask, people: Cast) -> None:
     acme = people.alice.account_id
     make_user(app, acme, "new@acme.example", verified=False)
     gone = make_user(app, acme, "gone@acme.example")
@@ -185,7 +185,7 @@ ATTACKS: list[Callable[[Flask, Cast, str], Any]] = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_no_other_token_signs_in(
+def test_magic_link_verification_refuses_other_tokens(
     app: Flask, people: Cast, attack: Callable[[Flask, Cast, str], Any]
 ) -> None:
     answer = attack(app, people, mailed_token(people.bob))
@@ -193,13 +193,13 @@ def test_no_other_token_signs_in(
     assert "token" not in answer.json
 
 
-def test_of_many_at_once_one_signs_in(app: Flask, people: Cast) -> None:
+def test_magic_link_concurrent_verifications_sign_in_once(app: Flask, people: Cast) -> None:
     mailed = mailed_token(people.bob)
     statuses = at_once(4, lambda n: verify(app, mailed).status_code)
     assert sorted(statuses) == [200, 400, 400, 400]
 
 
-def test_a_second_factor_is_needed_as_after_a_password(app: Flask, people: Cast) -> None:
+def test_magic_link_requires_second_factor(app: Flask, people: Cast) -> None:
     secret = people.bob.post("auth/mfa/totp", {"name": "Phone"}).json["secret"]
     code = pyotp.TOTP(secret).at(clock.now())
     assert people.bob.post("auth/mfa/totp/confirm", {"code": code}).status_code == 200
@@ -210,13 +210,13 @@ def test_a_second_factor_is_needed_as_after_a_password(app: Flask, people: Cast)
     assert outcome(verify(app, mailed)) == INVALID
 
 
-def test_a_link_verifies_the_address_and_ends_what_came_before(app: Flask, people: Cast) -> None:
+def test_magic_link_verifies_email_and_ends_earlier_sessions(app: Flask, people: Cast) -> None:
     dora = Caller(app, make_user(app, people.alice.account_id, "dora@x.example", verified=False))
     assert verify(app, mailed_token(dora)).json["user"]["email_verified"] is True
     assert dora.get("auth/me").status_code == 401, "a token from before the verification"
 
 
-def test_a_link_leads_to_a_client_application_on_the_list(app: Flask, people: Cast) -> None:
+def test_magic_link_redirect_uri_must_be_on_allow_list(app: Flask, people: Cast) -> None:
     for uri in (f"{CLIENT}2", "https://evil.example/", "javascript:alert(1)", ""):
         answer = request_link(people.bob, redirect_uri=uri)
         assert answer.json["details"][0]["field"] == "redirect_uri", answer.json
@@ -225,7 +225,9 @@ def test_a_link_leads_to_a_client_application_on_the_list(app: Flask, people: Ca
     assert verify(app, mailed).status_code == 200
 
 
-def test_a_members_token_goes_to_no_address_from_outside(app: Flask, people: Cast) -> None:
+def test_magic_link_of_member_is_not_sent_to_redirect_uri_from_outside(
+    app: Flask, people: Cast
+) -> None:
     outside = "https://outside.example/in"
     make_user(app, people.alice.account_id, "eve@acme.example", "admin")
     body = {"account": "acme", "email": "eve@acme.example", "password": PASSWORD}
@@ -247,7 +249,7 @@ def test_a_members_token_goes_to_no_address_from_outside(app: Flask, people: Cas
     assert outcome(verify(app, mailed)) == INVALID, "bob has become a member since"
 
 
-def test_links_are_limited_as_forgotten_passwords_are(
+def test_magic_link_requests_are_limited(
     app: Flask, people: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mail_tries=3)
@@ -256,7 +258,7 @@ def test_links_are_limited_as_forgotten_passwords_are(
     assert request_link(people.alice).status_code == 200
 
 
-def test_a_browser_asks_for_a_link_and_presses_its_button(app: Flask, people: Cast) -> None:
+def test_magic_link_sign_in_by_console(app: Flask, people: Cast) -> None:
     browser = Browser(app)
     assert 'name="magic_link"' in browser.get("sign-in?account=acme").text
     form = {"account": "acme", "magic_link": "true"}
@@ -283,7 +285,7 @@ def test_a_browser_asks_for_a_link_and_presses_its_button(app: Flask, people: Ca
     assert is_out(other)
 
 
-def test_a_strangers_requests_void_no_link_and_block_none(
+def test_magic_link_requests_by_stranger_void_and_block_no_link(
     app: Flask, people: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch)
@@ -303,7 +305,7 @@ def test_a_strangers_requests_void_no_link_and_block_none(
 
 
 @pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
-def test_a_strangers_requests_void_no_other_link_either(
+def test_mailed_links_are_not_voided_by_requests_of_stranger(
     app: Flask, people: Cast, path: str
 ) -> None:
     make_user(app, people.alice.account_id, "new@acme.example", verified=False)

@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_opening_a_link_changes_no_row(
+def test_mailed_link_get_and_head_change_no_row(
     app: Flask, cast: Cast, link: Callable[[Flask, Cast], str]
 ) -> None:
     path = link(app, cast)
@@ -132,7 +132,9 @@ def test_opening_a_link_changes_no_row(
     assert rows(app) == before
 
 
-def test_a_click_does_not_confirm_the_password_of_a_stranger(app: Flask, cast: Cast) -> None:
+def test_email_verification_click_does_not_confirm_inviters_password(
+    app: Flask, cast: Cast
+) -> None:
     """The inviter accepts for a stranger, who gets the mail, opens it and presses the button."""
     anyone, ceo = Caller(app), "ceo@victimcorp.example"
     shown = cast.alice.post("invitations", {"email": ceo}).json["token"]
@@ -156,7 +158,9 @@ def test_a_click_does_not_confirm_the_password_of_a_stranger(app: Flask, cast: C
     assert anyone.post("auth/login", credentials | {"password": NEW}).status_code == 200
 
 
-def test_whoever_chose_the_password_confirms_it(app: Flask, anyone: Caller) -> None:
+def test_email_verification_by_registered_user_needs_no_password(
+    app: Flask, anyone: Caller
+) -> None:
     body = {"account_name": "Initech", "email": "eve@initech.example", "password": PASSWORD}
     assert anyone.post("auth/register", body).status_code == 201
     token = newest(app, "eve@initech.example").partition("token=")[2]
@@ -168,7 +172,7 @@ def test_whoever_chose_the_password_confirms_it(app: Flask, anyone: Caller) -> N
     assert (again.status_code, "invalid or has expired" in again.text) == (400, True)
 
 
-def test_a_changed_address_asks_for_the_password_of_the_user(app: Flask, cast: Cast) -> None:
+def test_email_change_link_requires_password_of_user(app: Flask, cast: Cast) -> None:
     token = change(app, cast).partition("token=")[2]
     stranger = Browser(app)
     for form in ({}, {"password": NEW}, {"password": NEW, "is_new": "true"}):
@@ -189,7 +193,7 @@ def test_a_changed_address_asks_for_the_password_of_the_user(app: Flask, cast: C
         ({"new_password": "short"}, 400, None),
     ],
 )
-def test_the_api_takes_the_password_too(
+def test_email_verification_api_accepts_password(
     app: Flask, cast: Cast, chosen: dict[str, str], status: int, signs_in: str | None
 ) -> None:
     token = verification(app, cast).partition("token=")[2]
@@ -201,7 +205,7 @@ def test_the_api_takes_the_password_too(
         assert Caller(app).post("auth/login", login).status_code == expected
 
 
-def test_a_link_to_sign_in_confirms_no_password_either(app: Flask, cast: Cast) -> None:
+def test_magic_link_verification_does_not_confirm_password(app: Flask, cast: Cast) -> None:
     cast.alice.patch("account", {"magic_link": True})
     make_user(app, cast.alice.account_id, "ann@acme.example", verified=False)
     body = {"account": "acme", "email": "ann@acme.example"}
@@ -213,7 +217,7 @@ def test_a_link_to_sign_in_confirms_no_password_either(app: Flask, cast: Cast) -
     assert (login.status_code, login.json["error"]) == (401, "authentication_failed")
 
 
-def test_who_is_no_admin_is_offered_no_key(app: Flask, cast: Cast) -> None:
+def test_console_keys_page_offers_new_key_only_to_admins(app: Flask, cast: Cast) -> None:
     """Also after an invitation, whose link leads to the home page."""
     browser = Browser(app)
     page = browser.done(invitation(app, cast).removeprefix("/console/"), password=PASSWORD)

@@ -69,14 +69,14 @@ ADDRESSES = {
 MAILED = {"known", "by code, in capitals", "unverified"}
 
 
-def test_asking_tells_nothing_of_an_address(app: Flask, alice: Caller) -> None:
+def test_forgot_password_response_does_not_reveal_address(app: Flask, alice: Caller) -> None:
     make_user(app, alice.account_id, "new@acme.example", verified=False)
     gone = make_user(app, alice.account_id, "gone@acme.example")
     change_user(app, gone.id, is_active=False)
     check_alike(app, "auth/forgot-password", ADDRESSES, MAILED)
 
 
-def test_the_account_comes_from_the_host_too(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_forgot_password_account_comes_from_host(app: Flask, anyone: Caller, bob: Caller) -> None:
     body = {"email": bob.email}
     at_acme = {"Host": "acme.atrium.test"}
     assert anyone.post("auth/forgot-password", body, headers=at_acme).status_code == 200
@@ -85,7 +85,7 @@ def test_the_account_comes_from_the_host_too(app: Flask, anyone: Caller, bob: Ca
     assert [d["code"] for d in nowhere.json["details"]] == ["required"]
 
 
-def test_a_mailed_link_sets_the_password_once(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_link_works_once(app: Flask, anyone: Caller, bob: Caller) -> None:
     token = mailed_token(app, anyone)
     assert outbox(app)[-1]["To"] == bob.email
     assert link_in(outbox(app)[-1]).startswith("http://atrium.test/console/reset-password?token=")
@@ -96,7 +96,7 @@ def test_a_mailed_link_sets_the_password_once(app: Flask, anyone: Caller, bob: C
     assert login(anyone, NEW).status_code == 200
 
 
-def test_the_links_host_is_not_the_requests(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_link_ignores_request_host(app: Flask, anyone: Caller, bob: Caller) -> None:
     spoofed = {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}
     assert anyone.post("auth/forgot-password", BOB, headers=spoofed).status_code == 200
     run_jobs(app)
@@ -104,7 +104,9 @@ def test_the_links_host_is_not_the_requests(app: Flask, anyone: Caller, bob: Cal
 
 
 @pytest.mark.usefixtures("real_hashes")
-def test_of_many_resets_at_once_one_counts(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_concurrent_uses_succeed_once(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     token = mailed_token(app, anyone)
     answers = at_once(8, lambda number: reset(anyone, token, f"{NEW}{number}").status_code)
     assert sorted(answers) == [200] + [400] * 7
@@ -112,7 +114,7 @@ def test_of_many_resets_at_once_one_counts(app: Flask, anyone: Caller, bob: Call
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(59, 200), (61, 400)])
-def test_a_reset_link_serves_for_an_hour(
+def test_password_reset_link_expires_after_one_hour(
     app: Flask, anyone: Caller, bob: Caller, minutes: int, status: int
 ) -> None:
     token = mailed_token(app, anyone)
@@ -121,7 +123,9 @@ def test_a_reset_link_serves_for_an_hour(
         assert reset(anyone, token).status_code == status
 
 
-def test_three_links_are_valid_until_one_is_used(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_keeps_three_links_until_one_is_used(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     first, second, third, fourth = (mailed_token(app, anyone) for _ in range(4))
     assert outcome(reset(anyone, second)) == (400, "invalid_token")
     assert reset(anyone, third).status_code == 200
@@ -129,14 +133,14 @@ def test_three_links_are_valid_until_one_is_used(app: Flask, anyone: Caller, bob
         assert outcome(reset(anyone, other)) == (400, "invalid_token")
 
 
-def test_a_changed_password_voids_the_link(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_change_voids_reset_link(app: Flask, anyone: Caller, bob: Caller) -> None:
     token = mailed_token(app, anyone)
     body = {"current_password": PASSWORD, "new_password": NEW}
     assert bob.post("auth/change-password", body).status_code == 200
     assert outcome(reset(anyone, token, PASSWORD)) == (400, "invalid_token")
 
 
-def test_a_link_to_an_address_that_was_left_is_void(
+def test_password_reset_link_to_former_email_is_invalid_token(
     app: Flask, anyone: Caller, bob: Caller
 ) -> None:
     token = mailed_token(app, anyone)
@@ -144,7 +148,7 @@ def test_a_link_to_an_address_that_was_left_is_void(
     assert outcome(reset(anyone, token)) == (400, "invalid_token")
 
 
-def test_following_the_link_proves_the_address(app: Flask, anyone: Caller, alice: Caller) -> None:
+def test_password_reset_verifies_email(app: Flask, anyone: Caller, alice: Caller) -> None:
     make_user(app, alice.account_id, "new@acme.example", verified=False)
     new = {"email": "new@acme.example"}
     assert outcome(login(anyone, **new)) == (401, "email_not_verified")
@@ -152,7 +156,7 @@ def test_following_the_link_proves_the_address(app: Flask, anyone: Caller, alice
     assert login(anyone, NEW, **new).json["user"]["email_verified"] is True
 
 
-def test_a_reset_ends_every_session(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_ends_all_sessions(app: Flask, anyone: Caller, bob: Caller) -> None:
     pair = login(anyone).json
     sign_in_to_the_console(app)
     assert alive(app) == 2
@@ -163,14 +167,18 @@ def test_a_reset_ends_every_session(app: Flask, anyone: Caller, bob: Caller) -> 
 
 
 @pytest.mark.parametrize("token", ["x", "", "-", "AA0001-", "AA0001-x", "é"])
-def test_a_bad_reset_token_is_refused_alike(anyone: Caller, bob: Caller, token: str) -> None:
+def test_password_reset_with_bad_token_is_invalid_token(
+    anyone: Caller, bob: Caller, token: str
+) -> None:
     assert outcome(reset(anyone, token)) == (400, "invalid_token")
     if token:
         seen = anyone.get(f"auth/verify-reset-token/{token}")
         assert (seen.status_code, seen.json) == (200, {"valid": False, "expires_at": None})
 
 
-def test_a_verification_token_resets_nothing(app: Flask, anyone: Caller, alice: Caller) -> None:
+def test_password_reset_with_verification_token_is_invalid_token(
+    app: Flask, anyone: Caller, alice: Caller
+) -> None:
     make_user(app, alice.account_id, "new@acme.example", verified=False)
     new = {"account": "acme", "email": "new@acme.example"}
     anyone.post("auth/resend-verification", new)
@@ -181,7 +189,9 @@ def test_a_verification_token_resets_nothing(app: Flask, anyone: Caller, alice: 
     assert outcome(verified) == (400, "invalid_token")
 
 
-def test_a_weak_new_password_uses_nothing_up(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_with_weak_password_keeps_token(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     token = mailed_token(app, anyone)
     weak = reset(anyone, token, "weak")
     assert weak.status_code == 400
@@ -193,7 +203,9 @@ def test_a_weak_new_password_uses_nothing_up(app: Flask, anyone: Caller, bob: Ca
     assert reset(anyone, token).status_code == 200
 
 
-def test_a_deactivated_user_resets_nothing(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_password_reset_of_deactivated_user_is_invalid_token(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     token = mailed_token(app, anyone)
     change_user(app, bob.id, is_active=False)
     assert outcome(reset(anyone, token)) == (400, "invalid_token")
@@ -213,7 +225,7 @@ CLOSINGS: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CLOSINGS)
-def test_a_mailed_link_ends_with_what_it_was_mailed_for(
+def test_password_reset_link_ends_with_user_or_account(
     app: Flask, anyone: Caller, cast: Any, case: str
 ) -> None:
     token = mailed_token(app, anyone)
@@ -227,7 +239,7 @@ def test_a_mailed_link_ends_with_what_it_was_mailed_for(
     assert login(anyone, NEW, email="robert@acme.example").status_code == 401
 
 
-def test_an_address_of_ones_own_left_behind_opens_nothing(
+def test_password_reset_link_to_replaced_own_email_is_invalid_token(
     app: Flask, anyone: Caller, bob: Caller
 ) -> None:
     token = mailed_token(app, anyone)
@@ -240,7 +252,7 @@ def test_an_address_of_ones_own_left_behind_opens_nothing(
     assert outcome(reset(anyone, token)) == (400, "invalid_token")
 
 
-def test_nobody_of_a_suspended_account_is_mailed_or_verified(
+def test_suspended_account_sends_no_mails_and_verifies_nobody(
     app: Flask, anyone: Caller, cast: Any
 ) -> None:
     make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
@@ -257,7 +269,7 @@ def test_nobody_of_a_suspended_account_is_mailed_or_verified(
     assert len(outbox(app)) == 1
 
 
-def test_no_token_is_stored(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_mailed_token_is_stored_as_hash_only(app: Flask, anyone: Caller, bob: Caller) -> None:
     secret = mailed_token(app, anyone).partition("-")[2]
     with app.app_context():
         stored = [db.db.session.execute(sa.select(t.__table__)).all() for t in (MailedToken, Job)]
@@ -265,9 +277,7 @@ def test_no_token_is_stored(app: Flask, anyone: Caller, bob: Caller) -> None:
     assert secret not in str(stored)
 
 
-def test_a_password_is_changed_and_all_sessions_end(
-    app: Flask, anyone: Caller, bob: Caller
-) -> None:
+def test_password_change_ends_all_sessions(app: Flask, anyone: Caller, bob: Caller) -> None:
     pair = login(anyone).json
     sign_in_to_the_console(app)
     body = {"current_password": PASSWORD, "new_password": NEW}
@@ -290,7 +300,7 @@ def test_a_password_is_changed_and_all_sessions_end(
         ),
     ],
 )
-def test_a_change_that_is_refused_names_all_that_is_wrong(
+def test_password_change_reports_all_problems(
     app: Flask, anyone: Caller, bob: Caller, current: str, new: str, problems: set[Any]
 ) -> None:
     login(anyone)
@@ -304,7 +314,7 @@ def test_a_change_that_is_refused_names_all_that_is_wrong(
 
 @pytest.mark.parametrize("revoke", [True, False, None])
 @pytest.mark.parametrize("how", ["reset", "changed"])
-def test_a_new_password_tells_of_api_keys_and_revokes_them_on_demand(
+def test_password_change_lists_api_keys_and_revokes_on_demand(
     app: Flask, anyone: Caller, alice: Caller, bob: Caller, how: str, revoke: bool | None
 ) -> None:
     keys = {
@@ -330,12 +340,12 @@ def test_a_new_password_tells_of_api_keys_and_revokes_them_on_demand(
     assert statuses == {"nightly import": of_bob, "export": of_bob, "of alice": 200}
 
 
-def test_changing_a_password_needs_a_credential(anyone: Caller) -> None:
+def test_password_change_without_credential_is_401(anyone: Caller) -> None:
     body = {"current_password": PASSWORD, "new_password": NEW}
     assert anyone.post("auth/change-password", body).status_code == 401
 
 
-def test_the_own_name_changes_at_once(app: Flask, bob: Caller) -> None:
+def test_profile_name_change_applies_at_once(app: Flask, bob: Caller) -> None:
     assert bob.patch("auth/me", {"name": "Bob B."}).json["name"] == "Bob B."
     assert bob.get("auth/me").json["name"] == "Bob B."
     assert bob.patch("auth/me", {"name": None}).json["name"] is None
@@ -344,7 +354,9 @@ def test_the_own_name_changes_at_once(app: Flask, bob: Caller) -> None:
     assert run_jobs(app) == 0
 
 
-def test_a_new_address_counts_once_it_is_verified(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_profile_email_change_applies_after_verification(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     answer = bob.patch("auth/me", {"email": " Robert@acme.example "})
     assert (answer.status_code, answer.json["email"]) == (200, bob.email)
     run_jobs(app)
@@ -365,7 +377,7 @@ def test_a_new_address_counts_once_it_is_verified(app: Flask, anyone: Caller, bo
 
 @pytest.mark.parametrize("mailed", [True, False], ids=["mailed", "not yet mailed"])
 @pytest.mark.parametrize("how", ["changed", "set by a superadmin", "address replaced"])
-def test_a_waiting_change_of_address_ends_with_the_password(
+def test_profile_pending_email_change_ends_with_password_change(
     app: Flask, anyone: Caller, root: Caller, bob: Caller, how: str, mailed: bool
 ) -> None:
     bob.patch("auth/me", {"email": "thief@elsewhere.example"})
@@ -387,13 +399,15 @@ def test_a_waiting_change_of_address_ends_with_the_password(
 
 
 @pytest.mark.parametrize("email", ["", "nobody", "bob@", "a@b@c.example"])
-def test_a_new_address_must_be_one(app: Flask, bob: Caller, email: str) -> None:
+def test_profile_email_change_to_invalid_address_is_400(
+    app: Flask, bob: Caller, email: str
+) -> None:
     answer = bob.patch("auth/me", {"email": email})
     assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("email", "invalid_email")]
     assert run_jobs(app) == 0
 
 
-def test_a_taken_address_is_told_only_to_who_reads_its_mail(
+def test_profile_email_change_to_taken_address_is_409_at_verification(
     app: Flask, anyone: Caller, bob: Caller
 ) -> None:
     free = bob.patch("auth/me", {"email": "free@acme.example"})
@@ -405,7 +419,9 @@ def test_a_taken_address_is_told_only_to_who_reads_its_mail(
     assert bob.get("auth/me").json["email"] == bob.email
 
 
-def test_sessions_tell_where_they_come_from(app: Flask, anyone: Caller, bob: Caller) -> None:
+def test_session_list_shows_agent_address_and_last_use(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
     phone = {"User-Agent": "Phone/1.0"}
     first = anyone.post("auth/login", {**BOB, "password": PASSWORD}, headers=phone).json
     login(anyone)
@@ -425,7 +441,7 @@ def test_sessions_tell_where_they_come_from(app: Flask, anyone: Caller, bob: Cal
     assert "token" not in str(shown)
 
 
-def test_ending_a_session_ends_its_refresh_token(anyone: Caller, bob: Caller) -> None:
+def test_session_deletion_ends_its_refresh_token(anyone: Caller, bob: Caller) -> None:
     pairs = [login(anyone).json for _ in range(2)]
     newest = bob.get("auth/sessions").json["items"][0]["id"]
     assert bob.delete(f"auth/sessions/{newest}").status_code == 204
@@ -437,7 +453,7 @@ def test_ending_a_session_ends_its_refresh_token(anyone: Caller, bob: Caller) ->
     assert refreshed == [200, 401]
 
 
-def test_sessions_are_ones_own(anyone: Caller, cast: Any) -> None:
+def test_session_of_other_user_is_404(anyone: Caller, cast: Any) -> None:
     login(anyone)
     (session,) = cast.bob.get("auth/sessions").json["items"]
     for other in (cast.alice, cast.charlie, cast.root, cast.root.acting_in("acme")):
@@ -449,7 +465,7 @@ def test_sessions_are_ones_own(anyone: Caller, cast: Any) -> None:
     assert cast.bob.get("auth/sessions").json["total"] == 1
 
 
-def test_the_signed_in_ask_for_a_link_without_naming_themselves(
+def test_verification_resend_by_signed_in_user_needs_no_body(
     app: Flask, anyone: Caller, alice: Caller
 ) -> None:
     new = Caller(app, make_user(app, alice.account_id, "new@acme.example", verified=False))
@@ -460,7 +476,7 @@ def test_the_signed_in_ask_for_a_link_without_naming_themselves(
     assert anyone.post("auth/resend-verification", {}).status_code == 401
 
 
-def test_the_cookie_alone_refreshes(anyone: Caller, bob: Caller) -> None:
+def test_refresh_by_cookie_alone(anyone: Caller, bob: Caller) -> None:
     def cookie_of(answer: Any) -> dict[str, str]:
         (morsel,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
         return {"Cookie": f"{morsel.key}={morsel.value}"}

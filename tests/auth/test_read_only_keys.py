@@ -36,13 +36,13 @@ def filled(path: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: PARAMETERS.get(found[1], ANY_ID), path)
 
 
-def test_every_operation_that_is_no_get_is_placed() -> None:
+def test_read_only_key_table_has_every_non_get_operation() -> None:
     assert list(KINDS) == [name for name, method, _ in OPERATIONS if method != "GET"]
     assert set(KINDS.values()) == {"reads", "writes", "public"}
 
 
 @pytest.mark.parametrize("who", ["root", "alice"])
-def test_a_read_only_key_is_refused_by_all_that_writes(app: Flask, cast: Cast, who: str) -> None:
+def test_read_only_key_on_writing_operations_is_403(app: Flask, cast: Cast, who: str) -> None:
     make_collection(cast.root)
     program = reader(app, getattr(cast, who))
     for name, method, path in OPERATIONS:
@@ -75,14 +75,14 @@ def test_every_operation_declares_what_a_read_only_key_may_do(app: Flask) -> Non
 
 
 @pytest.mark.parametrize(("path", "body"), BY_A_CALLER)
-def test_a_read_only_key_is_no_caller_of_public_operations(
+def test_read_only_key_on_public_operations_is_403(
     app: Flask, alice: Caller, path: str, body: Any
 ) -> None:
     answer = reader(app, alice).post(path, body)
     assert (answer.status_code, answer.json["error"]) == (403, "read_only_key")
 
 
-def test_a_read_only_key_reads_what_its_user_may(app: Flask, cast: Cast) -> None:
+def test_read_only_key_reads_as_its_owner(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     record = make_record(cast.alice, title="One")
     program = reader(app, cast.alice)
@@ -98,7 +98,7 @@ def test_a_read_only_key_reads_what_its_user_may(app: Flask, cast: Cast) -> None
     assert reader(app, cast.bob).get("account/users").status_code == 403
 
 
-def test_read_only_and_scopes_both_apply(app: Flask, cast: Cast) -> None:
+def test_read_only_key_with_scopes_applies_both(app: Flask, cast: Cast) -> None:
     for name in ("posts", "drafts"):
         make_collection(cast.root, name)
     program = reader(app, cast.alice, scopes={"collections": ["posts"]})
@@ -114,9 +114,7 @@ def test_read_only_and_scopes_both_apply(app: Flask, cast: Cast) -> None:
         assert (answer.status_code, answer.json.get("error")) == (status, error), (method, path)
 
 
-def test_a_read_only_key_does_not_see_the_token_that_starts_a_workflow(
-    app: Flask, alice: Caller
-) -> None:
+def test_read_only_key_hides_workflow_webhook_token(app: Flask, alice: Caller) -> None:
     steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
     body = {"name": "flow", "trigger": {"type": "webhook"}, "steps": steps}
     made = alice.post("workflows", body).json
@@ -129,7 +127,7 @@ def test_a_read_only_key_does_not_see_the_token_that_starts_a_workflow(
     assert token in alice.get(f"workflows/{made['id']}").text
 
 
-def test_a_key_shows_whether_it_is_read_only(alice: Caller) -> None:
+def test_read_only_key_flag_is_shown(alice: Caller) -> None:
     for sent, shown in (({}, False), ({"read_only": False}, False), ({"read_only": True}, True)):
         made = alice.post("api-keys", {"name": "x", **sent}).json
         assert made["read_only"] is shown
@@ -138,7 +136,7 @@ def test_a_key_shows_whether_it_is_read_only(alice: Caller) -> None:
         assert alice.post("api-keys", {"name": "x", "read_only": wrong}).status_code == 422
 
 
-def test_a_key_cannot_be_made_to_write_later(app: Flask, alice: Caller) -> None:
+def test_read_only_key_flag_cannot_be_removed(app: Flask, alice: Caller) -> None:
     made = alice.post("api-keys", {"name": "x", "read_only": True}).json
     one = f"api-keys/{made['id']}"
     assert alice.patch(one, {"read_only": False}).status_code == 422

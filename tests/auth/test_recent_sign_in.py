@@ -108,24 +108,24 @@ def check_act(caller: Caller, cast: Cast, act: Act) -> None:
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_it_needs_a_recent_sign_in(cast: Cast, name: str) -> None:
+def test_recent_sign_in_is_required_for_sensitive_acts(cast: Cast, name: str) -> None:
     check_act(cast.alice, cast, ACTS[name])
 
 
 @pytest.mark.parametrize("name", SUPERADMIN_ACTS)
-def test_acts_of_superadmins_need_one_too(cast: Cast, name: str) -> None:
+def test_recent_sign_in_is_required_for_superadmin_acts(cast: Cast, name: str) -> None:
     check_act(cast.root, cast, SUPERADMIN_ACTS[name])
 
 
 @pytest.mark.parametrize("name", [*ACTS, *SUPERADMIN_ACTS])
-def test_an_api_key_does_none_of_it(app: Flask, cast: Cast, name: str) -> None:
+def test_api_key_on_sensitive_acts_is_403(app: Flask, cast: Cast, name: str) -> None:
     maker = cast.alice if name in ACTS else cast.root
     text = maker.post("api-keys", {"name": "program"}).json["key"]
     act = ACTS.get(name) or SUPERADMIN_ACTS[name]
     assert outcome(act(Caller(app, **{"X-API-Key": text}), cast)) == (403, "forbidden")
 
 
-def test_changing_and_removing_a_provider_needs_one(cast: Cast) -> None:
+def test_recent_sign_in_is_required_to_change_or_delete_provider(cast: Cast) -> None:
     one = f"admin/configuration/{cast.alice.post('admin/configuration', PROVIDER).json['id']}"
     alice, _ = sign_in(cast.alice)
     with later():
@@ -138,7 +138,7 @@ def test_changing_and_removing_a_provider_needs_one(cast: Cast) -> None:
     assert alice.get(one).json["enabled"] is True
 
 
-def test_what_changes_nothing_of_it_needs_none(cast: Cast) -> None:
+def test_recent_sign_in_is_not_required_for_unchanged_settings(cast: Cast) -> None:
     same = cast.alice.get("account").json
     alice, _ = sign_in(cast.alice)
     with later():
@@ -151,7 +151,9 @@ def test_what_changes_nothing_of_it_needs_none(cast: Cast) -> None:
             assert answer.status_code < 300, answer.json
 
 
-def test_the_present_password_serves_for_the_own_address(app: Flask, cast: Cast) -> None:
+def test_recent_sign_in_is_replaced_by_current_password_for_own_email(
+    app: Flask, cast: Cast
+) -> None:
     bob, _ = sign_in(cast.bob)
     with later():
         body = {"email": "robert@acme.example", "current_password": "Wrong-horse-1"}
@@ -164,7 +166,7 @@ def test_the_present_password_serves_for_the_own_address(app: Flask, cast: Cast)
         assert bob.post("auth/change-password", changed).status_code == 200
 
 
-def test_reauthenticating_renews_the_session(app: Flask, cast: Cast) -> None:
+def test_reauthentication_renews_the_session(app: Flask, cast: Cast) -> None:
     bob, pair = sign_in(cast.bob)
     with later():
         wrong = bob.post("auth/reauthenticate", {"password": "Wrong-horse-1"})
@@ -188,7 +190,7 @@ def test_reauthenticating_renews_the_session(app: Flask, cast: Cast) -> None:
         assert Caller(app).post("auth/refresh", stale).status_code == 401
 
 
-def test_who_cannot_reauthenticate_is_told_what_to_do(app: Flask, cast: Cast) -> None:
+def test_reauthentication_refusals_name_the_way_to_sign_in(app: Flask, cast: Cast) -> None:
     key = cast.bob.post("api-keys", {"name": "program"}).json["key"]
     body = {"password": PASSWORD}
     program = Caller(app, **{"X-API-Key": key})

@@ -46,7 +46,7 @@ def problems(answer: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_either_form_makes_an_account_and_its_admin(anyone: Caller, form: str) -> None:
+def test_registration_creates_account_and_admin(anyone: Caller, form: str) -> None:
     answer = anyone.post("auth/register", FORMS[form])
     assert answer.status_code == 201
     assert set(answer.json) == {"message", "account", "user"}
@@ -77,7 +77,7 @@ def test_either_form_makes_an_account_and_its_admin(anyone: Caller, form: str) -
     assert set(user) == {*expected, "id", "role_id", "created_at", "updated_at", "token_type"}
 
 
-def test_the_password_is_kept_as_a_hash_only(app: Flask, anyone: Caller) -> None:
+def test_registration_stores_password_as_hash_only(app: Flask, anyone: Caller) -> None:
     answer = anyone.post("auth/register", BODY)
     with app.app_context():
         stored = db.session.scalars(sa.select(User.password_hash)).one()
@@ -97,14 +97,16 @@ def test_the_password_is_kept_as_a_hash_only(app: Flask, anyone: Caller) -> None
         ("a" * 31 + " bcd", "a" * 31),
     ],
 )
-def test_the_slug_is_derived_from_the_name(anyone: Caller, name: str, slug: str) -> None:
+def test_registration_slug_is_derived_from_account_name(
+    anyone: Caller, name: str, slug: str
+) -> None:
     body = {"account_name": name, "email": "a@b.example", "password": PASSWORD}
     answer = anyone.post("auth/register", body)
     assert (answer.status_code, answer.json["account"]["slug"]) == (201, slug)
 
 
 @pytest.mark.parametrize("name", ["日本", "Ακμή", "Мир", "شركة", "🦊", "A", "3M"])
-def test_the_slug_is_the_code_where_the_name_makes_none(
+def test_registration_slug_is_account_code_for_name_without_letters(
     app: Flask, anyone: Caller, root: Caller, name: str
 ) -> None:
     body = {"account_name": name, "email": "a@b.example", "password": PASSWORD}
@@ -135,14 +137,14 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_a_name_beside_the_accounts_is_the_users(anyone: Caller, case: str) -> None:
+def test_registration_name_and_account_name_per_field(anyone: Caller, case: str) -> None:
     body, expected = NAMES[case]
     credentials = {"email": "a@b.example", "password": PASSWORD}
     made = anyone.post("auth/register", {**body, **credentials}).json
     assert (made["account"]["name"], made["user"]["name"]) == expected
 
 
-def test_the_name_is_the_slug_where_it_is_absent(anyone: Caller) -> None:
+def test_registration_account_name_defaults_to_slug(anyone: Caller) -> None:
     body = {"account": "acme", "email": "a@b.example", "password": PASSWORD}
     assert anyone.post("auth/register", body).json["account"]["name"] == "acme"
 
@@ -185,7 +187,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), BAD_VALUES)
-def test_a_bad_value_is_named_with_its_code(
+def test_registration_with_bad_value_is_400_with_its_code(
     app: Flask, anyone: Caller, changes: dict[str, str], expected: list[tuple[str, str]]
 ) -> None:
     assert problems(anyone.post("auth/register", {**BODY, **changes})) == expected
@@ -193,12 +195,12 @@ def test_a_bad_value_is_named_with_its_code(
     assert count(app, Job) == 0
 
 
-def test_each_broken_requirement_of_a_password_has_its_own_sentence(anyone: Caller) -> None:
+def test_registration_password_problems_have_distinct_messages(anyone: Caller) -> None:
     details = anyone.post("auth/register", {**BODY, "password": ""}).json["details"]
     assert len({one["message"] for one in details}) == 5
 
 
-def test_all_bad_values_are_told_at_once(anyone: Caller) -> None:
+def test_registration_reports_all_bad_values_at_once(anyone: Caller) -> None:
     body = {"account_name": "a\tb", "account_slug": "A", "email": "x", "password": "Correct-horse"}
     assert set(problems(anyone.post("auth/register", body))) == {
         ("account_name", "name_invalid"),
@@ -221,27 +223,29 @@ def test_all_bad_values_are_told_at_once(anyone: Caller) -> None:
         ({"email_verified": True}, "email_verified"),
     ],
 )
-def test_a_body_of_another_shape_is_422(anyone: Caller, changes: dict[str, Any], loc: str) -> None:
+def test_registration_body_with_wrong_shape_is_422(
+    anyone: Caller, changes: dict[str, Any], loc: str
+) -> None:
     answer = anyone.post("auth/register", {**BODY, **changes})
     assert answer.status_code == 422
     assert [one["loc"] for one in answer.json["detail"]] == [["body", loc]]
 
 
 @pytest.mark.parametrize("absent", ["email", "password"])
-def test_what_is_missing_is_named(anyone: Caller, absent: str) -> None:
+def test_registration_with_missing_field_is_422(anyone: Caller, absent: str) -> None:
     body = {name: value for name, value in BODY.items() if name != absent}
     answer = anyone.post("auth/register", body)
     assert (answer.status_code, answer.json["detail"][0]["loc"]) == (422, ["body", absent])
 
 
-def test_neither_name_nor_slug_is_422(anyone: Caller) -> None:
+def test_registration_without_name_and_slug_is_422(anyone: Caller) -> None:
     answer = anyone.post("auth/register", {"email": "a@b.example", "password": PASSWORD})
     assert (answer.status_code, answer.json["detail"][0]["type"]) == (422, "missing")
 
 
 @pytest.mark.parametrize("slug", ["acme", "system"])
 @pytest.mark.parametrize("form", ["account_slug", "account"])
-def test_a_taken_slug_is_409_and_leaves_nothing(
+def test_registration_with_taken_slug_is_409_and_stores_nothing(
     app: Flask, anyone: Caller, slug: str, form: str
 ) -> None:
     make_account(app, "acme")
@@ -253,7 +257,7 @@ def test_a_taken_slug_is_409_and_leaves_nothing(
     assert (count(app, Account), count(app, User), count(app, Job)) == before
 
 
-def test_codes_count_up_and_a_refused_registration_takes_none(anyone: Caller) -> None:
+def test_account_codes_are_consecutive_after_refused_registration(anyone: Caller) -> None:
     def register(slug: str) -> Any:
         return anyone.post("auth/register", {**BODY, "account_slug": slug}).json
 
@@ -262,12 +266,12 @@ def test_codes_count_up_and_a_refused_registration_takes_none(anyone: Caller) ->
     assert register("two-")["account"]["account_code"] == "AA0002"
 
 
-def test_the_same_address_may_found_several_accounts(anyone: Caller) -> None:
+def test_registration_of_several_accounts_with_one_email(anyone: Caller) -> None:
     for slug in ("one", "two"):
         assert anyone.post("auth/register", {**BODY, "account_slug": slug}).status_code == 201
 
 
-def test_an_address_is_unique_in_its_account_without_regard_to_case(app: Flask) -> None:
+def test_user_email_is_unique_per_account_in_any_case(app: Flask) -> None:
     acme = make_account(app, "acme")
     make_user(app, acme, "ann@acme.example")
     with pytest.raises(Conflict):
@@ -282,7 +286,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("spellings", SAME)
-def test_one_mailbox_is_one_user_however_it_is_spelt(
+def test_user_email_is_unique_per_mailbox_in_any_spelling(
     app: Flask, anyone: Caller, spellings: tuple[str, ...]
 ) -> None:
     acme = make_account(app, "acme")
@@ -296,7 +300,7 @@ def test_one_mailbox_is_one_user_however_it_is_spelt(
     assert anyone.post("auth/login", login).status_code == 200
 
 
-def test_mailboxes_that_differ_are_users_of_their_own(app: Flask) -> None:
+def test_user_emails_of_different_mailboxes_coexist(app: Flask) -> None:
     acme = make_account(app, "acme")
     for email in (
         "\ufb01@acme.example",
@@ -307,14 +311,14 @@ def test_mailboxes_that_differ_are_users_of_their_own(app: Flask) -> None:
         make_user(app, acme, email)
 
 
-def test_the_mail_is_asked_for_but_the_token_is_not_made_in_the_request(
-    app: Flask, anyone: Caller
-) -> None:
+def test_registration_enqueues_mail_and_creates_no_token(app: Flask, anyone: Caller) -> None:
     assert anyone.post("auth/register", BODY).status_code == 201
     assert (count(app, Job), count(app, MailedToken)) == (1, 0)
 
 
-def test_fifty_registrations_at_once_get_fifty_codes(app: Flask, anyone: Caller) -> None:
+def test_registration_concurrently_50_times_gives_50_account_codes(
+    app: Flask, anyone: Caller
+) -> None:
     def register(number: int) -> Any:
         return anyone.post("auth/register", {**BODY, "account_slug": f"acme-{number}"})
 
@@ -325,7 +329,7 @@ def test_fifty_registrations_at_once_get_fifty_codes(app: Flask, anyone: Caller)
     assert len({answer.json["account"]["slug"] for answer in answers}) == 50
 
 
-def test_of_twenty_that_want_one_slug_at_once_one_gets_it(app: Flask, anyone: Caller) -> None:
+def test_registration_concurrent_with_one_slug_succeeds_once(app: Flask, anyone: Caller) -> None:
     answers = at_once(20, lambda _: anyone.post("auth/register", BODY))
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 19
     assert {answer.json.get("field") for answer in answers} == {None, "account_slug"}
@@ -345,18 +349,18 @@ def test_of_twenty_that_want_one_slug_at_once_one_gets_it(app: Flask, anyone: Ca
         (675 * 9999, "ZZ9999"),
     ],
 )
-def test_codes_go_through_the_pairs_in_order(number: int, code: str) -> None:
+def test_account_codes_follow_letter_pairs_in_order(number: int, code: str) -> None:
     assert codes.account_code(number) == code
 
 
-def test_no_code_is_given_twice_and_none_is_the_systems() -> None:
+def test_account_codes_are_unique_and_never_sy() -> None:
     given = [codes.account_code(pair * 9999 + 1) for pair in range(675)]
     assert len(set(given)) == 675
     assert given == sorted(given)
     assert not any(code.startswith("SY") for code in given)
 
 
-def test_after_the_last_code_comes_an_error() -> None:
+def test_account_code_after_the_last_raises_conflict() -> None:
     with pytest.raises(Conflict):
         codes.account_code(675 * 9999 + 1)
 
@@ -368,7 +372,9 @@ HOST_NAMES = (
 
 
 @pytest.mark.parametrize("slug", HOST_NAMES)
-def test_host_names_of_the_service_are_no_slugs(anyone: Caller, root: Caller, slug: str) -> None:
+def test_account_slug_reserved_for_service_hosts_is_slug_invalid(
+    anyone: Caller, root: Caller, slug: str
+) -> None:
     for form in ({"account_slug": slug}, {"account": slug}):
         body = {**form, "email": "eve@evil.example", "password": PASSWORD}
         refused = anyone.post("auth/register", body)
@@ -378,7 +384,7 @@ def test_host_names_of_the_service_are_no_slugs(anyone: Caller, root: Caller, sl
         assert root.post("accounts", body).json["details"][0]["code"] == "slug_invalid"
 
 
-def test_who_has_a_reserved_slug_keeps_it(app: Flask, cast: Cast) -> None:
+def test_account_slug_reserved_later_stays_with_its_account(app: Flask, cast: Cast) -> None:
     user = make_user(app, make_account(app, "docs"), "dora@docs.example", "admin")
     dora = Caller(app, user)
     assert dora.get("account").json["slug"] == "docs"

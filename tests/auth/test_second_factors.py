@@ -86,7 +86,7 @@ def phone(cast: Cast) -> Phone:
     return set_up(cast.alice)
 
 
-def test_without_a_factor_a_login_is_as_before(cast: Cast) -> None:
+def test_login_without_second_factor_is_unchanged(cast: Cast) -> None:
     answer = login(cast.alice)
     assert outcome(answer) == (200, None)
     own = session_of(answer.json, cast.alice.app).get("auth/mfa").json
@@ -98,7 +98,7 @@ def test_without_a_factor_a_login_is_as_before(cast: Cast) -> None:
     }
 
 
-def test_a_password_alone_does_not_sign_in_any_more(phone: Phone) -> None:
+def test_login_with_password_alone_is_mfa_required(phone: Phone) -> None:
     asked = login(phone.user)
     assert outcome(asked) == REQUIRED
     assert asked.json["methods"] == ["totp", "recovery_code"]
@@ -111,28 +111,28 @@ def test_a_password_alone_does_not_sign_in_any_more(phone: Phone) -> None:
     assert me.status_code == 200
 
 
-def test_an_mfa_token_is_no_access_token(phone: Phone) -> None:
+def test_mfa_token_as_access_or_refresh_token_is_401(phone: Phone) -> None:
     token = login(phone.user).json["mfa_token"]
     thief = Caller(phone.user.app, Authorization=f"Bearer {token}")
     assert thief.get("auth/me").status_code == 401
     assert Caller(phone.user.app).post("auth/refresh", {"refresh_token": token}).status_code == 401
 
 
-def test_a_code_works_once(phone: Phone) -> None:
+def test_totp_code_works_once(phone: Phone) -> None:
     code = phone.code(1)
     assert phone.verify(login(phone.user).json["mfa_token"], code).status_code == 200
     again = phone.verify(login(phone.user).json["mfa_token"], code)
     assert outcome(again) == WRONG
 
 
-def test_two_who_send_one_code_at_once_do_not_both_sign_in(phone: Phone) -> None:
+def test_totp_code_sent_twice_concurrently_signs_in_once(phone: Phone) -> None:
     code = phone.code(1)
     tokens = [login(phone.user).json["mfa_token"] for _ in range(2)]
     answers = at_once(2, lambda n: phone.verify(tokens[n], code))
     assert sorted(answer.status_code for answer in answers) == [200, 401]
 
 
-def test_an_mfa_token_works_once(phone: Phone) -> None:
+def test_mfa_token_works_once(phone: Phone) -> None:
     token = login(phone.user).json["mfa_token"]
     assert phone.verify(token, phone.code(1)).status_code == 200
     used = phone.verify(token, phone.recovery_codes[0], "recovery_code")
@@ -142,14 +142,14 @@ def test_an_mfa_token_works_once(phone: Phone) -> None:
 
 
 @pytest.mark.parametrize(("steps", "accepted"), [(-2, False), (1, True), (2, False)])
-def test_clocks_may_differ_by_one_step(cast: Cast, steps: int, accepted: bool) -> None:
+def test_totp_code_is_accepted_one_step_off(cast: Cast, steps: int, accepted: bool) -> None:
     with time_machine.travel("2026-11-26T12:00:15Z", tick=False) as traveller:
         phone = set_up(cast.alice)
         traveller.shift(120)
         assert (phone.sign_in(steps).status_code == 200) is accepted
 
 
-def test_an_older_step_than_the_last_is_refused(cast: Cast) -> None:
+def test_totp_code_older_than_last_used_is_refused(cast: Cast) -> None:
     with time_machine.travel("2026-11-26T12:00:15Z", tick=False) as traveller:
         phone = set_up(cast.alice)
         traveller.shift(120)
@@ -157,7 +157,7 @@ def test_an_older_step_than_the_last_is_refused(cast: Cast) -> None:
         assert outcome(phone.sign_in(0)) == WRONG
 
 
-def test_an_mfa_token_ends_after_five_minutes(cast: Cast) -> None:
+def test_mfa_token_expires_after_five_minutes(cast: Cast) -> None:
     with time_machine.travel("2026-11-26T12:00:15Z", tick=False) as traveller:
         phone = set_up(cast.alice)
         token = login(cast.alice).json["mfa_token"]
@@ -175,7 +175,7 @@ def deactivated(phone: Phone) -> None:
 
 
 @pytest.mark.parametrize("change", [new_password, deactivated])
-def test_a_change_of_the_user_voids_an_mfa_token(
+def test_mfa_token_is_voided_by_password_change_or_deactivation(
     phone: Phone, change: Callable[[Phone], None]
 ) -> None:
     token = login(phone.user).json["mfa_token"]
@@ -183,7 +183,7 @@ def test_a_change_of_the_user_voids_an_mfa_token(
     assert outcome(phone.verify(token, phone.code(1))) == ENDED
 
 
-def test_a_recovery_code_works_once_and_the_user_is_mailed(phone: Phone) -> None:
+def test_recovery_code_works_once_and_is_mailed(phone: Phone) -> None:
     assert len(set(phone.recovery_codes)) == 10
     code = phone.recovery_codes[3].upper().replace("-", " ")
     sent = login(phone.user).json["mfa_token"]
@@ -194,7 +194,7 @@ def test_a_recovery_code_works_once_and_the_user_is_mailed(phone: Phone) -> None
     assert "recovery codes was used" in body_of(outbox(phone.user.app)[-1])
 
 
-def test_guessing_codes_is_limited(phone: Phone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_factor_guesses_are_limited(phone: Phone, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(phone.user.app, monkeypatch)
     with time_machine.travel("2036-11-26T12:00:15Z", tick=False):
         token = login(phone.user).json["mfa_token"]
@@ -203,14 +203,14 @@ def test_guessing_codes_is_limited(phone: Phone, monkeypatch: pytest.MonkeyPatch
         assert phone.verify(token, phone.code(1)).status_code == 429
 
 
-def test_another_users_token_does_not_take_ones_code(cast: Cast) -> None:
+def test_totp_and_recovery_codes_of_other_user_are_refused(cast: Cast) -> None:
     alice, charlie = set_up(cast.alice), set_up(cast.charlie)
     token = login(cast.charlie).json["mfa_token"]
     assert outcome(charlie.verify(token, alice.code(1))) == WRONG
     assert outcome(charlie.verify(token, alice.recovery_codes[0], "recovery_code")) == WRONG
 
 
-def test_a_stolen_session_sets_nothing_up(cast: Cast) -> None:
+def test_second_factor_setup_requires_recent_sign_in(cast: Cast) -> None:
     session = session_of(login(cast.alice).json, cast.alice.app)
     later = clock.now() + timedelta(minutes=16)
     acts = [
@@ -228,7 +228,7 @@ def test_a_stolen_session_sets_nothing_up(cast: Cast) -> None:
             assert outcome(answer) == (403, "recent_sign_in_required"), path
 
 
-def test_the_first_factor_ends_sessions_that_began_without_one(cast: Cast) -> None:
+def test_second_factor_setup_ends_sessions_begun_without_one(cast: Cast) -> None:
     thief = session_of(login(cast.bob).json, cast.bob.app)
     phone = set_up(cast.bob)
     assert thief.post("auth/mfa/totp", {"name": "Mine"}).status_code == 401
@@ -238,7 +238,7 @@ def test_the_first_factor_ends_sessions_that_began_without_one(cast: Cast) -> No
     assert phone.session.get("auth/me").status_code == 200, "of the first factor only"
 
 
-def test_an_old_session_and_the_password_change_neither_address_nor_password(phone: Phone) -> None:
+def test_email_and_password_change_with_old_session_require_second_factor(phone: Phone) -> None:
     session = session_of(phone.sign_in().json, phone.user.app)
     password = {"current_password": PASSWORD, "new_password": "Better-horse-2"}
     address = {"current_password": PASSWORD, "email": "new@acme.example"}
@@ -251,7 +251,7 @@ def test_an_old_session_and_the_password_change_neither_address_nor_password(pho
     assert session.post("auth/change-password", password).status_code == 200
 
 
-def test_an_api_key_sets_nothing_up(cast: Cast) -> None:
+def test_api_key_on_second_factor_routes_is_403(cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "import"}).json["key"]
     caller = Caller(cast.alice.app, Authorization=f"Bearer {key}")
     assert caller.post("auth/mfa/totp", {}).status_code == 403
@@ -259,7 +259,7 @@ def test_an_api_key_sets_nothing_up(cast: Cast) -> None:
     assert caller.delete(f"account/users/{cast.bob.id}/second-factors").status_code == 403
 
 
-def test_to_confirm_a_sign_in_needs_the_second_factor_too(phone: Phone) -> None:
+def test_reauthentication_requires_second_factor(phone: Phone) -> None:
     session = session_of(phone.sign_in().json, phone.user.app)
     missing = session.post("auth/reauthenticate", {"password": PASSWORD})
     assert outcome(missing) == (400, "validation_error")
@@ -269,7 +269,7 @@ def test_to_confirm_a_sign_in_needs_the_second_factor_too(phone: Phone) -> None:
     assert session.post("auth/reauthenticate", body).status_code == 200
 
 
-def test_rules_know_who_passed_a_second_factor(cast: Cast) -> None:
+def test_rule_operand_auth_mfa_is_true_after_second_factor(cast: Cast) -> None:
     rules = {"create_rule": "true", "list_rule": "@request.auth.mfa", "view_rule": "true"}
     make_collection(cast.root, "papers", [{"name": "title", "type": "text"}], **rules)
     cast.alice.post("records/papers", {"title": "t"})
@@ -285,7 +285,7 @@ def test_rules_know_who_passed_a_second_factor(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("mode", ["optional", "off"])
-def test_a_factor_that_nobody_checked_counts_for_nothing(cast: Cast, mode: str) -> None:
+def test_rule_operand_auth_mfa_is_false_for_unchecked_factor(cast: Cast, mode: str) -> None:
     rules = {"create_rule": "true", "list_rule": "@request.auth.mfa", "view_rule": "true"}
     make_collection(cast.root, "papers", [{"name": "title", "type": "text"}], **rules)
     cast.alice.post("records/papers", {"title": "t"})
@@ -296,21 +296,21 @@ def test_a_factor_that_nobody_checked_counts_for_nothing(cast: Cast, mode: str) 
     assert session_of(pair, cast.bob.app).get("records/papers").json["total"] == 0
 
 
-def test_removing_the_last_factor_ends_the_recovery_codes(phone: Phone) -> None:
+def test_recovery_codes_end_with_last_factor(phone: Phone) -> None:
     (factor,) = phone.session.get("auth/mfa").json["factors"]
     assert phone.session.delete(f"auth/mfa/factors/{factor['id']}").status_code == 204
     assert phone.session.get("auth/mfa").json["recovery_codes_left"] == 0
     assert login(phone.user).status_code == 200
 
 
-def test_an_unconfirmed_app_counts_for_nothing(cast: Cast) -> None:
+def test_totp_app_unconfirmed_is_no_factor(cast: Cast) -> None:
     session = session_of(login(cast.alice).json, cast.alice.app)
     session.post("auth/mfa/totp", {})
     assert session.get("auth/mfa").json["factors"] == []
     assert login(cast.alice).status_code == 200
 
 
-def test_an_admin_resets_a_user_who_is_mailed_and_signed_out(cast: Cast) -> None:
+def test_second_factor_reset_by_admin_mails_user_and_ends_sessions(cast: Cast) -> None:
     phone = set_up(cast.bob)
     session = session_of(phone.sign_in().json, cast.bob.app)
     reset = cast.alice.delete(f"account/users/{cast.bob.id}/second-factors")
@@ -323,13 +323,13 @@ def test_an_admin_resets_a_user_who_is_mailed_and_signed_out(cast: Cast) -> None
 
 
 @pytest.mark.parametrize("who", ["alice", "charlie"])
-def test_another_accounts_factors_are_out_of_reach(cast: Cast, who: str) -> None:
+def test_second_factors_of_other_account_are_403_or_404(cast: Cast, who: str) -> None:
     other = cast.charlie if who == "alice" else cast.bob
     caller = getattr(cast, who)
     assert caller.delete(f"account/users/{other.id}/second-factors").status_code in (403, 404)
 
 
-def test_required_makes_a_user_set_one_up_at_sign_in(cast: Cast) -> None:
+def test_mfa_policy_required_enrols_user_at_sign_in(cast: Cast) -> None:
     changed = cast.alice.patch("account", {"mfa": "required", "mfa_roles": ["viewer"]})
     assert changed.status_code == 200, changed.json
     assert login(cast.alice).status_code == 200, "admins are not concerned"
@@ -347,14 +347,14 @@ def test_required_makes_a_user_set_one_up_at_sign_in(cast: Cast) -> None:
     assert outcome(login(cast.bob)) == REQUIRED
 
 
-def test_a_grace_period_puts_it_off(cast: Cast) -> None:
+def test_mfa_grace_period_delays_enrolment(cast: Cast) -> None:
     cast.alice.patch("account", {"mfa": "required", "mfa_grace_days": 3})
     assert login(cast.bob).status_code == 200
     with time_machine.travel(clock.now() + timedelta(days=4)):
         assert outcome(login(cast.bob)) == (401, "mfa_enrolment_required")
 
 
-def test_the_report_says_who_has_none(cast: Cast) -> None:
+def test_second_factor_report_lists_methods_per_user(cast: Cast) -> None:
     set_up(cast.bob)
     page = cast.alice.get("account/second-factors").json["items"]
     methods = {one["email"]: one["methods"] for one in page}
@@ -363,7 +363,7 @@ def test_the_report_says_who_has_none(cast: Cast) -> None:
     assert [one["email"] for one in without["items"]] == [cast.alice.email]
 
 
-def test_passwords_can_be_switched_off_except_for_superadmins(cast: Cast) -> None:
+def test_password_sign_in_can_be_off_except_for_superadmins(cast: Cast) -> None:
     assert cast.alice.patch("account", {"password_sign_in": False}).status_code == 200
     assert outcome(login(cast.bob)) == (401, "password_sign_in_off")
     wrong = {"account": cast.bob.slug, "email": cast.bob.email, "password": "wrong"}
@@ -375,7 +375,7 @@ def test_passwords_can_be_switched_off_except_for_superadmins(cast: Cast) -> Non
     assert login(cast.root).status_code == 200
 
 
-def test_off_asks_for_none(phone: Phone) -> None:
+def test_mfa_policy_off_requires_no_factor(phone: Phone) -> None:
     assert phone.session.patch("account", {"mfa": "off"}).status_code == 200
     assert login(phone.user).status_code == 200
     assert phone.session.post("auth/mfa/totp", {}).status_code == 403
@@ -404,13 +404,13 @@ def by_passkey(key: Authenticator, app: Flask, **changed: Any) -> Any:
     return anyone.post("auth/passkeys/verify", body)
 
 
-def test_a_passkey_signs_in_alone(key: tuple[Authenticator, Caller], cast: Cast) -> None:
+def test_passkey_signs_in_alone(key: tuple[Authenticator, Caller], cast: Cast) -> None:
     answer = by_passkey(key[0], cast.alice.app)
     assert answer.status_code == 200, answer.json
     assert answer.json["user"]["email"] == cast.alice.email
 
 
-def test_a_passkey_is_a_second_factor(key: tuple[Authenticator, Caller], cast: Cast) -> None:
+def test_passkey_works_as_second_factor(key: tuple[Authenticator, Caller], cast: Cast) -> None:
     asked = login(cast.alice).json
     assert asked["methods"] == ["passkey", "recovery_code"]
     assertion = key[0].get(asked["passkey_options"])
@@ -437,7 +437,7 @@ def cloned(key: Authenticator) -> None:
 
 
 @pytest.mark.parametrize("attack", [unverified, other_origin, other_key, cloned])
-def test_a_passkey_that_does_not_verify_is_refused(
+def test_passkey_assertion_that_does_not_verify_is_401(
     key: tuple[Authenticator, Caller], cast: Cast, attack: Callable[[Authenticator], None]
 ) -> None:
     authenticator = key[0]
@@ -446,7 +446,7 @@ def test_a_passkey_that_does_not_verify_is_refused(
     assert outcome(by_passkey(authenticator, cast.alice.app)) == WRONG
 
 
-def test_a_challenge_of_another_purpose_is_refused(
+def test_passkey_challenge_of_other_purpose_is_refused(
     key: tuple[Authenticator, Caller], cast: Cast
 ) -> None:
     offered = key[1].post("auth/mfa/options").json
@@ -454,7 +454,7 @@ def test_a_challenge_of_another_purpose_is_refused(
     assert outcome(Caller(cast.alice.app).post("auth/passkeys/verify", body)) == ENDED
 
 
-def test_a_passkey_of_a_handle_that_is_somebody_elses_is_refused(
+def test_passkey_assertion_with_user_handle_of_other_user_is_401(
     key: tuple[Authenticator, Caller], cast: Cast
 ) -> None:
     other = UUID(cast.bob.account_id).bytes + UUID(cast.bob.id).bytes
@@ -472,14 +472,14 @@ def test_a_passkey_of_a_handle_that_is_somebody_elses_is_refused(
         {"id": "AAAA", "rawId": "AAAA", "type": "public-key", "response": {"userHandle": "A" * 44}},
     ],
 )
-def test_a_malformed_passkey_is_a_401(cast: Cast, assertion: dict[str, Any]) -> None:
+def test_passkey_assertion_that_is_malformed_is_401(cast: Cast, assertion: dict[str, Any]) -> None:
     anyone = Caller(cast.alice.app)
     token = anyone.post("auth/passkeys/options").json["token"]
     answer = anyone.post("auth/passkeys/verify", {"token": token, "assertion": assertion})
     assert outcome(answer) == WRONG
 
 
-def test_nothing_secret_of_a_factor_is_audited(phone: Phone, cast: Cast) -> None:
+def test_audit_log_of_second_factor_holds_no_secret(phone: Phone, cast: Cast) -> None:
     log = entries(cast.root, table_name="second_factors")
     values = {one["column_name"]: one["new_value"] for one in log if one["operation"] == "CREATE"}
     assert (values["name"], values["secret"]) == ("Phone", "***")
@@ -489,7 +489,7 @@ def test_nothing_secret_of_a_factor_is_audited(phone: Phone, cast: Cast) -> None
 @pytest.mark.parametrize(
     "written", ["{}\n", " {}", "{} ", "{}\r\n", "\t{}", "{0[0]}{0[1]}{0[2]} {0[3]}{0[4]}{0[5]}"]
 )
-def test_a_code_is_right_with_blanks_around_and_within(bob: Caller, written: str) -> None:
+def test_totp_code_with_whitespace_is_accepted(bob: Caller, written: str) -> None:
     secret = bob.post("auth/mfa/totp", {"name": "Phone"}).json["secret"]
     code = written.format(pyotp.TOTP(secret).at(clock.now()))
     assert bob.post("auth/mfa/totp/confirm", {"code": code}).status_code == 200

@@ -50,7 +50,7 @@ def long_tokens(app: Flask, other: Flask, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @LIMITS
-def test_tokens_end_with_the_session(
+def test_session_limits_bound_token_lifetimes(
     app: Flask, cast: Cast, long_tokens: None, limits: dict[str, int]
 ) -> None:
     assert cast.alice.patch("account", limits).status_code == 200
@@ -64,7 +64,7 @@ def test_tokens_end_with_the_session(
         assert Caller(app, **headers).get("auth/me").status_code == 401
 
 
-def test_use_moves_the_idle_end_and_not_the_total_one(app: Flask, cast: Cast) -> None:
+def test_session_use_extends_idle_limit_not_total_limit(app: Flask, cast: Cast) -> None:
     cast.alice.patch("account", {"session_idle_hours": 2, "session_max_hours": 3})
     begun, pair = clock.now(), login(cast.bob)
     for minutes, lasts in ((90, 90), (150, 30)):
@@ -78,7 +78,7 @@ def test_use_moves_the_idle_end_and_not_the_total_one(app: Flask, cast: Cast) ->
 
 
 @LIMITS
-def test_a_lowered_limit_ends_sessions_on_every_process(
+def test_session_limit_reduction_ends_sessions_on_every_process(
     app: Flask, other: Flask, cast: Cast, long_tokens: None, limits: dict[str, int]
 ) -> None:
     session = Session.begin(app, other, cast.bob)
@@ -98,7 +98,7 @@ def test_a_lowered_limit_ends_sessions_on_every_process(
         assert listed["total"] == 0
 
 
-def test_a_cached_session_ends_on_time(app: Flask, cast: Cast, long_tokens: None) -> None:
+def test_cached_session_ends_on_time(app: Flask, cast: Cast, long_tokens: None) -> None:
     pair = login(cast.bob)
     cast.alice.patch("account", {"session_max_hours": 2})
     bob = Caller(app, Authorization=f"Bearer {pair['token']}")
@@ -108,7 +108,7 @@ def test_a_cached_session_ends_on_time(app: Flask, cast: Cast, long_tokens: None
         assert bob.get("auth/me").status_code == 401
 
 
-def test_a_refresh_on_one_process_lengthens_the_session_on_the_other(
+def test_refresh_on_one_process_extends_session_on_another(
     app: Flask, other: Flask, cast: Cast, long_tokens: None
 ) -> None:
     session = Session.begin(app, other, cast.bob)
@@ -122,7 +122,7 @@ def test_a_refresh_on_one_process_lengthens_the_session_on_the_other(
         assert session.there.get("auth/me").status_code == 401
 
 
-def test_opening_pages_keeps_a_console_session(app: Flask, cast: Cast) -> None:
+def test_console_session_is_extended_by_page_views_only(app: Flask, cast: Cast) -> None:
     cast.alice.patch("account", IDLE)
     browser, begun = Browser(app, cast.bob), clock.now()
     for minutes in (50, 100):
@@ -135,7 +135,7 @@ def test_opening_pages_keeps_a_console_session(app: Flask, cast: Cast) -> None:
         assert is_out(browser.client), "what a script requested was no use"
 
 
-def test_the_last_use_is_recorded_every_five_minutes(app: Flask, cast: Cast) -> None:
+def test_session_last_used_at_is_written_every_five_minutes(app: Flask, cast: Cast) -> None:
     browser, begun = Browser(app, cast.bob), clock.now()
 
     def last_use() -> str:
@@ -153,7 +153,7 @@ def test_the_last_use_is_recorded_every_five_minutes(app: Flask, cast: Cast) -> 
     assert used[3] > used[2]
 
 
-def test_the_service_is_the_upper_bound(app: Flask, cast: Cast) -> None:
+def test_session_limits_of_account_are_bounded_by_service(app: Flask, cast: Cast) -> None:
     limits = {"session_idle_hours": 720, "session_max_hours": 8760}
     assert cast.alice.patch("account", limits).status_code == 200
     assert cast.alice.get("account").json.items() >= limits.items()
@@ -165,11 +165,11 @@ def test_the_service_is_the_upper_bound(app: Flask, cast: Cast) -> None:
 
 @pytest.mark.parametrize("hours", [0, -1, 1.5, "many", True, 8761])
 @pytest.mark.parametrize("name", ["session_idle_hours", "session_max_hours"])
-def test_other_limits_are_refused(cast: Cast, name: str, hours: object) -> None:
+def test_session_limits_with_invalid_hours_are_422(cast: Cast, name: str, hours: object) -> None:
     assert cast.alice.patch("account", {name: hours}).status_code == 422
 
 
-def test_other_accounts_sessions_stay(app: Flask, cast: Cast) -> None:
+def test_session_limits_apply_to_own_account_only(app: Flask, cast: Cast) -> None:
     cast.alice.patch("account", {"session_max_hours": 1})
     pair, browser = login(cast.charlie), Browser(app, cast.charlie)
     with time_machine.travel(clock.now() + 5 * HOUR):
@@ -177,7 +177,7 @@ def test_other_accounts_sessions_stay(app: Flask, cast: Cast) -> None:
         assert not is_out(browser.client)
 
 
-def test_limits_need_a_recent_sign_in_and_no_key(app: Flask, cast: Cast) -> None:
+def test_session_limits_require_recent_sign_in_and_no_api_key(app: Flask, cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "one"}).json["key"]
     refused = Caller(app, **{"X-API-Key": key}).patch("account", IDLE)
     assert refused.status_code == 403

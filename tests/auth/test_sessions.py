@@ -120,7 +120,7 @@ ENDS_ALL: dict[str, Callable[[Flask, Cast, Session], Any]] = {
 
 
 @pytest.mark.parametrize("end", ENDS_ONE)
-def test_what_ends_a_session_ends_its_access_tokens_and_no_others(
+def test_access_tokens_end_with_their_session_only(
     app: Flask, cast: Cast, sessions: tuple[Session, Session], end: str
 ) -> None:
     ended, other = sessions
@@ -131,7 +131,7 @@ def test_what_ends_a_session_ends_its_access_tokens_and_no_others(
 
 
 @pytest.mark.parametrize("end", ENDS_ALL)
-def test_what_ends_all_sessions_ends_all_access_tokens(
+def test_access_tokens_end_with_all_sessions(
     app: Flask, cast: Cast, sessions: tuple[Session, Session], end: str
 ) -> None:
     answer = ENDS_ALL[end](app, cast, sessions[0])
@@ -142,7 +142,7 @@ def test_what_ends_all_sessions_ends_all_access_tokens(
         assert not any(one.is_alive() for one in sessions)
 
 
-def test_a_token_of_a_session_that_ended_writes_nothing(
+def test_access_token_of_ended_session_writes_nothing(
     cast: Cast, sessions: tuple[Session, Session]
 ) -> None:
     ended, other = sessions
@@ -153,7 +153,7 @@ def test_a_token_of_a_session_that_ended_writes_nothing(
     assert [one["title"] for one in cast.alice.get("records/posts").json["items"]] == ["a"]
 
 
-def test_tokens_obey_another_role_and_are_renewed_by_nobody(
+def test_access_token_follows_role_change_and_refresh_is_401(
     app: Flask, cast: Cast, sessions: tuple[Session, Session]
 ) -> None:
     session, _ = sessions
@@ -169,7 +169,7 @@ def test_tokens_obey_another_role_and_are_renewed_by_nobody(
     assert not session.is_alive()
 
 
-def test_a_refreshed_token_is_of_the_same_session_and_sign_in(
+def test_refreshed_token_keeps_session_and_auth_time(
     app: Flask, other: Flask, sessions: tuple[Session, Session]
 ) -> None:
     session, _ = sessions
@@ -185,7 +185,7 @@ def test_a_refreshed_token_is_of_the_same_session_and_sign_in(
     assert Caller(other, **headers).get("auth/me").status_code == 401
 
 
-def test_a_token_issued_before_sessions_stood_in_them_stays_good(app: Flask, bob: Caller) -> None:
+def test_access_token_without_sid_is_accepted(app: Flask, bob: Caller) -> None:
     claims = jwt.decode(
         bob.headers["Authorization"].split()[1], options={"verify_signature": False}
     )
@@ -193,7 +193,7 @@ def test_a_token_issued_before_sessions_stood_in_them_stays_good(app: Flask, bob
     assert bob.get("auth/me").status_code == 200
 
 
-def test_a_read_with_the_token_of_a_session_is_one_statement(
+def test_read_with_session_token_is_one_statement(
     app: Flask, sessions: tuple[Session, Session]
 ) -> None:
     session, ended = sessions
@@ -204,7 +204,7 @@ def test_a_read_with_the_token_of_a_session_is_one_statement(
     assert [text.split()[0] for text in sent] == ["SELECT"]
 
 
-def test_a_session_has_a_last_day_however_often_it_is_renewed(
+def test_session_total_lifetime_ends_despite_refreshes(
     app: Flask, sessions: tuple[Session, Session]
 ) -> None:
     pair, begun = sessions[0].pair, clock.now()
@@ -225,7 +225,7 @@ def test_a_session_has_a_last_day_however_often_it_is_renewed(
         assert Caller(app).post("auth/refresh", body).status_code == 401
 
 
-def test_a_lower_bound_holds_for_sessions_that_are_there(
+def test_session_max_days_reduction_applies_to_existing_sessions(
     app: Flask, cast: Cast, sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser = Browser(app, cast.bob)
@@ -244,7 +244,7 @@ def test_a_lower_bound_holds_for_sessions_that_are_there(
     assert f"Max-Age={2 * 86_400};" in cookie
 
 
-def test_admins_see_and_end_sessions_of_their_account(app: Flask, cast: Cast) -> None:
+def test_sessions_of_account_users_are_listed_and_ended_by_admin(app: Flask, cast: Cast) -> None:
     signing_in = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
     tokens = [Caller(app).post("auth/login", signing_in).json for _ in range(2)]
     path = f"account/users/{cast.bob.id}/sessions"

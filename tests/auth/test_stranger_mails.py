@@ -73,7 +73,7 @@ WAYS: list[Callable[[Cast], Any]] = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_each_way_to_mail_strangers_is_limited_per_account(
+def test_stranger_mail_limit_per_account_applies_to_every_route(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, way: Callable[[Cast], Any]
 ) -> None:
     limit(app, monkeypatch, mails_per_new_account=2)
@@ -89,7 +89,7 @@ def test_each_way_to_mail_strangers_is_limited_per_account(
 
 
 @pytest.mark.long
-def test_three_hundred_strangers_are_not_mailed_on_the_first_day(
+def test_stranger_mail_limit_is_50_for_new_account(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch)
@@ -101,7 +101,7 @@ def test_three_hundred_strangers_are_not_mailed_on_the_first_day(
     assert invite(cast).status_code == 201
 
 
-def test_the_form_of_many_addresses_is_limited_alike(
+def test_stranger_mail_limit_applies_to_console_bulk_invitations(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = Browser(app, cast.alice)
@@ -111,7 +111,7 @@ def test_the_form_of_many_addresses_is_limited_alike(
     assert run_jobs(app) == 0
 
 
-def test_superadmins_are_not_limited_like_accounts(
+def test_stranger_mail_limit_exempts_superadmins(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mails_per_new_account=0, mails_per_account=0)
@@ -122,7 +122,7 @@ def test_superadmins_are_not_limited_like_accounts(
     assert invite(cast).status_code == 429
 
 
-def test_own_new_addresses_use_up_the_users_mails_and_not_the_accounts(
+def test_stranger_mail_limit_of_account_ignores_own_email_changes(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mail_tries=3, mails_per_new_account=3)
@@ -131,7 +131,7 @@ def test_own_new_addresses_use_up_the_users_mails_and_not_the_accounts(
     assert invite(cast).status_code == 201
 
 
-def test_invitations_count_for_the_quota_of_mails(app: Flask, cast: Cast) -> None:
+def test_stranger_mails_count_toward_mail_quota(app: Flask, cast: Cast) -> None:
     path = f"accounts/{cast.alice.account_id}/quotas"
     assert cast.root.patch(path, {"mails": {"hard": 1}}).status_code == 200
     assert invite(cast).status_code == 201
@@ -144,7 +144,7 @@ def test_invitations_count_for_the_quota_of_mails(app: Flask, cast: Cast) -> Non
 
 
 @pytest.mark.parametrize("way", [invite, send_setup_link, create_user, change_address])
-def test_mails_to_strangers_are_plain_and_say_who_caused_them(
+def test_stranger_mails_are_plain_text_and_name_the_sender(
     app: Flask, cast: Cast, way: Callable[[Cast], Any]
 ) -> None:
     cast.alice.patch("auth/me", {"name": "Al www.evil.example"})
@@ -162,7 +162,7 @@ def test_mails_to_strangers_are_plain_and_say_who_caused_them(
     assert "Report it to atrium@localhost." in text
 
 
-def test_reports_go_to_the_operators_address(
+def test_stranger_mails_name_the_abuse_address(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, abuse_email="abuse@op.example")
@@ -186,11 +186,13 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_names_in_mails_are_short_and_no_links(name: str) -> None:
+def test_names_in_mails_are_shortened_and_stripped_of_links(name: str) -> None:
     assert mail.plain_name(name) == SHOWN[name]
 
 
-def test_an_address_has_one_open_invitation(app: Flask, cast: Cast, anyone: Caller) -> None:
+def test_invitation_to_same_email_cancels_the_former(
+    app: Flask, cast: Cast, anyone: Caller
+) -> None:
     first, second = (
         cast.alice.post("invitations", {"email": email}).json
         for email in ("Guest@acme.example", "guest@acme.example")
@@ -204,7 +206,7 @@ def test_an_address_has_one_open_invitation(app: Flask, cast: Cast, anyone: Call
     assert [answer.status_code for answer in accepted] == [400, 200]
 
 
-def test_resending_an_expired_invitation_cancels_the_newer_one(app: Flask, cast: Cast) -> None:
+def test_invitation_resend_cancels_newer_invitation(app: Flask, cast: Cast) -> None:
     old = cast.alice.post("invitations", {"email": "guest@acme.example"}).json
     with time_machine.travel(clock.now() + timedelta(hours=49)):
         admin = Caller(app, Authorization=f"Bearer {_login(app, cast.alice)}")
@@ -219,7 +221,7 @@ def _login(app: Flask, user: Caller) -> str:
     return str(Caller(app).post("auth/login", body).json["token"])
 
 
-def test_the_limit_of_a_new_account_is_never_the_larger(
+def test_stranger_mail_limit_of_new_account_is_at_most_the_general_one(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(app, monkeypatch, mails_per_account=20)

@@ -198,14 +198,14 @@ def refresh(caller: Caller, token: str) -> Any:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_forged_access_token_is_401(
+def test_access_token_that_is_forged_is_401(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], attack: str
 ) -> None:
     token = ATTACKS[attack](Forge(app, signed_in["token"]))
     assert refused(bearing(anyone, token))
 
 
-def test_a_forged_credential_is_refused_where_nobody_need_be_signed_in(
+def test_forged_credential_on_public_routes_is_401(
     app: Flask, anyone: Caller, root: Caller, alice: Caller
 ) -> None:
     make_collection(root)
@@ -215,7 +215,7 @@ def test_a_forged_credential_is_refused_where_nobody_need_be_signed_in(
             assert refused(bearing(anyone, attack(forge), "records/posts", **header)), name
 
 
-def test_a_forged_refresh_token_is_401_and_harms_no_session(
+def test_refresh_token_that_is_forged_is_401_and_keeps_session(
     app: Flask, anyone: Caller, signed_in: dict[str, Any]
 ) -> None:
     forge = Forge(app, signed_in["refresh_token"])
@@ -224,14 +224,12 @@ def test_a_forged_refresh_token_is_401_and_harms_no_session(
     assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
 
 
-def test_neither_kind_of_token_passes_as_the_other(
-    anyone: Caller, signed_in: dict[str, Any]
-) -> None:
+def test_token_of_other_kind_is_401(anyone: Caller, signed_in: dict[str, Any]) -> None:
     assert refused(bearing(anyone, signed_in["refresh_token"]))
     assert refused(refresh(anyone, signed_in["access_token"]))
 
 
-def test_the_claims_are_those_of_the_specification(app: Flask, signed_in: dict[str, Any]) -> None:
+def test_token_claims_equal_specification(app: Flask, signed_in: dict[str, Any]) -> None:
     access = Forge(app, signed_in["token"])
     assert access.header == {"alg": "HS256", "typ": "JWT", "kid": access.header["kid"]}
     # Flask-JWT-Extended adds `fresh`, which nothing reads: ADR 26.
@@ -258,7 +256,7 @@ def test_the_claims_are_those_of_the_specification(app: Flask, signed_in: dict[s
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_the_library_refuses_is_a_401_of_the_api(app: Flask, error: Exception) -> None:
+def test_jwt_library_errors_are_401(app: Flask, error: Exception) -> None:
     with app.test_request_context("/api/v1/auth/me"):
         answer: Any = app.handle_user_exception(error)
     assert answer.status_code == 401
@@ -284,7 +282,7 @@ def test_what_the_library_refuses_is_a_401_of_the_api(app: Flask, error: Excepti
         ({}, 401),
     ],
 )
-def test_the_credential_is_a_bearer_token(
+def test_authorization_header_must_be_bearer(
     anyone: Caller, signed_in: dict[str, Any], headers: dict[str, str], status: int
 ) -> None:
     filled = {k: v.format(token=signed_in["token"]) for k, v in headers.items()}
@@ -293,13 +291,13 @@ def test_the_credential_is_a_bearer_token(
     assert status == 200 or refused(answer)
 
 
-def test_an_access_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_access_token_expires_after_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
     for minutes, status in ((59, 200), (61, 401)):
         with time_machine.travel(clock.now() + timedelta(minutes=minutes)):
             assert bearing(anyone, signed_in["token"]).status_code == status
 
 
-def test_a_token_holds_where_another_process_s_clock_is_behind(
+def test_token_is_accepted_with_clock_5_seconds_behind(
     anyone: Caller, signed_in: dict[str, Any]
 ) -> None:
     with time_machine.travel(clock.now() - timedelta(seconds=5)):
@@ -307,7 +305,7 @@ def test_a_token_holds_where_another_process_s_clock_is_behind(
         assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
 
 
-def test_a_previous_key_still_verifies_and_a_dropped_one_does_not(
+def test_signing_key_rotation_accepts_previous_key_until_dropped(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = app.extensions["atrium.config"]
@@ -324,7 +322,7 @@ def test_a_previous_key_still_verifies_and_a_dropped_one_does_not(
     assert bearing(anyone, renewed.json["token"]).status_code == 200
 
 
-def test_processes_that_exchange_their_key_one_after_the_other_sign_nobody_out(
+def test_signing_key_rotation_process_by_process_keeps_sessions(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = app.extensions["atrium.config"]
@@ -340,7 +338,7 @@ def test_processes_that_exchange_their_key_one_after_the_other_sign_nobody_out(
         had = renewed.json
 
 
-def test_a_refresh_answers_a_new_pair(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_refresh_returns_new_token_pair(anyone: Caller, signed_in: dict[str, Any]) -> None:
     answer = refresh(anyone, signed_in["refresh_token"])
     assert answer.status_code == 200
     got = answer.json
@@ -353,9 +351,7 @@ def test_a_refresh_answers_a_new_pair(anyone: Caller, signed_in: dict[str, Any])
     assert refresh(anyone, got["refresh_token"]).status_code == 200
 
 
-def test_a_refresh_token_used_again_ends_its_family(
-    anyone: Caller, signed_in: dict[str, Any]
-) -> None:
+def test_refresh_token_reuse_ends_its_session(anyone: Caller, signed_in: dict[str, Any]) -> None:
     other_family = anyone.post("auth/login", LOGIN).json["refresh_token"]
     second = refresh(anyone, signed_in["refresh_token"]).json["refresh_token"]
     third = refresh(anyone, second).json["refresh_token"]
@@ -364,9 +360,7 @@ def test_a_refresh_token_used_again_ends_its_family(
     assert refresh(anyone, other_family).status_code == 200
 
 
-def test_a_refresh_token_used_again_is_audited_once(
-    anyone: Caller, root: Caller, alice: Caller
-) -> None:
+def test_refresh_token_reuse_is_audited_once(anyone: Caller, root: Caller, alice: Caller) -> None:
     body = {"account": "acme", "email": alice.email, "password": PASSWORD}
     first = anyone.post("auth/login", body).json["refresh_token"]
     refresh(anyone, first)
@@ -381,7 +375,7 @@ def test_a_refresh_token_used_again_is_audited_once(
 
 
 @pytest.mark.parametrize("sid", ["\ud800", "a\0", 5, None])
-def test_a_session_that_is_no_id_is_401(
+def test_session_id_claim_that_is_malformed_is_401(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], sid: Any
 ) -> None:
     forged = Forge(app, signed_in["refresh_token"]).claiming(sid=sid)
@@ -392,7 +386,7 @@ def test_a_session_that_is_no_id_is_401(
     assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
 
 
-def test_of_fifty_refreshes_at_once_with_one_token_one_succeeds(
+def test_refresh_concurrently_50_times_with_one_token_succeeds_once(
     anyone: Caller, signed_in: dict[str, Any]
 ) -> None:
     answers = at_once(50, lambda _: refresh(anyone, signed_in["refresh_token"]))
@@ -402,7 +396,7 @@ def test_of_fifty_refreshes_at_once_with_one_token_one_succeeds(
     assert refused(refresh(anyone, winner["refresh_token"]))
 
 
-def test_a_refresh_token_serves_where_its_user_may_act(app: Flask, anyone: Caller) -> None:
+def test_refresh_token_is_valid_only_in_allowed_accounts(app: Flask, anyone: Caller) -> None:
     for slug in ("acme", "globex"):
         make_user(app, make_account(app, slug), f"ann@{slug}.example")
     make_user(app, SYSTEM_ACCOUNT_ID, "ann@system.example")
@@ -430,7 +424,7 @@ def test_a_refresh_token_serves_where_its_user_may_act(app: Flask, anyone: Calle
         assert again.status_code == (401 if status == 200 else 200), (who, header, host)
 
 
-def test_the_cookie_serves_where_the_body_names_no_token(
+def test_refresh_cookie_is_used_without_body_token(
     anyone: Caller, signed_in: dict[str, Any]
 ) -> None:
     cookie = {"Cookie": f"service_refresh={signed_in['refresh_token']}"}
@@ -438,17 +432,17 @@ def test_the_cookie_serves_where_the_body_names_no_token(
     assert refused(anyone.post("auth/refresh", {}, headers=cookie))
 
 
-def test_the_body_wins_over_the_cookie(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_refresh_body_token_wins_over_cookie(anyone: Caller, signed_in: dict[str, Any]) -> None:
     cookie = {"Cookie": "service_refresh=nonsense"}
     body = {"refresh_token": signed_in["refresh_token"]}
     assert anyone.post("auth/refresh", body, headers=cookie).status_code == 200
 
 
-def test_no_refresh_token_at_all_is_401(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_refresh_without_token_is_401(anyone: Caller, signed_in: dict[str, Any]) -> None:
     assert refused(anyone.post("auth/refresh", {}))
 
 
-def test_a_refresh_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_refresh_token_expires_after_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
     with time_machine.travel(clock.now() + timedelta(days=6)):
         renewed = refresh(anyone, signed_in["refresh_token"]).json["refresh_token"]
     with time_machine.travel(clock.now() + timedelta(days=12)):
@@ -457,7 +451,7 @@ def test_a_refresh_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict
         assert refused(refresh(anyone, renewed))
 
 
-def test_only_the_hash_of_a_refresh_token_is_stored(app: Flask, signed_in: dict[str, Any]) -> None:
+def test_refresh_token_is_stored_as_hash_only(app: Flask, signed_in: dict[str, Any]) -> None:
     jti = Forge(app, signed_in["refresh_token"]).claims["jti"]
     with app.app_context():
         stored = str(db.session.execute(sa.select(SignInSession.__table__)).one())
@@ -475,9 +469,7 @@ def logout(anyone: Caller, pair: dict[str, Any], body: Any, **headers: str) -> A
 
 
 @pytest.mark.parametrize("by", ["body", "cookie", "neither", "cookie of another", "all"])
-def test_a_logout_ends_the_session_of_the_token_unless_it_names_all(
-    anyone: Caller, signed_in: dict[str, Any], by: str
-) -> None:
+def test_logout_ends_one_session_or_all(anyone: Caller, signed_in: dict[str, Any], by: str) -> None:
     other = login(anyone)
     token = signed_in["refresh_token"]
     body: dict[str, Any] = {"refresh_token": token} if by == "body" else {}
@@ -495,7 +487,9 @@ def test_a_logout_ends_the_session_of_the_token_unless_it_names_all(
     assert refresh(anyone, other["refresh_token"]).status_code == expected
 
 
-def test_an_api_key_signs_nobody_out(app: Flask, anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_logout_with_api_key_ends_no_session(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any]
+) -> None:
     made = Caller(app, Authorization=f"Bearer {signed_in['token']}").post("api-keys", {"name": "k"})
     key = Caller(app, **{"X-API-Key": made.json["key"]})
     assert key.post("auth/logout", {}).status_code == 200
@@ -504,13 +498,13 @@ def test_an_api_key_signs_nobody_out(app: Flask, anyone: Caller, signed_in: dict
 
 
 @pytest.mark.parametrize("all", ["true", 1, None])
-def test_a_logout_of_all_is_a_boolean(
+def test_logout_all_that_is_no_boolean_is_422(
     anyone: Caller, signed_in: dict[str, Any], all: object
 ) -> None:
     assert logout(anyone, signed_in, {"all": all}).status_code == 422
 
 
-def test_a_logout_ends_what_a_refresh_made_of_the_token(
+def test_logout_with_refreshed_token_ends_its_session(
     anyone: Caller, signed_in: dict[str, Any]
 ) -> None:
     renewed = refresh(anyone, signed_in["refresh_token"]).json
@@ -518,7 +512,7 @@ def test_a_logout_ends_what_a_refresh_made_of_the_token(
     assert refused(refresh(anyone, renewed["refresh_token"]))
 
 
-def test_a_logout_ends_no_session_of_somebody_else(
+def test_logout_with_refresh_token_of_other_user_is_403(
     anyone: Caller, bob: Caller, app: Flask, cast: Cast
 ) -> None:
     body = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
@@ -529,7 +523,7 @@ def test_a_logout_ends_no_session_of_somebody_else(
 
 
 @pytest.mark.parametrize("cookie", ["nonsense", "{access}", "{expired}"])
-def test_a_cookie_that_is_no_use_keeps_nobody_from_signing_out(
+def test_logout_ignores_unusable_refresh_cookie(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], cookie: str
 ) -> None:
     forge = Forge(app, signed_in["refresh_token"])
@@ -539,7 +533,7 @@ def test_a_cookie_that_is_no_use_keeps_nobody_from_signing_out(
     assert refused(refresh(anyone, signed_in["refresh_token"]))
 
 
-def test_a_logout_needs_a_credential(anyone: Caller, signed_in: dict[str, Any]) -> None:
+def test_logout_without_credential_is_401(anyone: Caller, signed_in: dict[str, Any]) -> None:
     body = {"refresh_token": signed_in["refresh_token"]}
     assert refused(anyone.post("auth/logout", body))
     assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
@@ -568,7 +562,7 @@ CHANGES = pytest.mark.parametrize("change", [by_service, by_another_process])
 
 @CHANGES
 @pytest.mark.parametrize("path", ["auth/me", "records/posts", "records/posts/none"])
-def test_a_deactivated_user_is_out_with_the_next_request(
+def test_deactivated_user_is_401_on_next_request(
     app: Flask, root: Caller, bob: Caller, change: Callable[..., None], path: str
 ) -> None:
     make_collection(root)
@@ -581,7 +575,7 @@ def test_a_deactivated_user_is_out_with_the_next_request(
 
 
 @CHANGES
-def test_a_deactivated_user_writes_nothing(
+def test_deactivated_user_writes_are_401(
     app: Flask, root: Caller, alice: Caller, bob: Caller, change: Callable[..., None]
 ) -> None:
     make_collection(root)
@@ -594,7 +588,7 @@ def test_a_deactivated_user_writes_nothing(
 
 
 @CHANGES
-def test_a_deactivated_user_cannot_refresh(
+def test_deactivated_user_refresh_is_401(
     app: Flask, anyone: Caller, bob: Caller, change: Callable[..., None]
 ) -> None:
     body = {"account": "acme", "email": "bob@acme.example", "password": PASSWORD}
@@ -606,7 +600,7 @@ def test_a_deactivated_user_cannot_refresh(
 
 
 @CHANGES
-def test_another_role_counts_with_the_next_request(
+def test_role_change_applies_to_existing_token(
     app: Flask, bob: Caller, change: Callable[..., None]
 ) -> None:
     admin, viewer = 1, 3
@@ -622,7 +616,7 @@ def test_another_role_counts_with_the_next_request(
 
 
 @CHANGES
-def test_a_former_superadmin_token_is_worth_nothing(
+def test_token_of_deactivated_superadmin_is_401(
     app: Flask, root: Caller, change: Callable[..., None]
 ) -> None:
     assert root.get("collections").status_code == 200
@@ -630,7 +624,7 @@ def test_a_former_superadmin_token_is_worth_nothing(
     assert refused(root.get("collections"))
 
 
-def test_a_suspended_accounts_tokens_are_worth_nothing(
+def test_token_of_suspended_account_is_401(
     app: Flask, anyone: Caller, root: Caller, alice: Caller
 ) -> None:
     make_collection(root)
@@ -645,9 +639,7 @@ def test_a_suspended_accounts_tokens_are_worth_nothing(
     assert refused(refresh(anyone, token))
 
 
-def test_the_token_of_a_deleted_user_is_worth_nothing(
-    app: Flask, root: Caller, bob: Caller
-) -> None:
+def test_token_of_deleted_user_is_401(app: Flask, root: Caller, bob: Caller) -> None:
     make_collection(root)
     assert bob.get("records/posts").status_code == 200
     with app.app_context(), transaction() as session:
@@ -657,7 +649,7 @@ def test_the_token_of_a_deleted_user_is_worth_nothing(
 
 
 @CHANGES
-def test_a_console_session_obeys_at_once(
+def test_console_session_ends_with_user_deactivation(
     app: Flask, bob: Caller, change: Callable[..., None]
 ) -> None:
     with app.app_context():
@@ -670,7 +662,9 @@ def test_a_console_session_obeys_at_once(
     assert browser.get("/console", headers=cookie).status_code == 302
 
 
-def test_what_is_over_is_forgotten(app: Flask, signed_in: dict[str, Any]) -> None:
+def test_expired_sessions_and_mailed_tokens_are_purged(
+    app: Flask, signed_in: dict[str, Any]
+) -> None:
     """Sign-ins and mailed links that ended more than a day ago; hundreds at once."""
     late = clock.now() - timedelta(days=1, seconds=1)
     with app.app_context():

@@ -43,7 +43,7 @@ def a_day_later(app: Flask) -> None:
     run_jobs(app)
 
 
-def test_who_reads_the_old_mailbox_does_not_get_past_the_factor(
+def test_email_change_undo_requires_second_factor(
     app: Flask, cast: Cast, anyone: Caller, moved: tuple[Phone, str]
 ) -> None:
     phone, token = moved
@@ -64,7 +64,9 @@ def test_who_reads_the_old_mailbox_does_not_get_past_the_factor(
     assert code.status_code == 200
 
 
-def test_the_address_that_is_replaced_is_told(app: Flask, anyone: Caller, cast: Cast) -> None:
+def test_email_change_undo_notifies_replaced_address(
+    app: Flask, anyone: Caller, cast: Cast
+) -> None:
     move(app, cast.bob)
     before = len(mails_to(app, THIEF))
     assert take_back(anyone, token_in(mails_to(app, OLD)[0])).status_code == 200
@@ -73,7 +75,7 @@ def test_the_address_that_is_replaced_is_told(app: Flask, anyone: Caller, cast: 
     assert "token=" not in told.as_string()
 
 
-def test_younger_factors_and_codes_go_and_older_ones_stay(
+def test_email_change_undo_removes_newer_factors_and_codes(
     app: Flask, anyone: Caller, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     phone, token = moved
@@ -92,7 +94,7 @@ def test_younger_factors_and_codes_go_and_older_ones_stay(
     assert phone.verify(step, phone.code(1)).status_code == 200
 
 
-def test_a_factor_that_came_after_the_change_asks_for_nothing(
+def test_email_change_undo_ignores_factor_added_after_change(
     app: Flask, anyone: Caller, cast: Cast
 ) -> None:
     move(app, cast.bob)
@@ -105,7 +107,7 @@ def test_a_factor_that_came_after_the_change_asks_for_nothing(
     assert login(app, OLD, NEW).status_code == 200
 
 
-def test_without_the_factor_it_waits_a_day_and_the_present_address_stops_it(
+def test_email_change_undo_without_factor_waits_and_can_be_stopped(
     app: Flask, anyone: Caller, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     _, token = moved
@@ -124,7 +126,7 @@ def test_without_the_factor_it_waits_a_day_and_the_present_address_stops_it(
     assert address_of(cast) == THIEF
 
 
-def test_what_nobody_stops_happens_a_day_later_with_the_factor_kept(
+def test_email_change_undo_without_factor_completes_after_24_hours(
     app: Flask, anyone: Caller, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     phone, token = moved
@@ -139,7 +141,7 @@ def test_what_nobody_stops_happens_a_day_later_with_the_factor_kept(
     assert outcome(login(app, OLD, NEW)) == ASKED
 
 
-def test_an_address_that_changed_once_more_meanwhile_stays(
+def test_email_change_undo_that_waits_is_dropped_by_newer_change(
     app: Flask, anyone: Caller, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     phone, token = moved
@@ -149,7 +151,7 @@ def test_an_address_that_changed_once_more_meanwhile_stays(
     assert address_of(cast) == "third@elsewhere.example"
 
 
-def test_a_passkey_confirms_it_too(
+def test_email_change_undo_accepts_passkey(
     app: Flask, anyone: Caller, cast: Cast, key: tuple[Authenticator, Caller]
 ) -> None:
     authenticator, session = key
@@ -163,7 +165,7 @@ def test_a_passkey_confirms_it_too(
     assert anyone.post("auth/undo-email-change", {"token": token, **step}).status_code == 200
 
 
-def test_the_page_asks_for_the_factor_or_waits(
+def test_console_undo_page_asks_for_factor_or_waits(
     app: Flask, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     phone, token = moved
@@ -185,7 +187,9 @@ def test_the_page_asks_for_the_factor_or_waits(
     assert (used.status_code, "no longer valid" in alert(used)) == (400, True)
 
 
-def test_the_button_keeps_the_address(app: Flask, cast: Cast, moved: tuple[Phone, str]) -> None:
+def test_console_keep_email_button_stops_undo(
+    app: Flask, cast: Cast, moved: tuple[Phone, str]
+) -> None:
     browser = Browser(app)
     browser.done("undo-email-change", token=moved[1], wait="true")
     keep = token_in([mail for mail in mails_to(app, THIEF) if "keep-email" in body_of(mail)][-1])
@@ -193,9 +197,7 @@ def test_the_button_keeps_the_address(app: Flask, cast: Cast, moved: tuple[Phone
     assert browser.get(f"undo-email-change?token={moved[1]}").status_code == 400
 
 
-def test_an_address_that_an_admin_replaced_costs_no_factor(
-    app: Flask, anyone: Caller, cast: Cast
-) -> None:
+def test_email_change_by_admin_keeps_second_factors(app: Flask, anyone: Caller, cast: Cast) -> None:
     phone = set_up(cast.bob)
     path = f"account/users/{cast.bob.id}"
     assert cast.alice.patch(path, {"email": "b@acme.example"}).status_code == 200

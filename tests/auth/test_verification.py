@@ -60,7 +60,7 @@ def is_verified(caller: Caller) -> bool:
         return bool(db.session.scalar(verified))
 
 
-def test_registration_mails_a_link_that_verifies_the_address(app: Flask, anyone: Caller) -> None:
+def test_registration_mail_link_verifies_email(app: Flask, anyone: Caller) -> None:
     user = anyone.post("auth/register", BODY).json["user"]
     assert anyone.post("auth/login", LOGIN).json["error"] == "email_not_verified"
     assert outbox(app) == []
@@ -78,7 +78,7 @@ def test_registration_mails_a_link_that_verifies_the_address(app: Flask, anyone:
     assert signed_in.json["user"]["email_verified_at"] is not None
 
 
-def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_token_by_api_verifies_email(app: Flask, anyone: Caller, ann: Caller) -> None:
     answer = anyone.post("auth/verify-email", {"token": mailed_token(app, anyone)})
     assert (answer.status_code, answer.json["user"]["email_verified"]) == (200, True)
     assert is_verified(ann)
@@ -86,7 +86,7 @@ def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Ca
     assert ann.get("auth/me").status_code == 401
 
 
-def test_all_goes_on_at_once_where_the_address_was_proved_by_a_clock_ahead(
+def test_verification_with_clock_ahead_keeps_user_working(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
     token = mailed_token(app, anyone)
@@ -104,7 +104,7 @@ def test_all_goes_on_at_once_where_the_address_was_proved_by_a_clock_ahead(
     assert outbox(app)[-1]["To"] == "new@acme.example"
 
 
-def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
+def test_email_change_requested_before_verification_is_not_mailed(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
     token = mailed_token(app, anyone)
@@ -119,7 +119,7 @@ def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
     ("method", "path", "body"),
     [("POST", "api-keys", {"name": "k"}), ("PATCH", "auth/me", {"email": "evil@acme.example"})],
 )
-def test_nothing_that_lasts_is_begun_while_the_address_is_proved(
+def test_writes_concurrent_with_verification_are_401(
     app: Flask, ann: Caller, method: str, path: str, body: dict[str, str]
 ) -> None:
     answers = list[TestResponse]()
@@ -136,7 +136,7 @@ def test_nothing_that_lasts_is_begun_while_the_address_is_proved(
         assert db.session.scalars(sa.select(ApiKey.id)).all() == []
 
 
-def test_the_links_host_comes_from_the_settings(app: Flask, anyone: Caller) -> None:
+def test_verification_link_ignores_request_host(app: Flask, anyone: Caller) -> None:
     spoofed = {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}
     assert anyone.post("auth/register", BODY, headers=spoofed).status_code == 201
     run_jobs(app)
@@ -145,7 +145,7 @@ def test_the_links_host_comes_from_the_settings(app: Flask, anyone: Caller) -> N
     assert "evil" not in mail.as_string()
 
 
-def test_only_the_hash_of_the_token_is_stored(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_token_is_stored_as_hash_only(app: Flask, anyone: Caller, ann: Caller) -> None:
     token = mailed_token(app, anyone)
     assert len(token.partition("-")[2]) >= 43
     with app.app_context():
@@ -156,7 +156,7 @@ def test_only_the_hash_of_the_token_is_stored(app: Flask, anyone: Caller, ann: C
     assert timedelta(minutes=59) < lifetime <= timedelta(hours=1, seconds=1)
 
 
-def test_a_link_serves_once(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_link_works_once(app: Flask, anyone: Caller, ann: Caller) -> None:
     token = mailed_token(app, anyone)
     assert follow(anyone, token).status_code == 200
     assert refused(follow(anyone, token))
@@ -164,16 +164,14 @@ def test_a_link_serves_once(app: Flask, anyone: Caller, ann: Caller) -> None:
     assert is_verified(ann)
 
 
-def test_of_two_that_follow_a_link_at_once_one_is_let_through(
-    app: Flask, anyone: Caller, ann: Caller
-) -> None:
+def test_verification_concurrent_uses_succeed_once(app: Flask, anyone: Caller, ann: Caller) -> None:
     token = mailed_token(app, anyone)
     answers = at_once(8, lambda _: follow(anyone, token))
     assert sorted(answer.status_code for answer in answers) == [200] + [400] * 7
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(59, 200), (61, 400)])
-def test_a_link_serves_for_an_hour(
+def test_verification_link_expires_after_one_hour(
     app: Flask, anyone: Caller, ann: Caller, minutes: int, status: int
 ) -> None:
     token = mailed_token(app, anyone)
@@ -181,7 +179,7 @@ def test_a_link_serves_for_an_hour(
         assert follow(anyone, token).status_code == status
 
 
-def test_a_head_request_does_not_use_the_link_up(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_link_survives_head_request(app: Flask, anyone: Caller, ann: Caller) -> None:
     token = mailed_token(app, anyone)
     answer = anyone("HEAD", f"/auth/verify-email?token={token}", headers=JSON)
     assert answer.status_code == 200
@@ -190,16 +188,18 @@ def test_a_head_request_does_not_use_the_link_up(app: Flask, anyone: Caller, ann
 
 
 @pytest.mark.parametrize("token", ["x", "-", "AA0001-", "AA0001-x", "é", "'--", ""])
-def test_a_bad_token_is_refused_alike(anyone: Caller, ann: Caller, token: str) -> None:
+def test_verification_with_bad_token_is_invalid_token(
+    anyone: Caller, ann: Caller, token: str
+) -> None:
     assert refused(follow(anyone, token))
 
 
 @pytest.mark.parametrize("body", [{}, {"token": None}, {"token": 5}, {"token": "x", "more": 1}])
-def test_a_body_of_another_shape_is_422(anyone: Caller, body: Any) -> None:
+def test_verification_body_with_wrong_shape_is_422(anyone: Caller, body: Any) -> None:
     assert anyone.post("auth/verify-email", body).status_code == 422
 
 
-def test_another_accounts_code_before_the_token_finds_nothing(
+def test_verification_token_with_code_of_other_account_is_refused(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
     make_account(app, "globex")
@@ -208,7 +208,7 @@ def test_another_accounts_code_before_the_token_finds_nothing(
     assert refused(follow(anyone, token.replace("AA0001", "AA0002")))
 
 
-def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_link_in_browser_is_html_page(app: Flask, anyone: Caller, ann: Caller) -> None:
     answer = follow(anyone, mailed_token(app, anyone), **BROWSER)
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     assert "ann@acme.example" in answer.text
@@ -218,7 +218,9 @@ def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
 
 
 @pytest.mark.parametrize("path", ["?token=used-up", "", "?token=a&token=b", "?token=%00"])
-def test_a_browser_is_told_of_a_bad_link_by_a_page(anyone: Caller, path: str) -> None:
+def test_verification_link_with_bad_token_is_html_page_in_browser(
+    anyone: Caller, path: str
+) -> None:
     chrome = "text/html,application/xml;q=0.9,*/*;q=0.8,application/signed-exchange;v=b3;q=0.7"
     page = anyone.get(f"/auth/verify-email{path}", headers={"Accept": chrome})
     told = anyone.get(f"/auth/verify-email{path}", headers=JSON)
@@ -229,7 +231,7 @@ def test_a_browser_is_told_of_a_bad_link_by_a_page(anyone: Caller, path: str) ->
     assert told.mimetype == "application/json"
 
 
-def test_login_tells_of_the_unverified_address_only_after_the_right_password(
+def test_login_reports_unverified_email_only_with_right_password(
     anyone: Caller, ann: Caller
 ) -> None:
     right = anyone.post("auth/login", LOGIN)
@@ -241,7 +243,9 @@ def test_login_tells_of_the_unverified_address_only_after_the_right_password(
     assert (wrong.status_code, wrong.json["error"]) == (401, "authentication_failed")
 
 
-def test_three_links_are_valid_until_one_is_used(app: Flask, anyone: Caller, ann: Caller) -> None:
+def test_verification_keeps_three_links_until_one_is_used(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
     first, second, third, fourth = (mailed_token(app, anyone) for _ in range(4))
     assert len({first, second, third, fourth}) == 4
     assert refused(follow(anyone, second))
@@ -262,7 +266,7 @@ ADDRESSES = {
 MAILED = {"known", "known by code and in capitals"}
 
 
-def test_asking_for_another_link_tells_nothing_of_an_address(app: Flask, ann: Caller) -> None:
+def test_verification_resend_response_does_not_reveal_address(app: Flask, ann: Caller) -> None:
     make_user(app, ann.account_id, "done@acme.example")
     gone = make_user(app, ann.account_id, "gone@acme.example", verified=False)
     change_user(app, gone.id, is_active=False)
@@ -272,7 +276,7 @@ def test_asking_for_another_link_tells_nothing_of_an_address(app: Flask, ann: Ca
     check_alike(app, "auth/resend-verification", bodies, MAILED)
 
 
-def test_the_account_of_another_link_may_come_from_the_host(
+def test_verification_resend_account_comes_from_host(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
     body = {"email": "ann@acme.example"}
@@ -284,9 +288,7 @@ def test_the_account_of_another_link_may_come_from_the_host(
 
 
 @pytest.mark.parametrize("body", [{}, {"email": "ann@acme.example"}, {"email": "ANN@acme.example"}])
-def test_a_user_can_ask_for_a_link_to_the_own_address(
-    app: Flask, ann: Caller, body: dict[str, str]
-) -> None:
+def test_send_verification_to_own_email(app: Flask, ann: Caller, body: dict[str, str]) -> None:
     assert ann.post("auth/send-verification", body).status_code == 200
     run_jobs(app)
     assert [mail["To"] for mail in outbox(app)] == ["ann@acme.example"]
@@ -304,7 +306,7 @@ def test_a_user_can_ask_for_a_link_to_the_own_address(
         ("root", "new@acme.example", 200, []),
     ],
 )
-def test_an_admin_can_name_a_user_of_the_own_account(
+def test_send_verification_by_admin_to_user_of_own_account(
     app: Flask, cast: Any, who: str, email: str, status: int, mailed: list[str]
 ) -> None:
     make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
@@ -315,7 +317,9 @@ def test_an_admin_can_name_a_user_of_the_own_account(
     assert [mail["To"] for mail in outbox(app)] == mailed
 
 
-def test_a_superadmin_names_a_user_of_the_account_acted_in(app: Flask, root: Caller) -> None:
+def test_send_verification_by_superadmin_to_user_of_acting_account(
+    app: Flask, root: Caller
+) -> None:
     acme = make_user(
         app, make_account(app, "initech"), "new@initech.example", ADMIN, verified=False
     )
@@ -325,5 +329,5 @@ def test_a_superadmin_names_a_user_of_the_account_acted_in(app: Flask, root: Cal
     assert [mail["To"] for mail in outbox(app)] == ["new@initech.example"]
 
 
-def test_asking_for_the_own_link_needs_a_credential(anyone: Caller) -> None:
+def test_send_verification_without_credential_is_401(anyone: Caller) -> None:
     assert anyone.post("auth/send-verification", {}).status_code == 401

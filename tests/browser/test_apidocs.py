@@ -53,7 +53,7 @@ def shortened_description(visit: Visit, request: pytest.FixtureRequest) -> None:
         visit.page.route("**/openapi.json", lambda route: route.fulfill(json=short))
 
 
-def test_swagger_shows_the_api_and_its_forms_work_within_the_policy(visit):
+def test_swagger_page_and_forms_work_under_csp(visit):
     open_swagger(visit)
     visit.check_quiet_and_at_home()
     check_title_and_operations(visit)
@@ -63,7 +63,7 @@ def test_swagger_shows_the_api_and_its_forms_work_within_the_policy(visit):
     visit.check_quiet_and_at_home()
 
 
-def test_swagger_forgets_the_credential_with_the_page(visit):
+def test_swagger_page_does_not_store_credential(visit):
     open_swagger(visit)
     visit.page.locator(".btn.authorize").click()
     visit.page.locator(".auth-container input").first.fill("a-secret")
@@ -74,7 +74,7 @@ def test_swagger_forgets_the_credential_with_the_page(visit):
     visit.check_quiet_and_at_home()
 
 
-def test_redoc_shows_the_api_and_its_search_works_within_the_policy(visit):
+def test_redoc_page_and_search_work_under_csp(visit):
     open_redoc(visit)
     visit.check_quiet_and_at_home()
     check_title_and_operations(visit)

@@ -33,7 +33,7 @@ def pages(live_cast: Cast) -> Iterator[dict[str, str]]:
     root.patch(f"collections/{articles}", {"options": {"require_signature": False}})
 
 
-def test_the_pages_fit_and_are_accessible(
+def test_audit_pages_fit_windows_and_are_accessible(
     visit: Visit, live_cast: Cast, pages: dict[str, str], look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -49,7 +49,7 @@ def test_the_pages_fit_and_are_accessible(
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_the_log_is_filtered_in_the_time_zone_of_the_browser(
+def test_audit_log_filter_uses_browser_time_zone(
     browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
 ) -> None:
     zone = {"timezone_id": "Asia/Kolkata", "java_script_enabled": scripts}
@@ -68,7 +68,7 @@ def test_the_log_is_filtered_in_the_time_zone_of_the_browser(
         visit.check_quiet_and_at_home()
 
 
-def test_all_lists_are_filtered_in_the_time_zone_of_the_browser(
+def test_console_list_filters_use_browser_time_zone(
     browser: Browser, live_server_url: str, live_cast: Cast
 ) -> None:
     account_id = live_cast.alice.account_id
@@ -96,7 +96,7 @@ def test_all_lists_are_filtered_in_the_time_zone_of_the_browser(
         visit.check_quiet_and_at_home()
 
 
-def test_the_log_is_grouped_by_the_days_of_the_browser(
+def test_audit_log_is_grouped_by_days_of_browser_time_zone(
     browser: Browser, live_server_url: str, live_cast: Cast
 ) -> None:
     with visiting(browser, live_server_url, timezone_id="Pacific/Kiritimati") as visit:
@@ -115,7 +115,7 @@ def test_the_log_is_grouped_by_the_days_of_the_browser(
         visit.check_quiet_and_at_home()
 
 
-def test_the_log_of_an_account_fits(
+def test_own_audit_log_page_fits_windows(
     visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -134,7 +134,7 @@ def three_fields(live_cast: Cast) -> Iterator[str]:
     live_cast.root.delete(f"collections/{id}")
 
 
-def test_fields_are_moved_and_faults_are_found_by_keyboard(
+def test_schema_form_fields_move_and_errors_are_found_by_keyboard(
     visit: Visit, live_cast: Cast, three_fields: str
 ) -> None:
     page = visit.page

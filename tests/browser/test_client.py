@@ -78,7 +78,7 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def test_a_page_signs_in_writes_uploads_and_follows(
+def test_typescript_client_in_page_of_other_origin(
     page: Page, origin: str, live_cast: Cast, live_server_url: str
 ) -> None:
     memos = make_collection(live_cast.root, "memos", FIELDS)

@@ -36,7 +36,7 @@ def figure(visit: Visit, name: str) -> str:
     return box.locator("strong").inner_text()
 
 
-def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
+def test_console_sign_in_home_and_sign_out(visit: Visit, live_cast: Cast) -> None:
     sign_in(visit, live_cast.alice)
     expect(visit.page).to_have_title("Home · Atrium")
     expect(visit.page.get_by_role("heading", level=1)).to_have_text("Acme")
@@ -52,7 +52,7 @@ def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
+def test_console_home_of_superadmin_shows_instance(visit: Visit, live_cast: Cast) -> None:
     sign_in(visit, live_cast.root)
     expect(visit.page.get_by_role("heading", level=1)).to_have_text("Instance")
     users = live_cast.root.get("users").json["total"]  # other tests leave some
@@ -74,7 +74,7 @@ def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: Cast) -> None:
+def test_console_viewer_creates_key_and_sees_admin_hint(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.bob)
     expect(page.get_by_text("are managed by the admins of Acme")).to_be_visible()
@@ -94,7 +94,7 @@ def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: C
     visit.check_quiet_and_at_home()
 
 
-def test_a_wrong_password_is_told_and_the_rest_kept(visit: Visit, live_cast: Cast) -> None:
+def test_console_wrong_password_keeps_other_inputs(visit: Visit, live_cast: Cast) -> None:
     visit.page.goto("/console")
     fill_in(visit, live_cast.alice, "Wrong-horse-1")
     expect(visit.page.get_by_role("alert")).to_contain_text("Wrong account")
@@ -104,7 +104,7 @@ def test_a_wrong_password_is_told_and_the_rest_kept(visit: Visit, live_cast: Cas
     visit.page.wait_for_url("**/console")
 
 
-def test_the_form_is_filled_in_by_keyboard_alone(visit: Visit, live_cast: Cast) -> None:
+def test_console_forms_work_by_keyboard_alone(visit: Visit, live_cast: Cast) -> None:
     visit.page.goto("/console/forgot-password")
     visit.page.keyboard.press("Tab")
     expect(visit.page.get_by_text("Skip to the content")).to_be_in_viewport()
@@ -118,7 +118,7 @@ def test_the_form_is_filled_in_by_keyboard_alone(visit: Visit, live_cast: Cast) 
     visit.check_quiet_and_at_home()
 
 
-def test_pages_fit_every_window_in_light_and_dark(
+def test_console_pages_fit_windows_in_light_and_dark(
     visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -140,9 +140,7 @@ def test_pages_fit_every_window_in_light_and_dark(
         sign_out(visit)
 
 
-def test_the_palette_leads_to_pages_and_to_what_the_search_finds(
-    visit: Visit, live_cast: Cast
-) -> None:
+def test_command_palette_opens_pages_and_search_results(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     page.keyboard.press("Control+k")
@@ -164,7 +162,7 @@ def test_the_palette_leads_to_pages_and_to_what_the_search_finds(
     visit.check_quiet_and_at_home()
 
 
-def test_keys_lead_around_unless_they_are_switched_off(visit: Visit, live_cast: Cast) -> None:
+def test_keyboard_shortcuts_navigate_unless_disabled(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     page.keyboard.type("gt")
@@ -185,7 +183,7 @@ def test_keys_lead_around_unless_they_are_switched_off(visit: Visit, live_cast: 
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_a_theme_is_chosen_and_stays(visit: Visit, live_cast: Cast) -> None:
+def test_console_theme_choice_persists(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -200,7 +198,7 @@ def test_a_theme_is_chosen_and_stays(visit: Visit, live_cast: Cast) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
 
 
-def test_the_menu_and_the_header_stay_while_a_page_scrolls(visit: Visit, live_cast: Cast) -> None:
+def test_console_menu_and_header_stay_while_scrolling(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     page.set_viewport_size({"width": 1280, "height": 400})
     sign_in(visit, live_cast.alice)
@@ -213,7 +211,7 @@ def test_the_menu_and_the_header_stay_while_a_page_scrolls(visit: Visit, live_ca
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_on_a_phone_the_menu_is_a_drawer(visit: Visit, live_cast: Cast) -> None:
+def test_console_menu_is_a_drawer_on_phones(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     visit.wear("light", NARROW)
     sign_in(visit, live_cast.alice)
@@ -226,7 +224,7 @@ def test_on_a_phone_the_menu_is_a_drawer(visit: Visit, live_cast: Cast) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> None:
+def test_console_filters_fold_into_a_sheet_on_phones(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     page.set_viewport_size(NARROW)
@@ -249,7 +247,9 @@ def test_on_a_phone_filters_fold_into_a_sheet(visit: Visit, live_cast: Cast) -> 
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_the_account_of_a_superadmin_stays_from_area_to_area(visit: Visit, live_cast: Cast) -> None:
+def test_console_account_switch_of_superadmin_persists_across_areas(
+    visit: Visit, live_cast: Cast
+) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
     page.get_by_role("button", name="All accounts. Switch").click()
@@ -303,7 +303,7 @@ def check_contrasts(visit: Visit) -> None:
         assert [one for one in found if one[0] < 3] == [], (visit.page.url, scheme)
 
 
-def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast: Cast) -> None:
+def test_console_controls_have_contrast_of_3_to_1(visit: Visit, live_cast: Cast) -> None:
     """By 3:1, as WCAG 1.4.11 asks for."""
     page, account = visit.page, live_cast.alice.account_id
     page.goto("/console/sign-in")
@@ -326,9 +326,7 @@ def test_every_control_stands_out_from_what_is_behind_it(visit: Visit, live_cast
     check_contrasts(visit)
 
 
-def test_a_question_in_the_head_of_a_page_closes_without_an_answer(
-    visit: Visit, live_cast: Cast
-) -> None:
+def test_console_confirmation_dialog_closes_without_action(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     group = live_cast.alice.post("groups", {"name": "questioned"}).json["id"]
     sign_in(visit, live_cast.alice)
@@ -352,7 +350,7 @@ def test_a_question_in_the_head_of_a_page_closes_without_an_answer(
     assert live_cast.alice.get(f"groups/{group}").status_code == 404
 
 
-def test_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None:
+def test_schema_form_fields_are_reordered_by_dragging(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
     page.set_viewport_size({"width": 1280, "height": 1600})

@@ -54,7 +54,7 @@ def complete(visit: Visit, text: str, choice: str) -> None:
     expect(offered).to_have_count(0)
 
 
-def test_names_and_choices_are_completed_and_an_error_is_marked_at_its_word(
+def test_rule_editor_completes_names_and_marks_errors(
     visit: Visit, live_cast: Cast, tickets: str, axe: str
 ) -> None:
     page = visit.page
@@ -86,7 +86,7 @@ def test_names_and_choices_are_completed_and_an_error_is_marked_at_its_word(
     visit.check_quiet_and_at_home()
 
 
-def test_the_keyboard_leaves_the_editor_and_its_value_is_the_forms(
+def test_rule_editor_can_be_left_by_keyboard_and_submits_value(
     visit: Visit, live_cast: Cast, tickets: str
 ) -> None:
     page = visit.page
@@ -111,7 +111,7 @@ def test_the_keyboard_leaves_the_editor_and_its_value_is_the_forms(
     visit.check_quiet_and_at_home()
 
 
-def test_what_is_no_json_is_marked_where_the_server_says(
+def test_json_editor_marks_server_error_position(
     visit: Visit, live_cast: Cast, tickets: str
 ) -> None:
     page = visit.page

@@ -88,7 +88,7 @@ def pages_of(house: House, role: str) -> dict[str, str]:
 
 @WHOLE
 @pytest.mark.parametrize("role", ["nobody", *RANKS])
-def test_every_page_suits_everybody(
+def test_console_pages_are_accessible_and_fit_for_every_role(
     browser: Browser, axe: str, house: House, role: str, whole: bool
 ) -> None:
     people = {"viewer": house.cast.bob, "admin": house.cast.alice, "superadmin": house.cast.root}
@@ -111,7 +111,9 @@ def test_every_page_suits_everybody(
 
 
 @WHOLE
-def test_the_set_up_suits_everybody(browser: Browser, axe: str, house: House, whole: bool) -> None:
+def test_console_setup_pages_are_accessible_and_fit(
+    browser: Browser, axe: str, house: House, whole: bool
+) -> None:
     names = ("provider", "domains", "domain", "scim", "new_provider")
     with visiting(browser, house.url) as visit:
         open_page(visit, f"/console/setup/{furnished.setup_token(house.cast.alice)}")

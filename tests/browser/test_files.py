@@ -36,7 +36,7 @@ def albums(live_cast: Cast) -> Iterator[str]:
     assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
 
 
-def test_tables_show_thumbnails(
+def test_record_table_shows_file_thumbnails(
     visit: Visit, live_cast: Cast, albums: str, look: Callable[[str], None]
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -63,7 +63,7 @@ def drop(field: Locator, *files: tuple[str, int]) -> None:
         field.dispatch_event(event, {"dataTransfer": transfer})
 
 
-def test_files_are_dropped_on_a_field(
+def test_file_field_accepts_dropped_files(
     visit: Visit, live_cast: Cast, albums: str, look: Callable[[str], None]
 ) -> None:
     page, held = visit.page, list[Route]()
@@ -117,7 +117,7 @@ def test_files_are_dropped_on_a_field(
     visit.check_quiet_and_at_home()
 
 
-def test_previews_of_files_open_on_the_page(
+def test_file_previews_open_on_the_page(
     visit: Visit, live_cast: Cast, albums: str, look: Callable[[str], None]
 ) -> None:
     page = visit.page

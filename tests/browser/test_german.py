@@ -18,7 +18,7 @@ def check_page(visit: Visit, axe: str, path: str) -> None:
     visit.wear("light", WIDE)
 
 
-def test_pages_in_german_fit_and_keep_nobody_out(
+def test_console_pages_in_german_fit_and_are_accessible(
     browser: Browser, live_server_url: str, live_cast: Cast, axe: str
 ) -> None:
     alice = live_cast.alice

@@ -72,9 +72,7 @@ def tasks(live_cast: Cast) -> Iterator[str]:
     assert live_cast.root.delete(f"collections/{id}").status_code == 200
 
 
-def test_a_value_is_edited_in_its_row_by_two_acts(
-    visit: Visit, live_cast: Cast, tasks: str, acts: Acts
-) -> None:
+def test_cell_edit_takes_two_acts(visit: Visit, live_cast: Cast, tasks: str, acts: Acts) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     page.goto(tasks)
@@ -86,7 +84,7 @@ def test_a_value_is_edited_in_its_row_by_two_acts(
     assert acts.total <= 2
 
 
-def test_a_list_is_filtered_sorted_and_given_columns_by_six_acts(
+def test_list_filter_sort_and_columns_take_six_acts(
     visit: Visit, live_cast: Cast, tasks: str, acts: Acts
 ) -> None:
     page = visit.page
@@ -104,7 +102,7 @@ def test_a_list_is_filtered_sorted_and_given_columns_by_six_acts(
     assert acts.total <= 6
 
 
-def test_all_that_was_not_delivered_is_sent_again_by_two_acts(
+def test_delivery_resend_of_all_failed_takes_two_acts(
     visit: Visit, live_app: Flask, live_cast: Cast, acts: Acts
 ) -> None:
     """From home."""
@@ -135,7 +133,7 @@ def empty_cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
     return builders.make_cast(make_app(settings_for("sqlite", folder, base_url=url)))
 
 
-def test_an_empty_instance_has_its_first_record_after_six_clicks(
+def test_first_record_of_empty_instance_takes_six_clicks(
     browser: Browser, empty_cast: Cast, acts: Acts
 ) -> None:
     with (

@@ -118,12 +118,12 @@ def open_books(keyboard: Keyboard, caller: Caller) -> None:
     keyboard.go("Enter")
 
 
-def test_sign_in(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_sign_in(keyboard: Keyboard, live_cast: Cast) -> None:
     keyboard.sign_in(live_cast.alice)
     expect(keyboard.page.get_by_role("heading", level=1, name="Acme")).to_be_focused()
 
 
-def test_make_a_collection_with_two_fields(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_creates_collection_with_two_fields(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.root)
     keyboard.go("g", "c")
@@ -153,7 +153,9 @@ def test_make_a_collection_with_two_fields(keyboard: Keyboard, live_cast: Cast) 
     assert keyboard.presses <= 32
 
 
-def test_write_a_rule_with_completions(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
+def test_keyboard_writes_rule_with_completions(
+    keyboard: Keyboard, live_cast: Cast, books: str
+) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.root)
     page.goto(f"/console/collections/{books}")
@@ -174,7 +176,7 @@ def test_write_a_rule_with_completions(keyboard: Keyboard, live_cast: Cast, book
     assert keyboard.presses <= 32
 
 
-def test_enter_the_first_record(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_creates_first_record(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     made = make_collection(live_cast.root, "empty", FIELDS)
     keyboard.sign_in(live_cast.alice)
@@ -193,7 +195,7 @@ def test_enter_the_first_record(keyboard: Keyboard, live_cast: Cast) -> None:
     assert keyboard.presses <= 8
 
 
-def test_find_a_record_by_the_palette(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
+def test_keyboard_finds_record_by_palette(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.alice)
     keyboard.press("Control+k")
@@ -205,7 +207,9 @@ def test_find_a_record_by_the_palette(keyboard: Keyboard, live_cast: Cast, books
     assert keyboard.presses <= 4
 
 
-def test_filter_sort_and_choose_columns(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
+def test_keyboard_filters_sorts_and_chooses_columns(
+    keyboard: Keyboard, live_cast: Cast, books: str
+) -> None:
     page = keyboard.page
     rows = page.locator("main tbody tr")
     open_books(keyboard, live_cast.alice)
@@ -234,7 +238,7 @@ def test_filter_sort_and_choose_columns(keyboard: Keyboard, live_cast: Cast, boo
     assert keyboard.presses <= 48
 
 
-def test_edit_a_value_in_its_row(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
+def test_keyboard_edits_cell(keyboard: Keyboard, live_cast: Cast, books: str) -> None:
     page = keyboard.page
     open_books(keyboard, live_cast.alice)
     keyboard.skip()
@@ -254,7 +258,7 @@ def test_edit_a_value_in_its_row(keyboard: Keyboard, live_cast: Cast, books: str
     assert keyboard.presses <= 40
 
 
-def test_close_a_notice(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_closes_notice(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.alice)
     page.goto(f"/console/settings/{live_cast.alice.account_id}/general")
@@ -268,7 +272,7 @@ def test_close_a_notice(keyboard: Keyboard, live_cast: Cast) -> None:
     keyboard.check_focus()
 
 
-def test_select_two_records_and_delete_them(
+def test_keyboard_selects_and_deletes_two_records(
     keyboard: Keyboard, live_cast: Cast, books: str
 ) -> None:
     page = keyboard.page
@@ -288,7 +292,7 @@ def test_select_two_records_and_delete_them(
     assert keyboard.presses <= 55
 
 
-def test_resend_all_that_was_not_delivered(
+def test_keyboard_resends_failed_deliveries(
     keyboard: Keyboard, live_app: Flask, live_cast: Cast
 ) -> None:
     page = keyboard.page
@@ -314,7 +318,9 @@ def test_resend_all_that_was_not_delivered(
     assert keyboard.presses <= 27
 
 
-def test_build_a_workflow_and_run_it(keyboard: Keyboard, live_app: Flask, live_cast: Cast) -> None:
+def test_keyboard_builds_and_runs_workflow(
+    keyboard: Keyboard, live_app: Flask, live_cast: Cast
+) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.alice)
     keyboard.go("g", "f")
@@ -349,7 +355,7 @@ def test_build_a_workflow_and_run_it(keyboard: Keyboard, live_app: Flask, live_c
     assert keyboard.presses <= 65
 
 
-def test_invite_somebody(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_invites_user(keyboard: Keyboard, live_cast: Cast) -> None:
     page, email = keyboard.page, f"erin-{secrets.token_hex(3)}@acme.example"
     keyboard.sign_in(live_cast.alice)
     keyboard.go("g", "t")
@@ -367,7 +373,7 @@ def test_invite_somebody(keyboard: Keyboard, live_cast: Cast) -> None:
     assert keyboard.presses <= 12
 
 
-def test_switch_the_account(keyboard: Keyboard, live_cast: Cast) -> None:
+def test_keyboard_switches_account(keyboard: Keyboard, live_cast: Cast) -> None:
     page = keyboard.page
     keyboard.sign_in(live_cast.root)
     keyboard.tab_to(page.get_by_role("button", name="All accounts. Switch"), "Shift+Tab")

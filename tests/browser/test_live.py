@@ -60,7 +60,7 @@ def wait_for_stream(visit: Visit, path: str) -> None:
     expect(state(visit)).to_have_text("live")
 
 
-def test_records_appear_change_and_go_and_nothing_is_lost(
+def test_live_table_shows_created_changed_and_deleted_records(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     page, alice = visit.page, live_cast.alice
@@ -88,7 +88,7 @@ def test_records_appear_change_and_go_and_nothing_is_lost(
     assert visit.faults == []
 
 
-def test_what_follows_suits_everybody(
+def test_live_table_is_accessible_and_respects_reduced_motion(
     visit: Visit, live_cast: Cast, shelf: str, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -105,7 +105,7 @@ def test_what_follows_suits_everybody(
     assert page.evaluate(animation) == "changed"
 
 
-def test_pause_holds_and_is_remembered(
+def test_live_table_pause_is_remembered(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -130,7 +130,7 @@ def test_pause_holds_and_is_remembered(
 
 
 @pytest.mark.parametrize("visit", [False], ids=["no-scripts"], indirect=True)
-def test_without_scripts_there_is_no_switch(
+def test_live_updates_switch_is_hidden_without_scripts(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -139,7 +139,7 @@ def test_without_scripts_there_is_no_switch(
     expect(visit.page.get_by_text("Live updates")).to_be_hidden()
 
 
-def test_a_hidden_tab_asks_for_nothing_and_catches_up(
+def test_live_table_in_hidden_tab_is_idle_and_catches_up(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -153,7 +153,7 @@ def test_a_hidden_tab_asks_for_nothing_and_catches_up(
     expect(rows).to_have_count(2, timeout=SOON)
 
 
-def test_a_burst_of_changes_is_few_requests_one_after_the_other(
+def test_live_table_burst_of_changes_makes_few_sequential_requests(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     under_way, most, fetches = set[Request](), 0, 0
@@ -178,7 +178,7 @@ def test_a_burst_of_changes_is_few_requests_one_after_the_other(
     assert 2 <= fetches - 1 <= seconds + 1  # without the ticket
 
 
-def test_a_page_whose_session_ends_elsewhere_says_so(
+def test_live_table_reports_session_ended_elsewhere(
     visit: Visit, live_app: Flask, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -193,7 +193,7 @@ def test_a_page_whose_session_ends_elsewhere_says_so(
     assert visit.requested == []
 
 
-def test_a_broken_stream_is_opened_again(
+def test_live_table_reopens_broken_stream(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     page = visit.page
@@ -214,7 +214,7 @@ def test_a_broken_stream_is_opened_again(
     expect(rows).to_have_count(3, timeout=SOON)
 
 
-def test_records_that_only_lists_show_are_asked_for_again(
+def test_live_table_polls_records_visible_only_in_lists(
     visit: Visit, live_cast: Cast, shelf: str, rows: Locator
 ) -> None:
     rules = {**OPEN, "view_rule": None}
@@ -228,7 +228,7 @@ def test_records_that_only_lists_show_are_asked_for_again(
     assert not any("realtime" in url for url in visit.requested)
 
 
-def test_a_delivery_is_followed_until_it_is_delivered(
+def test_delivery_page_follows_until_delivered(
     visit: Visit, live_app: Flask, live_cast: Cast, rows: Locator
 ) -> None:
     page, alice = visit.page, live_cast.alice
@@ -248,7 +248,7 @@ def test_a_delivery_is_followed_until_it_is_delivered(
         alice.delete(f"webhooks/{webhook}")
 
 
-def test_an_instance_is_followed_step_by_step(
+def test_instance_page_follows_every_step(
     visit: Visit, live_app: Flask, live_cast: Cast, rows: Locator
 ) -> None:
     page, alice = visit.page, live_cast.alice

@@ -70,7 +70,7 @@ def log_in(visit: Visit, login: str) -> None:
     page.get_by_role("button", name="Continue").click()
 
 
-def test_somebody_signs_in_by_the_issuer_alone(
+def test_oidc_sign_in_at_certified_provider_with_issuer_only(
     visit: Visit, live_cast: Cast, provider: Provider, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -105,7 +105,7 @@ def test_somebody_signs_in_by_the_issuer_alone(
     expect(page.get_by_role("button", name="gwen@acme.example")).to_be_visible()
 
 
-def test_who_cancels_returns_to_the_client_application(
+def test_oidc_sign_in_cancelled_returns_to_client_application(
     visit: Visit, live_app: Flask, live_cast: Cast, provider: Provider
 ) -> None:
     page, base = visit.page, live_app.extensions["atrium.config"].base_url

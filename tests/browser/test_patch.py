@@ -51,7 +51,7 @@ def table(*keys: str, **texts: str) -> str:
         ("", {}, "", 3, "", False),
     ],
 )
-def test_a_patch_keeps_what_the_user_has_done(
+def test_dom_patch_keeps_user_state(
     visit: Visit,
     keys: str,
     texts: dict[str, str],
@@ -79,7 +79,7 @@ def test_a_patch_keeps_what_the_user_has_done(
         ('<a href="/1">1</a>', '<a href="/2" rel="next">1</a><!-- end -->'),
     ],
 )
-def test_a_patch_makes_the_part_equal(visit: Visit, before: str, after: str) -> None:
+def test_dom_patch_makes_parts_equal(visit: Visit, before: str, after: str) -> None:
     visit.page.goto("/console/sign-in")
     visit.page.evaluate(PUT, before)
     visit.page.evaluate(PATCH, after)

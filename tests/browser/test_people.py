@@ -33,7 +33,7 @@ def press(visit: Visit, name: str) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
+def test_console_admin_invites_creates_key_and_edits_profile(
     visit: Visit, live_app: Flask, live_cast: Cast
 ) -> None:
     page, new = visit.page, secrets.token_hex(3)
@@ -72,7 +72,7 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     visit.check_quiet_and_at_home()
 
 
-def test_what_forms_answer_suits_everybody_in_every_window(
+def test_console_people_form_responses_are_accessible_and_fit(
     visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -124,7 +124,7 @@ CAN_BE_PRESSED = "main :is(a, button, input:not([type=hidden]), select, summary)
 
 
 @pytest.mark.parametrize("path", ["team", "team/invitations", "groups", "keys/new", "profile"])
-def test_everything_is_reached_by_keyboard_and_seen(
+def test_console_people_controls_are_reachable_by_keyboard(
     visit: Visit, live_cast: Cast, path: str
 ) -> None:
     sign_in(visit, live_cast.alice)
@@ -147,9 +147,7 @@ def test_everything_is_reached_by_keyboard_and_seen(
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_a_member_of_a_group_is_picked_from_the_users(
-    visit: Visit, live_app: Flask, live_cast: Cast
-) -> None:
+def test_group_member_picker_suggests_users(visit: Visit, live_app: Flask, live_cast: Cast) -> None:
     page, name = visit.page, f"group {secrets.token_hex(3)}"
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Groups").click()

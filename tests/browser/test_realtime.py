@@ -73,7 +73,7 @@ def wait_seen(page: Page, *titles: str) -> None:
     assert page.evaluate("seen") == list(titles)
 
 
-def test_the_guides_page_resumes_with_a_new_ticket(page: Page, live_cast: Cast) -> None:
+def test_realtime_guide_page_resumes_with_new_ticket(page: Page, live_cast: Cast) -> None:
     page.evaluate("""() => {
       window.seen = [];
       window.resets = 0;
@@ -92,7 +92,7 @@ def test_the_guides_page_resumes_with_a_new_ticket(page: Page, live_cast: Cast) 
     assert page.evaluate("resets") == 0
 
 
-def test_a_used_ticket_ends_the_browsers_own_reconnects(page: Page, live_cast: Cast) -> None:
+def test_realtime_ticket_reuse_ends_eventsource_reconnects(page: Page, live_cast: Cast) -> None:
     page.evaluate(LISTEN, "ticket=" + page.evaluate("getTicket()"))
     write(live_cast, "heard")
     wait_seen(page, "heard")
@@ -102,9 +102,7 @@ def test_a_used_ticket_ends_the_browsers_own_reconnects(page: Page, live_cast: C
     page.wait_for_function("events.readyState === EventSource.CLOSED")
 
 
-def test_the_browser_resumes_by_itself_where_its_credential_lasts(
-    page: Page, live_cast: Cast
-) -> None:
+def test_eventsource_with_token_resumes_by_itself(page: Page, live_cast: Cast) -> None:
     page.evaluate(LISTEN, "token=" + page.evaluate("token"))
     cut()  # before it has heard of any change
     write(live_cast, "one")
@@ -116,7 +114,7 @@ def test_the_browser_resumes_by_itself_where_its_credential_lasts(
     until(lambda: not connections.registry.all())
 
 
-def test_a_browsers_websocket_follows(page: Page, live_cast: Cast) -> None:
+def test_browser_websocket_receives_changes(page: Page, live_cast: Cast) -> None:
     page.evaluate("""() => {
       window.seen = [];
       openSocket("notes", ({type, data}) => seen.push(data ? data.title : type))
@@ -129,7 +127,7 @@ def test_a_browsers_websocket_follows(page: Page, live_cast: Cast) -> None:
     until(lambda: not connections.registry.all())
 
 
-def test_a_page_of_an_origin_that_is_not_allowed_reads_nothing(
+def test_realtime_page_of_disallowed_origin_reads_nothing(
     page: Page, origin: str, live_server_url: str, live_cast: Cast
 ) -> None:
     open_page(page, origin.replace("localhost", "127.0.0.1"), live_server_url, live_cast)

@@ -34,7 +34,7 @@ def books(live_cast: Cast) -> Iterator[dict[str, str]]:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cast) -> None:
+def test_console_collection_and_record_life_cycle(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
     page.get_by_role("link", name="Collections", exact=True).click()
@@ -102,7 +102,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     assert live_cast.root.delete(f"collections/{made}").status_code == 200
 
 
-def test_phones_show_the_first_three_values_of_a_record(
+def test_record_list_on_phones_shows_first_three_values(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     values = {"kind": "novel", "pages": 412, "lent": True, "contact": "x@books.example"}
@@ -121,7 +121,7 @@ def test_phones_show_the_first_three_values_of_a_record(
     visit.check_fits()
 
 
-def test_a_cell_is_edited_by_a_click_and_enter(
+def test_cell_is_edited_by_click_and_enter(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page, path = visit.page, f"/console/records/{books['acme']}/books"
@@ -147,7 +147,7 @@ def test_a_cell_is_edited_by_a_click_and_enter(
     visit.check_quiet_and_at_home()
 
 
-def test_a_click_shows_what_a_reference_may_refer_to_and_a_link_opens_it(
+def test_reference_cell_click_lists_records_and_link_opens_record(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page, path = visit.page, f"/console/records/{books['acme']}/books"
@@ -175,7 +175,7 @@ def test_a_click_shows_what_a_reference_may_refer_to_and_a_link_opens_it(
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_selected_records_are_edited_and_a_view_is_saved(
+def test_record_bulk_edit_and_saved_view(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page, path = visit.page, f"/console/records/{books['acme']}/books"
@@ -211,7 +211,7 @@ def test_selected_records_are_edited_and_a_view_is_saved(
     visit.check_quiet_and_at_home()
 
 
-def test_a_filter_suggests_the_records_of_a_reference(
+def test_record_filter_suggests_records_of_reference(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page, path = visit.page, f"/console/records/{books['acme']}/books"
@@ -240,7 +240,7 @@ def test_a_filter_suggests_the_records_of_a_reference(
     visit.check_quiet_and_at_home()
 
 
-def test_columns_are_resized_by_pointer_and_keyboard_and_saved(
+def test_column_widths_are_set_by_pointer_and_keyboard_and_saved(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page, path = visit.page, f"/console/records/{books['acme']}/books"
@@ -295,7 +295,7 @@ def test_columns_are_resized_by_pointer_and_keyboard_and_saved(
     visit.check_quiet_and_at_home()
 
 
-def test_new_pages_fit_and_keep_nobody_out(
+def test_record_pages_are_accessible_and_fit(
     visit: Visit, live_cast: Cast, books: dict[str, str], look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -328,7 +328,7 @@ def test_new_pages_fit_and_keep_nobody_out(
         look(name)
 
 
-def test_the_longest_name_of_a_collection_fits(
+def test_collection_with_longest_name_fits_windows(
     visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     made = make_collection(live_cast.root, "m" * 56)
@@ -338,7 +338,7 @@ def test_the_longest_name_of_a_collection_fits(
     assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
 
 
-def test_indexes_are_rows_of_inputs_where_scripts_run(
+def test_index_form_has_rows_of_inputs_with_scripts(
     visit: Visit, live_cast: Cast, books: dict[str, str]
 ) -> None:
     page = visit.page

@@ -51,7 +51,7 @@ def choose(visit: Visit, name: str, text: str, option: str) -> None:
     expect(visit.page.get_by_role("listbox")).to_have_count(0)
 
 
-def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
+def test_rule_editor_reports_mistake_previews_and_explains(
     visit: Visit, live_cast: Cast, tickets: dict[str, str]
 ) -> None:
     page = visit.page
@@ -97,7 +97,7 @@ def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
     visit.check_quiet_and_at_home()
 
 
-def test_the_editor_works_without_scripts(
+def test_rule_editor_works_without_scripts(
     visit: Visit, live_cast: Cast, tickets: dict[str, str]
 ) -> None:
     context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def test_the_editor_works_without_scripts(
     assert (saved["list_rule"], saved["view_rule"]) == (MENDED, "true")
 
 
-def test_a_session_that_ended_is_no_verdict(
+def test_rule_editor_after_session_end_shows_no_verdict(
     visit: Visit, live_cast: Cast, tickets: dict[str, str]
 ) -> None:
     sign_in(visit, live_cast.root)
@@ -131,7 +131,7 @@ def test_a_session_that_ended_is_no_verdict(
     expect(visit.page.locator("#view_rule-verdict")).to_contain_text("Validation is unavailable")
 
 
-def test_what_forms_answer_suits_everybody_in_every_window(
+def test_rule_form_responses_are_accessible_and_fit(
     visit: Visit, live_cast: Cast, tickets: dict[str, str], look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -167,7 +167,7 @@ def test_what_forms_answer_suits_everybody_in_every_window(
 
 
 @pytest.mark.parametrize("path", ["", "/rules", "/explain"])
-def test_everything_is_reached_by_keyboard_and_seen(
+def test_rule_page_controls_are_reachable_by_keyboard(
     visit: Visit, live_cast: Cast, tickets: dict[str, str], path: str
 ) -> None:
     sign_in(visit, live_cast.root)
@@ -185,7 +185,7 @@ def test_everything_is_reached_by_keyboard_and_seen(
     assert [html for html in expected if html not in reached] == []
 
 
-def test_a_field_list_starts_with_all_fields(
+def test_rule_field_list_starts_with_all_fields(
     visit: Visit, live_cast: Cast, tickets: dict[str, str]
 ) -> None:
     sign_in(visit, live_cast.root)

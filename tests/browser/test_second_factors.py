@@ -47,7 +47,7 @@ def code_of(secret: str, steps: int = 0) -> str:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_an_app_is_set_up_and_confirms_the_next_sign_in(visit: Visit, user: Caller) -> None:
+def test_totp_app_is_set_up_and_confirms_next_sign_in(visit: Visit, user: Caller) -> None:
     page = visit.page
     start_sign_in(visit, user)
     page.goto("/console/profile")
@@ -79,7 +79,7 @@ def test_an_app_is_set_up_and_confirms_the_next_sign_in(visit: Visit, user: Call
     expect(page).to_have_url("/console")
 
 
-def test_the_pages_of_second_factors_suit_everybody(
+def test_second_factor_pages_are_accessible_and_fit(
     visit: Visit, user: Caller, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -115,7 +115,7 @@ def add_passkey(visit: Visit, origin: str) -> None:
     press(visit, "I have stored them")
 
 
-def test_a_passkey_confirms_a_sign_in_and_signs_in_alone(
+def test_passkey_confirms_sign_in_and_signs_in_alone(
     visit: Visit, user: Caller, look: Callable[[str], None]
 ) -> None:
     page, origin = visit.page, at_authenticator(visit, user)
@@ -137,14 +137,14 @@ def test_a_passkey_confirms_a_sign_in_and_signs_in_alone(
     expect(page.get_by_role("rowheader", name="Laptop")).to_have_count(0)
 
 
-def test_where_there_are_no_passkeys_the_page_says_so(visit: Visit, user: Caller) -> None:
+def test_passkey_page_without_browser_support_says_so(visit: Visit, user: Caller) -> None:
     start_sign_in(visit, user)
     visit.page.goto("/console/profile/second-factors")
     press(visit, "Add a passkey")
     expect(visit.page.get_by_role("alert")).to_contain_text("They need HTTPS and a host name")
 
 
-def test_a_passkey_signs_a_record_instead_of_a_password(visit: Visit, live_cast: Cast) -> None:
+def test_passkey_signs_record_change(visit: Visit, live_cast: Cast) -> None:
     root, page = live_cast.root, visit.page
     name = f"signed_{clock.now():%H%M%S%f}"
     body = {"schema": [{"name": "title", "type": "text"}], "options": {"require_signature": True}}
@@ -169,7 +169,7 @@ def test_a_passkey_signs_a_record_instead_of_a_password(visit: Visit, live_cast:
     assert entry["extra_metadata"] == {"es_method": "passkey"}
 
 
-def test_a_passkey_is_the_first_factor_at_the_sign_in(visit: Visit, live_cast: Cast) -> None:
+def test_passkey_enrolment_as_first_factor_at_sign_in(visit: Visit, live_cast: Cast) -> None:
     app, page = live_cast.alice.app, visit.page
     account_id = builders.make_account(app, f"keys-{clock.now():%H%M%S%f}")
     admin = Caller(app, builders.make_user(app, account_id, "ann@keys.example", "admin"))
@@ -184,7 +184,7 @@ def test_a_passkey_is_the_first_factor_at_the_sign_in(visit: Visit, live_cast: C
     expect(page.get_by_role("row", name="ann@keys.example")).to_contain_text("Passkey")
 
 
-def test_an_account_that_requires_one_sets_it_up_at_the_sign_in(
+def test_totp_enrolment_at_sign_in_of_account_that_requires_it(
     visit: Visit, look: Callable[[str], None], live_cast: Cast
 ) -> None:
     app, page = live_cast.alice.app, visit.page

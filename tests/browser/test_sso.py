@@ -45,7 +45,7 @@ def tidied(live_app: Flask, live_cast: Cast) -> Iterator[None]:
     forget_deleted(live_app)
 
 
-def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
+def test_google_provider_set_up_and_sign_in(
     visit: Visit, live_cast: Cast, provider: openid.Provider, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -89,7 +89,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     assert visit.faults == []
 
 
-def test_an_address_alone_leads_to_the_provider_of_its_domain(
+def test_sign_in_by_email_leads_to_provider_of_domain(
     visit: Visit, live_cast: Cast, provider: openid.Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns_client, "txt_records", published_records)
@@ -113,7 +113,7 @@ def test_an_address_alone_leads_to_the_provider_of_its_domain(
     assert visit.faults == []
 
 
-def test_somebody_signs_in_by_saml_and_returns_to_the_client_application(
+def test_saml_sign_in_returns_to_client_application(
     visit: Visit, live_app: Flask, live_cast: Cast, identity_provider: saml_idp.Server
 ) -> None:
     page, base = visit.page, live_app.extensions["atrium.config"].base_url

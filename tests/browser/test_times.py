@@ -14,7 +14,7 @@ from tests.builders import PASSWORD, Cast, make_collection, make_record
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_times_are_told_in_the_zone_of_the_browser(
+def test_times_are_shown_in_browser_time_zone(
     browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
 ) -> None:
     zone = {"timezone_id": "Asia/Kolkata", "java_script_enabled": scripts}
@@ -56,7 +56,7 @@ SINCE = [
 ]
 
 
-def test_days_ago_are_those_of_the_calendar_and_times_to_come_have_a_date(
+def test_relative_days_follow_the_calendar_and_future_times_show_dates(
     browser: Browser, live_server_url: str, live_cast: Cast
 ) -> None:
     with visiting(browser, live_server_url, timezone_id="UTC") as visit:
@@ -78,7 +78,7 @@ def test_days_ago_are_those_of_the_calendar_and_times_to_come_have_a_date(
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_moments_are_entered_in_the_zone_of_the_browser(
+def test_datetime_inputs_use_browser_time_zone(
     browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
 ) -> None:
     fields = [{"name": "title", "type": "text"}, {"name": "at", "type": "datetime"}]

@@ -49,7 +49,7 @@ def check_in_a_common_window(visit: Visit) -> None:
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
+def test_webhook_creation_and_its_deliveries(
     visit: Visit, live_app: Flask, live_cast: Cast, receiver: Receiver
 ) -> None:
     page = visit.page
@@ -80,7 +80,7 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     visit.check_quiet_and_at_home()
 
 
-def test_what_forms_of_webhooks_answer_suits_everybody(
+def test_webhook_form_responses_are_accessible_and_fit(
     visit: Visit,
     live_app: Flask,
     live_cast: Cast,

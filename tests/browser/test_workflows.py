@@ -18,7 +18,7 @@ from tests.builders import Cast
 from tests.workflows.running import action, create, make_workflow, work
 
 
-def test_what_forms_of_workflows_answer_suits_everybody(
+def test_workflow_form_responses_are_accessible_and_fit(
     visit: Visit, live_app: Flask, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -76,7 +76,7 @@ def test_what_forms_of_workflows_answer_suits_everybody(
 
 
 @WITHOUT_SCRIPTS_TOO
-def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast) -> None:
+def test_workflow_step_data_is_filled_in_by_field(visit: Visit, live_cast: Cast) -> None:
     alice, page = live_cast.alice, visit.page
     flow = make_workflow(alice, [create("first")])
     sign_in(visit, alice)
@@ -93,7 +93,9 @@ def test_the_data_of_a_step_is_filled_in_by_field(visit: Visit, live_cast: Cast)
     alice.delete(f"workflows/{flow['id']}")
 
 
-def test_leaving_unsaved_steps_asks_first(visit: Visit, live_cast: Cast) -> None:
+def test_workflow_form_with_unsaved_steps_asks_before_leaving(
+    visit: Visit, live_cast: Cast
+) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
     made = make_workflow(live_cast.alice, [create("write")])

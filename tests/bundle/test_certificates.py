@@ -18,7 +18,9 @@ from tests.mailbox import run_jobs
 ROOT = ("--as", "root@system.example")
 
 
-def test_superadmins_list_deletions_and_get_certificates(cast: Cast, app: Flask) -> None:
+def test_deletion_certificate_is_listed_and_downloaded_by_superadmin(
+    cast: Cast, app: Flask
+) -> None:
     furnish(cast)
     account_id = cast.alice.account_id
     path = f"accounts/{account_id}/certificate"
@@ -37,7 +39,7 @@ def test_superadmins_list_deletions_and_get_certificates(cast: Cast, app: Flask)
     assert certified == {**pending, "certified_at": certificate["verified_at"]}
 
 
-def test_there_is_none_while_something_is_left(cast: Cast, app: Flask) -> None:
+def test_deletion_certificate_is_not_issued_before_cleanup_ends(cast: Cast, app: Flask) -> None:
     furnish(cast)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
     with app.app_context():
@@ -50,7 +52,9 @@ def test_there_is_none_while_something_is_left(cast: Cast, app: Flask) -> None:
     assert run(app, "account", "certificate", cast.alice.account_id).exit_code == 0
 
 
-def test_an_account_that_came_back_gets_none(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_deletion_certificate_is_not_issued_for_restored_account(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204

@@ -34,7 +34,7 @@ def exported(cast: Cast, app: Flask) -> dict[str, Any]:
     return found
 
 
-def test_the_bundle_of_an_export_is_imported(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_account_export_bundle_can_be_imported(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     export = exported(cast, app)
     assert export["status"] == "ready"
@@ -50,7 +50,7 @@ def test_the_bundle_of_an_export_is_imported(cast: Cast, app: Flask, tmp_path: P
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_who_orders_and_fetches_a_bundle_is_recorded(cast: Cast, app: Flask) -> None:
+def test_account_export_order_and_download_are_recorded_as_reads(cast: Cast, app: Flask) -> None:
     """A bundle has personal data unmasked."""
     for name in ("customers", "leads"):
         make_collection(cast.root, name, CUSTOMERS)
@@ -68,7 +68,7 @@ def test_who_orders_and_fetches_a_bundle_is_recorded(cast: Cast, app: Flask) -> 
     assert not reads(cast.charlie, path="bundle")
 
 
-def test_a_new_export_removes_the_bundle_of_the_former(cast: Cast, app: Flask) -> None:
+def test_account_export_replaces_bundle_of_former_export(cast: Cast, app: Flask) -> None:
     """Or an account's exports of an hour could fill the disk of all."""
     for _ in range(3):
         exported(cast, app)
@@ -77,7 +77,7 @@ def test_a_new_export_removes_the_bundle_of_the_former(cast: Cast, app: Flask) -
     assert len(stored) == 1
 
 
-def test_an_export_leaves_room_on_the_disk(
+def test_account_export_fails_with_too_little_free_disk(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     furnish(cast)
@@ -87,7 +87,7 @@ def test_an_export_leaves_room_on_the_disk(
     assert (export["status"], export["error"]) == ("failed", storage.FULL)
 
 
-def test_an_export_needs_a_recent_sign_in_and_pii_access(cast: Cast, app: Flask) -> None:
+def test_account_export_requires_recent_sign_in_and_pii_access(cast: Cast, app: Flask) -> None:
     export = exported(cast, app)
     download = f"account/export/{export['id']}/download"
     outsider = make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
@@ -107,11 +107,11 @@ def test_an_export_needs_a_recent_sign_in_and_pii_access(cast: Cast, app: Flask)
 
 
 @pytest.mark.parametrize("passphrase", ["", "short", 12_345_678_901_234, None])
-def test_a_short_passphrase_is_refused(cast: Cast, passphrase: object) -> None:
+def test_account_export_with_short_passphrase_is_422(cast: Cast, passphrase: object) -> None:
     assert cast.alice.post("account/export", {"passphrase": passphrase}).status_code == 422
 
 
-def test_one_export_runs_at_a_time_and_ends_the_former(cast: Cast, app: Flask) -> None:
+def test_account_export_second_while_running_is_409(cast: Cast, app: Flask) -> None:
     first = exported(cast, app)
     second = cast.alice.post("account/export", BODY).json
     assert cast.alice.post("account/export", BODY).status_code == 409
@@ -121,7 +121,7 @@ def test_one_export_runs_at_a_time_and_ends_the_former(cast: Cast, app: Flask) -
     assert cast.alice.get(f"account/export/{second['id']}/download").status_code == 200
 
 
-def test_a_bundle_expires_after_a_day(cast: Cast, app: Flask) -> None:
+def test_account_export_bundle_expires_after_24_hours(cast: Cast, app: Flask) -> None:
     export = exported(cast, app)
     with app.app_context():
         with time_machine.travel(clock.now() + timedelta(hours=23)):
@@ -134,7 +134,7 @@ def test_a_bundle_expires_after_a_day(cast: Cast, app: Flask) -> None:
     assert cast.alice.get(f"account/export/{export['id']}").status_code == 404
 
 
-def test_former_exports_stay_in_the_list(cast: Cast, app: Flask) -> None:
+def test_account_export_list_keeps_former_exports(cast: Cast, app: Flask) -> None:
     first, second = exported(cast, app), exported(cast, app)
     listed = cast.alice.get("account/export?limit=5").json
     assert [(one["id"], one["status"]) for one in listed["items"]] == [
@@ -154,7 +154,7 @@ def test_former_exports_stay_in_the_list(cast: Cast, app: Flask) -> None:
         assert db.session.query(exports.AccountExport).count() == 0
 
 
-def test_a_deleted_export_is_gone_with_its_bundle(cast: Cast, app: Flask) -> None:
+def test_account_export_deletion_removes_bundle(cast: Cast, app: Flask) -> None:
     export = f"account/export/{exported(cast, app)['id']}"
     assert cast.alice.delete(export).status_code == 204
     assert [cast.alice.delete(export).status_code, cast.alice.get(export).status_code] == [404] * 2
@@ -163,7 +163,7 @@ def test_a_deleted_export_is_gone_with_its_bundle(cast: Cast, app: Flask) -> Non
         assert not list(storage.current().blobs())
 
 
-def test_an_export_deleted_under_way_leaves_no_bundle(
+def test_account_export_deleted_while_running_leaves_no_bundle(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = cast.alice.post("account/export", BODY).json
@@ -180,14 +180,16 @@ def test_an_export_deleted_under_way_leaves_no_bundle(
         assert not list(storage.current().blobs())
 
 
-def test_contents_are_what_the_bundle_has(cast: Cast, app: Flask) -> None:
+def test_account_export_contents_equal_bundle(cast: Cast, app: Flask) -> None:
     furnish(cast)
     contents = cast.alice.get("account/export/contents").json
     assert contents.pop("record_bytes") > 0
     assert contents == {"records": 3, "files": 1, "file_bytes": len(PAPER), "users": 2}
 
 
-def test_a_failed_export_says_so(cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_account_export_failure_has_status_and_error(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object) -> None:
         raise Unavailable(storage.FULL)
 
@@ -197,7 +199,7 @@ def test_a_failed_export_says_so(cast: Cast, app: Flask, monkeypatch: pytest.Mon
     assert cast.alice.post("account/export", BODY).status_code == 202
 
 
-def test_the_passphrase_is_nowhere(cast: Cast, app: Flask) -> None:
+def test_account_export_passphrase_is_not_stored(cast: Cast, app: Flask) -> None:
     cast.alice.post("account/export", BODY)
     with app.app_context():
         dump = "".join(

@@ -143,7 +143,7 @@ REFUSED: dict[str, Callable[[Lines, Cast], object]] = {
 
 
 @pytest.mark.long
-def test_a_forged_bundle_is_refused(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_that_is_forged_is_refused(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     genuine = file.read_bytes()
@@ -181,7 +181,7 @@ def named(lines: Lines, names: dict[str, str]) -> None:
         ("slug", lambda cast: None),
     ],
 )
-def test_a_forged_bundle_takes_no_name_of_another_account(
+def test_bundle_with_name_of_other_account_is_refused(
     cast: Cast, app: Flask, tmp_path: Path, property: str, reference: Callable[[Cast], str]
 ) -> None:
     """Requests name an account by its id, slug or code."""
@@ -206,7 +206,9 @@ def code_of(caller: Caller) -> str:
     return str(caller.get("account").json["account_code"])
 
 
-def test_only_a_trusted_one_is_imported(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_without_signature_needs_trust_option(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     rewritten(file, lambda lines, cast: None, cast)

@@ -14,7 +14,7 @@ from tests.bundle.accounts import export, import_
 
 
 @pytest.mark.long
-def test_large_records_take_no_more_than_a_few_of_them(
+def test_bundle_export_and_import_have_bounded_memory(
     cast: Cast, app: Flask, tmp_path: Path
 ) -> None:
     """A worker writes the bundles that admins order: they must not use up its memory."""

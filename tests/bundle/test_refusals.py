@@ -37,7 +37,7 @@ def written(lines: list[Any] = LINES) -> bytes:
     return target.getvalue()
 
 
-def test_bytes_stand_between_lines() -> None:
+def test_bundle_reader_separates_bytes_from_lines() -> None:
     target, header = io.BytesIO(), frames.new_header()
     writer = frames.Writer(target, header, frames.derive_key(PASSPHRASE, header))
     whole = os.urandom(frames.FRAME_BYTES)
@@ -66,7 +66,7 @@ def frames_of(data: bytes) -> tuple[bytes, list[bytes]]:
     return head, found
 
 
-def test_what_was_written_is_read() -> None:
+def test_bundle_reader_returns_written_lines() -> None:
     assert read(written()) == LINES
     assert read(written([])) == []
 
@@ -98,14 +98,16 @@ def noise(count: int = 3) -> list[Any]:
         ),
     ],
 )
-def test_an_altered_bundle_is_refused(change: Callable[[bytes, list[bytes]], bytes]) -> None:
+def test_bundle_with_altered_frames_is_refused(
+    change: Callable[[bytes, list[bytes]], bytes],
+) -> None:
     head, found = frames_of(written(noise()))
     assert len(found) > 2
     with pytest.raises(Conflict):
         read(change(head, found))
 
 
-def test_every_byte_is_authenticated() -> None:
+def test_bundle_with_any_altered_byte_is_refused() -> None:
     data = written([["a"] * 5])
     for place in range(len(frames.MAGIC), len(data)):
         changed = bytearray(data)
@@ -114,12 +116,12 @@ def test_every_byte_is_authenticated() -> None:
             read(bytes(changed))
 
 
-def test_a_wrong_passphrase_is_refused() -> None:
+def test_bundle_with_wrong_passphrase_is_refused() -> None:
     with pytest.raises(Conflict, match="passphrase is wrong"):
         read(written(), "another passphrase")
 
 
-def test_a_bomb_takes_no_memory() -> None:
+def test_bundle_decompression_bomb_has_bounded_memory() -> None:
     data = written(["x" * 2**20] * 100)
     assert len(data) < 2 * 2**20
     tracemalloc.start()
@@ -139,7 +141,7 @@ def everything(app: Flask) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", [0.2, 0.9, 1.0])
-def test_an_import_of_a_damaged_file_changes_nothing(
+def test_bundle_import_of_damaged_file_changes_nothing(
     cast: Cast, app: Flask, tmp_path: Path, place: float
 ) -> None:
     furnish(cast)
@@ -153,7 +155,7 @@ def test_an_import_of_a_damaged_file_changes_nothing(
     assert everything(app) == before
 
 
-def test_refused_imports_say_why(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_import_refusals_name_their_reason(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     before = everything(app)
@@ -173,7 +175,9 @@ def test_refused_imports_say_why(cast: Cast, app: Flask, tmp_path: Path) -> None
     assert everything(app) == before
 
 
-def test_definitions_that_differ_are_refused(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_import_with_different_definitions_is_refused(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     changed = cast.root.put("collections/posts/rules", {"list_rule": "title != ''"})
@@ -185,7 +189,7 @@ def test_definitions_that_differ_are_refused(cast: Cast, app: Flask, tmp_path: P
     assert everything(app) == before
 
 
-def test_an_import_that_fails_leaves_no_files(
+def test_bundle_import_failure_leaves_no_files(
     cast: Cast, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     furnish(cast)
@@ -204,7 +208,7 @@ def test_an_import_that_fails_leaves_no_files(
         assert {blob.key for blob in storage.current().blobs()} == blobs
 
 
-def test_an_account_that_is_still_being_deleted_is_not_imported(
+def test_bundle_import_during_account_deletion_is_refused(
     cast: Cast, app: Flask, tmp_path: Path
 ) -> None:
     furnish(cast)

@@ -21,7 +21,7 @@ def values(cast: Cast) -> list[object]:
     return [[{k: v for k, v in one.items() if k not in EDITS} for one in items] for items in lists]
 
 
-def test_records_become_what_they_were(cast: Cast, app: Flask) -> None:
+def test_account_restore_returns_records_to_the_moment(cast: Cast, app: Flask) -> None:
     furnish(cast)
     before, moment = values(cast), clock.iso(clock.now())
     first, second = cast.alice.get("records/posts?sort=title").json["items"]
@@ -48,7 +48,7 @@ def test_records_become_what_they_were(cast: Cast, app: Flask) -> None:
     assert history[0]["user_email"] == "root@system.example"
 
 
-def test_a_moment_that_is_none_is_refused(cast: Cast, app: Flask) -> None:
+def test_account_restore_with_invalid_moment_is_refused(cast: Cast, app: Flask) -> None:
     refused = run(app, "account", "restore", "acme", "--at", "yesterday", *ROOT)
     assert (refused.exit_code, "is no time" in refused.output) == (1, True)
 
@@ -74,7 +74,7 @@ def restored(app: Flask, moment: str) -> str:
     return result.output
 
 
-def test_what_depends_on_each_other_comes_back_together(cast: Cast, app: Flask) -> None:
+def test_account_restore_includes_records_that_refer_to_each_other(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "nodes", NODES)
     first = make_record(cast.alice, "nodes", name="first", kind=None)
     chain = [first["id"]]
@@ -98,7 +98,7 @@ def test_what_depends_on_each_other_comes_back_together(cast: Cast, app: Flask) 
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_a_restoration_is_all_or_nothing(cast: Cast, app: Flask) -> None:
+def test_account_restore_is_all_or_nothing(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "nodes", NODES)
     lost = make_record(cast.alice, "nodes", name="lost")
     child = make_record(cast.alice, "nodes", name="child", parent=lost["id"])
@@ -116,7 +116,7 @@ def test_a_restoration_is_all_or_nothing(cast: Cast, app: Flask) -> None:
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_no_statement_is_run_per_record(cast: Cast, app: Flask) -> None:
+def test_account_restore_statements_do_not_grow_with_records(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "nodes", NODES)
     counted = []
     url = "records/nodes/batch"

@@ -84,7 +84,7 @@ def remove(cast: Cast, app: Flask) -> None:
     assert cast.alice.get("records/posts").status_code == 401
 
 
-def test_an_import_beside_another_of_the_same_bundle_leaves_its_files(
+def test_bundle_import_concurrent_with_another_keeps_its_files(
     cast: Cast, app: Flask, other: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     furnish(cast)
@@ -111,7 +111,7 @@ def test_an_import_beside_another_of_the_same_bundle_leaves_its_files(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("real_scrypt")
-def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_import_restores_deleted_account(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     before, others = view(cast.alice), (cast.charlie.account_id, SYSTEM_ACCOUNT_ID)
     logged = security_log(cast.alice)
@@ -133,7 +133,7 @@ def test_a_deleted_account_comes_back(cast: Cast, app: Flask, tmp_path: Path) ->
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_an_account_moves_to_the_other_database_and_back(
+def test_bundle_import_moves_account_between_databases(
     cast: Cast, app: Flask, other: Flask, tmp_path: Path
 ) -> None:
     furnish(cast)
@@ -176,7 +176,7 @@ def test_an_account_moves_to_the_other_database_and_back(
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_an_account_whose_logs_were_cut_moves_and_comes_back(
+def test_bundle_import_of_account_with_cut_logs(
     cast: Cast, app: Flask, other: Flask, tmp_path: Path
 ) -> None:
     furnish(cast)
@@ -201,7 +201,9 @@ def test_an_account_whose_logs_were_cut_moves_and_comes_back(
     assert run(app, "audit", "verify").exit_code == 0
 
 
-def test_a_clone_acts_on_nobody(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_clone_has_new_ids_and_no_credentials(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
     furnish(cast)
     before = hashes(app, *(one.account_id for one in (cast.alice, cast.charlie)))
     users = {one["id"] for one in cast.alice.get("account/users").json["items"]}

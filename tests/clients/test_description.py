@@ -9,7 +9,7 @@ from clients import description
 from tests.conftest import settings_for
 
 
-def test_it_is_the_one_that_the_api_answers(tmp_path: Path) -> None:
+def test_api_description_file_equals_generated_one(tmp_path: Path) -> None:
     answered = description.describe(create_app(settings_for("sqlite", tmp_path)))
     # Else run `make description`.
     assert answered == description.DESCRIPTION.read_text()

@@ -39,7 +39,7 @@ def posts(root: Caller) -> dict[str, Any]:
     return made
 
 
-def test_a_collection_is_renamed_with_its_table_and_back(
+def test_collection_rename_moves_table_without_copying(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     root, url = cast.root.acting_in("acme"), f"collections/{posts['id']}"
@@ -89,7 +89,7 @@ def test_a_collection_is_renamed_with_its_table_and_back(
     ("name", "code"),
     [("ab", "name_invalid"), ("a b c", "name_invalid"), ("batch", "name_reserved")],
 )
-def test_a_name_that_cannot_be_is_refused(root: Caller, name: str, code: str) -> None:
+def test_collection_rename_to_invalid_name_is_400(root: Caller, name: str, code: str) -> None:
     made = make_collection(root)
     for answer in (
         root.patch(f"collections/{made['id']}", {"name": name}),
@@ -99,7 +99,9 @@ def test_a_name_that_cannot_be_is_refused(root: Caller, name: str, code: str) ->
         assert [(one["field"], one["code"]) for one in answer.json["details"]] == [("name", code)]
 
 
-def test_everything_changes_at_once_or_nothing(root: Caller, posts: dict[str, Any]) -> None:
+def test_collection_rename_with_schema_change_is_all_or_nothing(
+    root: Caller, posts: dict[str, Any]
+) -> None:
     url = f"collections/{posts['id']}"
     body = {
         "name": "articles",
@@ -116,7 +118,7 @@ def test_everything_changes_at_once_or_nothing(root: Caller, posts: dict[str, An
     assert root.get("collections/comments/rules").json["view_rule"] == "post.headline = 'a'"
 
 
-def test_a_stale_plan_is_refused(root: Caller, posts: dict[str, Any]) -> None:
+def test_collection_change_with_stale_plan_is_409(root: Caller, posts: dict[str, Any]) -> None:
     planned = plan(root, posts, name="articles")
     url = f"collections/{posts['id']}"
     for body in ({"name": "essays"}, {"name": "articles", "list_rule": "true"}):
@@ -130,7 +132,9 @@ def test_a_stale_plan_is_refused(root: Caller, posts: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_the_present_name_locks_nothing(root: Caller, posts: dict[str, Any]) -> None:
+def test_collection_rename_to_same_name_takes_no_table_lock(
+    root: Caller, posts: dict[str, Any]
+) -> None:
     locked = []
 
     def note(*arguments: Any) -> None:
@@ -146,7 +150,9 @@ def test_the_present_name_locks_nothing(root: Caller, posts: dict[str, Any]) -> 
         sa.event.remove(db.db.engine, "before_cursor_execute", note)
 
 
-def test_webhooks_and_scopes_follow_in_all_accounts(cast: Cast, posts: dict[str, Any]) -> None:
+def test_collection_rename_updates_webhooks_and_scopes_of_all_accounts(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
     hooks = [
         make_webhook(one, "http://127.0.0.1:9/", collection="Posts")
         for one in (cast.alice, cast.charlie)
@@ -169,7 +175,9 @@ def test_webhooks_and_scopes_follow_in_all_accounts(cast: Cast, posts: dict[str,
     assert [one["new_value"] for one in changed] == ["articles"] * 2
 
 
-def test_workflows_that_name_it_refuse_with_every_place(cast: Cast, posts: dict[str, Any]) -> None:
+def test_collection_rename_while_named_in_workflows_is_400(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
     data = {"title": "{{ trigger.body.title }}"}
     create = {"type": "action", "action_type": "create_record"}
     steps = [
@@ -199,7 +207,9 @@ def test_workflows_that_name_it_refuse_with_every_place(cast: Cast, posts: dict[
     assert cast.root.get("collections/posts").json["name"] == "posts"
 
 
-def test_history_feed_and_audit_span_both_names(cast: Cast, posts: dict[str, Any]) -> None:
+def test_collection_rename_keeps_history_feed_and_audit_log(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
     root, url = cast.root.acting_in("acme"), f"collections/{posts['id']}"
     long = "x" * 9000  # which the feed takes from later changes
     first = make_record(root, text=long, views=1)
@@ -244,7 +254,7 @@ def test_history_feed_and_audit_span_both_names(cast: Cast, posts: dict[str, Any
     assert {one["new_value"] for one in kept} == {other["id"], "other"}
 
 
-def test_an_import_renames_where_the_collection_has_its_former_name(
+def test_definition_import_with_rename_from_renames_collection(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     root = cast.root.acting_in("acme")
@@ -273,7 +283,7 @@ def test_an_import_renames_where_the_collection_has_its_former_name(
     assert_agreement(app)
 
 
-def test_personal_data_stays_masked_under_both_names(cast: Cast) -> None:
+def test_collection_rename_keeps_personal_data_masked(cast: Cast) -> None:
     root = cast.root.acting_in("acme")
     schema = [field("mail", "email", pii=True, mask_type="full"), field("note")]
     made = make_collection(root, schema=schema)

@@ -51,7 +51,7 @@ def execute(app: Flask, statement: str) -> None:
 # --- Answers --------------------------------------------------------------------------------------
 
 
-def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
+def test_new_collection_response_has_all_keys(root: Caller) -> None:
     answer = root.post("collections/", {"name": "Posts", "schema": [TITLE]})
     assert answer.status_code == 201
     made = answer.json
@@ -78,7 +78,7 @@ def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
     assert made["created_at"] == made["updated_at"]
 
 
-def test_a_collection_is_found_by_its_id_and_by_its_name(root: Caller, alice: Caller) -> None:
+def test_collection_lookup_by_id_and_by_name_in_any_case(root: Caller, alice: Caller) -> None:
     made = make_collection(root, "Posts")
     make_record(alice)
     make_record(root.acting_in("globex"))
@@ -87,7 +87,7 @@ def test_a_collection_is_found_by_its_id_and_by_its_name(root: Caller, alice: Ca
         assert root.get(f"collections/{reference}").json == expected
 
 
-def test_an_unknown_collection_is_404(root: Caller) -> None:
+def test_collection_with_unknown_reference_is_404(root: Caller) -> None:
     for reference in [NOWHERE, "nothing", "a%00b", "%27", "x" * 300]:
         for answer in (
             root.get(f"collections/{reference}"),
@@ -97,7 +97,7 @@ def test_an_unknown_collection_is_404(root: Caller) -> None:
             assert (answer.status_code, answer.json["error"]) == (404, "not_found")
 
 
-def test_what_changes_a_collection_takes_its_id_only(root: Caller) -> None:
+def test_collection_update_and_deletion_by_name_are_422(root: Caller) -> None:
     make_collection(root)
     for answer in (
         root.put("collections/posts", {"schema": [TITLE]}),
@@ -109,7 +109,7 @@ def test_what_changes_a_collection_takes_its_id_only(root: Caller) -> None:
     assert root.delete(f"collections/{NOWHERE}").status_code == 404
 
 
-def test_collections_are_listed_by_name(root: Caller, alice: Caller) -> None:
+def test_collection_list_is_sorted_by_name(root: Caller, alice: Caller) -> None:
     assert root.get("collections").json == {
         "items": [],
         "total": 0,
@@ -132,7 +132,7 @@ def test_collections_are_listed_by_name(root: Caller, alice: Caller) -> None:
     assert names == {"names": ["Alpha", "beta", "gamma_1"], "total": 3}
 
 
-def test_collections_are_listed_in_the_order_that_is_asked_for(root: Caller) -> None:
+def test_collection_list_sorting(root: Caller) -> None:
     made = [make_collection(root, name) for name in ("beta", "Alpha", "gamma_1")]
     root.patch(f"collections/{made[1]['id']}", {"options": {"require_signature": True}})
     for query, expected in [
@@ -149,7 +149,7 @@ def test_collections_are_listed_in_the_order_that_is_asked_for(root: Caller) -> 
 
 
 @pytest.mark.one_database
-def test_a_list_refuses_other_parameters(root: Caller) -> None:
+def test_collection_list_with_unknown_parameter_is_422(root: Caller) -> None:
     for query in ["limit=0", "limit=101", "skip=-1", "page=0", "limit=x", "a=1"]:
         answer = root.get(f"collections?{query}")
         assert (answer.status_code, answer.json["detail"][0]["loc"][0]) == (422, "query")
@@ -176,7 +176,7 @@ ROUTES = [
 
 
 @pytest.mark.one_database
-def test_only_superadmins_define_collections(cast: Cast, anyone: Caller) -> None:
+def test_collection_routes_require_superadmin(cast: Cast, anyone: Caller) -> None:
     made = make_collection(cast.root)
     for method, path in ROUTES:
         url = path.format(id=made["id"])
@@ -192,7 +192,7 @@ def test_only_superadmins_define_collections(cast: Cast, anyone: Caller) -> None
 # --- Creating -------------------------------------------------------------------------------------
 
 
-def test_of_ten_creations_of_one_name_at_once_one_succeeds(app: Flask, root: Caller) -> None:
+def test_collection_concurrent_creation_with_one_name_is_201_once(app: Flask, root: Caller) -> None:
     names = ["posts", "Posts"] * 5
     schemas = [[{"name": f"field_{i}", "type": "text", "unique": True}] for i in range(10)]
     bodies = [{"name": n, "schema": s} for n, s in zip(names, schemas, strict=True)]
@@ -209,7 +209,9 @@ def test_of_ten_creations_of_one_name_at_once_one_succeeds(app: Flask, root: Cal
     assert len(columns) == 7
 
 
-def test_collections_of_different_names_are_made_at_once(app: Flask, root: Caller) -> None:
+def test_collection_concurrent_creation_with_distinct_names_is_201(
+    app: Flask, root: Caller
+) -> None:
     bodies = [{"name": f"posts_{i}", "schema": [TITLE]} for i in range(6)]
     answers = at_once(len(bodies), lambda i: root.post("collections", bodies[i]))
     assert [a.status_code for a in answers] == [201] * 6
@@ -217,7 +219,7 @@ def test_collections_of_different_names_are_made_at_once(app: Flask, root: Calle
     assert [r["down_revision"] for r in revisions[:5]] == [r["revision"] for r in revisions[1:]]
 
 
-def test_a_failed_creation_leaves_nothing_behind(app: Flask, root: Caller) -> None:
+def test_collection_creation_failure_stores_nothing(app: Flask, root: Caller) -> None:
     before = root.get("migrations").json
     execute(app, "CREATE TABLE col_posts (other INTEGER)")
     assert root.post("collections", {"name": "posts", "schema": [TITLE]}).status_code in FAILED
@@ -228,9 +230,7 @@ def test_a_failed_creation_leaves_nothing_behind(app: Flask, root: Caller) -> No
     make_collection(root)
 
 
-def test_a_creation_that_fails_after_its_table_leaves_nothing_behind(
-    app: Flask, root: Caller
-) -> None:
+def test_collection_creation_failure_after_table_stores_nothing(app: Flask, root: Caller) -> None:
     # The index clashes, which is made after the table.
     execute(app, "CREATE TABLE col_other (a INTEGER)")
     execute(app, "CREATE INDEX ix_col_posts$created_at ON col_other (a)")
@@ -241,7 +241,7 @@ def test_a_creation_that_fails_after_its_table_leaves_nothing_behind(
     make_collection(root)
 
 
-def test_rules_may_come_with_a_new_collection(root: Caller) -> None:
+def test_collection_creation_with_rules(root: Caller) -> None:
     rules = {"list_rule": "", "view_rule": "true", "list_fields": '["title"]', "view_fields": "*"}
     answer = root.post("collections", {"name": "posts", "schema": [TITLE], **rules})
     assert answer.status_code == 201
@@ -253,7 +253,9 @@ def test_rules_may_come_with_a_new_collection(root: Caller) -> None:
 # --- Deleting -------------------------------------------------------------------------------------
 
 
-def test_deleting_tells_what_is_gone(app: Flask, root: Caller, alice: Caller) -> None:
+def test_collection_deletion_response_counts_records(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, "Posts")
     make_record(alice)
     make_record(root.acting_in("globex"))
@@ -274,7 +276,7 @@ def test_deleting_tells_what_is_gone(app: Flask, root: Caller, alice: Caller) ->
     assert alice.post("records/posts", {}).status_code == 404
 
 
-def test_a_collection_that_others_refer_to_stays(root: Caller, alice: Caller) -> None:
+def test_collection_deletion_while_referenced_is_409(root: Caller, alice: Caller) -> None:
     authors = make_collection(root, "Authors")
     reference = {"name": "author", "type": "reference", "collection": "authors"}
     posts = make_collection(root, "posts", [reference])
@@ -286,7 +288,7 @@ def test_a_collection_that_others_refer_to_stays(root: Caller, alice: Caller) ->
     assert root.delete(f"collections/{authors['id']}").status_code == 200
 
 
-def test_a_collection_that_refers_to_itself_can_be_deleted(root: Caller, alice: Caller) -> None:
+def test_collection_with_reference_to_itself_can_be_deleted(root: Caller, alice: Caller) -> None:
     made = make_collection(
         root, schema=[{"name": "parent", "type": "reference", "collection": "posts"}]
     )
@@ -295,7 +297,9 @@ def test_a_collection_that_refers_to_itself_can_be_deleted(root: Caller, alice: 
     assert root.delete(f"collections/{made['id']}").json["records_deleted"] == 2
 
 
-def test_collections_in_a_circle_are_deleted_together(root: Caller, alice: Caller) -> None:
+def test_collections_with_circular_references_are_deleted_together(
+    root: Caller, alice: Caller
+) -> None:
     ids = {name: make_collection(root, name)["id"] for name in ("authors", "posts", "tags")}
     title = {"name": "title", "type": "text"}
     for name, target in (("authors", "posts"), ("posts", "tags"), ("tags", "authors")):
@@ -326,7 +330,7 @@ def test_collections_in_a_circle_are_deleted_together(root: Caller, alice: Calle
         make_collection(root, name)
 
 
-def test_a_collection_made_anew_under_its_name_is_seen_at_once(root: Caller, alice: Caller) -> None:
+def test_collection_recreated_under_same_name_is_used_at_once(root: Caller, alice: Caller) -> None:
     for turn in range(4):
         name = f"field_{turn}"
         made = make_collection(root, schema=[{"name": name, "type": "text"}])
@@ -367,7 +371,7 @@ ADDED: list[tuple[dict[str, Any], Any, Any]] = [
 
 
 @pytest.mark.long
-def test_a_field_added_to_records_is_filled_with_its_default(root: Caller, alice: Caller) -> None:
+def test_field_added_fills_existing_records_with_default(root: Caller, alice: Caller) -> None:
     for properties, filled, written in ADDED:
         made = make_collection(root)
         old = make_record(alice, title="a")
@@ -385,7 +389,7 @@ def test_a_field_added_to_records_is_filled_with_its_default(root: Caller, alice
         assert root.delete(f"collections/{made['id']}").status_code == 200
 
 
-def test_a_required_field_without_default_needs_an_empty_collection(
+def test_field_added_required_without_default_needs_empty_collection(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     made = make_collection(root)
@@ -404,7 +408,7 @@ def test_a_required_field_without_default_needs_an_empty_collection(
     assert [(d["field"], d["code"]) for d in missing] == [("code", "required_missing")]
 
 
-def test_a_unique_default_fills_one_record_of_each_account_only(
+def test_field_added_unique_with_default_fills_one_record_per_account(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     made = make_collection(root)
@@ -421,7 +425,7 @@ def test_a_unique_default_fills_one_record_of_each_account_only(
     assert alice.post("records/posts", {}).status_code == 409
 
 
-def test_rows_indexes_and_references_outlive_an_added_field(
+def test_field_added_keeps_rows_indexes_and_references(
     app: Flask, root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     authors = make_collection(
@@ -482,7 +486,7 @@ def shape(app: Flask, table: str) -> dict[str, set[Any]]:
         }
 
 
-def test_a_change_of_a_table_checks_the_references_of_no_other(
+def test_field_added_checks_foreign_keys_of_its_table_only(
     app: Flask, database: str, root: Caller
 ) -> None:
     authors = make_collection(root, "authors")
@@ -495,7 +499,9 @@ def test_a_change_of_a_table_checks_the_references_of_no_other(
     assert checks == (["PRAGMA foreign_key_check(col_posts)"] if database == "sqlite" else [])
 
 
-def test_what_an_update_may_not_do_is_named(app: Flask, root: Caller) -> None:
+def test_collection_update_with_forbidden_changes_is_400_per_field(
+    app: Flask, root: Caller
+) -> None:
     made = make_collection(root)
     for sent, problems in [
         ([{"name": "title", "type": "number"}], [("title", "type_change_not_allowed")]),
@@ -522,13 +528,13 @@ def test_what_an_update_may_not_do_is_named(app: Flask, root: Caller) -> None:
 
 
 @pytest.mark.one_database
-def test_an_update_needs_a_schema(root: Caller) -> None:
+def test_collection_update_without_schema_is_422(root: Caller) -> None:
     made = make_collection(root)
     for body in [{}, {"schema": []}, {"schema": None}, {"schema": "x"}, []]:
         assert root.put(f"collections/{made['id']}", body).status_code == 422
 
 
-def test_null_is_a_field_without_options(root: Caller) -> None:
+def test_field_options_null_are_stored_as_empty(root: Caller) -> None:
     named = {"name": "posts", "fields": [{**TITLE, "options": None}]}
     made = root.post("collections", named)
     assert (made.status_code, made.json["fields"][0]["options"]) == (201, {})
@@ -539,7 +545,7 @@ def test_null_is_a_field_without_options(root: Caller) -> None:
     assert emptied.json["schema"][0]["options"] == {}
 
 
-def test_an_update_that_adds_nothing_changes_nothing(app: Flask, root: Caller) -> None:
+def test_collection_update_without_changes_makes_no_revision(app: Flask, root: Caller) -> None:
     make_collection(root, "Authors")
     reference = {"name": "author", "type": "reference", "collection": "authors"}
     made = make_collection(root, "posts", [TITLE, reference])
@@ -549,7 +555,7 @@ def test_an_update_that_adds_nothing_changes_nothing(app: Flask, root: Caller) -
     assert rows_of(app, Revision) == 2
 
 
-def test_a_failed_addition_leaves_nothing_behind(app: Flask, root: Caller, alice: Caller) -> None:
+def test_field_addition_failure_stores_nothing(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root)
     record = make_record(alice)
     before = root.get("migrations").json
@@ -596,7 +602,7 @@ def writers(callers: list[Caller], write: Callable[[Caller, int], TestResponse])
 
 
 @pytest.mark.long
-def test_fields_are_added_while_others_write(root: Caller, alice: Caller) -> None:
+def test_field_addition_concurrent_with_writes_loses_no_record(root: Caller, alice: Caller) -> None:
     make_collection(root, "authors")
     made = make_collection(root)
     added = [
@@ -628,7 +634,7 @@ def all_records(caller: Caller) -> list[dict[str, Any]]:
     return [record for answer in answers for record in answer.json["items"]]
 
 
-def test_a_collection_is_deleted_while_others_use_it(root: Caller, alice: Caller) -> None:
+def test_collection_deletion_concurrent_with_use_is_404(root: Caller, alice: Caller) -> None:
     make_collection(root, "others")
 
     def use(caller: Caller, number: int) -> TestResponse:
@@ -646,7 +652,7 @@ def test_a_collection_is_deleted_while_others_use_it(root: Caller, alice: Caller
 # --- Revisions ------------------------------------------------------------------------------------
 
 
-def test_every_change_of_a_table_is_a_revision(root: Caller) -> None:
+def test_migration_list_has_revision_for_every_table_change(root: Caller) -> None:
     core = root.get("migrations").json
     head = core["revisions"][0]
     assert (core["current_revision"], core["total"]) == (head["revision"], len(core["revisions"]))

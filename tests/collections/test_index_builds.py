@@ -51,7 +51,7 @@ def wait_for(app: Flask, query: str) -> None:
         time.sleep(0.02)
 
 
-def test_writers_go_on_while_an_index_is_built(app: Flask, root: Caller, alice: Caller) -> None:
+def test_index_build_does_not_block_writers(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=SCHEMA)
     record = make_record(alice, title="a", slug="b")
     body = {"indexes": [PUBLISHED, SLUG]}
@@ -68,7 +68,7 @@ def test_writers_go_on_while_an_index_is_built(app: Flask, root: Caller, alice: 
     assert run(app, "SELECT 1 FROM pg_index WHERE NOT indisvalid") == []
 
 
-def test_what_is_built_is_not_checked_under_a_lock(app: Flask, root: Caller, alice: Caller) -> None:
+def test_index_build_runs_no_check_under_a_lock(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED])
     make_record(alice, title="a", slug="b")
     with statements(app) as seen:
@@ -79,7 +79,7 @@ def test_what_is_built_is_not_checked_under_a_lock(app: Flask, root: Caller, ali
     assert_agreement(app)
 
 
-def test_an_index_does_not_wait_for_ever(
+def test_index_build_with_lock_timeout_is_503(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_collection(root, schema=SCHEMA)
@@ -95,7 +95,9 @@ def test_an_index_does_not_wait_for_ever(
     assert_agreement(app)
 
 
-def test_a_refused_change_leaves_no_index(app: Flask, root: Caller, alice: Caller) -> None:
+def test_index_build_of_refused_change_leaves_no_index(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, schema=SCHEMA)
     make_record(alice)
     body = {"indexes": [PUBLISHED], "list_rule": "nonsense ="}
@@ -105,7 +107,7 @@ def test_a_refused_change_leaves_no_index(app: Flask, root: Caller, alice: Calle
 
 @pytest.mark.not_on_citus("Citus itself drops the index")
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_what_a_killed_build_left_is_dropped(
+def test_index_left_by_killed_build_is_dropped(
     app: Flask, root: Caller, alice: Caller, is_repeated: bool
 ) -> None:
     made = make_collection(root, schema=SCHEMA)
@@ -127,7 +129,7 @@ def test_what_a_killed_build_left_is_dropped(
     assert_agreement(app)
 
 
-def test_one_index_is_built_at_a_time(
+def test_index_builds_run_one_at_a_time(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_collection(root, schema=SCHEMA)

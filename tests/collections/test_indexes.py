@@ -59,7 +59,7 @@ def details(answer: TestResponse, status: int = 400) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.one_database
-def test_every_problem_of_the_indexes_is_told_at_once(root: Caller) -> None:
+def test_index_definition_problems_are_reported_at_once(root: Caller) -> None:
     sent = [
         index("nowhere", "-nothing"),
         index("meta", "double"),
@@ -120,7 +120,7 @@ def test_every_problem_of_the_indexes_is_told_at_once(root: Caller) -> None:
         [{"fields": ["views"]}] * (indexes.MAX_INDEXES + 1),
     ],
 )
-def test_indexes_have_a_shape(root: Caller, sent: object) -> None:
+def test_index_definition_with_wrong_shape_is_422(root: Caller, sent: object) -> None:
     made = make_collection(root, schema=SCHEMA)
     for path, body in ((made["id"], {}), (f"{made['id']}/plan", {"schema": SCHEMA})):
         method = "POST" if path.endswith("plan") else "PATCH"
@@ -129,7 +129,7 @@ def test_indexes_have_a_shape(root: Caller, sent: object) -> None:
         assert {one["loc"][:2] == ["body", "indexes"] for one in answer.json["detail"]} == {True}
 
 
-def test_as_many_indexes_as_allowed_are_made(app: Flask, root: Caller) -> None:
+def test_index_count_up_to_maximum_is_accepted(app: Flask, root: Caller) -> None:
     names = [f"{'f' * 62}{letter}" for letter in "abcdefgh"]
     schema = [{"name": name, "type": "text"} for name in names]
     many = [index(*names[n:], *names[:n]) for n in range(8)]
@@ -192,7 +192,9 @@ def test_indexes_change_as_planned(
     assert [again[key] for key in ("operations", "sql", "problems")] == [[], [], []]
 
 
-def test_indexes_that_are_not_sent_stay(app: Flask, root: Caller, alice: Caller) -> None:
+def test_collection_update_without_indexes_keeps_them(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED, SLUG])
     make_record(alice, title="a")
     required = {"name": "views", "type": "number", "required": True, "default": 0}
@@ -209,14 +211,14 @@ def test_indexes_that_are_not_sent_stay(app: Flask, root: Caller, alice: Caller)
     assert make_collection(root, schema=SCHEMA)["indexes"] == []
 
 
-def test_indexes_are_returned_in_the_order_that_was_sent(root: Caller) -> None:
+def test_index_list_keeps_order_of_request(root: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED, SLUG])
     answer = root.patch(f"collections/{made['id']}", {"indexes": [SLUG, PUBLISHED]})
     assert answer.json["indexes"] == [SLUG, PUBLISHED]
     assert root.get("collections/posts").json == answer.json
 
 
-def test_an_index_of_a_field_that_comes_with_it(app: Flask, root: Caller, alice: Caller) -> None:
+def test_index_of_field_added_in_same_update(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root)
     make_record(alice, title="a")
     added = {"name": "rank", "type": "number", "default": 1, "required": True}
@@ -227,7 +229,9 @@ def test_an_index_of_a_field_that_comes_with_it(app: Flask, root: Caller, alice:
 
 
 @pytest.mark.long
-def test_definitions_take_their_indexes_along(app: Flask, root: Caller, alice: Caller) -> None:
+def test_definition_export_and_import_include_indexes(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[PUBLISHED, SLUG])
     make_record(alice, title="a", slug="b")
     data = root.get("collections/export").json
@@ -251,7 +255,7 @@ def test_definitions_take_their_indexes_along(app: Flask, root: Caller, alice: C
 
 
 @pytest.mark.one_database
-def test_a_change_of_indexes_is_audited(root: Caller) -> None:
+def test_index_change_is_audited(root: Caller) -> None:
     made = make_collection(root, schema=SCHEMA)
     root.patch(f"collections/{made['id']}", {"indexes": [PUBLISHED]})
     query = {"record_id": made["id"], "operation": "UPDATE"}
@@ -263,7 +267,7 @@ def test_a_change_of_indexes_is_audited(root: Caller) -> None:
 # --- What a unique index refuses ------------------------------------------------------------------
 
 
-def test_a_unique_index_refuses_the_same_values_within_an_account(
+def test_unique_index_refuses_equal_values_within_account(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     make_collection(root, schema=SCHEMA, indexes=[SLUG, index("views", "published", unique=True)])
@@ -298,7 +302,7 @@ def test_a_unique_index_refuses_the_same_values_within_an_account(
     assert alice.get("records/posts").json["total"] == 2
 
 
-def test_values_of_every_type_clash(root: Caller, alice: Caller) -> None:
+def test_unique_index_conflict_for_every_field_type(root: Caller, alice: Caller) -> None:
     target = make_record_of(root, alice, "others")
     values = {
         "text": "é",
@@ -329,7 +333,7 @@ def make_record_of(root: Caller, alice: Caller, name: str) -> str:
     return str(make_record(alice, name)["id"])
 
 
-def test_records_with_a_null_in_an_index_never_clash(root: Caller, alice: Caller) -> None:
+def test_unique_index_ignores_records_with_null(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=SCHEMA, indexes=[SLUG])
     for values in ({"title": "a"}, {"slug": "b"}, {}):
         kept = [make_record(alice, **values) for _ in range(2)]
@@ -338,7 +342,7 @@ def test_records_with_a_null_in_an_index_never_clash(root: Caller, alice: Caller
         assert alice.post("records/posts/batch", {"records": [values] * 2}).status_code == 201
 
 
-def test_a_rule_that_refuses_the_record_tells_of_no_clash(root: Caller, alice: Caller) -> None:
+def test_unique_index_conflict_is_hidden_by_rule_denial(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[SLUG])
     make_record(alice, title="a", slug="b")
     root.patch(f"collections/{made['id']}", {"create_rule": 'title != "a"'})
@@ -346,7 +350,7 @@ def test_a_rule_that_refuses_the_record_tells_of_no_clash(root: Caller, alice: C
     assert (refused.status_code, refused.json["error"]) == (403, "rule_denied")
 
 
-def test_records_are_upserted_by_a_unique_index_of_one_field(root: Caller, alice: Caller) -> None:
+def test_record_upsert_by_unique_index_of_one_field(root: Caller, alice: Caller) -> None:
     unique = [index("slug", unique=True), index("title", "views", unique=True)]
     make_collection(root, schema=SCHEMA, indexes=unique)
     url = "records/posts/batch?mode=upsert&on="
@@ -359,7 +363,7 @@ def test_records_are_upserted_by_a_unique_index_of_one_field(root: Caller, alice
     ]
 
 
-def test_present_records_that_clash_keep_a_unique_index_away(
+def test_unique_index_on_conflicting_records_is_409(
     app: Flask, root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     made = make_collection(root, schema=SCHEMA)
@@ -386,7 +390,7 @@ def test_present_records_that_clash_keep_a_unique_index_away(
     assert_agreement(app)
 
 
-def test_texts_of_one_index_share_its_bytes(app: Flask, root: Caller, alice: Caller) -> None:
+def test_index_texts_share_byte_limit(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, indexes=[SLUG, index("title", "-views")])
     assert make_record(alice, title="é" * 500, slug="x" * 1000)
     for values in ({"title": "é" * 501}, {"slug": "x" * 1001}, {"code": "x" * 2001}):

@@ -45,7 +45,7 @@ def remove(root: Caller, made: dict[str, Any], *names: str) -> dict[str, Any]:
     return planned
 
 
-def test_an_import_removes_fields_by_plan_only(cast: Cast, posts: dict[str, Any]) -> None:
+def test_definition_import_removes_fields_by_plan_only(cast: Cast, posts: dict[str, Any]) -> None:
     root = cast.root
     schema = [one for one in posts["schema"] if one["name"] != "views"]
     change: dict[str, Any] = {"schema": schema, "remove_fields": ["views"]}
@@ -65,7 +65,7 @@ def test_an_import_removes_fields_by_plan_only(cast: Cast, posts: dict[str, Any]
     assert root.get("collections/posts").json["schema"] == schema
 
 
-def test_a_field_goes_with_its_values_and_comes_back_empty(
+def test_field_removal_drops_values_and_readding_is_empty(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     root, alice = cast.root, cast.alice
@@ -108,7 +108,7 @@ def test_a_field_goes_with_its_values_and_comes_back_empty(
     assert_agreement(app)
 
 
-def test_only_the_planned_change_is_made(root: Caller, posts: dict[str, Any]) -> None:
+def test_field_removal_applies_only_what_plan_contains(root: Caller, posts: dict[str, Any]) -> None:
     url = f"collections/{posts['id']}"
     planned = plan(root, posts, remove_fields=["views"])
     for body in ({"remove_fields": ["mail"]}, {"remove_fields": ["views", "mail"]}, {}):
@@ -127,7 +127,7 @@ def test_only_the_planned_change_is_made(root: Caller, posts: dict[str, Any]) ->
     assert (again.status_code, again.json["error"]) == (409, "plan_stale")
 
 
-def test_a_unique_field_comes_back_empty(root: Caller, alice: Caller) -> None:
+def test_field_removed_unique_comes_back_empty(root: Caller, alice: Caller) -> None:
     code = field("code", required=True, unique=True, default="x")
     made = make_collection(root, schema=[field("title"), code])
     for value in ("x", "y"):
@@ -148,7 +148,7 @@ REFUSED: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
 ]
 
 
-def test_a_removal_that_contradicts_itself_is_refused(root: Caller, posts: dict[str, Any]) -> None:
+def test_field_removal_with_contradictions_is_400(root: Caller, posts: dict[str, Any]) -> None:
     for body, expected in REFUSED:
         answer = root.post(f"collections/{posts['id']}/plan", body)
         assert answer.status_code == 400
@@ -156,7 +156,7 @@ def test_a_removal_that_contradicts_itself_is_refused(root: Caller, posts: dict[
         assert set(expected) <= set(found)
 
 
-def test_everything_that_names_the_field_is_told_at_once(cast: Cast, posts: dict[str, Any]) -> None:
+def test_field_removal_reports_all_uses_at_once(cast: Cast, posts: dict[str, Any]) -> None:
     root = cast.root
     root.put("collections/posts/rules", {"list_rule": "views > 1", "view_rule": "title = 'a'"})
     refers = [field("post", "reference", collection="posts")]
@@ -194,7 +194,7 @@ def test_everything_that_names_the_field_is_told_at_once(cast: Cast, posts: dict
     }
 
 
-def test_a_run_that_still_has_older_steps_keeps_their_fields(
+def test_field_removal_while_running_instance_uses_it_is_400(
     cast: Cast, posts: dict[str, Any]
 ) -> None:
     mail = {"to": "a@b.example", "subject": "{{ trigger.record.views }}", "body": "x"}
@@ -215,7 +215,7 @@ def test_a_run_that_still_has_older_steps_keeps_their_fields(
     assert cast.root.post(path, removal).status_code == 200
 
 
-def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any]) -> None:
+def test_record_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any]) -> None:
     root, alice = cast.root, cast.alice
     record = make_record(alice, title="a", views=5, mail="secret@acme.example")
     url = f"records/posts/{record['id']}"
@@ -245,9 +245,7 @@ def test_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[str, Any
     assert sorted(shown, key=str) == ["***", None, "public"]
 
 
-def test_a_schema_that_leaves_a_field_out_loses_nothing_and_warns(
-    root: Caller, alice: Caller
-) -> None:
+def test_schema_update_without_a_field_keeps_values_and_warns(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("title"), field("views", "number")])
     path, record = f"collections/{made['id']}", make_record(alice, title="a", views=1)
     message = (

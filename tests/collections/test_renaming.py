@@ -60,7 +60,7 @@ def moved(record: dict[str, Any]) -> dict[str, Any]:
     return {NEW_NAMES.get(name, name): value for name, value in record.items()}
 
 
-def test_a_rename_moves_no_value_and_can_be_undone(
+def test_field_rename_moves_no_values_and_can_be_reversed(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     root = cast.root.acting_in("acme")
@@ -150,7 +150,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], list[tuple[str, str]]]
 ]
 
 
-def test_a_rename_that_cannot_be_is_refused(root: Caller) -> None:
+def test_field_rename_that_is_invalid_is_400(root: Caller) -> None:
     schema = [field("title"), field("views", "number"), SCHEMA[-1]]
     made = make_collection(root, schema=schema)
     assert root.put("collections/posts/rules", {"view_rule": ""}).status_code == 200
@@ -162,7 +162,9 @@ def test_a_rename_that_cannot_be_is_refused(root: Caller) -> None:
     assert root.get("collections/posts").json["schema"] == made["schema"]
 
 
-def test_what_cannot_follow_is_refused_with_every_place(cast: Cast, posts: dict[str, Any]) -> None:
+def test_field_rename_that_texts_cannot_follow_is_400_per_place(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
     hook = make_webhook(cast.charlie, "http://127.0.0.1:9/", filter="views > 2")
     data = {"collection": "posts", "data": {"title": "{{ trigger.body.title }}"}}
     step = {"name": "s", "type": "action", "action_type": "create_record", "config": data}
@@ -176,7 +178,7 @@ def test_what_cannot_follow_is_refused_with_every_place(cast: Cast, posts: dict[
     assert cast.root.get("collections/posts").json["schema"] == posts["schema"]
 
 
-def test_history_and_feed_know_a_field_by_its_present_name(cast: Cast) -> None:
+def test_field_rename_keeps_record_history_and_feed(cast: Cast) -> None:
     root = cast.root.acting_in("acme")
     posts = make_collection(root, schema=[field("title"), field("views", "number"), SCHEMA[2]])
     long = "x" * 9000  # which the feed takes from later changes
@@ -218,7 +220,7 @@ def test_history_and_feed_know_a_field_by_its_present_name(cast: Cast) -> None:
     assert root.get("changes").json["items"][-1]["previous"] == restored
 
 
-def test_an_import_renames_where_the_field_has_its_former_name(cast: Cast) -> None:
+def test_definition_import_with_rename_from_renames_field(cast: Cast) -> None:
     root = cast.root.acting_in("acme")
     make_collection(root, schema=[field("title")], list_rule="title != 'a'")
     record = make_record(root, title="x")

@@ -111,7 +111,7 @@ def records(caller: Caller) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_all_kinds_of_changes_do_what_was_planned_and_can_be_undone(app: Flask, cast: Cast) -> None:
+def test_schema_changes_of_all_kinds_follow_planned_sql_and_reverse(app: Flask, cast: Cast) -> None:
     root = cast.root
     made = make_collection(root, schema=list(BASE.values()), indexes=INDEXES)
     rules = {"list_rule": "title != '' || @request.data.title = 'a'", "view_rule": "true"}

@@ -95,7 +95,7 @@ def elsewhere(database: str, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'elsewhere.db'}"
 
 
-def test_exported_revisions_make_the_same_tables_elsewhere(
+def test_revision_export_creates_same_tables_elsewhere(
     app: Flask, root: Caller, alice: Caller, elsewhere: str, tmp_path: Path
 ) -> None:
     make_history(root, alice)

@@ -87,7 +87,7 @@ TABLE: list[tuple[str | None, str, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_rule_opens_its_operation_to_whom_it_says_and_no_other(
+def test_collection_rule_opens_only_its_operation(
     cast: Cast, anyone: Caller, operation: str
 ) -> None:
     who = callers(cast, anyone)
@@ -108,7 +108,7 @@ def test_a_rule_opens_its_operation_to_whom_it_says_and_no_other(
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_what_is_refused_changes_nothing(cast: Cast, anyone: Caller) -> None:
+def test_collection_rule_refusal_changes_nothing(cast: Cast, anyone: Caller) -> None:
     make_collection(cast.root, schema=SCHEMA, **CLOSED)
     root = cast.root.acting_in("acme")
     record = make_record(root, title="kept")
@@ -119,7 +119,7 @@ def test_what_is_refused_changes_nothing(cast: Cast, anyone: Caller) -> None:
     assert root.get("records/posts").json["items"] == [record]
 
 
-def test_the_open_rule_shows_each_account_its_own_records(cast: Cast, anyone: Caller) -> None:
+def test_empty_rule_shows_each_account_its_own_records(cast: Cast, anyone: Caller) -> None:
     make_collection(cast.root, schema=SCHEMA, **dict.fromkeys(CLOSED, ""))
     mine, theirs = make_record(cast.alice), make_record(cast.charlie)
     for account, record in (("acme", mine), ("globex", theirs)):
@@ -132,9 +132,7 @@ def test_the_open_rule_shows_each_account_its_own_records(cast: Cast, anyone: Ca
     assert anyone.acting_in("*").get("records/posts").status_code in (401, 404)
 
 
-def test_a_bad_credential_is_refused_also_where_nobody_need_sign_in(
-    cast: Cast, anyone: Caller
-) -> None:
+def test_invalid_credential_on_open_rules_is_401(cast: Cast, anyone: Caller) -> None:
     make_collection(cast.root, schema=SCHEMA, **dict.fromkeys(CLOSED, ""))
     bad = {"Authorization": "Bearer nonsense", "X-Account-ID": "acme"}
     assert anyone.get("records/posts", headers=bad).status_code == 401
@@ -143,7 +141,7 @@ def test_a_bad_credential_is_refused_also_where_nobody_need_sign_in(
 # --- The rules' own form --------------------------------------------------------------------------
 
 
-def test_a_new_collection_is_closed_and_shows_all_fields(root: Caller) -> None:
+def test_new_collection_rules_are_closed_and_fields_open(root: Caller) -> None:
     root.post("collections", {"name": "posts", "schema": SCHEMA})
     part = {"rule": None, "fields": "*"}
     expected = {
@@ -156,7 +154,7 @@ def test_a_new_collection_is_closed_and_shows_all_fields(root: Caller) -> None:
     assert rules(root) == expected
 
 
-def test_put_changes_what_is_named_and_keeps_the_rest(root: Caller) -> None:
+def test_collection_rules_put_changes_only_sent_keys(root: Caller) -> None:
     made = make_collection(root, schema=SCHEMA, **CLOSED)
     first = rules(root, list_rule="true", list_fields=["title"])
     second = rules(root, view_rule="", update_fields=["views", "title", "views"])
@@ -173,7 +171,7 @@ def flat(answer: dict[str, Any]) -> dict[str, Any]:
     return {key: answer[key] for key in (*CLOSED, *LISTS)}
 
 
-def test_the_permission_structure_sets_the_same_rules(root: Caller) -> None:
+def test_collection_rules_by_permission_structure(root: Caller) -> None:
     make_collection(root, schema=SCHEMA, **CLOSED)
     structure = {
         "create": {"rule": "true", "fields": ["title"]},
@@ -202,7 +200,7 @@ def test_the_permission_structure_sets_the_same_rules(root: Caller) -> None:
     )
 
 
-def test_the_flat_form_wins_over_the_structure(root: Caller) -> None:
+def test_collection_rules_flat_keys_win_over_structure(root: Caller) -> None:
     make_collection(root, schema=SCHEMA, **CLOSED)
     answer = rules(
         root, read={"rule": "", "fields": "*"}, list_rule="true", view_fields='["title"]'
@@ -211,7 +209,7 @@ def test_the_flat_form_wins_over_the_structure(root: Caller) -> None:
     assert (answer["list_fields"], answer["view_fields"]) == ("*", ["title"])
 
 
-def test_what_is_answered_can_be_sent_back(root: Caller) -> None:
+def test_collection_rules_response_can_be_sent_back(root: Caller) -> None:
     make_collection(root, schema=SCHEMA, **CLOSED)
     answer = rules(root, list_rule="true", view_rule="", view_fields=["title"])
     assert rules(root, **answer) == answer
@@ -223,7 +221,7 @@ def test_what_is_answered_can_be_sent_back(root: Caller) -> None:
     assert rules(root)["list_rule"] is None
 
 
-def test_a_field_list_is_a_star_or_an_array(root: Caller) -> None:
+def test_field_list_is_star_or_array(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     for sent, kept in [
         ("*", "*"),
@@ -239,7 +237,7 @@ def test_a_field_list_is_a_star_or_an_array(root: Caller) -> None:
             assert rules(root, **{key: sent})[key] == kept
 
 
-def test_any_other_field_list_is_refused(root: Caller) -> None:
+def test_field_list_with_invalid_value_is_400(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     before = root.get("collections/posts/rules").json
     for sent, code in [
@@ -282,7 +280,7 @@ GOOD_RULES = [
 
 
 @pytest.mark.parametrize("sent", [5, 1.5, True, None, {}, {"title": True}, [5], [["title"]]])
-def test_a_field_list_of_the_wrong_json_type_is_422(root: Caller, sent: Any) -> None:
+def test_field_list_with_wrong_json_type_is_422(root: Caller, sent: Any) -> None:
     make_collection(root)
     for body, loc in (
         ({"list_fields": sent}, ["body", "list_fields"]),
@@ -296,7 +294,7 @@ def test_a_field_list_of_the_wrong_json_type_is_422(root: Caller, sent: Any) -> 
     assert root.post("collections", new).status_code == 422
 
 
-def test_every_expression_is_a_rule_and_comes_back_as_it_was_sent(root: Caller) -> None:
+def test_collection_rule_is_returned_as_sent(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     for rule in GOOD_RULES:
         for key in CLOSED:
@@ -338,7 +336,7 @@ BAD_RULES = [
 ]
 
 
-def test_whatever_is_no_rule_is_refused_with_its_position(root: Caller) -> None:
+def test_collection_rule_that_is_invalid_is_400_with_position(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     before = root.get("collections/posts/rules").json
     for rule, position in BAD_RULES:
@@ -354,7 +352,7 @@ def test_whatever_is_no_rule_is_refused_with_its_position(root: Caller) -> None:
         assert problems(new) == [("view_rule", "rule_invalid")]
 
 
-def test_everything_wrong_with_rules_is_told_at_once(root: Caller) -> None:
+def test_collection_rule_problems_are_reported_at_once(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     body = {
         "list_rule": "nope",
@@ -375,7 +373,7 @@ def test_everything_wrong_with_rules_is_told_at_once(root: Caller) -> None:
     ]
 
 
-def test_rules_of_another_shape_are_422(root: Caller) -> None:
+def test_collection_rules_with_wrong_shape_are_422(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     for body in [
         {"list_rule": True},
@@ -396,7 +394,7 @@ def test_rules_of_another_shape_are_422(root: Caller) -> None:
 # --- Field lists at work --------------------------------------------------------------------------
 
 
-def test_lists_and_views_show_the_fields_that_they_open(cast: Cast) -> None:
+def test_list_and_view_fields_limit_responses(cast: Cast) -> None:
     make_collection(
         cast.root, schema=SCHEMA, list_fields=["title"], view_fields=["title", "secret"]
     )
@@ -415,14 +413,14 @@ def test_lists_and_views_show_the_fields_that_they_open(cast: Cast) -> None:
     }
 
 
-def test_an_empty_list_leaves_the_systems_fields(cast: Cast) -> None:
+def test_field_list_that_is_empty_leaves_system_fields(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, list_fields=[], view_fields=[])
     record = make_record(cast.alice, title="t")
     assert record.keys() == SYSTEM
     assert cast.alice.get("records/posts").json["items"] == [record]
 
 
-def test_whoever_may_write_but_not_view_learns_only_that_it_was_done(cast: Cast) -> None:
+def test_write_response_without_view_right_has_system_fields_only(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_rule=None)
     record = make_record(cast.alice, title="t")
     assert record.keys() == SYSTEM
@@ -440,7 +438,7 @@ HIDDEN = [
 ]
 
 
-def test_a_hidden_field_is_told_of_as_one_that_is_not_there(cast: Cast) -> None:
+def test_hidden_field_in_query_is_unknown_field(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, list_fields=["title"])
     root = cast.root.acting_in("acme")
     make_record(root, title="t", secret="s")
@@ -454,7 +452,7 @@ def test_a_hidden_field_is_told_of_as_one_that_is_not_there(cast: Cast) -> None:
         assert root.get(f"records/posts?{query.replace('{}', 'secret')}").status_code == 200
 
 
-def test_a_hidden_field_cannot_be_picked_from_a_record(cast: Cast) -> None:
+def test_hidden_field_in_fields_parameter_is_unknown_field(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
     record = make_record(cast.root.acting_in("acme"), title="t", secret="s")
     url = f"records/posts/{record['id']}"
@@ -465,7 +463,7 @@ def test_a_hidden_field_cannot_be_picked_from_a_record(cast: Cast) -> None:
     assert cast.bob.get(f"{url}?fields=title").json == {"id": record["id"], "title": "t"}
 
 
-def test_totals_do_not_depend_on_hidden_values(cast: Cast) -> None:
+def test_list_total_is_independent_of_hidden_fields(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, list_fields=["title"])
     for secret in ("a", "b"):
         make_record(cast.root.acting_in("acme"), title="t", secret=secret)
@@ -473,7 +471,7 @@ def test_totals_do_not_depend_on_hidden_values(cast: Cast) -> None:
     assert cast.bob.get("records/posts?secret=a").status_code == 400
 
 
-def test_writing_outside_the_list_is_refused_by_name(cast: Cast) -> None:
+def test_write_of_field_outside_list_is_field_denied(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, create_fields=["title"], update_fields=["views"])
     created = cast.bob.post("records/posts", {"title": "t", "secret": "s", "views": 1})
     assert (created.status_code, created.json["error"]) == (403, "field_denied")
@@ -494,7 +492,7 @@ def test_writing_outside_the_list_is_refused_by_name(cast: Cast) -> None:
     assert root.patch(url, {"title": "u", "secret": "s"}).status_code == 200
 
 
-def test_put_keeps_the_fields_that_the_caller_may_not_write(cast: Cast) -> None:
+def test_record_put_keeps_fields_outside_update_list(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, update_fields=["title"])
     record = make_record(cast.bob, title="t", secret="s", views=7)
     replaced = cast.bob.put(f"records/posts/{record['id']}", {})
@@ -511,7 +509,7 @@ def warm(caller: Caller, record_id: str) -> None:
 
 
 @pytest.mark.parametrize("by_sql", [False, True], ids=["by the API", "by another process"])
-def test_a_change_of_rules_is_obeyed_by_the_next_request(
+def test_collection_rules_change_applies_to_next_request(
     app: Flask, cast: Cast, anyone: Caller, by_sql: bool
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -557,7 +555,9 @@ def write_rules(app: Flask, changes: dict[str, Any]) -> None:
         db.connection().execute(sa.update(table).values(values))
 
 
-def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) -> None:
+def test_versioned_cache_reloading_block_loads_each_definition_once(
+    app: Flask, root: Caller
+) -> None:
     make_collection(root)
     with app.app_context(), statements(app) as sent, versioned_cache.reloading():
         first = definitions.get("posts")
@@ -581,7 +581,7 @@ def test_block_that_verifies_keeps_what_is_current(app: Flask, root: Caller) -> 
             assert definitions.get("posts") is not kept
 
 
-def test_every_further_try_of_a_request_loads_anew(
+def test_versioned_cache_reloads_on_every_retry(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)

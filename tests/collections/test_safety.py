@@ -56,7 +56,7 @@ def schemas() -> list[list[dict[str, Any]]]:
 
 @pytest.mark.long
 @WHOLE
-def test_many_writers_lose_nothing_while_the_schema_changes(
+def test_schema_change_concurrent_with_many_writers_loses_nothing(
     app: Flask, root: Caller, alice: Caller, whole: bool
 ) -> None:
     writers = 20 if whole else 8
@@ -116,7 +116,7 @@ RENAMES: list[dict[str, Any]] = [
 
 @pytest.mark.long
 @WHOLE
-def test_many_writers_lose_nothing_while_names_change_and_fields_go(
+def test_rename_and_removal_concurrent_with_many_writers_lose_nothing(
     app: Flask, root: Caller, alice: Caller, whole: bool
 ) -> None:
     writers = 20 if whole else 6
@@ -182,7 +182,7 @@ def test_many_writers_lose_nothing_while_names_change_and_fields_go(
 
 
 @pytest.mark.long
-def test_references_made_while_their_target_is_renamed_lead_to_it(app: Flask, root: Caller) -> None:
+def test_reference_field_created_during_target_rename_follows_it(app: Flask, root: Caller) -> None:
     made, statuses = make_collection(root, schema=[TITLE]), list[int]()
 
     def refer(writer: int) -> None:
@@ -214,7 +214,7 @@ def test_references_made_while_their_target_is_renamed_lead_to_it(app: Flask, ro
     assert_agreement(app)
 
 
-def test_a_write_that_knows_an_older_schema_leaves_no_gap(
+def test_record_written_with_older_schema_gets_default(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema changes between a writer's look at it and its writing."""
@@ -236,7 +236,7 @@ def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     assert_agreement(app)
 
 
-def test_a_record_that_is_just_written_counts_among_those_that_go(
+def test_collection_deletion_counts_uncommitted_records(
     root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collection is deleted between a writer's statement and its commit."""
@@ -266,7 +266,7 @@ def test_a_record_that_is_just_written_counts_among_those_that_go(
 @pytest.mark.parametrize(
     ("path", "body"), [("", {"title": "a"}), ("/batch", {"records": [{"title": "a"}]})]
 )
-def test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken(
+def test_record_write_concurrent_with_unique_change_is_409(
     root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
     made = make_collection(root, schema=[TITLE])
@@ -287,7 +287,9 @@ def test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken(
 
 
 @pytest.mark.timing
-def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Caller) -> None:
+def test_schema_change_does_not_make_readers_wait_for_long_reader(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     """Whoever reads meanwhile waits a moment only, not until the long one is done."""
     made = make_collection(root)
     make_record(alice, title="a")

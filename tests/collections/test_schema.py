@@ -56,7 +56,7 @@ def create(root: Caller, *schema: dict[str, Any], name: str = "posts") -> Any:
     return root.post("collections", {"name": name, "schema": list(schema)})
 
 
-def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
+def test_schema_problems_are_reported_at_once(root: Caller) -> None:
     answer = create(
         root,
         field("1st"),
@@ -101,7 +101,7 @@ def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
     assert root.get("collections/names").json == {"names": [], "total": 0}
 
 
-def test_a_collection_name_must_be_plain(root: Caller) -> None:
+def test_collection_name_with_invalid_characters_is_name_invalid(root: Caller) -> None:
     for name in [
         "ab",
         "1posts",
@@ -116,12 +116,12 @@ def test_a_collection_name_must_be_plain(root: Caller) -> None:
         assert problems(create(root, field(), name=name)) == [("name", "name_invalid")]
 
 
-def test_a_collection_cannot_take_the_name_of_a_route(root: Caller) -> None:
+def test_collection_name_of_a_route_is_name_reserved(root: Caller) -> None:
     for name in ["names", "Export", "import", "BATCH", "aggregate", "rules"]:
         assert problems(create(root, field(), name=name)) == [("name", "name_reserved")]
 
 
-def test_a_plain_collection_name_is_kept_as_sent(root: Caller, alice: Caller) -> None:
+def test_collection_name_that_is_valid_is_kept_as_sent(root: Caller, alice: Caller) -> None:
     longest = field("f" * 63, unique=True)
     for name in ("abc", "A" * 56, "select", "Users", "col_posts", "Table_1"):
         made = make_collection(root, name, [longest, field("o" * 63, options={"index": True})])
@@ -130,7 +130,7 @@ def test_a_plain_collection_name_is_kept_as_sent(root: Caller, alice: Caller) ->
         assert alice.get(f"records/{name}/{record['id']}").json == record
 
 
-def test_a_collection_name_is_unique_whatever_its_case(root: Caller) -> None:
+def test_collection_name_is_unique_in_any_case(root: Caller) -> None:
     make_collection(root, "posts")
     answer = create(root, field(), name="POSTS")
     assert (answer.status_code, answer.json["error"], answer.json["field"]) == (
@@ -141,7 +141,7 @@ def test_a_collection_name_is_unique_whatever_its_case(root: Caller) -> None:
     assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("name", "not_unique")]
 
 
-def test_a_field_name_that_cannot_be_is_refused(root: Caller) -> None:
+def test_field_name_that_is_reserved_or_invalid_is_400(root: Caller) -> None:
     for name, code in [
         *((name, "name_reserved") for name in (*SYSTEM_NAMES, "Id", "CREATED_AT")),
         *((name, "name_reserved") for name in DATABASE_NAMES),
@@ -151,7 +151,7 @@ def test_a_field_name_that_cannot_be_is_refused(root: Caller) -> None:
         assert problems(create(root, field(name))) == [(name, code)]
 
 
-def test_words_of_the_rule_language_name_neither_fields_nor_collections(root: Caller) -> None:
+def test_rule_language_words_as_names_are_name_reserved(root: Caller) -> None:
     made = make_collection(root, "posts", [field("title")])
     for word in RULE_WORDS:
         assert problems(create(root, field(word), name="other")) == [(word, "name_reserved")]
@@ -166,7 +166,7 @@ def test_words_of_the_rule_language_name_neither_fields_nor_collections(root: Ca
             assert problems(renamed) == [("name", "name_reserved")]
 
 
-def test_a_field_that_an_older_release_named_like_a_word_is_closed_until_it_is_renamed(
+def test_field_named_like_rule_word_by_older_release_is_closed(
     root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older_release:
@@ -192,7 +192,7 @@ def test_a_field_that_an_older_release_named_like_a_word_is_closed_until_it_is_r
 
 
 @pytest.mark.parametrize("names", [KEYWORDS, TRICKY], ids=["keywords", "tricky"])
-def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[str]) -> None:
+def test_field_names_may_be_sql_keywords(root: Caller, alice: Caller, names: list[str]) -> None:
     unique = {name: name in ("order", "a_1", "self") for name in names}
     schema = [field(name, unique=unique[name], options={"index": True}) for name in names]
     made = make_collection(root, "posts", schema[:-1])
@@ -209,7 +209,7 @@ def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[
         assert found | {name: f"{name}?" for name in some} == found
 
 
-def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
+def test_index_names_of_collections_are_distinct(root: Caller) -> None:
     make_collection(
         root,
         "abc",
@@ -221,7 +221,7 @@ def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
     make_collection(root, "abc_z_y", indexed)
 
 
-def test_filters_on_fields_named_like_parameters_of_a_statement_stay_apart(
+def test_filters_on_fields_named_like_sql_parameters_stay_apart(
     root: Caller, alice: Caller
 ) -> None:
     make_collection(root, "posts", [field("a"), field("a_1"), field("a_1_1")])
@@ -269,7 +269,7 @@ BAD_OPTIONS = [
 ]
 
 
-def test_an_option_that_makes_no_sense_is_refused(root: Caller) -> None:
+def test_field_option_that_is_invalid_is_invalid_option(root: Caller) -> None:
     for type, options in BAD_OPTIONS:
         target = {"collection": "posts"} if type == "reference" else {}
         answer = create(root, field("f", type, options=options, **target))
@@ -295,7 +295,7 @@ BAD_DEFAULTS = [
 ]
 
 
-def test_a_default_must_be_a_value_of_the_field(root: Caller) -> None:
+def test_field_default_must_be_valid_for_its_type(root: Caller) -> None:
     for type, default, options, code in BAD_DEFAULTS:
         target = {"collection": "posts"} if type == "reference" else {}
         answer = create(root, field("f", type, default=default, options=options, **target))
@@ -318,11 +318,11 @@ DEFAULTS = {
 OPTIONS = {type: {"choices": [AWKWARD, "b"]} for type in ("select", "multi_select")}
 
 
-def test_every_type_has_a_default_but_references_and_what_is_computed() -> None:
+def test_field_types_with_default_exclude_reference_file_and_computed() -> None:
     assert set(DEFAULTS) | {"reference", "file", "computed"} == set(TYPES)
 
 
-def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> None:
+def test_field_default_applies_to_absent_value(root: Caller, alice: Caller) -> None:
     schema = [
         field(f"f_{t}", t, default=sent, options=OPTIONS.get(t, {}))
         for t, (sent, _) in DEFAULTS.items()
@@ -340,7 +340,7 @@ def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> 
     assert (replaced["f_number"], replaced["f_text"]) == (2, AWKWARD)
 
 
-def test_a_default_serves_a_required_field(root: Caller, alice: Caller) -> None:
+def test_field_default_satisfies_required(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[field(required=True, default="x")])
     assert make_record(alice)["f"] == "x"
     null = alice.post("records/posts", {"f": None})
@@ -402,12 +402,12 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_honoured_is_refused(root: Caller) -> None:
+def test_field_properties_not_allowed_for_type_are_400(root: Caller) -> None:
     for type, properties, code in REFUSED:
         assert problems(create(root, field("f", type, **properties))) == [("f", code)]
 
 
-def test_properties_that_say_nothing_may_be_sent(root: Caller) -> None:
+def test_field_properties_with_empty_values_are_accepted(root: Caller) -> None:
     nothing = {"pii": False, "mask_type": None, "expression": None, "return_type": None}
     made = make_collection(root, schema=[field(collection=None, on_delete=None, **nothing)])
     assert made["schema"] == [
@@ -428,7 +428,7 @@ def test_properties_that_say_nothing_may_be_sent(root: Caller) -> None:
     ]
 
 
-def test_a_reference_keeps_the_name_of_its_target_and_restricts(root: Caller) -> None:
+def test_reference_field_keeps_target_name_and_defaults_to_restrict(root: Caller) -> None:
     make_collection(root, "Authors")
     schema = [field("a", "reference", collection="aUTHORS"), field("b", "reference")]
     schema[1] |= {"collection": "posts", "on_delete": "restrict"}
@@ -439,7 +439,7 @@ def test_a_reference_keeps_the_name_of_its_target_and_restricts(root: Caller) ->
     ]
 
 
-def test_fields_is_another_name_of_schema(root: Caller) -> None:
+def test_schema_key_fields_is_an_alias(root: Caller) -> None:
     schema = [field("a"), field("b", "number")]
     made = root.post("collections", {"name": "posts", "fields": schema})
     assert made.status_code == 201
@@ -449,14 +449,14 @@ def test_fields_is_another_name_of_schema(root: Caller) -> None:
     assert [one["name"] for one in extended.json["fields"]] == ["a", "b", "c"]
 
 
-def test_fields_and_schema_may_not_contradict_each_other(root: Caller) -> None:
+def test_schema_and_fields_that_differ_are_422(root: Caller) -> None:
     both = {"name": "posts", "schema": [field("a")], "fields": [field("b")]}
     assert root.post("collections", both).status_code == 422
     made = root.post("collections", both | {"fields": both["schema"]})
     assert made.status_code == 201
 
 
-def test_a_body_of_another_shape_is_422(root: Caller) -> None:
+def test_collection_body_with_wrong_shape_is_422(root: Caller) -> None:
     for body, loc in [
         ({}, ["body", "name"]),
         ({"name": "posts"}, ["body", "schema"]),
@@ -488,7 +488,7 @@ def test_a_body_of_another_shape_is_422(root: Caller) -> None:
         assert [one["loc"] for one in answer.json["detail"]] == [loc]
 
 
-def test_a_schema_has_at_most_200_fields(root: Caller) -> None:
+def test_schema_with_over_200_fields_is_422(root: Caller) -> None:
     fields = [field(f"f{i}") for i in range(201)]
     assert root.post("collections", {"name": "posts", "schema": fields}).status_code == 422
     assert make_collection(root, schema=fields[:200])["field_count"] == 200
@@ -496,7 +496,7 @@ def test_a_schema_has_at_most_200_fields(root: Caller) -> None:
 
 @pytest.mark.parametrize("properties", [{"unique": True}, {"options": {"index": True}}])
 @pytest.mark.parametrize(("type", "start"), [("text", ""), ("url", "https://example.com/")])
-def test_an_indexed_text_has_a_length_that_every_database_can_index(
+def test_indexed_text_over_length_limit_is_too_long(
     root: Caller, alice: Caller, type: str, start: str, properties: dict[str, Any]
 ) -> None:
     make_collection(root, schema=[field("f", type, **properties)])
@@ -507,7 +507,7 @@ def test_an_indexed_text_has_a_length_that_every_database_can_index(
     assert make_record(alice, f=longest)["f"] == longest
 
 
-def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Caller) -> None:
+def test_table_has_constraints_of_its_schema(app: Flask, root: Caller) -> None:
     make_collection(root, "authors")
     schema = [field("a", required=True, unique=True), field("b", options={"index": True})]
     schema.append(field("c", "reference", collection="authors"))
@@ -529,7 +529,7 @@ def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Ca
     assert reference["referred_columns"] == ["account_id", "id"]
 
 
-def test_an_invalid_pattern_is_refused_without_a_line_of_its_own(
+def test_field_pattern_that_is_invalid_is_400_without_stray_log_lines(
     root: Caller, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for pattern in (r"(a)\1", "(", "a{1001}", "(?<=x)"):
@@ -539,7 +539,7 @@ def test_an_invalid_pattern_is_refused_without_a_line_of_its_own(
     assert [line for line in lines if not line.startswith("{")] == []
 
 
-def test_a_default_that_looks_like_an_expression_is_refused(root: Caller) -> None:
+def test_field_default_that_looks_like_expression_is_invalid_option(root: Caller) -> None:
     for default in ("@request.auth.id", " @now", "now()", "@has_role(admin)", "@request.data.a"):
         answer = create(root, field("f", default=default))
         assert problems(answer) == [("f", "invalid_option")], default
@@ -550,7 +550,7 @@ def test_a_default_that_looks_like_an_expression_is_refused(root: Caller) -> Non
         )
 
 
-def test_an_expression_says_why_a_computed_field_or_a_text_has_no_place(root: Caller) -> None:
+def test_expression_error_names_computed_field_or_text(root: Caller) -> None:
     total = field("total", "computed", expression="n * 2", return_type="number")
     words = {
         "total + 1": "total is computed: computed fields cannot use it.",
@@ -567,7 +567,7 @@ def test_an_expression_says_why_a_computed_field_or_a_text_has_no_place(root: Ca
     assert error == "total is computed, and nobody sends it."
 
 
-def test_a_name_that_is_none_is_400_after_a_rename_too(root: Caller) -> None:
+def test_collection_name_empty_after_rename_is_name_invalid(root: Caller) -> None:
     made = make_collection(root, "posts", [field("a"), field("b")])
     path = f"collections/{made['id']}"
     for name in ("papers", "posts"):

@@ -109,7 +109,9 @@ def collections(draw: st.DrawFn) -> list[Item]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(items=collections())
-def test_what_is_exported_makes_the_same_again(app: Flask, root: Caller, items: list[Item]) -> None:
+def test_definition_export_and_import_round_trip(
+    app: Flask, root: Caller, items: list[Item]
+) -> None:
     wipe(app)
     made = send(root, *items)
     assert made.status_code == 200, made.json
@@ -135,7 +137,7 @@ def test_what_is_exported_makes_the_same_again(app: Flask, root: Caller, items: 
 # --- References in any order ----------------------------------------------------------------------
 
 
-def test_collections_refer_to_each_other_in_any_order(
+def test_definition_import_with_circular_references(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     ring = [
@@ -161,7 +163,9 @@ def test_collections_refer_to_each_other_in_any_order(
 # --- What exists ----------------------------------------------------------------------------------
 
 
-def test_what_exists_is_refused_skipped_or_updated(app: Flask, root: Caller, alice: Caller) -> None:
+def test_definition_import_of_existing_collection_per_strategy(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, "Posts")
     make_record(alice)
     wider = item("posts", TITLE, {"name": "n", "type": "number", "required": True, "default": 1})
@@ -220,7 +224,7 @@ BAD: list[tuple[list[Item], list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("items", "expected"), BAD)
-def test_one_fault_imports_nothing(
+def test_definition_import_with_one_error_imports_nothing(
     app: Flask, root: Caller, alice: Caller, items: list[Item], expected: list[tuple[str, str]]
 ) -> None:
     make_collection(root)
@@ -232,7 +236,7 @@ def test_one_fault_imports_nothing(
     assert (exported(root), root.get("migrations").json) == (before, revisions)
 
 
-def test_rows_that_clash_import_nothing(root: Caller, alice: Caller) -> None:
+def test_definition_import_with_unique_conflict_is_409(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for _ in range(2):
         make_record(alice, title="a")
@@ -241,7 +245,7 @@ def test_rows_that_clash_import_nothing(root: Caller, alice: Caller) -> None:
     assert root.get("collections/names").json["names"] == ["posts"]
 
 
-def test_some_collections_are_exported(root: Caller) -> None:
+def test_definition_export_of_chosen_collections(root: Caller) -> None:
     made = {name: make_collection(root, name) for name in ("alpha", "Beta", "gamma")}
     assert [one["name"] for one in exported(root)] == ["alpha", "Beta", "gamma"]
     chosen = exported(root, f"?collection_ids={made['gamma']['id']},beta")
@@ -252,7 +256,7 @@ def test_some_collections_are_exported(root: Caller) -> None:
     assert (whole["version"], whole["exported_by"]) == ("1.0", root.email)
 
 
-def test_an_import_of_another_shape_is_422(root: Caller) -> None:
+def test_definition_import_body_with_wrong_shape_is_422(root: Caller) -> None:
     for body in [
         {},
         {"data": None},

@@ -90,7 +90,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("before", "after", "alters"), CHANGES)
-def test_a_property_changes_with_its_constraint_and_as_planned(
+def test_field_property_change_alters_constraint_as_planned(
     app: Flask, root: Caller, before: dict[str, Any], after: dict[str, Any], alters: bool
 ) -> None:
     made = make_collection(root, schema=[before, field("other")])
@@ -121,7 +121,7 @@ def test_a_property_changes_with_its_constraint_and_as_planned(
     assert [nothing[key] for key in ("operations", "sql", "problems", "data_lost")] == [[]] * 4
 
 
-def test_a_default_alone_changes_without_building_the_table_anew(
+def test_field_default_change_does_not_rebuild_table(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     made = make_collection(root)
@@ -135,7 +135,7 @@ def test_a_default_alone_changes_without_building_the_table_anew(
     assert alice.get(f"records/posts/{old['id']}").json == old
 
 
-def test_true_and_one_are_two_defaults_of_json(app: Flask, root: Caller, alice: Caller) -> None:
+def test_json_default_true_and_one_are_distinct(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("meta", "json", default={"on": 1})])
     for default in ('{"on":true}', '{"on":1}', '{"on":1.0}'):
         changed = field("meta", "json", default=orjson.loads(default))
@@ -155,7 +155,7 @@ def test_true_and_one_are_two_defaults_of_json(app: Flask, root: Caller, alice: 
 # --- Rows that break a change ---------------------------------------------------------------------
 
 
-def test_a_field_becomes_required_only_if_every_record_has_it(
+def test_field_required_change_needs_values_in_every_record(
     app: Flask, root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     made = make_collection(root, schema=[field(), field("g", "number")])
@@ -182,7 +182,7 @@ def test_a_field_becomes_required_only_if_every_record_has_it(
     assert_agreement(app)
 
 
-def test_unique_needs_values_that_are(
+def test_field_unique_change_needs_unique_values(
     app: Flask, root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     made = make_collection(root, schema=[field(), field("n", "number")])
@@ -208,7 +208,9 @@ def test_unique_needs_values_that_are(
     assert alice.post("records/posts", {"f": "b"}).status_code == 201
 
 
-def test_a_default_that_fills_several_records_cannot_be_unique(root: Caller, alice: Caller) -> None:
+def test_field_unique_change_with_default_for_many_records_is_409(
+    root: Caller, alice: Caller
+) -> None:
     made = make_collection(root, schema=[field()])
     for _ in range(3):
         make_record(alice)
@@ -220,7 +222,7 @@ def test_a_default_that_fills_several_records_cannot_be_unique(root: Caller, ali
 
 
 @pytest.mark.parametrize("held", [(None, None), (None, "x")])
-def test_a_plan_knows_that_a_default_would_fill_a_unique_field_with_one_value_twice(
+def test_schema_plan_counts_default_conflicts_of_unique_field(
     root: Caller, alice: Caller, held: tuple[str | None, ...]
 ) -> None:
     optional = field(unique=True, default="x")
@@ -234,7 +236,7 @@ def test_a_plan_knows_that_a_default_would_fill_a_unique_field_with_one_value_tw
     assert problems(update(root, made, filled), 409) == expected
 
 
-def test_every_problem_of_the_records_is_told_at_once(root: Caller, alice: Caller) -> None:
+def test_record_problems_of_schema_change_are_reported_at_once(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("a"), field("b"), field("c"), field("d")])
     for _ in range(2):
         make_record(alice, b="x", c="é" * 1500, d="d")
@@ -257,7 +259,7 @@ def test_every_problem_of_the_records_is_told_at_once(root: Caller, alice: Calle
     assert [(p["field"], p["code"], p["count"]) for p in planned] == expected
 
 
-def test_narrower_options_act_on_what_is_written_from_then_on(root: Caller, alice: Caller) -> None:
+def test_narrower_field_options_apply_to_later_writes_only(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field(), field("n", "number"), field("o")])
     old = make_record(alice, f="long text", n=50)
     narrow = [
@@ -274,7 +276,7 @@ def test_narrower_options_act_on_what_is_written_from_then_on(root: Caller, alic
     assert alice.patch(url, {"f": "a", "n": 9}).status_code == 200
 
 
-def test_a_choice_that_records_use_cannot_be_removed(
+def test_choice_removal_while_records_use_it_is_409(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     def schema(*choices: str) -> list[dict[str, Any]]:
@@ -306,7 +308,7 @@ def test_a_choice_that_records_use_cannot_be_removed(
 # --- What is refused, whatever the records --------------------------------------------------------
 
 
-def test_a_reference_keeps_its_collection(root: Caller) -> None:
+def test_reference_field_target_cannot_change(root: Caller) -> None:
     make_collection(root, "authors")
     make_collection(root, "others")
     made = make_collection(root, "posts", [field("a", "reference", collection="Authors")])
@@ -323,9 +325,7 @@ def test_a_reference_keeps_its_collection(root: Caller) -> None:
     assert root.get("collections/posts").json == made
 
 
-def test_on_delete_changes_without_touching_the_table(
-    app: Flask, root: Caller, alice: Caller
-) -> None:
+def test_on_delete_change_does_not_alter_table(app: Flask, root: Caller, alice: Caller) -> None:
     make_collection(root, "authors")
     made = make_collection(root, "posts", [field("a", "reference", collection="authors")])
     author = make_record(alice, "authors")["id"]
@@ -338,14 +338,14 @@ def test_on_delete_changes_without_touching_the_table(
     assert alice.get(f"records/posts/{post}").status_code == 404
 
 
-def test_what_cannot_be_unique_stays_so(root: Caller) -> None:
+def test_json_field_unique_change_is_invalid_option(root: Caller) -> None:
     made = make_collection(root, schema=[field(type="json")])
     assert problems(update(root, made, field(type="json", unique=True))) == [
         ("f", "invalid_option", None)
     ]
 
 
-def test_the_present_name_in_any_case_changes_nothing(root: Caller) -> None:
+def test_collection_rename_in_case_only_changes_nothing(root: Caller) -> None:
     made = make_collection(root, "Posts")
     for method in ("PUT", "PATCH"):
         body = {"schema": made["schema"], "name": "posts"}
@@ -358,7 +358,7 @@ def test_the_present_name_in_any_case_changes_nothing(root: Caller) -> None:
 # --- PATCH, and rules along the way ---------------------------------------------------------------
 
 
-def test_a_patch_changes_only_what_it_names(app: Flask, root: Caller, alice: Caller) -> None:
+def test_collection_patch_changes_only_sent_fields(app: Flask, root: Caller, alice: Caller) -> None:
     schema = [field("a", required=True, options={"max_length": 9}), field("b", "number", default=3)]
     made = make_collection(root, schema=schema)
     url = f"collections/{made['id']}"
@@ -382,7 +382,7 @@ def test_a_patch_changes_only_what_it_names(app: Flask, root: Caller, alice: Cal
     assert_agreement(app)
 
 
-def test_rules_may_come_with_an_update(root: Caller, alice: Caller) -> None:
+def test_collection_update_with_rules(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("a")])
     url = f"collections/{made['id']}"
     body = {"schema": [field("a"), field("b")], "list_rule": None, "view_fields": ["b"]}
@@ -398,7 +398,7 @@ def test_rules_may_come_with_an_update(root: Caller, alice: Caller) -> None:
     assert (kept["list_rule"], kept["view_fields"]) == ("true", ["b"])
 
 
-def test_a_plan_finds_the_rules_that_the_update_would_break(root: Caller) -> None:
+def test_schema_plan_reports_rules_that_update_would_break(root: Caller) -> None:
     computed = field("c", "computed", expression="n", return_type="number")
     own = {"list_rule": " || ".join(["c = 1"] * 12)}
     made = make_collection(root, schema=[field("n", "number"), computed], **own)
@@ -416,7 +416,7 @@ def test_a_plan_finds_the_rules_that_the_update_would_break(root: Caller) -> Non
     assert plan(root, made, *longer).status_code == update(root, made, *longer).status_code == 200
 
 
-def test_fields_are_reordered_by_plan(app: Flask, root: Caller, alice: Caller) -> None:
+def test_field_order_changes_by_plan(app: Flask, root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("a"), field("b"), field("c")])
     record = make_record(alice, a="1", b="2", c="3")["id"]
     url = f"collections/{made['id']}"
@@ -452,7 +452,7 @@ def test_fields_are_reordered_by_plan(app: Flask, root: Caller, alice: Caller) -
     assert names() == ["c", "new", "last"]
 
 
-def test_a_plan_of_nothing_known_is_404(root: Caller) -> None:
+def test_schema_plan_of_unknown_collection_is_404(root: Caller) -> None:
     assert root.post(f"collections/{NOWHERE}/plan", {"schema": [field()]}).status_code == 404
     assert root.patch(f"collections/{NOWHERE}", {}).status_code == 404
     made = make_collection(root)
@@ -460,7 +460,7 @@ def test_a_plan_of_nothing_known_is_404(root: Caller) -> None:
         assert root.post(f"collections/{made['id']}/plan", body).status_code == 422
 
 
-def test_the_longest_names_keep_their_constraints_apart(app: Flask, root: Caller) -> None:
+def test_constraint_names_of_longest_field_names_are_distinct(app: Flask, root: Caller) -> None:
     name, long = "c" * 56, "f" * 62
     schema = [field(f"{long}a", unique=True), field(f"{long}b", unique=True)]
     made = make_collection(root, name, schema)

@@ -47,7 +47,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Ca
         yield app, cast
 
 
-def test_the_language_of_the_examples_is_remembered(app: Flask, cast: Cast) -> None:
+def test_api_examples_language_is_remembered(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     browser, path = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts/api"
     for query, expected in (("", "curl"), ("?language=python", "Python"), ("", "Python")):
@@ -59,7 +59,7 @@ def test_the_language_of_the_examples_is_remembered(app: Flask, cast: Cast) -> N
     }
 
 
-def test_the_filters_are_of_this_collection(served: tuple[Flask, Cast]) -> None:
+def test_api_examples_filters_work_for_the_collection(served: tuple[Flask, Cast]) -> None:
     app, cast = served
     page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}/orders/api").text
     shown = re.findall(r"<li><code>(.*?)</code></li>", page)
@@ -69,7 +69,7 @@ def test_the_filters_are_of_this_collection(served: tuple[Flask, Cast]) -> None:
         assert answer.status_code == 200, (condition, answer.text)
 
 
-def test_requests_are_tried_with_the_callers_own_rights(app: Flask, cast: Cast) -> None:
+def test_api_examples_requests_run_with_rights_of_caller(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, list_rule="@owns_record()", view_rule="@owns_record()")
     mine = make_record(cast.alice, title="mine")["id"]
     hidden = make_record(cast.bob, title="bob's")["id"]
@@ -97,7 +97,7 @@ def test_requests_are_tried_with_the_callers_own_rights(app: Flask, cast: Cast) 
         assert "strange" not in answer
 
 
-def test_closed_collections_have_examples_but_no_data(app: Flask, cast: Cast) -> None:
+def test_api_examples_of_closed_collection_show_no_data(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, **dict.fromkeys(builders.OPEN, None))
     make_record(cast.root.acting_in("acme"), title="secret")
     page = Browser(app, cast.alice).get(f"records/{cast.alice.account_id}/posts/api?try=list").text
@@ -105,7 +105,7 @@ def test_closed_collections_have_examples_but_no_data(app: Flask, cast: Cast) ->
     assert "secret" not in page
 
 
-def test_the_tab_is_for_admins(app: Flask, cast: Cast) -> None:
+def test_api_examples_tab_is_for_admins(app: Flask, cast: Cast) -> None:
     id = make_collection(cast.root)["id"]
     editor = Caller(app, make_user(app, cast.alice.account_id, "ed@acme.example", "editor"))
     own = f"records/{cast.alice.account_id}/posts/api"

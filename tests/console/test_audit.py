@@ -29,7 +29,7 @@ from tests.sql import statements
 TITLE = [{"name": "title", "type": "text"}]
 
 
-def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_filter_entry_and_export(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     made = make_record(cast.alice, title=HOSTILE)
     browser = Browser(app, cast.root)
@@ -51,7 +51,7 @@ def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> N
     assert browser.get("audit/nonsense").status_code == 404
 
 
-def test_an_entry_says_whether_its_chain_was_verified(app: Flask, cast: Cast) -> None:
+def test_console_audit_entry_shows_chain_verification(app: Flask, cast: Cast) -> None:
     cast.alice.post("account/scim/tokens")
     browser, acme = Browser(app, cast.root), cast.alice.account_id
     listed = browser.get("audit?account=acme&table_name=scim_tokens").text
@@ -81,7 +81,7 @@ def test_an_entry_says_whether_its_chain_was_verified(app: Flask, cast: Cast) ->
         ("alice", "table_name=groups&operation=CREATE&person=alice@acme.example"),
     ],
 )
-def test_an_entry_leads_to_its_neighbours_in_the_list(
+def test_console_audit_entry_links_to_neighbours_in_list(
     app: Flask, cast: Cast, who: str, query: str
 ) -> None:
     with app.app_context(), db.transaction():
@@ -105,7 +105,7 @@ def test_an_entry_leads_to_its_neighbours_in_the_list(
     assert turned == listed[::-1]
 
 
-def test_every_audited_column_has_a_label() -> None:
+def test_console_audit_column_labels_cover_every_audited_column() -> None:
     audited = {
         column.name
         for table, tracked in audited_tables().items()
@@ -115,7 +115,7 @@ def test_every_audited_column_has_a_label() -> None:
     assert audited - {"id"} == LABELS.keys()
 
 
-def test_changes_stand_below_the_day_they_were_made(app: Flask, cast: Cast) -> None:
+def test_console_audit_changes_are_grouped_by_day(app: Flask, cast: Cast) -> None:
     noon = clock.now().replace(hour=12, minute=0)
     with app.app_context(), db.transaction():
         for days in (1, 1, 9):
@@ -134,7 +134,7 @@ def blocks(page: str) -> list[str]:
     return [unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", one))).strip() for one in found]
 
 
-def test_a_change_is_one_block_with_names(app: Flask, cast: Cast) -> None:
+def test_console_audit_change_is_one_block_with_display_names(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     target = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(cast.root, "notes", [{"name": "text", "type": "text"}, target])
@@ -156,7 +156,7 @@ def test_a_change_is_one_block_with_names(app: Flask, cast: Cast) -> None:
     assert f'href="/console/records/{cast.alice.account_id}/posts/{second}"' in page
 
 
-def test_what_differs_is_marked(app: Flask, cast: Cast) -> None:
+def test_console_audit_change_marks_differing_words(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     made = make_record(cast.alice, title="The old man and the sea")
     cast.alice.patch(f"records/posts/{made['id']}", {"title": "The young man and the sea"})
@@ -168,7 +168,7 @@ def test_what_differs_is_marked(app: Flask, cast: Cast) -> None:
         assert "The <mark>young</mark> man" in page, path
 
 
-def test_times_as_values_are_exact(app: Flask, cast: Cast) -> None:
+def test_console_audit_time_values_are_exact(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": "due", "type": "datetime"}])
     made = make_record(cast.alice, due="2026-01-31T10:00:05.000000Z")
     browser = Browser(app, cast.alice)
@@ -179,7 +179,7 @@ def test_times_as_values_are_exact(app: Flask, cast: Cast) -> None:
         assert 'Z" data-exact>2026-01-31 10:00:05 UTC</time>' in page, path
 
 
-def test_filters_take_names(app: Flask, cast: Cast) -> None:
+def test_console_audit_filters_accept_names(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="by Alice")
     by_bob = make_record(cast.bob, title="by Bob")["id"]
@@ -209,7 +209,7 @@ def test_filters_take_names(app: Flask, cast: Cast) -> None:
         assert f"person={cast.bob.id}" in activity
 
 
-def test_superadmins_choose_an_account(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_of_superadmin_per_account(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="of Acme")
     make_record(cast.charlie, title="of Globex")
@@ -229,7 +229,9 @@ def test_superadmins_choose_an_account(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("reference", ["globex", "system", "*"])
-def test_admins_read_their_own_log_only(app: Flask, cast: Cast, reference: str) -> None:
+def test_console_audit_log_of_admin_shows_own_account_only(
+    app: Flask, cast: Cast, reference: str
+) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="of Acme")
     id = make_record(cast.charlie, title="of Globex")["id"]
@@ -260,7 +262,7 @@ HIDDEN_FROM_ADMINS = {
 
 
 @pytest.mark.parametrize("rules", HIDDEN_FROM_ADMINS.values(), ids=HIDDEN_FROM_ADMINS)
-def test_values_that_rules_hide_stay_hidden(
+def test_console_audit_log_hides_values_that_rules_hide(
     app: Flask, cast: Cast, rules: dict[str, object]
 ) -> None:
     fields = [{"name": "title", "type": "text"}, {"name": "other", "type": "text"}]
@@ -279,7 +281,7 @@ def test_values_that_rules_hide_stay_hidden(
             assert ("a secret" in answer.text) is is_shown, path
 
 
-def test_values_of_own_records_are_shown(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_shows_values_of_own_records(app: Flask, cast: Cast) -> None:
     own = {"view_rule": "@owns_record()", "update_rule": "@owns_record()"}
     make_collection(cast.root, schema=TITLE, list_rule="@owns_record()", **own)
     make_record(cast.alice, title="mine alone")
@@ -289,7 +291,7 @@ def test_values_of_own_records_are_shown(app: Flask, cast: Cast) -> None:
     assert "a secret" not in page
 
 
-def test_personal_values_are_for_pii_access(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_personal_values_need_pii_access(app: Flask, cast: Cast) -> None:
     personal = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=personal)
     make_record(cast.alice, mail="felix@home.example")
@@ -305,7 +307,7 @@ def test_personal_values_are_for_pii_access(app: Flask, cast: Cast) -> None:
     assert "new@acme.example" not in exported
 
 
-def test_an_exported_chain_is_verified_although_values_are_hidden(
+def test_console_audit_export_with_hidden_values_verifies(
     app: Flask, cast: Cast, tmp_path: Path
 ) -> None:
     make_collection(cast.root, schema=TITLE, view_rule=None)
@@ -316,7 +318,7 @@ def test_an_exported_chain_is_verified_although_values_are_hidden(
     assert (report["valid"], report["values_masked"] > 0) == (True, True)
 
 
-def test_more_changes_take_no_more_statements(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_statements_do_not_grow_with_changes(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE, view_rule="@owns_record() || title = 'x'")
     target = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(cast.root, "notes", [target])
@@ -332,14 +334,14 @@ def test_more_changes_take_no_more_statements(app: Flask, cast: Cast) -> None:
     assert counts[1] <= counts[0] < 25
 
 
-def test_large_values_are_left_out_of_lists(app: Flask, cast: Cast) -> None:
+def test_console_audit_log_omits_large_values(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="large " * 20_000)
     (block, *_) = blocks(Browser(app, cast.alice).get("audit?table_name=col_posts").text)
     assert "title too large to show here" in block
 
 
-def test_chains_are_shown_and_verified_as_it_goes_on(app: Flask, cast: Cast) -> None:
+def test_console_audit_chains_verification_is_streamed(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     make_record(cast.alice, title="x")
     browser = Browser(app, cast.root)
@@ -354,14 +356,12 @@ def test_chains_are_shown_and_verified_as_it_goes_on(app: Flask, cast: Cast) -> 
 
 
 @pytest.mark.parametrize("path", ["audit", "audit/1", "audit/chains", "audit/export/csv"])
-def test_the_log_is_for_admins_and_chains_for_superadmins(
-    app: Flask, cast: Cast, path: str
-) -> None:
+def test_console_audit_access_per_role(app: Flask, cast: Cast, path: str) -> None:
     assert Browser(app, cast.bob).get(path).status_code == 403
     assert Browser(app, cast.alice).get("audit/chains").status_code == 403
 
 
-def test_a_record_is_taken_back_to_what_it_was(app: Flask, cast: Cast) -> None:
+def test_console_record_history_restores_state(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     id = make_record(cast.alice, title="first")["id"]
     cast.alice.patch(f"records/posts/{id}", {"title": HOSTILE})
@@ -383,7 +383,7 @@ def test_a_record_is_taken_back_to_what_it_was(app: Flask, cast: Cast) -> None:
     assert Browser(app, cast.bob).get(path).status_code == 403
 
 
-def test_records_are_signed_in_forms(app: Flask, cast: Cast) -> None:
+def test_console_record_forms_ask_for_signature(app: Flask, cast: Cast) -> None:
     posts = make_collection(cast.root, schema=TITLE)
     editor = f"collections/{posts['id']}/schema"
     superadmin = Browser(app, cast.root)
@@ -419,7 +419,7 @@ def test_records_are_signed_in_forms(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("password", [" Correct-horse-1 ", "Correct-horse-1Ã©"])
-def test_a_password_is_signed_with_as_it_was_chosen(cast: Cast, password: str) -> None:
+def test_console_signature_password_is_used_unchanged(cast: Cast, password: str) -> None:
     make_collection(cast.root, schema=TITLE, options={"require_signature": True})
     body = {"password": password}
     assert cast.root.put(f"users/{cast.bob.id}/password", body).status_code == 200
@@ -432,7 +432,7 @@ def test_a_password_is_signed_with_as_it_was_chosen(cast: Cast, password: str) -
     }
 
 
-def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) -> None:
+def test_console_deletion_that_needs_signature_asks_for_it(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     to_posts = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
     notes = make_collection(cast.root, "notes", [to_posts])
@@ -450,12 +450,12 @@ def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) 
     assert cast.alice.get("records/notes").json["total"] == 0
 
 
-def test_every_audited_table_has_a_name() -> None:
+def test_console_audit_table_labels_cover_every_audited_table() -> None:
     assert audited_tables().keys() <= audit_names.nouns().keys()
 
 
 @pytest.mark.parametrize("database", ["postgresql"])  # SQLite has one writer
-def test_an_entry_shows_its_change_alone_among_those_of_other_accounts(
+def test_console_audit_entry_omits_interleaved_changes_of_other_accounts(
     app: Flask, cast: Cast
 ) -> None:
     make_collection(cast.root)

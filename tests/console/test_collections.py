@@ -90,7 +90,7 @@ def paths(collection: str) -> tuple[list[str], list[str]]:
     return opened, sent
 
 
-def test_only_superadmins_see_collections(app: Flask, cast: Cast, posts: str) -> None:
+def test_console_collections_require_superadmin(app: Flask, cast: Cast, posts: str) -> None:
     opened, sent = paths(posts)
     before = rules_of(cast.root)
     for caller, status in ((cast.bob, 403), (cast.alice, 403), (cast.root, 200)):
@@ -105,7 +105,7 @@ def test_only_superadmins_see_collections(app: Flask, cast: Cast, posts: str) ->
     assert rules_of(cast.root) == before
 
 
-def test_nothing_is_taken_without_a_session_or_the_forms_token(
+def test_console_rules_form_without_session_or_csrf_token_is_refused(
     app: Flask, cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     before, nobody = rules_of(cast.root), Browser(app)
@@ -117,7 +117,7 @@ def test_nothing_is_taken_without_a_session_or_the_forms_token(
     assert rules_of(cast.root) == before
 
 
-def test_what_is_no_collection_is_not_there(superadmin: Browser, posts: str) -> None:
+def test_console_collection_with_unknown_id_is_404(superadmin: Browser, posts: str) -> None:
     for reference in (NONE, "1", "posts"):
         opened, sent = paths(reference)
         assert [superadmin.get(path).status_code for path in opened[1:]] == [404] * 3
@@ -125,7 +125,7 @@ def test_what_is_no_collection_is_not_there(superadmin: Browser, posts: str) -> 
     assert superadmin.send(f"collections/{posts}/rules/drop/check").status_code == 404
 
 
-def test_collections_are_listed_and_searched(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_collection_list_and_search(cast: Cast, superadmin: Browser, posts: str) -> None:
     make_collection(cast.root, "articles")
     listed = [row[:3] for row in rows(superadmin.get("collections").text, "Collections")]
     assert listed == [["articles", "1", "0"], ["posts", "5", "2"]]
@@ -134,11 +134,11 @@ def test_collections_are_listed_and_searched(cast: Cast, superadmin: Browser, po
     assert f'href="/console/collections/{posts}"' in superadmin.client.get("/console").text
 
 
-def test_without_collections_the_list_says_what_to_do(superadmin: Browser) -> None:
+def test_console_collection_list_empty_state(superadmin: Browser) -> None:
     assert "No collections yet." in superadmin.get("collections").text
 
 
-def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: str) -> None:
+def test_console_collection_page_shows_fields_and_rules(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}").text
     assert "2 records in all accounts" in page
     assert rows(page, "Fields") == [
@@ -157,7 +157,7 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
     ]
 
 
-def test_a_default_is_shown_in_words(cast: Cast, superadmin: Browser) -> None:
+def test_console_boolean_default_is_shown_as_yes_or_no(cast: Cast, superadmin: Browser) -> None:
     lent = {"name": "lent", "type": "boolean", "default": False}
     id = make_collection(cast.root, "books", [lent, {**lent, "name": "new", "default": True}])["id"]
     page = superadmin.get(f"collections/{id}").text
@@ -166,7 +166,7 @@ def test_a_default_is_shown_in_words(cast: Cast, superadmin: Browser) -> None:
     assert "default False" not in page
 
 
-def test_the_editor_shows_the_rules_as_they_are(superadmin: Browser, posts: str) -> None:
+def test_console_rules_editor_shows_stored_rules(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     expected = {(key, value) for key, value in form().items() if key.endswith(("choice", "which"))}
     offered = re.findall(r'name="update_fields" value="(\w+)"', page)
@@ -178,7 +178,7 @@ def test_the_editor_shows_the_rules_as_they_are(superadmin: Browser, posts: str)
     assert (text_in(page, "update_rule"), text_in(page, "list_rule")) == (OWN, "")
 
 
-def test_the_editor_helps_with_every_name_and_function(superadmin: Browser, posts: str) -> None:
+def test_console_rules_editor_lists_names_and_functions(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     names = {row[0]: row[1:] for row in rows(page, "Names of this collection")}
     assert names["n"] == ["Number", ""]
@@ -189,14 +189,16 @@ def test_the_editor_helps_with_every_name_and_function(superadmin: Browser, post
         assert f"<code>{name}(" in page, name
 
 
-def test_saving_what_is_shown_changes_nothing(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_rules_form_unchanged_saves_same_rules(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     before = rules_of(cast.root)
     assert "are saved" in superadmin.done(f"collections/{posts}/rules", **form())
     assert rules_of(cast.root) == before
 
 
 @pytest.mark.parametrize("choice", [*RULE_BY_CHOICE, "expression"])
-def test_every_choice_is_saved_and_shown_again(
+def test_console_rules_form_saves_every_choice(
     cast: Cast, superadmin: Browser, posts: str, choice: str
 ) -> None:
     rule = " n > 1\r\n|| title = 'a' "
@@ -211,7 +213,7 @@ def test_every_choice_is_saved_and_shown_again(
     assert {(f"{one}_choice", choice) for one in OPERATIONS} <= chosen(page)
 
 
-def test_field_lists_are_saved(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_rules_form_saves_field_lists(cast: Cast, superadmin: Browser, posts: str) -> None:
     lists = {"list_which": "all", "view_which": "some", "view_fields": ["n", "loud"]}
     lists |= {"create_which": "some", "update_which": "some", "update_fields": ["title"]}
     superadmin.done(f"collections/{posts}/rules", **form(**lists))
@@ -220,7 +222,7 @@ def test_field_lists_are_saved(cast: Cast, superadmin: Browser, posts: str) -> N
     assert found == ["*", ["n", "loud"], [], ["title"]]
 
 
-def test_mistakes_are_told_all_at_once_and_nothing_is_lost(
+def test_console_rules_form_reports_all_mistakes_and_keeps_input(
     cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     before = rules_of(cast.root)
@@ -245,7 +247,9 @@ def test_mistakes_are_told_all_at_once_and_nothing_is_lost(
     assert rules_of(cast.root) == before
 
 
-def test_a_choice_that_is_none_is_refused(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_rules_form_with_unknown_choice_is_400(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     before = rules_of(cast.root)
     answer = superadmin.send(f"collections/{posts}/rules", **form(view_choice="nobody"))
     assert (answer.status_code, alert(answer)) == (400, "Choose who may view.")
@@ -253,7 +257,7 @@ def test_a_choice_that_is_none_is_refused(cast: Cast, superadmin: Browser, posts
     assert rules_of(cast.root) == before
 
 
-def test_a_change_made_meanwhile_is_not_overwritten_unseen(
+def test_console_rules_form_after_concurrent_change_is_409(
     cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     assert cast.root.put("collections/posts/rules", {"delete_rule": "n = 1"}).status_code == 200
@@ -269,7 +273,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     assert rules_of(cast.root)["delete_rule"] == "true"
 
 
-def test_the_preview_tells_who_gains_and_loses_what(
+def test_console_rules_preview_shows_gained_and_lost_access(
     cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     before, records = rules_of(cast.root), cast.bob.get("records/posts?fields=id").json
@@ -304,7 +308,7 @@ def test_the_preview_tells_who_gains_and_loses_what(
     assert rules_of(cast.root) == before
 
 
-def test_the_preview_of_no_change_says_so(superadmin: Browser, posts: str) -> None:
+def test_console_rules_preview_without_change(superadmin: Browser, posts: str) -> None:
     page = superadmin.send(f"collections/{posts}/rules/preview", **form()).text
     assert "the rules are unchanged" in page
     looser = form(update_rule=f"{OWN} || title = 'none'", create_which="some")
@@ -326,7 +330,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("text", "message", "marked"), TYPED)
-def test_a_rule_is_checked_while_it_is_typed(
+def test_console_rule_check_reports_mistake_and_marks_it(
     superadmin: Browser, posts: str, text: str, message: str, marked: str | None
 ) -> None:
     answer = superadmin.send(f"collections/{posts}/rules/view/check", text=text)
@@ -336,7 +340,9 @@ def test_a_rule_is_checked_while_it_is_typed(
     assert ("<html" in answer.text, "<b>" in answer.text) == (False, False)
 
 
-def test_a_long_text_is_shown_around_its_mistake(superadmin: Browser, posts: str) -> None:
+def test_console_rule_check_shortens_long_text_around_mistake(
+    superadmin: Browser, posts: str
+) -> None:
     text = " || ".join(["n = 1"] * 20 + ["nope = 1"] + ["n = 1"] * 20)
     answer = superadmin.send(f"collections/{posts}/rules/view/check", text=text)
     assert marks(answer.text) == ["nope"]
@@ -346,7 +352,7 @@ def test_a_long_text_is_shown_around_its_mistake(superadmin: Browser, posts: str
         assert (answer.status_code, beside(answer, "view_rule") != "") == (200, True)
 
 
-def test_the_token_of_the_page_serves_the_check(superadmin: Browser, posts: str) -> None:
+def test_console_rule_check_accepts_csrf_token_of_page(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/rules").text
     (found,) = set(re.findall(r'name="csrf_token" value="([^"]+)"', page.partition("<main")[2]))
     path = f"/console/collections/{posts}/rules/view/check"

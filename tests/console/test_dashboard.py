@@ -68,9 +68,7 @@ def recent_changes(page: str) -> list[str]:
     return [text.partition(" , ")[0].partition(", ")[0] for text in texts]
 
 
-def test_what_happened_is_counted_by_day(
-    today: date, app: Flask, cast: Cast, admin: Browser
-) -> None:
+def test_dashboard_charts_count_by_day(today: date, app: Flask, cast: Cast, admin: Browser) -> None:
     builders.make_collection(cast.root)
     for title in ("one", "two"):
         builders.make_record(cast.alice, title=title)
@@ -87,7 +85,7 @@ def test_what_happened_is_counted_by_day(
     assert "Count all" not in page
 
 
-def test_what_is_dear_to_count_is_counted_on_demand(
+def test_dashboard_counts_above_limit_on_demand(
     app: Flask, cast: Cast, admin: Browser, monkeypatch: object
 ) -> None:
     builders.make_collection(cast.root)
@@ -101,7 +99,7 @@ def test_what_is_dear_to_count_is_counted_on_demand(
     assert (chart_of(page, "records")[10:], "at least" in page) == (" 3", False)
 
 
-def test_what_fails_is_named_and_leads_to_its_page(
+def test_dashboard_failures_link_to_their_pages(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     acme = cast.alice.account_id
@@ -129,9 +127,7 @@ def test_what_fails_is_named_and_leads_to_its_page(
         assert "Account: Acme" not in page, path
 
 
-def test_changes_are_told_as_far_as_the_rules_show_records(
-    app: Flask, cast: Cast, admin: Browser
-) -> None:
+def test_dashboard_changes_follow_record_rules(app: Flask, cast: Cast, admin: Browser) -> None:
     builders.make_collection(cast.root)
     builders.make_collection(cast.root, "secrets", **CLOSED)
     builders.make_collection(cast.root, "drafts", list_rule="title = 'x'")
@@ -150,7 +146,7 @@ def test_changes_are_told_as_far_as_the_rules_show_records(
     assert "Ask them for access" in page
 
 
-def test_changed_records_have_the_names_that_the_reader_may_see(
+def test_dashboard_changes_show_only_names_visible_to_reader(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     ann = builders.make_user(app, cast.alice.account_id, "ann@acme.example", "admin")
@@ -176,7 +172,7 @@ def test_changed_records_have_the_names_that_the_reader_may_see(
     assert "secret@" not in page
 
 
-def test_the_dashboard_of_an_account_is_for_superadmins(
+def test_dashboard_of_other_account_requires_superadmin(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     path = f"accounts/{cast.charlie.account_id}/dashboard"
@@ -193,7 +189,7 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
 
 
 @pytest.mark.long
-def test_superadmins_see_what_happens_and_fails_in_all_accounts(
+def test_dashboard_of_superadmin_shows_all_accounts(
     app: Flask, cast: Cast, superadmin: Browser
 ) -> None:
     assert "Needs attention" not in superadmin.get("").text
@@ -213,7 +209,7 @@ def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     assert "at least" not in page
 
 
-def test_changes_and_failures_that_are_alike_are_told_once(
+def test_dashboard_groups_equal_changes_and_failures(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     builders.make_collection(cast.root)
@@ -241,7 +237,7 @@ def test_changes_and_failures_that_are_alike_are_told_once(
     assert "Bob is too old." not in page
 
 
-def test_webhooks_show_what_failed_and_what_is_retried(
+def test_dashboard_webhook_links_count_failed_and_retrying_deliveries(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     builders.make_collection(cast.root)
@@ -271,7 +267,7 @@ def test_webhooks_show_what_failed_and_what_is_retried(
             assert f"{number} deliver" in admin.client.get(html.unescape(url)).text
 
 
-def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(
+def test_dashboard_first_steps_of_empty_instance(
     app: Flask, cast: Cast, superadmin: Browser, admin: Browser
 ) -> None:
     def steps(browser: Browser) -> str:
@@ -288,7 +284,7 @@ def test_an_empty_instance_shows_its_first_steps_and_ticks_them_off(
     assert steps(admin) == ""
 
 
-def test_sample_data_is_loaded_in_one_click_and_only_once(cast: Cast, superadmin: Browser) -> None:
+def test_sample_data_is_loaded_once(cast: Cast, superadmin: Browser) -> None:
     assert "Load sample data" in superadmin.get("").text
     shown = superadmin.done("sample")
     assert "Sample company" in shown
@@ -299,7 +295,7 @@ def test_sample_data_is_loaded_in_one_click_and_only_once(cast: Cast, superadmin
     assert superadmin.get(tasks).text.count("<tr data-key=") == 10
 
 
-def test_sample_data_is_loaded_whole_or_not_at_all(
+def test_sample_data_is_loaded_completely_or_not_at_all(
     cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, made = records.create, list[str]()

@@ -20,27 +20,27 @@ def drawn(*arrows: str, alone: str = "") -> tuple[diagram.Diagram, dict[str, Box
     return found, {box.name: box for box in found.boxes}
 
 
-def test_a_collection_stands_to_the_right_of_what_it_refers_to() -> None:
+def test_diagram_places_collection_right_of_its_references() -> None:
     found, boxes = drawn("b>a", "c>b", "c>a", "d>a")
     assert boxes["a"].x < boxes["b"].x == boxes["d"].x < boxes["c"].x
     assert len(found.lines) == 4
     assert {(box.x, box.y) for box in found.boxes} == {(box.x, box.y) for box in boxes.values()}
 
 
-def test_circles_and_references_to_itself_are_drawn() -> None:
+def test_diagram_draws_circular_and_self_references() -> None:
     found, boxes = drawn("a>b", "b>c", "c>a", "a>a", "d>a")
     assert len(found.lines) == 5
     assert boxes["d"].x > boxes["a"].x
     assert len({(box.x, box.y) for box in found.boxes}) == 4
 
 
-def test_collections_without_references_stand_below() -> None:
+def test_diagram_places_collections_without_references_below() -> None:
     _, boxes = drawn("b>a", alone="xyz")
     lowest = max(boxes[name].y + boxes[name].height for name in "ab")
     assert all(boxes[name].y > lowest for name in "xyz")
 
 
-def test_boxes_do_not_overlap_however_many_there_are() -> None:
+def test_diagram_boxes_do_not_overlap() -> None:
     names = [f"c{n}" for n in range(300)]
     references = [Reference(f"c{n}", "f", f"c{n * 7 % 300}", required=False) for n in range(300)]
     references += [Reference(f"c{n}", f"f{n}", "c0", required=True) for n in range(300)]
@@ -60,14 +60,14 @@ def test_boxes_do_not_overlap_however_many_there_are() -> None:
     assert len(many.rows) + many.hidden == 302
 
 
-def test_a_long_chain_needs_no_recursion() -> None:
+def test_diagram_of_3000_chained_collections_needs_no_recursion() -> None:
     names = [f"c{n}" for n in range(3000)]
     chain = [Reference(f"c{n}", "f", f"c{n + 1}", required=True) for n in range(2999)]
     boxes = {box.name: box for box in diagram.draw(names, chain).boxes}
     assert boxes["c0"].x > boxes["c1"].x > boxes["c2999"].x
 
 
-def test_the_page_links_each_collection(app: Flask, cast: Cast) -> None:
+def test_diagram_page_links_each_collection(app: Flask, cast: Cast) -> None:
     people = make_collection(cast.root, "people", [{"name": "name", "type": "text"}])["id"]
     author = {"name": "author", "type": "reference", "collection": "people"}
     fields = [{**author, "required": True}, {**author, "name": "editor"}]
@@ -87,7 +87,7 @@ def test_the_page_links_each_collection(app: Flask, cast: Cast) -> None:
     assert "books.editor" in shown
 
 
-def test_a_box_lists_fields_with_their_types_and_reference_rows_first() -> None:
+def test_diagram_box_lists_fields_with_references_first() -> None:
     fields = {"a": [("id_number", "Text"), *((f"x{n}", "Number") for n in range(20)), ("f", "")]}
     found = diagram.draw(["a", "b"], [Reference("a", "f", "b", required=True)], fields)
     box = next(box for box in found.boxes if box.name == "a")
@@ -95,7 +95,7 @@ def test_a_box_lists_fields_with_their_types_and_reference_rows_first() -> None:
     assert (len(box.rows), box.hidden, len(found.lines)) == (11, 11, 1)
 
 
-def test_boxes_without_references_do_not_overlap() -> None:
+def test_diagram_boxes_without_references_do_not_overlap() -> None:
     fields = {
         name: [(f"f{n}", "") for n in range(size)]
         for name, size in zip("abcdef", range(6), strict=True)

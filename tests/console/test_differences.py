@@ -20,7 +20,7 @@ from app.console.shell.excerpts import differences
         (Markup("<i>the same</i> a"), Markup("<i>the same</i> b"), None),
     ],
 )
-def test_what_differs_is_marked(
+def test_text_differences_mark_changed_part(
     old: str | None, new: str | None, marked: tuple[str, str] | None
 ) -> None:
     found = differences(old, new)

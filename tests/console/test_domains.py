@@ -37,7 +37,7 @@ def proved(cast: Cast, dns: NameServer) -> str:
     return str(domain["id"])
 
 
-def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_console_domain_is_added_and_verified(app: Flask, cast: Cast, dns: NameServer) -> None:
     browser = Browser(app, cast.alice)
     pages = f"sso/{cast.alice.account_id}/domains"
     assert "No domains yet" in browser.get(pages).text
@@ -69,7 +69,9 @@ def test_an_admin_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> No
     assert cast.alice.get("account/domains").json["items"] == []
 
 
-def test_the_home_page_warns_of_a_missing_record(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_console_home_warns_of_missing_domain_record(
+    app: Flask, cast: Cast, dns: NameServer
+) -> None:
     domain = proved(cast, dns)
     browser = Browser(app, cast.alice)
     assert "acme.example is missing" not in browser.get("").text
@@ -81,7 +83,9 @@ def test_the_home_page_warns_of_a_missing_record(app: Flask, cast: Cast, dns: Na
     assert "missing" not in Browser(app, cast.charlie).get("").text
 
 
-def test_pages_of_another_account_are_404(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_console_domain_pages_of_other_account_are_404(
+    app: Flask, cast: Cast, dns: NameServer
+) -> None:
     domain = proved(cast, dns)
     browser = Browser(app, cast.charlie)
     own = f"sso/{cast.charlie.account_id}/domains/{domain}"
@@ -92,7 +96,7 @@ def test_pages_of_another_account_are_404(app: Flask, cast: Cast, dns: NameServe
     assert cast.alice.get("account/domains").json["total"] == 1
 
 
-def test_the_account_follows_from_a_proved_domain(
+def test_console_sign_in_finds_account_by_verified_domain(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
     assert "Specify the account" in sign_in(browser, cast.alice, account="").text
@@ -103,7 +107,7 @@ def test_the_account_follows_from_a_proved_domain(
     assert browser.get("/console").status_code == 200
 
 
-def test_a_forgotten_password_needs_no_account_in_a_proved_domain(
+def test_forgot_password_without_account_works_in_verified_domain(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     def forgot(email: str, **fields: str) -> tuple[int, str, list[Statement]]:
@@ -137,7 +141,7 @@ def test_a_forgotten_password_needs_no_account_in_a_proved_domain(
         ({"sign_in_starts_per_address": 1}, [303, 303, 429]),
     ],
 )
-def test_a_forgotten_password_is_limited_without_an_account_too(
+def test_forgot_password_without_account_is_limited(
     app: Flask,
     cast: Cast,
     dns: NameServer,
@@ -154,7 +158,7 @@ def test_a_forgotten_password_is_limited_without_an_account_too(
     assert [answer.status_code for answer in found] == statuses
 
 
-def test_single_sign_on_goes_to_the_only_provider_of_the_domain(
+def test_single_sign_on_by_email_goes_to_only_provider_of_domain(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
     cast.alice.post("admin/configuration", PROVIDER)
@@ -169,7 +173,7 @@ def test_single_sign_on_goes_to_the_only_provider_of_the_domain(
     assert "accounts.google.com" in browser.get(target.replace("&amp;", "&")).headers["Location"]
 
 
-def test_of_several_providers_one_is_chosen(
+def test_single_sign_on_by_email_offers_several_providers(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
     cast.alice.post("admin/configuration", PROVIDER)
@@ -184,7 +188,7 @@ def test_of_several_providers_one_is_chosen(
     assert "Sign in with GitHub" in page
 
 
-def test_a_named_account_is_not_overruled_by_the_domain(
+def test_single_sign_on_in_named_account_ignores_email_domain(
     browser: FlaskClient, cast: Cast, dns: NameServer
 ) -> None:
     cast.alice.post("admin/configuration", PROVIDER)

@@ -39,7 +39,7 @@ def completed(page: str) -> Any:
     return orjson.loads(found)["completions"]
 
 
-def test_rules_complete_every_field_along_references_and_functions(
+def test_rule_completions_include_fields_references_and_functions(
     superadmin: Browser, posts: str
 ) -> None:
     found = completed(superadmin.get(f"collections/{posts}/rules").text)
@@ -53,7 +53,7 @@ def test_rules_complete_every_field_along_references_and_functions(
     assert {"@owns_record()", "upper(text)", "now()"} <= found["calls"].keys()
 
 
-def test_filters_complete_only_what_the_caller_may_compare(
+def test_filter_completions_include_only_comparable_fields(
     cast: Cast, admin: Browser, posts: str
 ) -> None:
     at = f"records/{cast.alice.account_id}/posts"
@@ -66,7 +66,7 @@ def test_filters_complete_only_what_the_caller_may_compare(
     assert (found.keys(), "to" in found["posts"]["author"]) == ({"posts"}, False)
 
 
-def test_computed_fields_complete_the_fields_of_the_form(superadmin: Browser, posts: str) -> None:
+def test_computed_field_completions_use_fields_of_the_form(superadmin: Browser, posts: str) -> None:
     page = superadmin.send(
         "collections/new", rows="2", name_0="state", type_0="select", choices_0="a\r\nb", do="add"
     )
@@ -102,7 +102,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize(("kind", "text", "message", "position"), CHECKS)
-def test_texts_are_checked_while_they_are_typed(
+def test_expression_and_json_checks_report_message_and_position(
     cast: Cast, admin: Browser, posts: str, kind: str, text: str, message: str, position: int | None
 ) -> None:
     path = {
@@ -118,7 +118,7 @@ def test_texts_are_checked_while_they_are_typed(
     assert "<html" not in answer.text
 
 
-def test_checks_are_for_admins(app: Flask, cast: Cast, posts: str) -> None:
+def test_expression_checks_require_admin_of_the_account(app: Flask, cast: Cast, posts: str) -> None:
     viewer = Browser(app, cast.bob)
     for path in ("json/check", "webhook/filter/check"):
         assert viewer.send(path, text="1").status_code == 403
@@ -126,7 +126,7 @@ def test_checks_are_for_admins(app: Flask, cast: Cast, posts: str) -> None:
     assert Browser(app, cast.alice).send(theirs, text="nope = 1").status_code == 404
 
 
-def test_an_error_of_a_form_says_where_it_is(cast: Cast, admin: Browser, posts: str) -> None:
+def test_form_error_shows_position_in_text(cast: Cast, admin: Browser, posts: str) -> None:
     at = cast.alice.account_id
     sent = [
         (f"workflows/{at}/workflow/new", {"name": "a", "trigger": "{}", "steps": "[1,]"}, 2),

@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "title", "state", "marked", "value"), CASES)
-def test_it_tells_which_part_decides(
+def test_explain_marks_deciding_part_of_rule(
     cast: Cast,
     superadmin: Browser,
     posts: dict[str, str],
@@ -76,7 +76,7 @@ def test_it_tells_which_part_decides(
     assert status == (200 if state == "allowed" else 404)
 
 
-def test_without_a_record_it_tells_what_it_depends_on(
+def test_explain_without_record_shows_what_it_depends_on(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     page = ask(superadmin, posts, email=cast.bob.email).text
@@ -85,7 +85,7 @@ def test_without_a_record_it_tells_what_it_depends_on(
     assert SQL in page
 
 
-def test_what_is_sent_can_be_named(superadmin: Browser, posts: dict[str, str]) -> None:
+def test_explain_accepts_sent_data(superadmin: Browser, posts: dict[str, str]) -> None:
     cases = [("", "it depends"), ('{"title": "new"}', "allowed"), ("{}", "not allowed")]
     for data, state in cases:
         page = ask(superadmin, posts, operation="create", data=data).text
@@ -98,7 +98,7 @@ def test_what_is_sent_can_be_named(superadmin: Browser, posts: dict[str, str]) -
         assert values["_sent_title"] == ("new" if state == "allowed" else "null")
 
 
-def test_of_a_change_it_tells_whether_before_or_after_decides(
+def test_explain_of_update_tells_whether_before_or_after_decides(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     rules = {"update_rule": "title = 'plain' && @has_role(admin)"}
@@ -110,7 +110,7 @@ def test_of_a_change_it_tells_whether_before_or_after_decides(
         assert f"does not hold for the record {when} and" in reason
 
 
-def test_rules_that_are_no_expressions_are_told_in_words(
+def test_explain_of_null_or_empty_rule_is_in_words(
     superadmin: Browser, posts: dict[str, str]
 ) -> None:
     cases = [
@@ -125,7 +125,9 @@ def test_rules_that_are_no_expressions_are_told_in_words(
         assert (found[0], found[1].startswith(reason)) == (state, True), changes
 
 
-def test_nobody_signed_in_needs_no_account(superadmin: Browser, posts: dict[str, str]) -> None:
+def test_explain_for_anonymous_caller_needs_no_account(
+    superadmin: Browser, posts: dict[str, str]
+) -> None:
     nobody = {"who": "nobody", "account": "", "email": ""}
     for title, state in (("open", "allowed"), ("plain", "not allowed")):
         page = ask(superadmin, posts, **nobody, record_id=posts[title].upper()).text
@@ -134,7 +136,7 @@ def test_nobody_signed_in_needs_no_account(superadmin: Browser, posts: dict[str,
     assert "No record with this id" in beside(answer, "record_id")
 
 
-def test_the_account_is_asked_for_where_the_rule_asks_for_it(
+def test_explain_asks_for_account_when_rule_needs_it(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     rules = {"create_rule": "account_id != null"}
@@ -169,7 +171,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "name", "message"), REFUSED)
-def test_what_it_cannot_answer_is_told_beside_the_field(
+def test_explain_form_errors_are_shown_beside_fields(
     superadmin: Browser, posts: dict[str, str], changes: dict[str, str], name: str, message: str
 ) -> None:
     answer = ask(superadmin, posts, **changes)
@@ -180,7 +182,7 @@ def test_what_it_cannot_answer_is_told_beside_the_field(
     assert f'name="account" type="text" autocomplete="off" value="{kept}"' in answer.text
 
 
-def test_a_record_of_another_account_is_not_seen(
+def test_explain_of_record_of_other_account_is_400(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     charlie = {"account": "globex", "email": cast.charlie.email, "record_id": posts["open"]}
@@ -188,7 +190,7 @@ def test_a_record_of_another_account_is_not_seen(
     assert (answer.status_code, "never visible" in beside(answer, "record_id")) == (400, True)
 
 
-def test_a_deactivated_user_is_told_beside_the_address(
+def test_explain_for_deactivated_user_is_error_beside_email(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     builders.change_user(cast.root.app, cast.bob.id, is_active=False)
@@ -196,7 +198,9 @@ def test_a_deactivated_user_is_told_beside_the_address(
     assert "no active user" in beside(answer, "email")
 
 
-def test_a_link_may_name_operation_and_record(superadmin: Browser, posts: dict[str, str]) -> None:
+def test_explain_link_presets_operation_and_record(
+    superadmin: Browser, posts: dict[str, str]
+) -> None:
     query = f"operation=update&record_id={posts['open']}"
     page = superadmin.get(f"collections/{posts['posts']}/explain?{query}").text
     assert '<option value="update" selected>update</option>' in page
@@ -205,7 +209,7 @@ def test_a_link_may_name_operation_and_record(superadmin: Browser, posts: dict[s
     assert '<option value="view" selected>view</option>' in plain
 
 
-def test_values_of_every_type_are_shown(cast: Cast, superadmin: Browser) -> None:
+def test_explain_shows_values_of_every_type(cast: Cast, superadmin: Browser) -> None:
     fields = [("n", "number"), ("flag", "boolean"), ("due", "date"), ("text", "text")]
     schema = [{"name": name, "type": kind} for name, kind in fields]
     rule = "n > 1.5 && flag = true && due < '2030-01-01' && text = null"
@@ -218,7 +222,7 @@ def test_values_of_every_type_are_shown(cast: Cast, superadmin: Browser) -> None
     assert table == {"n": "2.5", "flag": "true", "due": "2029-12-31", "text": "null"}
 
 
-def test_accounts_users_and_records_are_suggested(
+def test_explain_suggests_accounts_users_and_records(
     cast: Cast, superadmin: Browser, admin: Browser, posts: dict[str, str]
 ) -> None:
     strange = make_record(cast.charlie, title="new")["id"]
@@ -248,7 +252,7 @@ def test_accounts_users_and_records_are_suggested(
         assert admin.get(path).status_code == 403
 
 
-def test_what_was_chosen_is_shown_by_its_name(
+def test_explain_shows_chosen_items_by_name(
     cast: Cast, superadmin: Browser, posts: dict[str, str]
 ) -> None:
     page = ask(superadmin, posts, record_id=posts["secret"]).text
@@ -260,7 +264,7 @@ def test_what_was_chosen_is_shown_by_its_name(
     assert 'data-label="Globex (' in superadmin.get(f"collections/{posts['posts']}/explain").text
 
 
-def test_the_id_of_a_refusal_opens_its_explanation(cast: Cast, posts: dict[str, str]) -> None:
+def test_explanation_by_correlation_id_of_refusal(cast: Cast, posts: dict[str, str]) -> None:
     cast.root.put("collections/posts/rules", {"update_rule": "@has_role(admin)"})
     refused = cast.bob.patch(f"records/posts/{posts['open']}", {"title": "x"}).json
     browser = Browser(cast.root.app, cast.root)

@@ -24,7 +24,7 @@ from tests.mailbox import run_jobs
 FORM = {"passphrase": PASSPHRASE, "passphrase_again": PASSPHRASE}
 
 
-def test_an_account_is_exported_in_the_console(
+def test_console_account_export_start_progress_and_download(
     cast: Cast, app: Flask, admin: Browser, tmp_path: Path
 ) -> None:
     furnish(cast)
@@ -59,7 +59,7 @@ def test_an_account_is_exported_in_the_console(
     assert admin.get(link[1]).status_code == 404
 
 
-def test_the_bar_follows_the_lines_written(
+def test_console_account_export_progress_follows_written_lines(
     cast: Cast, app: Flask, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"settings/{cast.alice.account_id}/export"
@@ -85,7 +85,7 @@ def test_the_bar_follows_the_lines_written(
         ({"passphrase": ""}, "passphrase", "Required."),
     ],
 )
-def test_a_wrong_passphrase_is_refused_and_never_shown(
+def test_console_account_export_with_bad_passphrase_is_400(
     cast: Cast, admin: Browser, change: dict[str, str], field: str, message: str
 ) -> None:
     path = f"settings/{cast.alice.account_id}/export/start"
@@ -95,7 +95,7 @@ def test_a_wrong_passphrase_is_refused_and_never_shown(
     assert cast.alice.get("account/export").json["total"] == 0
 
 
-def test_starting_and_downloading_need_a_recent_sign_in(
+def test_console_account_export_requires_recent_sign_in(
     cast: Cast, app: Flask, admin: Browser
 ) -> None:
     path = f"settings/{cast.alice.account_id}/export"
@@ -110,7 +110,9 @@ def test_starting_and_downloading_need_a_recent_sign_in(
         assert admin.get(path).status_code == 200
 
 
-def test_who_may_not_export_reads_why(cast: Cast, app: Flask, superadmin: Browser) -> None:
+def test_console_account_export_without_right_is_403_with_reason(
+    cast: Cast, app: Flask, superadmin: Browser
+) -> None:
     path = f"settings/{cast.alice.account_id}/export"
     eve = make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
     for browser in (Browser(app, type(cast.alice)(app, eve)), superadmin):
@@ -123,7 +125,9 @@ def test_who_may_not_export_reads_why(cast: Cast, app: Flask, superadmin: Browse
         assert Browser(app, caller).get(path).status_code == status
 
 
-def test_a_deletion_leads_to_its_certificate(cast: Cast, app: Flask, superadmin: Browser) -> None:
+def test_console_account_deletion_leads_to_certificate(
+    cast: Cast, app: Flask, superadmin: Browser
+) -> None:
     furnish(cast)
     account_id = cast.alice.account_id
     page = superadmin.get(f"accounts/{account_id}").text

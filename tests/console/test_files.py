@@ -34,7 +34,9 @@ def records(cast: Cast) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_form_adds_keeps_and_removes_files(cast: Cast, admin: Browser, place: str) -> None:
+def test_console_record_form_adds_keeps_and_removes_files(
+    cast: Cast, admin: Browser, place: str
+) -> None:
     form = {"do": "save", "f_title": "a", "new_avatar": (io.BytesIO(image()), "cat.png")}
     form["new_papers"] = [(io.BytesIO(b"one"), "1.txt"), (io.BytesIO(b"two"), "2.txt")]
     assert "The record is created." in admin.done(f"{place}/new", **form)
@@ -55,7 +57,9 @@ def test_a_form_adds_keeps_and_removes_files(cast: Cast, admin: Browser, place: 
     assert re.findall(r">(\d\.txt)</a>", admin.get(place).text) == ["2.txt", "3.txt"]
 
 
-def test_uploads_outlive_an_error_elsewhere(cast: Cast, admin: Browser, place: str) -> None:
+def test_console_uploads_survive_errors_of_other_fields(
+    cast: Cast, admin: Browser, place: str
+) -> None:
     form = {"do": "save", "f_views": "many", "new_avatar": (io.BytesIO(image()), "cat.png")}
     answer = admin.send(f"{place}/new", **form)
     assert answer.status_code == 400
@@ -66,13 +70,13 @@ def test_uploads_outlive_an_error_elsewhere(cast: Cast, admin: Browser, place: s
     assert records(cast)[0]["avatar"]["id"] == found[1]
 
 
-def test_what_a_field_does_not_allow_is_said_beside_it(admin: Browser, place: str) -> None:
+def test_console_file_of_wrong_type_is_error_beside_field(admin: Browser, place: str) -> None:
     form = {"do": "save", "new_avatar": (io.BytesIO(b"text"), "cat.png")}
     answer = admin.send(f"{place}/new", **form)
     assert "this field takes image/*" in beside(answer, "f_avatar")
 
 
-def test_bytes_are_for_those_who_may_view_them(
+def test_console_file_download_requires_view_right(
     cast: Cast, admin: Browser, superadmin: Browser, place: str
 ) -> None:
     mine, theirs = upload(cast.alice, b"<script>", "a.html"), upload(cast.charlie)
@@ -99,7 +103,7 @@ def send_file(browser: Browser, account_id: str, data: bytes, **query: str) -> T
     )
 
 
-def test_an_upload_of_its_own_waits_for_the_form(
+def test_console_upload_by_script_is_kept_for_the_form(
     app: Flask, cast: Cast, admin: Browser, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = app.extensions["atrium.config"]
@@ -125,7 +129,7 @@ def test_an_upload_of_its_own_waits_for_the_form(
     assert send_file(admin, cast.alice.account_id, large).status_code == 413
 
 
-def test_uploads_are_for_admins_of_the_account_with_a_form_token(app: Flask, cast: Cast) -> None:
+def test_console_upload_requires_admin_and_csrf_token(app: Flask, cast: Cast) -> None:
     acme, admin = cast.alice.account_id, Browser(app, cast.alice)
     refused = {
         403: send_file(Browser(app, cast.bob), acme, b"x"),
@@ -141,7 +145,7 @@ def test_uploads_are_for_admins_of_the_account_with_a_form_token(app: Flask, cas
         assert db.db.session.scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
 
 
-def test_an_upload_without_a_length_is_refused(cast: Cast, admin: Browser) -> None:
+def test_console_upload_without_content_length_is_400(cast: Cast, admin: Browser) -> None:
     """Its end could not be told from a cut."""
     answer = admin.client.post(
         f"/console/accounts/{cast.alice.account_id}/files",
@@ -153,7 +157,7 @@ def test_an_upload_without_a_length_is_refused(cast: Cast, admin: Browser) -> No
     assert (answer.status_code, answer.text) == (400, "Send a Content-Length.")
 
 
-def test_an_upload_that_the_storage_refuses_is_told_in_a_sentence(
+def test_console_upload_with_full_storage_is_503(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_drawer(cast.root)
@@ -163,7 +167,7 @@ def test_an_upload_that_the_storage_refuses_is_told_in_a_sentence(
     assert answer.text == storage.FULL
 
 
-def test_tables_show_the_first_files_as_thumbnails(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_record_table_shows_file_thumbnails(app: Flask, cast: Cast, admin: Browser) -> None:
     field = {"name": "papers", "type": "file", "pii": True, "options": {"max_files": 9}}
     make_collection(cast.root, schema=[field], list_rule="true")
     sent = [(image(), "<1>.png"), (b"two", f"{'2' * 40}.txt"), (image(), "3.png")]
@@ -197,7 +201,7 @@ def previews(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("update_rule", ["true", None], ids=["form", "facts"])
-def test_the_page_of_a_record_previews_its_files(
+def test_console_record_page_previews_files(
     app: Flask,
     cast: Cast,
     admin: Browser,
@@ -227,7 +231,7 @@ def test_the_page_of_a_record_previews_its_files(
     assert list(previews(admin.get(path).text)) == ["a.html", "b.png", "e.json"]
 
 
-def test_the_beginning_of_a_text_is_plain_text(cast: Cast, admin: Browser) -> None:
+def test_console_text_preview_is_plain_text_of_first_bytes(cast: Cast, admin: Browser) -> None:
     make_drawer(cast.root)
     start = b"<script>alert(1)</script>\n"
     long = start.ljust(8191, b"x") + "é".encode() * 5000  # its limit is within é
@@ -250,7 +254,7 @@ def test_the_beginning_of_a_text_is_plain_text(cast: Cast, admin: Browser) -> No
     }
 
 
-def test_browsers_keep_files_and_ask_each_time(cast: Cast, admin: Browser) -> None:
+def test_console_files_are_cached_with_revalidation(cast: Cast, admin: Browser) -> None:
     make_drawer(cast.root)
     path = f"/console/accounts/{cast.alice.account_id}/files/{upload(cast.alice, image())['id']}"
     for query in ("", "?thumb=80x80"):

@@ -88,7 +88,7 @@ def contains(outer: Box, inner: Box) -> bool:
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_each_step_is_drawn_once_and_none_covers_another(steps: Steps) -> None:
+def test_flow_diagram_draws_each_step_once_without_overlap(steps: Steps) -> None:
     series, diagram = parse_series(steps), drawn(steps)
     named = sorted(box.title for box in diagram.boxes if box.detail)
     assert named == sorted(step.name for step in series.walk())
@@ -103,7 +103,7 @@ def test_each_step_is_drawn_once_and_none_covers_another(steps: Steps) -> None:
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_a_label_beside_an_edge_back_is_whole_and_apart_from_its_line(steps: Steps) -> None:
+def test_flow_diagram_back_edge_labels_do_not_cover_lines(steps: Steps) -> None:
     diagram = drawn(steps)
     for edge in diagram.edges:
         if edge.label and "H" in edge.path:
@@ -112,7 +112,7 @@ def test_a_label_beside_an_edge_back_is_whole_and_apart_from_its_line(steps: Ste
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_each_way_is_a_line_that_ends_at_its_step_and_crosses_no_box(steps: Steps) -> None:
+def test_flow_diagram_edges_end_at_steps_and_cross_no_box(steps: Steps) -> None:
     diagram = drawn(steps)
     ways = [way for step in parse_series(steps).walk() for way in flow_diagram.targets(step)]
     assert len(diagram.edges) == len(ways) + 1  # from the start
@@ -156,7 +156,7 @@ def curve(path: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_no_label_of_a_way_lies_on_its_line(steps: Steps) -> None:
+def test_flow_diagram_edge_labels_do_not_cover_lines(steps: Steps) -> None:
     for edge in drawn(steps).edges:
         if edge.label and "C" in edge.path:
             width = 7 * len(edge.label)
@@ -166,7 +166,7 @@ def test_no_label_of_a_way_lies_on_its_line(steps: Steps) -> None:
                 assert not on_label, (edge, x, y)
 
 
-def test_a_line_of_steps_is_straight_and_branches_stand_side_by_side() -> None:
+def test_flow_diagram_sequence_is_straight_and_branches_are_side_by_side() -> None:
     boxes = {box.title: box for box in drawn(LINE).boxes}
     assert len({box.x + box.width / 2 for box in boxes.values()}) == 1
     assert boxes["a"].y < boxes["b"].y < boxes["c"].y < boxes["End"].y
@@ -178,7 +178,7 @@ def test_a_line_of_steps_is_straight_and_branches_stand_side_by_side() -> None:
     assert sorted((boxes["yes"].x, boxes["no"].x))[0] < middle
 
 
-def test_the_list_says_the_same(app: Flask, cast: Cast) -> None:
+def test_flow_diagram_has_equivalent_list(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     flow = make_workflow(cast.alice, DIAMOND)
     path = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}"
@@ -189,7 +189,7 @@ def test_the_list_says_the_same(app: Flask, cast: Cast) -> None:
     assert '<title id="flow-title">' in page
 
 
-def test_a_draft_without_steps_has_its_pages(app: Flask, cast: Cast) -> None:
+def test_workflow_pages_of_draft_without_steps(app: Flask, cast: Cast) -> None:
     flow = make_workflow(cast.alice, [])
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     for path in ("", "/steps", "/versions"):
@@ -200,7 +200,7 @@ def test_a_draft_without_steps_has_its_pages(app: Flask, cast: Cast) -> None:
     assert admin.get(f"{home}/instances/{id}").status_code == 200
 
 
-def test_many_steps_cost_little_and_too_many_are_a_list() -> None:
+def test_flow_diagram_of_many_steps_is_fast_and_falls_back_to_list() -> None:
     most = flow_diagram.MAX_STEPS
     hard = [branch(f"c{n}", f"c{n + 1}", f"c{(n * 7) % most}") for n in range(most - 1)]
     begun = time.perf_counter()
@@ -281,7 +281,7 @@ def states_of(page: str) -> dict[str, str]:
     ],
 )
 @pytest.mark.both_databases
-def test_an_instance_shows_what_ran_failed_waits_and_was_skipped(
+def test_flow_diagram_of_instance_shows_state_of_every_step(
     app: Flask, cast: Cast, steps: Steps, body: dict[str, int], states: dict[str, str]
 ) -> None:
     make_collection(cast.root)
@@ -292,7 +292,7 @@ def test_an_instance_shows_what_ran_failed_waits_and_was_skipped(
     assert states_of(admin.get(path).text) == states
 
 
-def test_names_and_texts_do_no_harm(app: Flask, cast: Cast) -> None:
+def test_flow_diagram_escapes_names_and_texts(app: Flask, cast: Cast) -> None:
     config = {"to": HOSTILE, "subject": "x", "body": "x"}
     flow = make_workflow(cast.alice, [action("tell", "send_email", **config)])
     page = Browser(app, cast.alice).get(f"workflows/{cast.alice.account_id}/workflow/{flow['id']}")

@@ -25,7 +25,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("path", "form", "expected"), REFUSED)
-def test_links_of_the_summary_have_the_labels_of_their_inputs(
+def test_form_error_summary_links_have_input_labels(
     app: Flask, cast: Cast, path: str, form: dict[str, str], expected: dict[str, str]
 ) -> None:
     make_collection(cast.root, "counters", [{"name": "views", "type": "number"}])
@@ -37,7 +37,7 @@ def test_links_of_the_summary_have_the_labels_of_their_inputs(
         assert f' id="{name}"' in page
 
 
-def test_labels_are_found_wherever_they_stand_and_stay_text() -> None:
+def test_form_label_lookup_escapes_labels() -> None:
     links = "".join(f'<a href="#{name}" data-labelled>X</a>' for name in "abcdef")
     inputs = f"""
         <label for="a">A <small>hint</small></label><input id="a">
@@ -64,7 +64,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize(("path", "required", "optional"), MARKED)
-def test_what_is_required_is_marked_and_said_to_screen_readers(
+def test_required_inputs_are_marked_for_screen_readers(
     app: Flask, cast: Cast, path: str, required: set[str], optional: set[str]
 ) -> None:
     kinds = {"type": "text", "required": True, "options": {"choices": ["a", "b"]}}

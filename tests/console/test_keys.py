@@ -24,7 +24,7 @@ def open_next(browser: Browser, answer: TestResponse) -> TestResponse:
     return browser.client.get(answer.headers["Location"])
 
 
-def test_a_key_is_made_shown_and_revoked(app: Flask, cast: Cast) -> None:
+def test_console_key_is_created_shown_once_and_revoked(app: Flask, cast: Cast) -> None:
     viewer = Browser(app, cast.bob)
     page = viewer.done("keys/new", name="import", expires_at="2999-12-31")
     (key,) = SHOWN.findall(page)
@@ -39,14 +39,14 @@ def test_a_key_is_made_shown_and_revoked(app: Flask, cast: Cast) -> None:
     assert "is revoked" in viewer.done(f"keys/{row['id']}/revoke")  # pressed twice
 
 
-def test_a_viewer_sees_where_a_key_is_by_either_address(app: Flask, cast: Cast) -> None:
+def test_console_keys_navigation_is_current_at_both_addresses(app: Flask, cast: Cast) -> None:
     viewer, at = Browser(app, cast.bob), f"accounts/{cast.bob.account_id}/keys"
     for path in ("keys", "keys/new", at, f"{at}/new"):
         shown = "page" if path == "keys" else "true"
         assert f'href="/console/keys" aria-current="{shown}"' in viewer.get(path).text, path
 
 
-def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast: Cast) -> None:
+def test_console_key_page_reloaded_makes_and_shows_no_key(app: Flask, cast: Cast) -> None:
     viewer = Browser(app, cast.bob)
     made = viewer.send("keys/new", name="import")
     (key,) = SHOWN.findall(open_next(viewer, made).text)
@@ -56,7 +56,7 @@ def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast:
     assert cast.bob.get("api-keys").json["total"] == 1
 
 
-def test_a_form_that_is_sent_twice_makes_one_key(app: Flask, cast: Cast) -> None:
+def test_console_key_form_sent_twice_makes_one_key(app: Flask, cast: Cast) -> None:
     browsers = [Browser(app, cast.bob) for _ in range(2)]
     drawn = once(browsers[0].get("keys/new").text)
     sent = {"as": drawn, "name": "import"}
@@ -70,7 +70,7 @@ def test_a_form_that_is_sent_twice_makes_one_key(app: Flask, cast: Cast) -> None
     assert cast.bob.get("api-keys").json["total"] == 2
 
 
-def test_the_key_is_in_no_cookie_or_address_as_it_is(app: Flask, cast: Cast) -> None:
+def test_console_key_secret_is_in_no_cookie_or_address(app: Flask, cast: Cast) -> None:
     viewer = Browser(app, cast.bob)
     made = viewer.send("keys/new", name="import")
     cookie = viewer.client.get_cookie("atrium_form")
@@ -86,7 +86,7 @@ def test_the_key_is_in_no_cookie_or_address_as_it_is(app: Flask, cast: Cast) -> 
         assert key[12:] not in str(dict(context.session))
 
 
-def test_a_key_is_shown_in_the_session_that_made_it_only(app: Flask, cast: Cast) -> None:
+def test_console_key_secret_is_shown_only_in_its_session(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.bob)
     made = browser.send("keys/new", name="import")
     sign_out(browser.client)
@@ -107,7 +107,7 @@ def browser_made(browser: Browser, caller: Caller) -> TestResponse:
     return made
 
 
-def test_a_key_is_shown_under_its_own_address_only(
+def test_console_key_secret_is_shown_only_at_its_own_address(
     app: Flask, cast: Cast, ids: dict[str, str]
 ) -> None:
     admin = Browser(app, cast.alice)
@@ -115,7 +115,7 @@ def test_a_key_is_shown_under_its_own_address_only(
     assert not SHOWN.search(admin.client.get(f"/console/keys/{ids['key']}/made").text)
 
 
-def test_a_key_waits_a_few_minutes_to_be_shown(
+def test_console_key_secret_can_be_shown_for_five_minutes(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     viewer = Browser(app, cast.bob)
@@ -128,14 +128,18 @@ def test_a_key_waits_a_few_minutes_to_be_shown(
 
 
 @pytest.mark.parametrize("day", ["2001-01-01", "soon", "9999-12-31", "0001-01-01", "9" * 5000])
-def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> None:
+def test_console_key_with_invalid_or_past_expiry_date_is_400(
+    app: Flask, cast: Cast, day: str
+) -> None:
     answer = Browser(app, cast.bob).send("keys/new", name="x", expires_at=day)
     assert (answer.status_code, bool(beside(answer, "expires_at"))) == (400, True)
     assert cast.bob.get("api-keys").json["total"] == 0
 
 
 @pytest.mark.parametrize(("choice", "days"), [("30", 30), ("365", 365), ("never", None)])
-def test_a_key_expires_as_chosen(app: Flask, cast: Cast, choice: str, days: int | None) -> None:
+def test_console_key_expires_as_chosen(
+    app: Flask, cast: Cast, choice: str, days: int | None
+) -> None:
     viewer = Browser(app, cast.bob)
     assert "it acts as you" in viewer.get("keys/new").text
     viewer.done("keys/new", name="x", expires_in=choice, expires_at="2001-01-01")
@@ -157,7 +161,7 @@ def test_a_key_expires_as_chosen(app: Flask, cast: Cast, choice: str, days: int 
         ({"access": "read", "collections": ["a", "b"]}, True, {"collections": ["a", "b"]}, "a, b"),
     ],
 )
-def test_a_key_is_limited_as_chosen(
+def test_console_key_limits_are_stored_as_chosen(
     app: Flask, cast: Cast, chosen: dict[str, Any], read_only: bool, scopes: Any, shown: str
 ) -> None:
     make_collection(cast.root)
@@ -171,25 +175,27 @@ def test_a_key_is_limited_as_chosen(
     assert states == ["read only"] * read_only + ["limited"] * bool(scopes)
 
 
-def test_a_refused_form_keeps_the_limits(app: Flask, cast: Cast) -> None:
+def test_console_key_form_keeps_limits_after_refusal(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     page = Browser(app, cast.bob).send("keys/new", access="read", collections="posts").text
     assert '<option value="read" selected>' in page
     assert 'name="collections" value="posts" checked' in page
 
 
-def test_a_chosen_date_is_required(app: Flask, cast: Cast) -> None:
+def test_console_key_expiry_date_is_required_when_chosen(app: Flask, cast: Cast) -> None:
     answer = Browser(app, cast.bob).send("keys/new", name="x", expires_in="date")
     assert (answer.status_code, beside(answer, "expires_at")) == (400, "Required.")
 
 
-def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+def test_console_key_list_of_viewer_shows_own_keys_only(
+    app: Flask, cast: Cast, ids: dict[str, str]
+) -> None:
     page = Browser(app, cast.bob).get("keys").text
     assert "No keys yet." in page
     assert ids["key"] not in page
 
 
-def test_a_key_shows_what_it_reaches_and_who_owns_it(app: Flask, cast: Cast) -> None:
+def test_console_key_page_shows_scopes_addresses_and_owner(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     limits = {"scopes": {"collections": ["posts"]}, "ip_addresses": ["192.0.2.0/24"]}
     bare = cast.bob.post("api-keys", {"name": "bare"}).json["id"]
@@ -207,7 +213,7 @@ def test_a_key_shows_what_it_reaches_and_who_owns_it(app: Flask, cast: Cast) -> 
     assert f'<a href="/console/users/{cast.bob.id}">{cast.bob.email}</a>' in root
 
 
-def test_an_admin_lists_the_keys_of_one_user(app: Flask, cast: Cast) -> None:
+def test_console_key_list_of_one_user_for_admins(app: Flask, cast: Cast) -> None:
     for caller in (cast.alice, cast.bob):
         assert caller.post("api-keys", {"name": f"of {caller.email}"}).status_code == 201
     admin, path = Browser(app, cast.alice), f"keys?owner={cast.bob.id}"

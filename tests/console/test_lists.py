@@ -72,7 +72,7 @@ def rows(page: str) -> list[str]:
     return ROW.findall(page.partition("<h2>API keys</h2>")[0])
 
 
-def test_every_list_has_pages_that_keep_search_and_filters(
+def test_console_lists_have_pages_that_keep_search_and_filters(
     app: Flask, cast: Cast, crowd: dict[str, str]
 ) -> None:
     with app.app_context():
@@ -94,7 +94,7 @@ def test_every_list_has_pages_that_keep_search_and_filters(
             assert f'value="{value}"' in second or f"<option selected>{value}<" in second
 
 
-def test_a_page_that_is_not_there_leads_back(admin: Browser, crowd: dict[str, str]) -> None:
+def test_console_list_page_out_of_range_leads_back(admin: Browser, crowd: dict[str, str]) -> None:
     for odd in ("0", "-1", "x", "9" * 30):
         assert len(ROW.findall(admin.get(f"keys?page={odd}").text)) == SIZE
     for path in ("keys", f"groups/{crowd['group']}", "team/invitations"):
@@ -103,7 +103,7 @@ def test_a_page_that_is_not_there_leads_back(admin: Browser, crowd: dict[str, st
         assert f'href="/console/{path}?page=2">Previous' in late
 
 
-def test_the_pager_of_a_refused_form_leads_to_the_list(
+def test_console_list_pager_of_refused_form_leads_to_list(
     admin: Browser, superadmin: Browser, crowd: dict[str, str]
 ) -> None:
     cases = [
@@ -117,7 +117,7 @@ def test_the_pager_of_a_refused_form_leads_to_the_list(
         assert f'href="/console/{path}?page=2">Next' in refused.text, path
 
 
-def test_invitations_are_filtered_by_their_state(
+def test_console_invitation_list_filters_by_state(
     app: Flask, admin: Browser, ids: dict[str, str]
 ) -> None:
     assert len(ROW.findall(admin.get("team/invitations?status=pending").text)) == 1
@@ -130,7 +130,7 @@ def test_invitations_are_filtered_by_their_state(
     assert "Send again" not in cancelled
 
 
-def test_members_beyond_the_first_page_can_be_taken_out(
+def test_console_group_members_beyond_first_page_can_be_removed(
     app: Flask, admin: Browser, crowd: dict[str, str]
 ) -> None:
     with app.app_context():
@@ -142,7 +142,7 @@ def test_members_beyond_the_first_page_can_be_taken_out(
     assert last.email not in admin.get(f"groups/{crowd['group']}?page=2").text.partition("<form")[0]
 
 
-def test_what_is_dear_to_count_is_counted_when_asked(
+def test_console_record_list_counts_above_limit_on_demand(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builders.make_collection(cast.root)
@@ -163,7 +163,7 @@ def test_what_is_dear_to_count_is_counted_when_asked(
     assert "30 records, sorted" in admin.get(f"{path}?filter=title+<+'t36'").text
 
 
-def test_what_no_index_answers_is_looked_for_among_the_newest(
+def test_console_record_search_without_index_covers_newest_records(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = [{"name": "title", "type": "text"}, {"name": "quick", "type": "text", "unique": True}]
@@ -184,7 +184,7 @@ def test_what_no_index_answers_is_looked_for_among_the_newest(
         assert (">t00<" in whole, "were searched" in whole) == (True, False)
 
 
-def test_users_are_searched_among_the_newest(
+def test_console_user_search_covers_newest_users(
     app: Flask, cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(5):

@@ -21,9 +21,7 @@ def tickets_of(account_id: str) -> str:
     return f"accounts/{account_id}/stream-tickets"
 
 
-def test_a_stream_of_the_console_is_of_the_pages_account_and_ends_with_the_session(
-    app: Flask, cast: Cast
-) -> None:
+def test_console_stream_ticket_is_bound_to_account_and_session(app: Flask, cast: Cast) -> None:
     acme = cast.alice.account_id
     with serving(app) as port:
         for caller in (cast.alice, cast.root):
@@ -43,7 +41,7 @@ def test_a_stream_of_the_console_is_of_the_pages_account_and_ends_with_the_sessi
             until(lambda: not connections.registry.all())
 
 
-def test_tickets_are_for_admins_of_the_account_with_a_form_token(app: Flask, cast: Cast) -> None:
+def test_console_stream_ticket_requires_admin_and_csrf_token(app: Flask, cast: Cast) -> None:
     acme = tickets_of(cast.alice.account_id)
     assert Browser(app, cast.bob).send(acme).status_code == 403
     assert Browser(app, cast.charlie).send(acme).status_code == 404
@@ -53,7 +51,7 @@ def test_tickets_are_for_admins_of_the_account_with_a_form_token(app: Flask, cas
     assert admin.get(acme).status_code == 405
 
 
-def test_a_notice_waits_for_the_page_that_the_user_opens(app: Flask, cast: Cast) -> None:
+def test_console_notice_waits_for_next_opened_page(app: Flask, cast: Cast) -> None:
     admin = Browser(app, cast.alice)
     home = f"workflows/{cast.alice.account_id}/instances"
     assert admin.send(f"{home}/resume").status_code == 303
@@ -62,7 +60,7 @@ def test_a_notice_waits_for_the_page_that_the_user_opens(app: Flask, cast: Cast)
     assert ["No instance has failed." in page for page in pages] == [False, True, False]
 
 
-def test_pages_with_unfinished_work_ask_again_sooner(app: Flask, cast: Cast) -> None:
+def test_console_pages_with_unfinished_work_refresh_every_5_seconds(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, account = Browser(app, cast.alice), cast.alice.account_id
     with receiving(lambda request: (200, "thanks")) as receiver:
@@ -89,7 +87,7 @@ def seconds(browser: Browser, page: str) -> int:
     return int(found)
 
 
-def test_records_are_followed_from_the_change_that_the_page_shows(app: Flask, cast: Cast) -> None:
+def test_console_record_list_streams_from_shown_change(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     account = cast.alice.account_id
     for browser in (Browser(app, cast.alice), Browser(app, cast.root)):

@@ -24,7 +24,7 @@ accounts:
     - {collection: posts, url: "https://hooks.example.com/<b>", events: [create]}"""
 
 
-def test_a_manifest_is_planned_then_applied(superadmin: Browser, cast: Cast) -> None:
+def test_console_manifest_is_planned_then_applied(superadmin: Browser, cast: Cast) -> None:
     schema = [{"name": "title", "type": "text"}, {"name": "views", "type": "number"}]
     make_collection(cast.root, "posts", schema)
     make_record(cast.alice, views=1)
@@ -49,25 +49,27 @@ def test_a_manifest_is_planned_then_applied(superadmin: Browser, cast: Cast) -> 
         ("version: 1\ncollections:\n- name: more", "cannot be applied yet"),
     ],
 )
-def test_problems_are_shown_with_their_lines(superadmin: Browser, manifest: str, part: str) -> None:
+def test_console_manifest_problems_show_their_lines(
+    superadmin: Browser, manifest: str, part: str
+) -> None:
     answer = superadmin.send(PATH, manifest=manifest, do="plan")
     assert part in answer.text
     assert "Apply plan" not in answer.text
 
 
-def test_a_stale_plan_changes_nothing(superadmin: Browser, cast: Cast) -> None:
+def test_console_manifest_with_stale_plan_is_409(superadmin: Browser, cast: Cast) -> None:
     manifest = "version: 1\nroles:\n- name: auditor"
     answer = superadmin.send(PATH, manifest=manifest, plan_hash="another", do="apply")
     assert (answer.status_code, "Plan again" in alert(answer)) == (409, True)
 
 
-def test_the_instance_is_exported(superadmin: Browser) -> None:
+def test_console_manifest_export(superadmin: Browser) -> None:
     answer = superadmin.get(f"{PATH}/export")
     assert answer.text.startswith("version: 1\n")
     assert "attachment" in answer.headers["Content-Disposition"]
 
 
-def test_only_superadmins_see_it(app: Flask, cast: Cast) -> None:
+def test_console_manifest_requires_superadmin(app: Flask, cast: Cast) -> None:
     for caller in (cast.bob, cast.alice):
         browser = Browser(app, caller)
         assert browser.get(PATH).status_code == 403
@@ -76,7 +78,7 @@ def test_only_superadmins_see_it(app: Flask, cast: Cast) -> None:
     assert asks_to_sign_in(Browser(app).send(PATH, manifest=NEW))
 
 
-def test_a_manifest_is_planned_from_a_file(superadmin: Browser) -> None:
+def test_console_manifest_is_planned_from_a_file(superadmin: Browser) -> None:
     manifest = b"version: 1\nroles:\n- name: auditor"
 
     def sent(content: bytes) -> TestResponse:

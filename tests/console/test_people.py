@@ -66,7 +66,7 @@ OWNED_BY_ACME = (
 )
 
 
-def test_every_page_opens_to_whom_it_is_for(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+def test_console_page_access_per_role(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
     ranks = {"bob": 1, "alice": 2, "root": 3}
     browsers = {name: Browser(app, getattr(cast, name)) for name in ranks}
     nobody = Browser(app)
@@ -86,7 +86,7 @@ def test_every_page_opens_to_whom_it_is_for(app: Flask, cast: Cast, ids: dict[st
 
 
 @pytest.mark.long
-def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
+def test_console_navigation_links_only_to_allowed_pages(app: Flask, cast: Cast) -> None:
     for caller in (cast.bob, cast.alice, cast.root):
         browser = Browser(app, caller)
         home = browser.client.get("/console").text
@@ -97,7 +97,7 @@ def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.long
-def test_every_form_needs_its_token(app: Flask, cast: Cast, superadmin: Browser) -> None:
+def test_console_forms_require_csrf_token(app: Flask, cast: Cast, superadmin: Browser) -> None:
     posts = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith("/console")]
     posts = [rule for rule in posts if "POST" in (rule.methods or ())]
     assert len(posts) >= 28
@@ -110,7 +110,7 @@ def test_every_form_needs_its_token(app: Flask, cast: Cast, superadmin: Browser)
     assert cast.root.get(f"users/{cast.bob.id}").json["is_active"]
 
 
-def test_what_belongs_to_another_account_is_not_there(
+def test_console_objects_of_other_account_are_404(
     app: Flask, cast: Cast, ids: dict[str, str]
 ) -> None:
     browser = Browser(app, cast.charlie)
@@ -130,7 +130,7 @@ def test_what_belongs_to_another_account_is_not_there(
     assert cast.alice.get("invitations?status=pending").json["total"] == 1
 
 
-def test_what_is_above_ones_rank_is_refused(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+def test_console_pages_above_own_role_are_403(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
     viewer, admin = Browser(app, cast.bob), Browser(app, cast.alice)
     for path in (path.format(**ids) for path in OWNED_BY_ACME[:10]):
         assert viewer.send(path, role="admin").status_code == 403, path
@@ -140,7 +140,7 @@ def test_what_is_above_ones_rank_is_refused(app: Flask, cast: Cast, ids: dict[st
     assert viewer.send(f"keys/{ids['key']}/revoke").status_code == 404
 
 
-def test_an_invited_person_joins_and_is_signed_in(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_invitation_acceptance_signs_in(app: Flask, cast: Cast, admin: Browser) -> None:
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
     page = admin.done("team/invite", email="dora@acme.example", role="editor", groups=group)
     assert "sent an invitation to dora@acme.example" in page
@@ -165,7 +165,7 @@ def test_an_invited_person_joins_and_is_signed_in(app: Flask, cast: Cast, admin:
     assert dora.get("invitations/AA0001-none").status_code == 404
 
 
-def test_invitations_are_sent_again_and_cancelled(
+def test_console_invitation_resend_and_cancel(
     app: Flask, admin: Browser, ids: dict[str, str]
 ) -> None:
     run_jobs(app)
@@ -181,9 +181,7 @@ def test_invitations_are_sent_again_and_cancelled(
     assert alert(admin.send(f"{path}/resend")) == "This invitation is cancelled."
 
 
-def test_what_is_wrong_with_an_invitation_stands_beside_its_field(
-    admin: Browser, cast: Cast
-) -> None:
+def test_console_invitation_errors_are_shown_beside_fields(admin: Browser, cast: Cast) -> None:
     for email, status, message in (
         ("", 400, "Required."),
         ("dora", 400, "Not a valid email address."),
@@ -202,7 +200,7 @@ def lines_beside(answer: TestResponse, name: str) -> list[str]:
     return beside(answer, name).splitlines()
 
 
-def test_several_addresses_are_invited_at_once(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_invitation_of_several_addresses(app: Flask, cast: Cast, admin: Browser) -> None:
     run_jobs(app)
     before = len(outbox(app))
     text = "dora@acme.example\r\n emil@acme.example, fay@acme.example\nDORA@acme.example"
@@ -215,7 +213,7 @@ def test_several_addresses_are_invited_at_once(app: Flask, cast: Cast, admin: Br
     assert {one["role"] for one in made} == {"editor"}
 
 
-def test_of_several_addresses_all_are_invited_or_none(
+def test_console_invitation_of_several_addresses_is_all_or_nothing(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     run_jobs(app)
@@ -237,7 +235,7 @@ def test_of_several_addresses_all_are_invited_or_none(
     assert (cast.alice.get("invitations").json["total"], len(outbox(app))) == (count, before)
 
 
-def test_an_address_that_had_too_many_mails_is_named(
+def test_console_invitation_over_mail_limit_names_the_address(
     app: Flask, admin: Browser, cast: Cast
 ) -> None:
     settings = replace(app.extensions["atrium.config"], login_rate_limit="on", mail_tries=1)
@@ -252,7 +250,7 @@ def test_an_address_that_had_too_many_mails_is_named(
     admin.done("team/invite", email="emil@acme.example", role="editor")
 
 
-def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_team_member_change_and_removal(app: Flask, cast: Cast, admin: Browser) -> None:
     path, bob = f"team/users/{cast.bob.id}", Browser(app, cast.bob)
     assert "is editor now" in admin.done(f"{path}/role", role="editor")
     assert is_out(bob.client)
@@ -264,7 +262,7 @@ def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser)
     assert cast.alice.get(f"account/users/{cast.bob.id}").status_code == 404
 
 
-def test_an_invitation_says_that_it_does_not_show_all_groups(
+def test_console_invitation_form_tells_of_groups_not_shown(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     present = cast.alice.get("groups").json["total"]
@@ -278,7 +276,7 @@ def test_an_invitation_says_that_it_does_not_show_all_groups(
         assert "".join(told) == expected
 
 
-def test_where_roles_are_many_each_can_be_given_and_the_present_one_is_shown(
+def test_console_role_input_with_many_roles_shows_present_role(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     path = f"users/{cast.bob.id}"
@@ -299,7 +297,7 @@ def test_where_roles_are_many_each_can_be_given_and_the_present_one_is_shown(
     assert "We have sent a link" in superadmin.done("users/new", **sent, role="role 99")
 
 
-def test_nobody_locks_themself_or_the_account_out(
+def test_console_self_lockout_is_403_and_last_admin_loss_is_409(
     cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     mine = f"users/{cast.alice.id}"
@@ -313,7 +311,7 @@ def test_nobody_locks_themself_or_the_account_out(
     assert cast.alice.get("auth/me").json["role"] == "admin"
 
 
-def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
+def test_console_group_creation_members_and_deletion(cast: Cast, admin: Browser) -> None:
     assert beside(admin.send("groups/new", name=" "), "name") == "Required."
     taken = admin.send("groups/new", name="pii_access")
     assert (taken.status_code, "group with this name" in beside(taken, "name")) == (409, True)
@@ -341,7 +339,7 @@ def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
     assert admin.send(f"groups/{kept}", name="other").status_code == 409
 
 
-def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast) -> None:
+def test_console_profile_name_change_and_email_verification(app: Flask, cast: Cast) -> None:
     viewer = Browser(app, cast.bob)
     assert "is saved" in viewer.done("profile", name="Bob", email=cast.bob.email)
     page = viewer.done("profile", name="Bob", email="robert@acme.example")
@@ -358,7 +356,7 @@ def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast
     assert (wrong.status_code, beside(wrong, "name")) == (400, "At most 200 characters.")
 
 
-def test_changing_the_password_ends_all_sessions(app: Flask, cast: Cast) -> None:
+def test_console_password_change_ends_all_sessions(app: Flask, cast: Cast) -> None:
     here, elsewhere = Browser(app, cast.bob), Browser(app, cast.bob)
     wrong = here.send("profile/password", current_password="x", new_password="short")
     assert wrong.status_code == 400
@@ -371,7 +369,7 @@ def test_changing_the_password_ends_all_sessions(app: Flask, cast: Cast) -> None
     assert sign_in(here.client, cast.bob, password=NEW_PASSWORD).status_code == 303
 
 
-def test_one_of_ones_sessions_is_ended(app: Flask, cast: Cast) -> None:
+def test_console_profile_ends_one_session(app: Flask, cast: Cast) -> None:
     here, elsewhere = Browser(app, cast.bob), Browser(app, cast.bob)
     (other,) = re.findall(r"profile/sessions/([\w-]+)/end", here.get("profile").text)
     assert "The session has ended." in here.done(f"profile/sessions/{other}/end")
@@ -392,7 +390,7 @@ def test_one_of_ones_sessions_is_ended(app: Flask, cast: Cast) -> None:
         ("?sort=name&search=e", "Acme", "ascending"),
     ],
 )
-def test_accounts_are_sorted_by_the_heads_of_their_list(
+def test_console_account_list_sorts_by_column_heads(
     cast: Cast, superadmin: Browser, sort: str, first: str, order: str
 ) -> None:
     page = superadmin.get(f"accounts{sort}").text
@@ -410,7 +408,9 @@ def test_accounts_are_sorted_by_the_heads_of_their_list(
         assert "search=e" in target
 
 
-def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Browser) -> None:
+def test_console_account_creation_change_and_deletion(
+    app: Flask, cast: Cast, superadmin: Browser
+) -> None:
     assert "is created" in superadmin.done("accounts/new", name="Initech")
     taken = superadmin.send("accounts/new", name="Initech")
     assert (taken.status_code, beside(taken, "slug")) == (409, "This slug is taken.")
@@ -439,7 +439,7 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     assert (system.status_code, "system account" in alert(system)) == (409, True)
 
 
-def test_a_new_user_is_of_the_account_that_is_named_and_in_its_groups(
+def test_console_new_user_belongs_to_named_account_and_its_groups(
     cast: Cast, superadmin: Browser
 ) -> None:
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
@@ -459,7 +459,7 @@ def test_a_new_user_is_of_the_account_that_is_named_and_in_its_groups(
     assert dora["groups"] == ["finance"]
 
 
-def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
+def test_console_team_groups_and_keys_of_any_account_for_superadmin(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     key = cast.alice.post("api-keys", {"name": "nightly"}).json["id"]
@@ -486,7 +486,9 @@ def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
     assert cast.alice.get(f"api-keys/{key}").json["is_revoked"] is True
 
 
-def test_an_account_is_shown_as_another_process_left_it(cast: Cast, superadmin: Browser) -> None:
+def test_console_account_switch_shows_changes_of_other_process(
+    cast: Cast, superadmin: Browser
+) -> None:
     other = Caller(create_app(cast.root.app.extensions["atrium.config"]), **cast.root.headers)
     account, team = f"accounts/{cast.alice.account_id}", f"accounts/{cast.alice.account_id}/team"
     assert "Account: Acme. Switch" in superadmin.get(team).text
@@ -499,7 +501,7 @@ def test_an_account_is_shown_as_another_process_left_it(cast: Cast, superadmin: 
         assert other.delete(account).status_code in (204, 404)
 
 
-def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browser) -> None:
+def test_console_user_management_by_superadmin(app: Flask, cast: Cast, superadmin: Browser) -> None:
     new = builders.make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
     assert cast.bob.email not in superadmin.get("users?search=charlie").text
     assert "is now verified" in superadmin.done(f"users/{new.id}/verify")
@@ -509,7 +511,9 @@ def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browse
     assert (nowhere.status_code, bool(beside(nowhere, "account"))) == (400, True)
 
 
-def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browser) -> None:
+def test_console_user_password_set_by_superadmin(
+    app: Flask, cast: Cast, superadmin: Browser
+) -> None:
     path, bob = f"users/{cast.bob.id}", Browser(app, cast.bob)
     for password, message in (
         ("", "Required."),
@@ -533,7 +537,7 @@ def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browse
     assert superadmin.send(f"users/{NONE}/password", new_password=NEW_PASSWORD).status_code == 404
 
 
-def test_a_superadmin_changes_a_name_and_an_address(
+def test_console_user_name_and_email_change_by_superadmin(
     app: Flask, cast: Cast, superadmin: Browser, admin: Browser
 ) -> None:
     path = f"users/{cast.bob.id}"
@@ -557,7 +561,9 @@ def test_a_superadmin_changes_a_name_and_an_address(
         assert answer.status_code in (403, 404)
 
 
-def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_user_password_form_requires_superadmin(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
     for browser in (admin, Browser(app, cast.bob), Browser(app, cast.charlie)):
         answer = browser.send(f"users/{cast.bob.id}/password", new_password=NEW_PASSWORD)
         assert answer.status_code == 403
@@ -566,7 +572,7 @@ def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser)
     assert sign_in(app.test_client(), cast.bob).status_code == 303
 
 
-def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
+def test_console_role_creation_change_and_deletion(cast: Cast, superadmin: Browser) -> None:
     assert "is created" in superadmin.done("roles/new", name="auditor", description="Reads all.")
     id = cast.root.get("roles").json["items"][-1]["id"]
     assert "reviewer" in superadmin.done(f"roles/{id}", name="reviewer", description="")
@@ -578,7 +584,7 @@ def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
     assert superadmin.get("roles/999").status_code == superadmin.get("roles/x").status_code == 404
 
 
-def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) -> None:
+def test_console_password_reset_by_mailed_link(app: Flask, cast: Cast) -> None:
     browser = Browser(app)
     assert "/console/forgot-password" in browser.get("sign-in").text
     pages = [
@@ -602,7 +608,7 @@ def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) 
 
 
 @pytest.mark.parametrize("chosen", [{"revoke_api_keys": "true"}, {}])
-def test_a_new_password_offers_to_revoke_api_keys(
+def test_console_password_reset_offers_api_key_revocation(
     app: Flask, cast: Cast, chosen: dict[str, str]
 ) -> None:
     key = cast.bob.post("api-keys", {"name": "nightly import"}).json["key"]
@@ -620,7 +626,7 @@ def test_a_new_password_offers_to_revoke_api_keys(
     assert offered == (not chosen)
 
 
-def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_escapes_html_in_user_input(app: Flask, cast: Cast, admin: Browser) -> None:
     admin.done("profile", name=HOSTILE, email=cast.alice.email)
     admin.done("groups/new", name=HOSTILE[:100], description=HOSTILE)
     made = admin.done("keys/new", name=HOSTILE)
@@ -662,12 +668,12 @@ WEBKIT = "AppleWebKit/537.36 (KHTML, like Gecko)"
         ("", "unknown program"),
     ],
 )  # fmt: skip
-def test_user_agents_are_shown_in_words(app: Flask, user_agent: str, shown: str) -> None:
+def test_user_agent_description(app: Flask, user_agent: str, shown: str) -> None:
     with app.test_request_context():
         assert user_agents.describe(user_agent) == shown
 
 
-def test_sessions_show_the_browser_and_keep_the_whole_agent(app: Flask, cast: Cast) -> None:
+def test_console_session_list_shows_browser_and_full_agent(app: Flask, cast: Cast) -> None:
     here = Browser(app, cast.bob)
     here.client.environ_base["HTTP_USER_AGENT"] = LINUX
     sign_in(here.client, cast.bob)
@@ -675,7 +681,7 @@ def test_sessions_show_the_browser_and_keep_the_whole_agent(app: Flask, cast: Ca
     assert f'<small title="{LINUX}">Firefox on Linux</small>' in page
 
 
-def test_users_for_a_group_are_found_while_one_types(app: Flask, cast: Cast) -> None:
+def test_console_group_candidates_are_found_while_typing(app: Flask, cast: Cast) -> None:
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
     admin, path = Browser(app, cast.alice), f"groups/{group}/candidates"
     every = admin.get(path).json
@@ -691,7 +697,7 @@ def shown_addresses(page: str) -> set[str]:
     return set(re.findall(r'<th scope="row">(?:<a [^>]*>)?([^<]+@[^<]+)<', page))
 
 
-def test_users_are_found_by_name_and_address_role_state_and_account(
+def test_console_user_list_search_and_filters(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     acme = cast.alice.account_id
@@ -722,7 +728,7 @@ def test_users_are_found_by_name_and_address_role_state_and_account(
     assert found["email"] == bob
 
 
-def test_invitations_are_found_by_address_and_show_by_whom_and_when(
+def test_console_invitation_list_search_and_details(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     present = cast.alice.get("invitations").json["items"]
@@ -741,7 +747,7 @@ def test_invitations_are_found_by_address_and_show_by_whom_and_when(
     assert datetime.fromisoformat(until) - datetime.fromisoformat(sent) == timedelta(hours=48)
 
 
-def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cast) -> None:
+def test_console_role_page_shows_rules_and_users(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.root)
     with app.app_context():
         ids = {role.name: role.id for role in roles.page(0, 10)[0]}
@@ -755,7 +761,7 @@ def test_a_role_shows_the_rules_that_name_it_and_its_users(app: Flask, cast: Cas
     assert ["bob@acme" in found, "alice@acme" in found] == [True, False]
 
 
-def test_a_built_in_description_promises_no_access_and_is_saved_unless_unchanged(
+def test_console_seeded_role_description_is_replaced_only_when_changed(
     app: Flask, cast: Cast
 ) -> None:
     browser = Browser(app, cast.root)
@@ -773,9 +779,7 @@ def test_a_built_in_description_promises_no_access_and_is_saved_unless_unchanged
     assert cast.root.get("roles/3").json["description"] == "Auditors"
 
 
-def test_groups_of_a_user_change_on_the_users_page(
-    cast: Cast, admin: Browser, superadmin: Browser
-) -> None:
+def test_console_user_page_changes_groups(cast: Cast, admin: Browser, superadmin: Browser) -> None:
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
     for browser, page in ((admin, "team/users"), (superadmin, "users")):
         one = f"{page}/{cast.bob.id}"
@@ -791,7 +795,7 @@ def test_groups_of_a_user_change_on_the_users_page(
     assert (empty.status_code, beside(empty, "group")) == (400, "Required.")
 
 
-def test_only_members_add_to_pii_access_on_the_users_page(cast: Cast, admin: Browser) -> None:
+def test_console_user_page_adds_to_pii_access_only_as_member(cast: Cast, admin: Browser) -> None:
     groups = cast.alice.get("groups").json["items"]
     pii = next(group["id"] for group in groups if group["name"] == "pii_access")
     other = Browser(cast.alice.app, _second_admin(cast))

@@ -35,7 +35,7 @@ def check_page(answer: TestResponse, status: int) -> None:
     assert alert(answer)
 
 
-def test_paths_that_are_not_there_are_told_by_a_page(app: Flask, cast: Cast) -> None:
+def test_console_unknown_path_is_404_page(app: Flask, cast: Cast) -> None:
     for caller in (None, cast.bob):
         client = Browser(app, caller).client
         for path in ("/console/nope", "/console/team/nope", "/console/<b>", "/console/keys/x/y"):
@@ -48,7 +48,7 @@ def test_paths_that_are_not_there_are_told_by_a_page(app: Flask, cast: Cast) -> 
         assert (answer.status_code, answer.mimetype) == (404, "application/json")
 
 
-def test_methods_that_are_not_there_are_told_by_a_page(app: Flask, cast: Cast) -> None:
+def test_console_unknown_method_is_405_page(app: Flask, cast: Cast) -> None:
     client = Browser(app, cast.bob).client
     for method, path in (("PUT", "/console"), ("GET", "/console/sign-out"), ("PATCH", "/console/")):
         answer = client.open(path, method=method, headers=GIVEN)
@@ -61,7 +61,7 @@ def fail(*args: object, **options: object) -> None:
     raise RuntimeError("alice@acme.example broke it")
 
 
-def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
+def test_console_unexpected_error_is_500_page_without_details(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Browser(app, cast.bob).client
@@ -75,7 +75,7 @@ def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
     check_page(client.get("/console/nope", headers=GIVEN), 500)
 
 
-def test_a_database_that_is_away_is_told_by_a_page(
+def test_console_database_outage_is_503_page(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*args: object, **options: object) -> None:
@@ -89,28 +89,28 @@ def test_a_database_that_is_away_is_told_by_a_page(
     check_page(client.get("/console/nope", headers=GIVEN), 404)
 
 
-def test_a_body_that_is_too_large_is_told_by_a_page(app: Flask, cast: Cast) -> None:
+def test_console_body_over_limit_is_413_page(app: Flask, cast: Cast) -> None:
     client = Browser(app, cast.bob).client
     limit = app.config["MAX_CONTENT_LENGTH"]
     answer = client.post("/console/profile", data={"name": "x" * (limit + 1)}, headers=GIVEN)
     check_page(answer, 413)
 
 
-def test_who_is_refused_is_told_by_a_page(app: Flask, cast: Cast) -> None:
+def test_console_refusal_is_html_page(app: Flask, cast: Cast) -> None:
     client = Browser(app, cast.bob).client
     check_page(client.get("/console/accounts", headers=GIVEN), 403)
     check_page(client.get("/console/keys/1/made", headers=GIVEN), 404)
     check_page(client.post("/console/profile", headers=GIVEN), 400)
 
 
-def test_an_odd_id_is_shown_nowhere(app: Flask) -> None:
+def test_console_error_page_replaces_malformed_correlation_id(app: Flask) -> None:
     odd = {"X-Correlation-ID": "<script>alert(1)</script>"}
     page = app.test_client().get("/console/nope", headers=odd).text
     assert "<script>" not in page
     assert re.search(r"Reference: <code>[0-9a-f-]{36}</code>", page)
 
 
-def test_a_session_that_ended_leads_to_signing_in_and_back(
+def test_console_expired_session_leads_to_sign_in_and_back(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     builders.change_user(app, cast.alice.id, is_active=False)
@@ -123,7 +123,7 @@ def test_a_session_that_ended_leads_to_signing_in_and_back(
     assert back.headers["Location"] == "/console/groups?search=fin&page=2"
 
 
-def test_who_presses_a_button_after_the_session_ended_comes_back_to_its_page(
+def test_console_button_after_session_end_leads_back_to_its_page(
     app: Flask, cast: Cast, admin: Browser, ids: dict[str, str]
 ) -> None:
     form = {"csrf_token": token(admin.client)}
@@ -137,7 +137,7 @@ def test_who_presses_a_button_after_the_session_ended_comes_back_to_its_page(
     assert answer.location == "/console/sign-in"
 
 
-def test_a_form_survives_the_end_of_the_session(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_form_input_survives_session_end(app: Flask, cast: Cast, admin: Browser) -> None:
     form = {"csrf_token": token(admin.client), "name": 'fin "ance"', "description": "x" * 900}
     builders.change_user(app, cast.alice.id, is_active=False)
     answer = admin.client.post("/console/groups/new", data=form)
@@ -159,7 +159,9 @@ def test_a_form_survives_the_end_of_the_session(app: Flask, cast: Cast, admin: B
     assert cast.alice.get("groups?search=fin").json["total"] == 1
 
 
-def test_what_was_kept_goes_only_where_it_was_going(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_kept_form_is_sent_only_to_its_own_path(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
     form = {"csrf_token": token(admin.client), "name": "x", "current_password": "secret"}
     builders.change_user(app, cast.alice.id, is_active=False)
     page = admin.client.post("/console/keys/new", data=form).text
@@ -182,7 +184,7 @@ def ended(app: Flask, caller: Caller, client: FlaskClient, path: str, form: Any)
     return answer.text
 
 
-def test_forms_within_other_pages_and_with_files_survive_too(
+def test_console_kept_forms_with_files_and_nested_forms(
     app: Flask, cast: Cast, admin: Browser, ids: dict[str, str]
 ) -> None:
     builders.make_collection(cast.root)
@@ -204,7 +206,9 @@ def test_forms_within_other_pages_and_with_files_survive_too(
     assert cast.alice.get("records/posts").json["total"] == 0
 
 
-def test_a_form_waits_for_a_sign_in_in_another_tab(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_kept_form_waits_for_sign_in_in_other_tab(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
     cast.alice.post("admin/configuration", PROVIDER)
     form = {"csrf_token": token(admin.client), "name": "kept"}
     page = ended(app, cast.alice, admin.client, "groups/new", form)
@@ -219,7 +223,7 @@ def test_a_form_waits_for_a_sign_in_in_another_tab(app: Flask, cast: Cast, admin
     assert 'value="kept"' in admin.send("groups/new", unsent=text).text
 
 
-def test_what_is_deleted_twice_is_deleted(app: Flask, cast: Cast) -> None:
+def test_console_second_deletion_redirects_with_notice(app: Flask, cast: Cast) -> None:
     known = furnished.furnish(app, cast)
     known["role_id"] = cast.root.post("roles", {"name": "extra"}).json["id"]
     late = builders.make_user(app, cast.alice.account_id, "late@acme.example")

@@ -20,7 +20,7 @@ def later(minutes: float = 16) -> Any:
     return time_machine.travel(clock.now() + timedelta(minutes=minutes))
 
 
-def test_a_form_is_kept_through_giving_the_password(cast: Cast, admin: Browser) -> None:
+def test_console_reauthentication_keeps_form_input(cast: Cast, admin: Browser) -> None:
     with later():
         asks = admin.send("keys/new", name="nightly import", description="Every night.")
         assert (asks.status_code, "Confirm that it is you" in asks.text) == (403, True)
@@ -38,7 +38,7 @@ def test_a_form_is_kept_through_giving_the_password(cast: Cast, admin: Browser) 
         assert "svc_sk_" in admin.done("keys/new", name="nightly import")
 
 
-def test_a_button_is_pressed_again(cast: Cast, superadmin: Browser) -> None:
+def test_console_reauthentication_asks_to_repeat_button(cast: Cast, superadmin: Browser) -> None:
     path = f"users/{cast.bob.id}"
     with later():
         data = {"csrf_token": token(superadmin.client), "new_password": "Better-horse-2"}
@@ -53,7 +53,7 @@ def test_a_button_is_pressed_again(cast: Cast, superadmin: Browser) -> None:
         assert elsewhere.headers["Location"] == "/console"
 
 
-def test_who_has_no_password_is_told_to_sign_in_again(
+def test_console_reauthentication_without_password_asks_to_sign_in_again(
     app: Flask, cast: Cast, admin: Browser
 ) -> None:
     change_user(app, cast.alice.id, password_hash=None)

@@ -93,7 +93,7 @@ def closed_rules(cast: Cast, **rules: Any) -> None:
     assert cast.root.put("collections/posts/rules", rules).status_code == 200
 
 
-def test_who_gets_at_which_accounts_records(app: Flask, cast: Cast, made: dict[str, str]) -> None:
+def test_console_record_access_per_account(app: Flask, cast: Cast, made: dict[str, str]) -> None:
     record = make_record(cast.alice, title="of acme")["id"]
     paths = ["", "/posts", "/posts/new", f"/posts/{record}", "/posts/import", "/posts/export/csv"]
     sent = ["/posts/new", f"/posts/{record}", f"/posts/{record}/delete", "/posts/import"]
@@ -122,9 +122,7 @@ def test_who_gets_at_which_accounts_records(app: Flask, cast: Cast, made: dict[s
     assert admin.get(f"records/{NONE}").status_code == 404
 
 
-def test_collections_show_their_numbers_of_records_only_to_whom_all_are_listed(
-    app: Flask, cast: Cast
-) -> None:
+def test_console_collection_record_counts_need_list_right_to_all(app: Flask, cast: Cast) -> None:
     for name, rule in (("posts", "true"), ("mine", "@owns_record()"), ("closed", None)):
         make_collection(cast.root, name, list_rule=rule)
         for title in ("a", "b"):
@@ -140,7 +138,7 @@ def test_collections_show_their_numbers_of_records_only_to_whom_all_are_listed(
     assert page.count('data-label="Newest record"><time') == 1
 
 
-def test_superadmins_choose_the_account_and_are_told_whose_it_is(
+def test_console_records_of_superadmin_are_per_chosen_account(
     cast: Cast, superadmin: Browser, admin: Browser, made: dict[str, str]
 ) -> None:
     make_record(cast.alice, title="of acme")
@@ -159,7 +157,7 @@ def test_superadmins_choose_the_account_and_are_told_whose_it_is(
     assert moved.headers["Location"] == f"/console/{place(cast, '')}"
 
 
-def test_every_type_goes_in_and_comes_back(
+def test_console_record_form_round_trip_of_every_type(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     page = admin.get(place(cast, "/posts/new")).text
@@ -182,7 +180,7 @@ def test_every_type_goes_in_and_comes_back(
     assert {name: again[name] for name in STORED} == dict.fromkeys(STORED) | {"title": "left"}
 
 
-def test_what_browsers_write_their_own_way_is_not_changed(
+def test_console_record_form_keeps_newlines_and_microseconds(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     kept = {"title": "one\rtwo\r\nthree", "at": "2026-11-20T12:00:00.120456Z"}
@@ -197,7 +195,7 @@ def test_what_browsers_write_their_own_way_is_not_changed(
     assert {name: again[name] for name in (*kept, "views")} == {**kept, "views": 2}
 
 
-def test_a_value_that_is_no_choice_any_more_is_shown_and_stays(
+def test_console_record_form_keeps_removed_choice(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="first", kind="note")["id"]
@@ -212,7 +210,7 @@ def test_a_value_that_is_no_choice_any_more_is_shown_and_stays(
     assert (found["title"], found["kind"]) == ("second", "note")
 
 
-def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
+def test_console_record_form_errors_keep_input(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     first = make_record(cast.alice, title="first", views=7)["id"]
@@ -242,7 +240,9 @@ def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
     assert cast.alice.get(f"records/posts/{first}").json["title"] == "first"
 
 
-def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_form_after_concurrent_change_is_409(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     record = make_record(cast.alice, title="first", views=1, open=True)["id"]
     path = place(cast, f"/posts/{record}")
     sent = form_of(admin.get(path).text) | {"f_title": "mine"}
@@ -258,7 +258,7 @@ def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[
     assert (found["title"], found["views"]) == ("mine", 2)
 
 
-def test_what_was_typed_into_a_record_that_is_gone_is_kept(
+def test_console_record_form_of_deleted_record_keeps_input(
     app: Flask, cast: Cast, made: dict[str, str]
 ) -> None:
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
@@ -278,7 +278,9 @@ def test_what_was_typed_into_a_record_that_is_gone_is_kept(
     assert (late.status_code, "a long text" in late.text) == (404, False)
 
 
-def test_what_is_masked_stays_as_it_is(app: Flask, cast: Cast, made: dict[str, str]) -> None:
+def test_console_record_form_keeps_masked_values(
+    app: Flask, cast: Cast, made: dict[str, str]
+) -> None:
     record = make_record(cast.alice, title="a", mail="alice@example.org")["id"]
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
     caller = type(cast.alice)(app, carol)
@@ -294,7 +296,7 @@ def test_what_is_masked_stays_as_it_is(app: Flask, cast: Cast, made: dict[str, s
 
 
 @pytest.mark.long
-def test_lists_are_filtered_sorted_and_leafed_through(
+def test_console_record_list_filters_sorting_and_paging(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     hostile = "it's 100% \\ <b>"
@@ -359,7 +361,7 @@ def heads(page: str) -> list[str]:
     return re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', page)
 
 
-def test_tables_begin_with_the_name_and_show_what_fits(
+def test_console_record_table_begins_with_name_and_shows_what_fits(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     person = make_record(cast.alice, "people", name=" Ada\n Lovelace ")["id"]
@@ -396,7 +398,7 @@ def test_tables_begin_with_the_name_and_show_what_fits(
     ],
 )
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_columns_are_chosen_by_type_and_width(
+def test_console_record_table_default_columns_by_type_and_width(
     cast: Cast, admin: Browser, fields: list[Any], shown: list[str], database: str
 ) -> None:
     properties = ("name", "type", "options")
@@ -406,7 +408,7 @@ def test_columns_are_chosen_by_type_and_width(
     assert heads(admin.get(place(cast, "/things")).text) == [*shown, "created_at"]
 
 
-def test_a_reference_is_picked_without_scripts(
+def test_console_reference_picker_works_without_scripts(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
@@ -434,7 +436,7 @@ def test_a_reference_is_picked_without_scripts(
             assert (f"pick:author:{people['Bea']}" in answer.text) == (text == people["Bea"])
 
 
-def test_closed_rules_are_explained_and_field_lists_respected(
+def test_console_record_pages_follow_rules_and_field_lists(
     cast: Cast, admin: Browser, superadmin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="seen", views=1)["id"]
@@ -466,7 +468,9 @@ def test_closed_rules_are_explained_and_field_lists_respected(
     assert "posts" not in admin.get(place(cast, "")).text.partition("<main")[2]
 
 
-def test_a_record_is_deleted(app: Flask, cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_deletion(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     assert "No records yet." in admin.get(place(cast)).text
     record = make_record(cast.alice, title="gone")["id"]
     for _ in range(2):  # as a button pressed twice: the undo is offered all the same
@@ -480,7 +484,7 @@ def test_a_record_is_deleted(app: Flask, cast: Cast, admin: Browser, made: dict[
     assert admin.send(place(cast, f"/posts/{NONE}/delete")).status_code == 404
 
 
-def test_a_form_that_is_sent_twice_makes_one_record(
+def test_console_record_form_sent_twice_makes_one_record(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     new = place(cast, "/posts/new")
@@ -501,7 +505,7 @@ def test_a_form_that_is_sent_twice_makes_one_record(
     assert NONE not in {one["id"] for one in cast.alice.get("records/posts").json["items"]}
 
 
-def test_ways_back_lead_to_the_list_as_it_was(
+def test_console_record_pages_lead_back_to_filtered_list(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="first", views=1)["id"]
@@ -545,7 +549,7 @@ def test_ways_back_lead_to_the_list_as_it_was(
         ("sort=title&filter=views+%3E+1", "234567"),
     ],
 )
-def test_a_record_leads_to_its_neighbours_in_the_list(
+def test_console_record_page_links_to_neighbours_in_list(
     cast: Cast,
     admin: Browser,
     made: dict[str, str],
@@ -577,7 +581,7 @@ def test_a_record_leads_to_its_neighbours_in_the_list(
         target = last
 
 
-def test_neighbours_of_a_record_are_no_reads_of_them(
+def test_console_record_neighbour_links_log_no_reads(
     cast: Cast, admin: Browser, superadmin: Browser, made: dict[str, str]
 ) -> None:
     ids = [make_record(cast.alice, title=str(n), mail="a@b.example")["id"] for n in range(3)]
@@ -596,7 +600,7 @@ def test_neighbours_of_a_record_are_no_reads_of_them(
     "back", ["https://evil.example", "//evil.example", "a=1&" * 900, "%00", "&"]
 )
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_ways_back_lead_nowhere_else(
+def test_console_record_back_parameter_cannot_leave_the_list(
     cast: Cast, admin: Browser, made: dict[str, str], back: str, database: str
 ) -> None:
     record = make_record(cast.alice, title="first")["id"]
@@ -615,9 +619,7 @@ def values(cast: Cast, name: str) -> list[Any]:
     return [one[name] for one in cast.alice.get("records/posts?sort=title").json["items"]]
 
 
-def test_selected_records_are_changed_together(
-    cast: Cast, admin: Browser, made: dict[str, str]
-) -> None:
+def test_console_record_bulk_edit(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     person = make_record(cast.alice, "people", name="Ada")["id"]
     made_ids = [
         make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("abc")
@@ -651,7 +653,7 @@ def test_selected_records_are_changed_together(
     assert "Select records first." in admin.done(path, do="edit", field="kind")
 
 
-def test_what_is_wrong_with_one_of_the_selected_is_told_beside_it(
+def test_console_record_bulk_edit_error_is_shown_beside_record(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     ids = [make_record(cast.alice, title=title, open=title == "b")["id"] for title in "abc"]
@@ -670,7 +672,7 @@ def test_what_is_wrong_with_one_of_the_selected_is_told_beside_it(
     assert 'value="edit"' not in admin.get(place(cast)).text
 
 
-def test_selected_records_are_deleted_after_a_question(
+def test_console_record_bulk_deletion_asks_first(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
@@ -695,7 +697,7 @@ def test_selected_records_are_deleted_after_a_question(
     assert (held.status_code, alert(held) != "") == (409, True)
 
 
-def test_the_deletion_of_selected_records_is_undone_as_far_as_possible(
+def test_console_record_bulk_deletion_can_be_undone(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     fields = [
@@ -736,7 +738,7 @@ def test_the_deletion_of_selected_records_is_undone_as_far_as_possible(
     assert cast.charlie.get(f"records/parts/{foreign}").status_code == 200
 
 
-def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_bulk_export(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     ids = [make_record(cast.alice, title=title)["id"] for title in "abc"]
     foreign = make_record(cast.charlie, title="of globex")["id"]
     path = f"{place(cast)}/selection?sort=-title"
@@ -747,7 +749,7 @@ def test_selected_records_are_exported(cast: Cast, admin: Browser, made: dict[st
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_selected_records_are_signed_for(
+def test_console_record_bulk_changes_ask_for_signature(
     cast: Cast, admin: Browser, made: dict[str, str], database: str
 ) -> None:
     record = make_record(cast.alice, title="a")["id"]
@@ -774,7 +776,9 @@ def conditions(page: str) -> str:
     return page.partition('aria-label="Condition 1"')[2].partition("</div>")[0]
 
 
-def test_conditions_are_entered_by_type(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_filter_inputs_follow_field_type(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     path = place(cast)
     expected = {
         "kind": ('<option value="news">news</option>', "=", "!=", "empty", "filled"),
@@ -802,7 +806,7 @@ def test_conditions_are_entered_by_type(cast: Cast, admin: Browser, made: dict[s
     assert f"/posts/{record}" in admin.get(f"{path}?field_0=tags&op_0=%3D&value_0=<b>").text
 
 
-def test_a_condition_without_a_field_searches_the_texts_that_the_caller_sees(
+def test_console_record_filter_without_field_searches_visible_texts(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     make_record(cast.alice, title="an oak", mail="ash@example.org", views=1, open=True)
@@ -831,7 +835,9 @@ def test_a_condition_without_a_field_searches_the_texts_that_the_caller_sees(
         assert (wrong.status_code, beside(wrong, "field_0")) == (400, "Choose a field.")
 
 
-def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_filter_finds_references_by_name(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
     for title, author in (("by ada", people["Ada"]), ("by bea", people["Bea"]), ("by none", None)):
         make_record(cast.alice, title=title, author=author)
@@ -855,7 +861,7 @@ def test_references_are_found_by_name(cast: Cast, admin: Browser, made: dict[str
     assert found("=", people["Bea"]) == ["by bea"]
 
 
-def test_a_filter_by_a_reference_shows_the_name_of_its_record(
+def test_console_record_filter_shows_name_of_reference(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     person = make_record(cast.alice, "people", name="Ada")["id"]
@@ -875,7 +881,9 @@ def test_a_filter_by_a_reference_shows_the_name_of_its_record(
     assert "/options?field=author" in part
 
 
-def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_table_columns_are_chosen_and_moved(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     make_record(cast.alice, title="a")
     # The name of a record always comes first.
     path, asked = place(cast), "column=views&column=day&column=title&column=open&column=views"
@@ -893,7 +901,7 @@ def test_columns_are_chosen_and_moved(cast: Cast, admin: Browser, made: dict[str
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_widths_of_columns_are_bounded_and_kept(
+def test_console_record_table_column_widths_are_bounded_and_kept(
     cast: Cast, admin: Browser, made: dict[str, str], database: str
 ) -> None:
     make_record(cast.alice, title="a", views=1)
@@ -917,7 +925,7 @@ def row_form(page: str) -> dict[str, Any]:
     return inputs(page.replace('<form class="editing"', '<form id="r"', 1), "r")
 
 
-def test_rows_are_edited_in_the_table(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_table_edits_rows(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     person = make_record(cast.alice, "people", name="Ada")["id"]
     ids = [make_record(cast.alice, title=title, views=n)["id"] for n, title in enumerate("ab")]
     path = f"{place(cast)}?column=views&column=kind&column=author&column=loud&sort=title"
@@ -956,7 +964,7 @@ def test_rows_are_edited_in_the_table(cast: Cast, admin: Browser, made: dict[str
     assert "data-edit " not in admin.get(path).text
 
 
-def test_of_two_who_edit_a_row_the_second_sees_both_values(
+def test_console_record_row_edit_after_concurrent_change_is_409(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="first", views=1)["id"]
@@ -973,7 +981,7 @@ def test_of_two_who_edit_a_row_the_second_sees_both_values(
         assert Browser(app, caller).send(path, **sent, do="save").status_code == status
 
 
-def test_the_records_of_a_reference_are_offered_by_name(
+def test_console_reference_options_are_found_by_name(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
@@ -999,7 +1007,7 @@ def test_the_records_of_a_reference_are_offered_by_name(
     assert offered("ad") == []
 
 
-def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
+def test_console_record_page_shows_referring_records_and_changes(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     person = make_record(cast.alice, "people", name="Ada")["id"]
@@ -1021,7 +1029,7 @@ def test_the_page_of_a_record_shows_what_refers_to_it_and_its_changes(
     assert "by author" not in admin.get(place(cast, f"/people/{person}")).text
 
 
-def test_who_created_and_changed_records_is_named(
+def test_console_record_page_names_creator_and_editor(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
@@ -1051,7 +1059,9 @@ def test_who_created_and_changed_records_is_named(
     assert people() == ["Carol (deleted)", cast.root.email, *dave_twice]
 
 
-def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_history_shows_names_of_references(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     ada, bea = (make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea"))
     record = make_record(cast.alice, title="first", author=ada)["id"]
     cast.alice.patch(f"records/posts/{record}", {"author": bea})
@@ -1061,7 +1071,7 @@ def test_the_history_names_records(cast: Cast, admin: Browser, made: dict[str, s
     assert re.findall(r'/people/([^"]*)">(\w+)<', changed) == [(ada, "Ada"), (bea, "Bea")]
 
 
-def test_more_rows_take_no_more_statements(
+def test_console_record_list_statements_do_not_grow_with_rows(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     path, counts = f"{place(cast)}?column=author&column=views", []
@@ -1076,7 +1086,9 @@ def test_more_rows_take_no_more_statements(
     assert counts[0] == counts[1] > 0
 
 
-def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_console_record_pages_escape_values(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
     record = make_record(cast.alice, title=HOSTILE, more={"a": HOSTILE})["id"]
     person = make_record(cast.alice, "people", name=HOSTILE[:50])["id"]
     make_record(cast.alice, title="b", author=person)
@@ -1086,7 +1098,7 @@ def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, st
         assert "1111113" not in page
 
 
-def test_a_file_is_exported_tried_out_and_imported(
+def test_console_record_import_of_exported_file(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     for n in range(2):
@@ -1127,7 +1139,7 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
 
 
-def test_a_checked_file_is_imported_without_choosing_it_again(
+def test_console_record_import_reuses_checked_upload(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     path = f"{place(cast)}/import"
@@ -1161,7 +1173,7 @@ def test_a_checked_file_is_imported_without_choosing_it_again(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_equal_problems_of_a_file_are_told_once_with_their_lines(
+def test_console_record_import_groups_equal_problems_by_line(
     cast: Cast, admin: Browser, made: dict[str, str], database: str
 ) -> None:
     lines = [b"title;views;nope", b"a;1;x", b"b;2;y", b"c;x;z", b"d;4;", b"e;z;"]
@@ -1179,7 +1191,7 @@ def test_equal_problems_of_a_file_are_told_once_with_their_lines(
     assert many.startswith("Lines 2-101, ")
 
 
-def test_of_a_long_file_the_page_shows_how_far_it_is(
+def test_console_record_import_of_long_file_streams_progress(
     cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "BATCH_SIZE", 3)
@@ -1201,7 +1213,7 @@ def test_of_a_long_file_the_page_shows_how_far_it_is(
     assert cast.alice.get("records/posts").json["total"] == 8
 
 
-def test_a_long_import_that_nobody_waits_for_is_undone(
+def test_console_record_import_aborted_by_client_is_rolled_back(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "BATCH_SIZE", 1)
@@ -1216,7 +1228,7 @@ def test_a_long_import_that_nobody_waits_for_is_undone(
     assert cast.alice.get("records/posts").json["total"] == 0
 
 
-def test_a_deletion_is_undone_by_who_could_delete(
+def test_console_record_deletion_undo_requires_delete_right(
     app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
     record = make_record(cast.alice, title="kept", more={"a": [1]})["id"]

@@ -20,7 +20,7 @@ WRONG = [
 ]
 
 
-def test_a_policy_is_previewed_and_saved(app: Flask, cast: Cast, admin: Browser) -> None:
+def test_console_retention_policy_preview_and_save(app: Flask, cast: Cast, admin: Browser) -> None:
     make_collection(cast.root, "visits", VISITS)
     age(app, make_record(cast.alice, "visits", title="old")["id"], 31)
     page = f"settings/{cast.alice.account_id}"
@@ -56,7 +56,7 @@ def test_a_policy_is_previewed_and_saved(app: Flask, cast: Cast, admin: Browser)
     assert Browser(app, cast.bob).get(path).status_code == 403
 
 
-def test_rules_are_added_and_removed_a_row_at_a_time(cast: Cast, admin: Browser) -> None:
+def test_console_retention_rules_are_added_and_removed(cast: Cast, admin: Browser) -> None:
     for name in ("visits", "calls"):
         make_collection(cast.root, name, VISITS)
     path = f"settings/{cast.alice.account_id}/retention"

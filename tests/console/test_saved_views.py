@@ -51,7 +51,7 @@ def stored(app: Flask) -> list[SavedView]:
         return list(views)
 
 
-def test_a_list_is_saved_opened_replaced_and_deleted(
+def test_saved_view_create_open_replace_delete(
     app: Flask, cast: Cast, admin: Browser, posts: str
 ) -> None:
     path = place(cast)
@@ -78,7 +78,7 @@ def test_a_list_is_saved_opened_replaced_and_deleted(
     assert stored(app) == []
 
 
-def test_views_are_of_a_user_or_shared_within_the_account(
+def test_saved_views_are_private_or_shared_within_account(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser, posts: str
 ) -> None:
     path = place(cast)
@@ -106,7 +106,7 @@ def test_views_are_of_a_user_or_shared_within_the_account(
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_views_are_bounded(
+def test_saved_views_are_bounded(
     app: Flask,
     cast: Cast,
     admin: Browser,
@@ -126,7 +126,7 @@ def test_views_are_bounded(
     assert [one.name for one in stored(app)] == ["a", "b"]
 
 
-def test_views_follow_renamed_fields_and_collections_and_forget_removed_ones(
+def test_saved_views_follow_renames_and_forget_removed_fields(
     app: Flask, cast: Cast, admin: Browser, posts: str
 ) -> None:
     path = f"{place(cast)}/views"
@@ -156,7 +156,7 @@ def test_views_follow_renamed_fields_and_collections_and_forget_removed_ones(
     assert len(titles(admin.get(found["b"]).text)) == 3
 
 
-def test_views_go_with_their_user_collection_and_account(
+def test_saved_views_are_deleted_with_user_collection_or_account(
     app: Flask, cast: Cast, admin: Browser, posts: str
 ) -> None:
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")

@@ -86,7 +86,7 @@ def posts(cast: Cast) -> str:
     return str(make_collection(cast.root, "posts", FULL)["id"])
 
 
-def test_only_superadmins_edit_fields(app: Flask, cast: Cast, posts: str) -> None:
+def test_console_schema_editor_requires_superadmin(app: Flask, cast: Cast, posts: str) -> None:
     before = schema_of(cast.root, "posts")
     paths = ["collections/new", f"collections/{posts}/schema", f"collections/{posts}/delete"]
     form = {"name": "posts", "collection_name": "taken", "do": "apply"}
@@ -105,7 +105,7 @@ def test_only_superadmins_edit_fields(app: Flask, cast: Cast, posts: str) -> Non
         assert (browser.get(path).status_code, browser.send(path).status_code) == (404, 404)
 
 
-def test_the_editor_offers_the_types_by_words(superadmin: Browser) -> None:
+def test_console_schema_editor_shows_type_names(superadmin: Browser) -> None:
     page = superadmin.get("collections/new").text
     for name, expected in (("type_0", fields.TYPES), ("return_type_0", fields.RETURN_TYPES)):
         (body,) = re.findall(rf'<select[^>]*name="{name}".*?</select>', page, re.DOTALL)
@@ -114,7 +114,7 @@ def test_the_editor_offers_the_types_by_words(superadmin: Browser) -> None:
         assert [name for type_, name in options if name == type_] == []
 
 
-def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> None:
+def test_console_collection_is_planned_then_created(cast: Cast, superadmin: Browser) -> None:
     page = new_form(superadmin)
     sent = inputs(page) | {"collection_name": "books", "name_0": "title", "required_0": "true"}
     sent |= {
@@ -149,7 +149,9 @@ def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> N
     assert cast.root.get("collections/books/rules").json["list_rule"] is None
 
 
-def test_what_is_shown_is_what_there_is(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_schema_form_unchanged_changes_nothing(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     before = schema_of(cast.root, "posts")
     path = f"collections/{posts}/schema"
     answer = superadmin.send(path, **inputs(superadmin.get(path).text), do="plan")
@@ -157,7 +159,9 @@ def test_what_is_shown_is_what_there_is(cast: Cast, superadmin: Browser, posts: 
     assert schema_of(cast.root, "posts") == before
 
 
-def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_schema_change_is_planned_then_applied(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"name_10": "code", "unique_10": "true", "min_1": ""}
     sent |= {"choices_0": " as is \nb\nc"}
@@ -176,7 +180,7 @@ def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts
     assert after[2:10] == schema_of(cast.root, "posts")[2:10]
 
 
-def test_a_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str) -> None:
     record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"remove_1": "true", "remove_7": "true"}
@@ -195,7 +199,9 @@ def test_a_field_is_removed_by_plan(cast: Cast, superadmin: Browser, posts: str)
     assert (refused.status_code, "There is no field title" in refused.text) == (400, True)
 
 
-def test_a_field_is_renamed_with_what_names_it(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_field_rename_updates_indexes_and_rules(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     indexes = [{"fields": ["title", "-n"]}]
     assert cast.root.patch(f"collections/{posts}", {"indexes": indexes}).status_code == 200
     record = make_record(cast.alice, "posts", title=" as is ", n=5)["id"]
@@ -214,7 +220,7 @@ def test_a_field_is_renamed_with_what_names_it(cast: Cast, superadmin: Browser, 
     assert (found["headline"], found["Count"]) == (" as is ", 5)
 
 
-def test_a_collection_is_renamed(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_collection_rename(cast: Cast, superadmin: Browser, posts: str) -> None:
     make_collection(cast.root, "taken")
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text)
@@ -229,7 +235,9 @@ def test_a_collection_is_renamed(cast: Cast, superadmin: Browser, posts: str) ->
     assert cast.root.get("collections/Articles").json["id"] == posts
 
 
-def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_index_input_has_one_index_per_line(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text) | {"indexes": "nope\n\nmore, n\nunique:"}
     refused = superadmin.send(path, **sent, do="plan")
@@ -258,7 +266,7 @@ def test_indexes_are_edited_by_line(cast: Cast, superadmin: Browser, posts: str)
     assert cast.root.get("collections/posts").json["indexes"] == []
 
 
-def test_rows_that_would_break_it_are_counted(cast: Cast, superadmin: Browser) -> None:
+def test_console_schema_preview_counts_conflicting_rows(cast: Cast, superadmin: Browser) -> None:
     made = make_collection(cast.root, "notes", [{"name": "a", "type": "text"}])
     for _ in range(2):
         make_record(cast.alice, "notes", a="same")
@@ -275,7 +283,9 @@ def test_rows_that_would_break_it_are_counted(cast: Cast, superadmin: Browser) -
     assert not schema_of(cast.root, "notes")[0]["required"]
 
 
-def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> None:
+def test_console_schema_form_errors_are_shown_beside_inputs(
+    superadmin: Browser, posts: str
+) -> None:
     page = new_form(superadmin)
     sent = inputs(page) | {"collection_name": HOSTILE, "name_0": "1x", "min_length_0": "many"}
     answer = superadmin.send("collections/new", **sent, do="plan")
@@ -306,7 +316,7 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     assert (empty.status_code, "Add at least one field." in empty.text) == (400, True)
 
 
-def test_a_change_made_meanwhile_is_not_overwritten_unseen(
+def test_console_schema_form_after_concurrent_change_is_409(
     cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     path = f"collections/{posts}/schema"
@@ -318,7 +328,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     assert not schema_of(cast.root, "posts")[0]["unique"]
 
 
-def test_a_collection_is_deleted_by_typing_its_name(
+def test_console_collection_deletion_requires_its_name(
     cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     make_record(cast.alice)
@@ -338,7 +348,7 @@ def test_a_collection_is_deleted_by_typing_its_name(
     assert cast.root.get("collections/names").json["total"] == 0
 
 
-def test_what_goes_along_with_a_collection_is_found_at_once(
+def test_console_collection_deletion_lists_dependent_collections(
     app: Flask, cast: Cast, superadmin: Browser, posts: str
 ) -> None:
     for name, target in (("links", "posts"), ("notes", "links"), ("marks", "notes")):
@@ -350,16 +360,16 @@ def test_what_goes_along_with_a_collection_is_found_at_once(
     assert len([one for one in sent if "ORDER BY collections.name_key" in one]) == 1
 
 
-def test_the_records_of_any_number_of_collections_are_counted(
-    app: Flask, cast: Cast, posts: str
-) -> None:
+def test_collection_record_counts_of_501_collections(app: Flask, cast: Cast, posts: str) -> None:
     make_record(cast.alice)
     with app.app_context():
         rows = [Collection(id=str(n), table_name="col_posts") for n in range(501)]
         assert collections.record_counts(rows) == {row.id: 1 for row in rows}
 
 
-def test_a_collection_leads_to_its_records(app: Flask, cast: Cast) -> None:
+def test_console_collection_page_links_to_records_and_describes_fields(
+    app: Flask, cast: Cast
+) -> None:
     schema = [
         {"name": "title", "type": "text", "options": {"max_length": 9, "choices": ["a", "b"]}},
         {"name": "n", "type": "number", "options": {"min": 0, "max": 5}, "default": 0},
@@ -389,7 +399,7 @@ def shown_order(page: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_fields_are_moved_then_planned(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_fields_are_moved_then_planned(cast: Cast, superadmin: Browser, posts: str) -> None:
     names = [field["name"] for field in FULL]
     path = f"collections/{posts}/schema"
     page = superadmin.get(path).text
@@ -419,9 +429,7 @@ def moves(page: str) -> list[tuple[str, bool]]:
     return [(id, " disabled" in rest) for id, rest in found]
 
 
-def test_the_first_field_does_not_move_up_and_the_last_not_down(
-    superadmin: Browser, posts: str
-) -> None:
+def test_console_field_move_buttons_at_ends_are_disabled(superadmin: Browser, posts: str) -> None:
     page = superadmin.get(f"collections/{posts}/schema").text
     ends = {"up-0", f"down-{len(FULL) - 1}"}
     assert {id for id, is_disabled in moves(page) if is_disabled} == ends
@@ -430,7 +438,7 @@ def test_the_first_field_does_not_move_up_and_the_last_not_down(
     assert (moves(page), ">Clear<" in page) == ([], False)  # a lone field
 
 
-def test_a_field_is_added_in_the_spare_row(superadmin: Browser, posts: str) -> None:
+def test_console_field_is_added_in_spare_row(superadmin: Browser, posts: str) -> None:
     path, spare = f"collections/{posts}/schema", len(FULL)
     page = superadmin.get(path).text
     assert f'<div class="field-row spare" data-row="{spare}">' in page
@@ -441,9 +449,7 @@ def test_a_field_is_added_in_the_spare_row(superadmin: Browser, posts: str) -> N
     assert inputs(page)["rows"] == str(spare + 2)
 
 
-def test_a_new_collection_has_its_fields_in_the_order_of_the_form(
-    cast: Cast, superadmin: Browser
-) -> None:
+def test_console_new_collection_keeps_field_order_of_form(cast: Cast, superadmin: Browser) -> None:
     assert superadmin.get("collections/new").text.count(" open>") == 1
     page = new_form(superadmin)
     sent = inputs(page) | {"collection_name": "books", "name_0": "a", "name_1": "b", "name_2": "c"}
@@ -456,7 +462,7 @@ def test_a_new_collection_has_its_fields_in_the_order_of_the_form(
     assert [one["name"] for one in schema_of(cast.root, "books")] == ["c", "a"]
 
 
-def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> None:
+def test_console_schema_form_refusal_links_to_errors(superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
     page = superadmin.get(path).text
     assert " open>" not in page  # compact
@@ -478,7 +484,7 @@ def test_a_refused_form_leads_to_its_faults(superadmin: Browser, posts: str) -> 
     assert re.search(r"in (collection|name|return_type)\b", summary) is None
 
 
-def test_a_plan_speaks_in_words(cast: Cast, superadmin: Browser, posts: str) -> None:
+def test_console_schema_plan_is_in_words(cast: Cast, superadmin: Browser, posts: str) -> None:
     path = f"collections/{posts}/schema"
     sent = inputs(superadmin.get(path).text)
     sent |= {"required_1": "true", "min_1": "0", "on_delete_8": "cascade", "mask_type_4": "email"}

@@ -10,7 +10,7 @@ from tests.console.browser import Browser, alert
 SHOWN = re.compile(r'value="(svc_scim_\w+)" readonly')
 
 
-def test_a_token_is_made_shown_used_and_revoked(cast: Cast, admin: Browser) -> None:
+def test_console_scim_token_is_created_shown_once_and_revoked(cast: Cast, admin: Browser) -> None:
     home = f"sso/{cast.alice.account_id}"
     page = f"{home}/scim"
     assert f'href="/console/{page}"' in admin.get(home).text
@@ -33,7 +33,7 @@ def test_a_token_is_made_shown_used_and_revoked(cast: Cast, admin: Browser) -> N
     assert directory.get("/scim/v2/Users").status_code == 401
 
 
-def test_a_third_token_is_refused(cast: Cast, admin: Browser) -> None:
+def test_console_scim_third_token_is_409(cast: Cast, admin: Browser) -> None:
     page = f"sso/{cast.alice.account_id}/scim"
     admin.done(page)
     admin.done(page)
@@ -43,7 +43,9 @@ def test_a_third_token_is_refused(cast: Cast, admin: Browser) -> None:
     assert "New token" not in admin.get(page).text
 
 
-def test_it_is_for_admins_of_the_account(cast: Cast, admin: Browser, superadmin: Browser) -> None:
+def test_console_scim_page_requires_admin_of_the_account(
+    cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
     page = f"sso/{cast.alice.account_id}/scim"
     assert Browser(cast.bob.app, cast.bob).get(page).status_code == 403
     assert admin.get(f"sso/{cast.charlie.account_id}/scim").status_code in (403, 404)

@@ -54,7 +54,7 @@ def things(app: Flask, cast: Cast) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("things")
-def test_each_finds_what_they_may_see(
+def test_console_search_finds_only_visible_objects(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     of_acme = {
@@ -74,7 +74,7 @@ def test_each_finds_what_they_may_see(
 
 
 @pytest.mark.usefixtures("things")
-def test_a_superadmin_also_finds_the_records_of_the_current_account(
+def test_console_search_of_superadmin_includes_records_of_chosen_account(
     cast: Cast, superadmin: Browser
 ) -> None:
     superadmin.get(f"accounts/{cast.alice.account_id}/dashboard")
@@ -87,7 +87,7 @@ def test_a_superadmin_also_finds_the_records_of_the_current_account(
 
 
 @pytest.mark.usefixtures("things")
-def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Browser) -> None:
+def test_console_search_text_is_literal(cast: Cast, admin: Browser, superadmin: Browser) -> None:
     assert found(admin, "100%") == ["a Needle of acme, 100%"]
     record = builders.make_record(cast.alice, "needles", title="by its id")
     assert found(admin, record["id"]) == ["by its id"]
@@ -99,7 +99,7 @@ def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Brow
 
 
 @pytest.mark.usefixtures("things")
-def test_collections_that_are_too_many_are_named_not_passed_over(
+def test_console_search_names_collections_not_searched(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builders.make_collection(cast.root, "others")
@@ -112,7 +112,7 @@ def test_collections_that_are_too_many_are_named_not_passed_over(
 
 
 @pytest.mark.usefixtures("things")
-def test_only_the_newest_records_are_looked_at(
+def test_console_search_covers_newest_records(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MAX_SCANNED", 2)

@@ -19,7 +19,7 @@ SECRET = re.compile(r'<code class="breaks">(\w+)</code>')
 FACTOR = re.compile(r'name="factor" value="([^"]+)"')
 
 
-def test_an_assertion_of_an_earlier_step_does_not_sign_in(
+def test_console_second_factor_with_assertion_of_earlier_step_is_refused(
     app: Flask, cast: Cast, key: tuple[Authenticator, Caller]
 ) -> None:
     offered = key[1].post("auth/mfa/options").json
@@ -30,7 +30,7 @@ def test_an_assertion_of_an_earlier_step_does_not_sign_in(
     assert is_out(thief.client)
 
 
-def test_the_passkey_of_the_step_signs_in(
+def test_console_second_factor_with_passkey_signs_in(
     app: Flask, cast: Cast, key: tuple[Authenticator, Caller]
 ) -> None:
     browser = Browser(app)
@@ -42,7 +42,7 @@ def test_the_passkey_of_the_step_signs_in(
     assert not is_out(browser.client)
 
 
-def test_half_a_character_in_an_assertion_is_no_fault_of_the_server(app: Flask, cast: Cast) -> None:
+def test_console_signature_with_lone_surrogate_is_400(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "docs", options={"require_signature": True})
     sent = {"token": "\ud800", "credential": {"id": "\ud800"}}
     form = {"f_title": "a", "do": "save", "es_reason": "Because.", "assertion": json.dumps(sent)}
@@ -50,7 +50,7 @@ def test_half_a_character_in_an_assertion_is_no_fault_of_the_server(app: Flask, 
     assert refused.status_code in (400, 401), refused.text
 
 
-def test_a_page_shows_no_secret_that_another_page_showed(app: Flask, cast: Cast) -> None:
+def test_console_totp_secret_is_shown_only_in_its_session(app: Flask, cast: Cast) -> None:
     path = "profile/second-factors/app"
     owner, thief = (Browser(app, cast.alice) for _ in range(2))
     page = owner.send(path, name="Phone").text
@@ -63,7 +63,7 @@ def test_a_page_shows_no_secret_that_another_page_showed(app: Flask, cast: Cast)
     assert SECRET.findall(again.text) not in ([secret], mine), "nobody scans the thief's secret"
 
 
-def test_a_sign_in_shows_no_secret_that_another_showed(app: Flask, cast: Cast) -> None:
+def test_console_enrolment_secret_is_shown_only_to_its_sign_in(app: Flask, cast: Cast) -> None:
     cast.alice.patch("account", {"mfa": "required"})
     owner, thief = Browser(app), Browser(app)
     (mfa_token,) = HIDDEN.findall(sign_in(thief.client, cast.bob).text)

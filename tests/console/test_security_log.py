@@ -30,7 +30,7 @@ from tests.security.reading import CUSTOMERS
 from tests.webhooks.delivering import make_webhook
 
 
-def test_an_admin_sees_what_happened(app: Flask, cast: Cast) -> None:
+def test_console_security_log_lists_and_filters_events(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "customers", CUSTOMERS)
     made = make_record(cast.alice, "customers", name="Zoe", email="zoe@example.org")
     cast.alice.get(f"records/customers/{made['id']}")
@@ -55,7 +55,7 @@ def test_an_admin_sees_what_happened(app: Flask, cast: Cast) -> None:
     assert "complete and unchanged" in browser.done(f"{at}/verify")
 
 
-def test_who_read_a_record_is_linked_from_it_and_exported(app: Flask, cast: Cast) -> None:
+def test_console_record_readers_are_linked_and_exported(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "customers", CUSTOMERS)
     make_collection(cast.root, "posts")
     at = f"/console/security-log/{cast.alice.account_id}/readers"
@@ -89,7 +89,7 @@ def test_who_read_a_record_is_linked_from_it_and_exported(app: Flask, cast: Cast
     assert browser.get(f"{other[9:]}/csv").status_code == 404
 
 
-def test_events_name_and_link_what_they_are_about(app: Flask, cast: Cast) -> None:
+def test_console_security_events_link_their_objects(app: Flask, cast: Cast) -> None:
     group = cast.alice.post("groups", {"name": "finance"}).json["id"]
     domain = cast.alice.post("account/domains", {"domain": "acme.example"}).json["id"]
     token = cast.alice.post("account/scim/tokens").json
@@ -111,9 +111,7 @@ def test_events_name_and_link_what_they_are_about(app: Flask, cast: Cast) -> Non
     assert "Email verified" in page
 
 
-def test_the_system_is_no_person_and_the_log_says_whether_it_was_verified(
-    app: Flask, cast: Cast
-) -> None:
+def test_console_security_log_shows_system_actor_and_verification(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "customers", CUSTOMERS)
     make_record(cast.alice, "customers", name="Zoe", email="zoe@example.org")
     cast.alice.get("records/customers")
@@ -126,7 +124,7 @@ def test_the_system_is_no_person_and_the_log_says_whether_it_was_verified(
     assert "has not been verified yet" not in browser.done(f"{at}/verify")
 
 
-def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
+def test_console_security_log_groups_operator_requests_into_visit(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for path in (f"security-log/{acme}", f"usage/{acme}", f"webhooks/{acme}/deliveries"):
         assert operator.get(path).status_code == 200
@@ -147,7 +145,7 @@ def test_requests_of_the_operator_are_one_visit(app: Flask, cast: Cast) -> None:
     assert f"<p>{len(shown)} events." in page, "each event can be opened"
 
 
-def test_a_pause_ends_a_visit(app: Flask, cast: Cast) -> None:
+def test_console_operator_visit_ends_with_pause(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     later = clock.now() + security_visits.LONGEST_PAUSE + timedelta(seconds=1)
     operator.get(f"usage/{acme}")
@@ -160,7 +158,7 @@ def test_a_pause_ends_a_visit(app: Flask, cast: Cast) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("most", [security_visits.MAX_EVENTS, 7])
-def test_pages_have_as_many_rows_however_long_the_visits_are(
+def test_console_security_log_pages_have_equal_rows_with_long_visits(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(security_visits, "MAX_EVENTS", most)
@@ -198,7 +196,9 @@ def test_pages_have_as_many_rows_however_long_the_visits_are(
 
 
 @pytest.mark.long
-def test_a_page_with_the_longest_visits_is_light(app: Flask, cast: Cast) -> None:
+def test_console_security_log_page_with_longest_visit_is_under_25_kib(
+    app: Flask, cast: Cast
+) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for _ in range(security_visits.MAX_EVENTS):
         assert operator.get(f"webhooks/{acme}/deliveries").status_code == 200
@@ -207,7 +207,7 @@ def test_a_page_with_the_longest_visits_is_light(app: Flask, cast: Cast) -> None
     assert len(gzip.compress(page.data)) < 25 * 1024
 
 
-def test_only_superadmins_are_told_which_superadmin_it_was(app: Flask, cast: Cast) -> None:
+def test_console_security_log_names_superadmins_only_to_superadmins(app: Flask, cast: Cast) -> None:
     at = f"security-log/{cast.alice.account_id}"
     operator, own = Browser(app, cast.root), Browser(app, cast.alice)
     operator.get(at)
@@ -228,7 +228,7 @@ def test_only_superadmins_are_told_which_superadmin_it_was(app: Flask, cast: Cas
     assert cast.root.email not in own.get(at).text
 
 
-def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
+def test_console_security_log_date_ranges_by_button(app: Flask, cast: Cast) -> None:
     browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}"
     page = browser.get(f"{at}?kind=sign_in.succeeded").text
     assert re.findall('name="days" value="([0-9]+)"', page) == ["1", "7", "30"]
@@ -260,7 +260,7 @@ def test_ranges_of_days_are_chosen_by_a_button(app: Flask, cast: Cast) -> None:
         ("webhooks/{}/deliveries?record=none", True),
     ],
 )
-def test_rare_filters_are_folded_unless_in_use(
+def test_console_security_log_rare_filters_are_folded(
     app: Flask, cast: Cast, address: str, is_open: bool
 ) -> None:
     page = Browser(app, cast.alice).get(address.format(cast.alice.account_id)).text
@@ -268,7 +268,7 @@ def test_rare_filters_are_folded_unless_in_use(
     assert ("open" in fold) is is_open
 
 
-def test_an_admin_sends_the_log_to_a_receiver(app: Flask, cast: Cast) -> None:
+def test_console_security_log_receiver_is_set_up(app: Flask, cast: Cast) -> None:
     browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}/receiver"
     assert beside(browser.send(at, url="nonsense"), "url")
     with receiving() as receiver:
@@ -284,7 +284,7 @@ def test_an_admin_sends_the_log_to_a_receiver(app: Flask, cast: Cast) -> None:
         assert "no longer sent" in browser.done(f"{at}/remove")
 
 
-def test_a_test_shows_the_answer_of_the_receiver_and_sends_no_event(app: Flask, cast: Cast) -> None:
+def test_console_security_log_receiver_test_sends_no_event(app: Flask, cast: Cast) -> None:
     browser, at = Browser(app, cast.alice), f"security-log/{cast.alice.account_id}/receiver"
     assert browser.send(f"{at}/test").status_code == 404
     with receiving(lambda request: (202, "<b>thanks</b>")) as receiver:
@@ -317,7 +317,7 @@ def test_a_test_shows_the_answer_of_the_receiver_and_sends_no_event(app: Flask, 
         ({}, True, "enabled", "within a minute"),
     ],
 )
-def test_the_page_says_why_events_wait(
+def test_console_security_log_receiver_shows_why_events_wait(
     app: Flask, cast: Cast, values: dict[str, Any], has_run: bool, state: str, reason: str
 ) -> None:
     cast.alice.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
@@ -337,7 +337,7 @@ def test_the_page_says_why_events_wait(
     assert "Sent up to event</dt><dd>none yet<" in page
 
 
-def test_only_admins_of_the_account_and_superadmins_see_it(app: Flask, cast: Cast) -> None:
+def test_console_security_log_access_per_role(app: Flask, cast: Cast) -> None:
     at = f"security-log/{cast.alice.account_id}"
     assert Browser(app, cast.bob).get(at).status_code == 403
     assert Browser(app, cast.charlie).get(at).status_code == 404

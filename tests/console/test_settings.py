@@ -26,7 +26,7 @@ GIVEN = {
 SIGN_IN = {"mfa": "optional", "password_sign_in": "true"}
 
 
-def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Browser) -> None:
+def test_console_account_settings_are_saved(cast: Cast, admin: Browser) -> None:
     path, client = f"settings/{cast.alice.account_id}", "https://app.acme.example/in"
     redirects = {"allowed_redirect_uris": [client], "default_redirect_uri": client}
     others = {**redirects, "session_idle_hours": 9}
@@ -41,7 +41,7 @@ def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Bro
     assert kept.items() >= others.items()  # which other pages change
 
 
-def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> None:
+def test_console_session_limits_are_saved(cast: Cast, admin: Browser) -> None:
     path = f"settings/{cast.alice.account_id}/sign-in"
     page = admin.get(path).text
     assert re.findall(r'placeholder="(\d+)"', page) == ["168", "720"]
@@ -59,7 +59,7 @@ def test_an_admin_sets_how_long_sessions_last(cast: Cast, admin: Browser) -> Non
     assert cast.alice.get("account").json["mfa"] == "optional"
 
 
-def test_an_admin_chooses_the_roles_that_need_second_factors(cast: Cast, admin: Browser) -> None:
+def test_console_second_factor_roles_are_saved(cast: Cast, admin: Browser) -> None:
     path, form = f"settings/{cast.alice.account_id}/sign-in", {**SIGN_IN, "mfa": "required"}
     admin.done(path, **form, mfa_roles=["admin", "viewer"])
     assert cast.alice.get("account").json["mfa_roles"] == ["admin", "viewer"]
@@ -77,9 +77,7 @@ def test_an_admin_chooses_the_roles_that_need_second_factors(cast: Cast, admin: 
     assert 'value="viewer, role29"' in admin.get(path).text
 
 
-def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
-    cast: Cast, admin: Browser
-) -> None:
+def test_console_settings_form_after_concurrent_change_is_409(cast: Cast, admin: Browser) -> None:
     account = cast.alice.account_id
     setting = {"category": "auth_providers", "provider_name": "github", "display_name": "Hub"}
     config = {"client_id": "a", "client_secret": "b"}
@@ -105,7 +103,7 @@ def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
         admin.done(path, **body, seen=seen(path))
 
 
-def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) -> None:
+def test_console_settings_errors_are_shown_beside_fields(cast: Cast, admin: Browser) -> None:
     path = f"settings/{cast.alice.account_id}/general"
     wrong = {"name": "", "cors_origins": "x\n" * 51}
     answer = admin.send(path, **wrong)
@@ -118,7 +116,7 @@ def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) 
     assert "Not a valid URL" in beside(answer, "cors_origins")
 
 
-def test_settings_are_for_admins_of_the_account_and_superadmins(
+def test_console_settings_access_per_role(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     theirs = f"settings/{cast.charlie.account_id}"
@@ -142,7 +140,7 @@ def cards(browser: Browser, account: str) -> dict[str, str]:
     return {name: state for _, name, state in found}
 
 
-def test_the_settings_show_the_state_of_each(cast: Cast, admin: Browser) -> None:
+def test_console_settings_cards_show_state(cast: Cast, admin: Browser) -> None:
     account = cast.alice.account_id
     assert cards(admin, account) == {
         "General": "no browser applications",
@@ -184,7 +182,7 @@ def test_the_settings_show_the_state_of_each(cast: Cast, admin: Browser) -> None
     )
 
 
-def test_what_others_have_set_up_is_not_counted(cast: Cast, superadmin: Browser) -> None:
+def test_console_settings_cards_count_own_account_only(cast: Cast, superadmin: Browser) -> None:
     cast.charlie.post("account/domains", {"domain": "globex.example"})
     assert cards(superadmin, cast.alice.account_id)["Domains"] == "none"
     assert cards(superadmin, cast.charlie.account_id)["Domains"] == "0 of 1 verified"
@@ -196,7 +194,7 @@ def test_what_others_have_set_up_is_not_counted(cast: Cast, superadmin: Browser)
 AREAS = ("dashboard", "usage", "sso", "settings", "security-log")
 
 
-def test_superadmins_go_from_one_area_of_an_account_to_the_next(
+def test_console_account_areas_link_to_each_other(
     cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     account = cast.alice.account_id
@@ -212,7 +210,7 @@ def test_superadmins_go_from_one_area_of_an_account_to_the_next(
         assert 'aria-label="Account"' not in admin.get(f"{area}/{account}").text
 
 
-def test_the_state_of_the_service_is_for_superadmins(
+def test_console_service_state_requires_superadmin(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser, database: str
 ) -> None:
     for path in ("migrations", "health", "outbox", "outbox/x.eml"):
@@ -244,7 +242,7 @@ def test_the_state_of_the_service_is_for_superadmins(
         (timedelta(minutes=-4), "Jobs are overdue. Worker last seen <time"),
     ],
 )
-def test_superadmins_see_whether_a_worker_runs(
+def test_console_health_page_shows_worker_state(
     app: Flask, superadmin: Browser, due: timedelta | None, said: str
 ) -> None:
     with app.app_context(), db.transaction() as session:
@@ -275,7 +273,7 @@ def test_superadmins_see_whether_a_worker_runs(
         (5 * 2**50, "5,120 TiB"),
     ],
 )
-def test_sizes_have_the_unit_that_suits_them(
+def test_console_sizes_have_fitting_units(
     superadmin: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int, text: str
 ) -> None:
     monkeypatch.setattr(db, "sqlite_file", lambda: str(tmp_path / "atrium.db"))
@@ -283,7 +281,7 @@ def test_sizes_have_the_unit_that_suits_them(
     assert f"{text} of 1,048,576 TiB free</td>" in superadmin.get("health").text
 
 
-def test_the_outbox_shows_the_mails_of_development(
+def test_console_outbox_shows_development_mails(
     app: Flask, cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "No mails yet." in superadmin.get("outbox").text

@@ -57,7 +57,7 @@ def state(by: Caller, link: dict[str, Any]) -> str:
     return str(found["state"])
 
 
-def test_a_stranger_sets_single_sign_on_up_by_a_link_and_completes_it(stage: Stage) -> None:
+def test_setup_link_holder_sets_up_single_sign_on(stage: Stage) -> None:
     alice, home = stage.cast.alice, f"sso/{stage.cast.alice.account_id}"
     admin = Browser(stage.app, alice)
     page = f"{home}/setup-links"
@@ -102,7 +102,7 @@ def test_a_stranger_sets_single_sign_on_up_by_a_link_and_completes_it(stage: Sta
     assert {one["user_name"] for one in entries} == {"Setup link: IT of Acme"}
 
 
-def test_a_failed_test_completes_nothing(stage: Stage) -> None:
+def test_setup_link_completion_after_failed_test_is_409(stage: Stage) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     row = stage.oauth(stage.cast.alice)
     holder = opened(stage.app, made(stage.cast.alice))
@@ -112,7 +112,7 @@ def test_a_failed_test_completes_nothing(stage: Stage) -> None:
     assert holder.send("setup/complete").status_code == 409
 
 
-def test_a_link_opens_once(app: Flask, cast: Cast) -> None:
+def test_setup_link_opens_once(app: Flask, cast: Cast) -> None:
     link = made(cast.alice)
     holder, other = opened(app, link), Browser(app)
     assert state(cast.alice, link) == "opened"
@@ -125,7 +125,7 @@ def test_a_link_opens_once(app: Flask, cast: Cast) -> None:
     assert CLOSED in other.get("setup").text
 
 
-def test_a_head_request_and_a_wrong_token_open_nothing(app: Flask, cast: Cast) -> None:
+def test_setup_link_is_not_opened_by_head_or_wrong_token(app: Flask, cast: Cast) -> None:
     link, browser = made(cast.alice), Browser(app)
     browser.client.head(urlsplit(link["url"]).path)
     for token in ("x", "AA0001-x", f"{link['url'].rpartition('/')[2]}x", "%00", "a" * 5000):
@@ -134,7 +134,7 @@ def test_a_head_request_and_a_wrong_token_open_nothing(app: Flask, cast: Cast) -
     assert state(cast.alice, link) == "pending"
 
 
-def test_the_holder_reaches_the_pages_of_the_link_and_no_others(app: Flask, cast: Cast) -> None:
+def test_setup_link_holder_reaches_only_its_pages(app: Flask, cast: Cast) -> None:
     link = made(cast.alice, features=["sso"])
     holder, home = opened(app, link), f"sso/{cast.alice.account_id}"
     allowed = {rule for rule in _console_rules(app) if rule.startswith("/console/setup")}
@@ -152,7 +152,7 @@ def test_the_holder_reaches_the_pages_of_the_link_and_no_others(app: Flask, cast
     assert holder.get(f"sso/{cast.charlie.account_id}/new/auth_providers/google").status_code == 404
 
 
-def test_roles_and_policies_stay_with_the_admins(app: Flask, cast: Cast) -> None:
+def test_setup_link_holder_cannot_change_roles_or_policies(app: Flask, cast: Cast) -> None:
     holder, home = opened(app, made(cast.alice)), f"sso/{cast.alice.account_id}"
     mapping = {"rows": "1", "group_0": "Everyone", "role_0": "admin", "sso_allow_admin": "true"}
     assert asks_to_sign_in(holder.send(home, **mapping))
@@ -172,7 +172,7 @@ def test_roles_and_policies_stay_with_the_admins(app: Flask, cast: Cast) -> None
     )
 
 
-def test_a_holder_sees_no_role_and_leaves_that_of_an_admin(app: Flask, cast: Cast) -> None:
+def test_setup_link_holder_keeps_default_role_of_provider(app: Flask, cast: Cast) -> None:
     config = {"client_id": "x", "client_secret": "y", "default_role": "editor"}
     body = {"category": "auth_providers", "provider_name": "google", "config": config}
     row = cast.alice.post("admin/configuration", body).json
@@ -188,7 +188,7 @@ def test_a_holder_sees_no_role_and_leaves_that_of_an_admin(app: Flask, cast: Cas
     )
 
 
-def test_a_holder_reads_what_is_left_and_whom_to_ask(app: Flask, cast: Cast) -> None:
+def test_setup_link_page_shows_open_steps_and_contact(app: Flask, cast: Cast) -> None:
     holder = opened(app, made(cast.alice))
     home = f"sso/{cast.alice.account_id}"
     steps = holder.get("setup").text
@@ -215,7 +215,7 @@ def test_a_holder_reads_what_is_left_and_whom_to_ask(app: Flask, cast: Cast) -> 
     assert ">connected<" in holder.get("setup").text
 
 
-def test_the_cookie_is_no_credential_of_the_api(app: Flask, cast: Cast) -> None:
+def test_setup_cookie_as_api_credential_is_401(app: Flask, cast: Cast) -> None:
     holder = opened(app, made(cast.alice))
     (secret,) = (c.value for c in _cookies(holder) if c.key == SETUP_COOKIE)
     for headers in ({}, {"Authorization": f"Bearer {secret}"}, {"X-API-Key": secret}):
@@ -224,7 +224,7 @@ def test_the_cookie_is_no_credential_of_the_api(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("end", ["revoked", "creator demoted", "creator deactivated", "expired"])
-def test_what_ends_a_link_ends_the_set_up_at_once(
+def test_setup_session_ends_with_its_link_or_creator(
     app: Flask, cast: Cast, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make_user(app, cast.alice.account_id, "erin@acme.example", "admin").id
@@ -252,7 +252,7 @@ def test_what_ends_a_link_ends_the_set_up_at_once(
     assert CLOSED in Browser(app).get(page_of(unopened["url"])).text
 
 
-def test_signing_in_ends_the_set_up_of_this_browser_and_the_reverse(app: Flask, cast: Cast) -> None:
+def test_setup_session_and_sign_in_end_each_other(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.bob)
     browser.done(page_of(made(cast.alice)["url"]))
     assert COOKIE not in {cookie.key for cookie in _cookies(browser)}
@@ -263,7 +263,7 @@ def test_signing_in_ends_the_set_up_of_this_browser_and_the_reverse(app: Flask, 
     assert browser.get("setup").headers["Location"] == "/console"
 
 
-def test_a_link_is_sent_again_until_it_is_opened(app: Flask, cast: Cast) -> None:
+def test_setup_link_renewal_mails_new_link(app: Flask, cast: Cast) -> None:
     admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
     link = made(cast.alice, email="it@acme.example", features=["sso", "scim"])
     listed = admin.get(page).text
@@ -281,7 +281,7 @@ def test_a_link_is_sent_again_until_it_is_opened(app: Flask, cast: Cast) -> None
     assert "Send again" not in admin.get(page).text
 
 
-def test_a_link_that_nobody_gets_by_mail_is_shown_anew(app: Flask, cast: Cast) -> None:
+def test_setup_link_renewal_without_mail_shows_new_link(app: Flask, cast: Cast) -> None:
     admin, page = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/setup-links"
     link = made(cast.alice)
     assert "Show a new link" in admin.get(page).text
@@ -290,7 +290,7 @@ def test_a_link_that_nobody_gets_by_mail_is_shown_anew(app: Flask, cast: Cast) -
     opened(app, {"url": url})
 
 
-def test_whose_links_are_sent_again(app: Flask, cast: Cast) -> None:
+def test_setup_link_renewal_by_other_account_is_404(app: Flask, cast: Cast) -> None:
     link = made(cast.alice)
     renewing = f"setup-links/{link['id']}/renew"
     for person, account in ((cast.charlie, cast.charlie), (cast.charlie, cast.alice)):
@@ -314,17 +314,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "field"), REFUSED)
-def test_what_a_link_may_be(cast: Cast, body: dict[str, Any], field: str) -> None:
+def test_setup_link_body_with_invalid_value_is_422(
+    cast: Cast, body: dict[str, Any], field: str
+) -> None:
     answer = cast.alice.post(LINKS, {"name": "IT", **body})
     assert (answer.status_code, answer.json["detail"][0]["loc"][:2]) == (422, ["body", field])
 
 
-def test_the_address_of_a_mail_is_checked(cast: Cast) -> None:
+def test_setup_link_with_malformed_email_is_invalid_email(cast: Cast) -> None:
     answer = cast.alice.post(LINKS, {"name": "IT", "email": "no address"})
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_email")
 
 
-def test_an_account_has_ten_open_links_and_the_system_account_none(cast: Cast) -> None:
+def test_setup_link_limit_is_ten_and_system_account_is_403(cast: Cast) -> None:
     links = [made(cast.alice) for _ in range(10)]
     assert cast.alice.post(LINKS, {"name": "one more"}).status_code == 409
     cast.alice.delete(f"{LINKS}/{links[0]['id']}")
@@ -332,7 +334,7 @@ def test_an_account_has_ten_open_links_and_the_system_account_none(cast: Cast) -
     assert cast.root.post(LINKS, {"name": "IT"}).status_code == 403
 
 
-def test_neither_lists_nor_the_audit_log_show_the_link(app: Flask, cast: Cast) -> None:
+def test_setup_link_token_is_in_no_list_or_audit_log(app: Flask, cast: Cast) -> None:
     link = made(cast.alice, email="it@acme.example")
     token = link["url"].rpartition("/")[2]
     opened(app, link)

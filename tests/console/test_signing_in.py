@@ -34,9 +34,7 @@ def figures(page: str) -> dict[str, str]:
     return {name: value for value, name in found}
 
 
-def test_signing_in_leads_home_with_a_cookie_that_scripts_cannot_read(
-    browser: FlaskClient, alice: Caller
-) -> None:
+def test_console_sign_in_sets_http_only_cookie(browser: FlaskClient, alice: Caller) -> None:
     answer = sign_in(browser, alice)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/console")
     (cookie,) = [c for c in answer.headers.getlist("Set-Cookie") if c.startswith(f"{COOKIE}=")]
@@ -50,7 +48,7 @@ def test_signing_in_leads_home_with_a_cookie_that_scripts_cannot_read(
     assert browser.get("/console/sign-in").headers["Location"] == "/console"
 
 
-def test_the_sign_in_page_suggests_the_last_account(
+def test_console_sign_in_page_suggests_last_account(
     browser: FlaskClient, alice: Caller, charlie: Caller
 ) -> None:
     def suggested(query: str = "") -> str:
@@ -72,13 +70,15 @@ def test_the_sign_in_page_suggests_the_last_account(
     assert "<script>" not in suggested()
 
 
-def test_single_sign_on_needs_an_account_that_has_it(browser: FlaskClient, alice: Caller) -> None:
+def test_console_single_sign_on_for_account_without_provider_is_400(
+    browser: FlaskClient, alice: Caller
+) -> None:
     answer = sign_in(browser, alice, password="", sso="true")
     assert (answer.status_code, "No single sign-on for this account" in answer.text) == (400, True)
     assert is_out(browser)
 
 
-def test_in_production_cookies_travel_over_tls_only_and_belong_to_this_host(
+def test_console_cookie_in_production_is_secure_with_host_prefix(
     app: Flask, browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Config, "production", property(lambda self: True))
@@ -91,7 +91,9 @@ def test_in_production_cookies_travel_over_tls_only_and_belong_to_this_host(
         assert config.current().production
 
 
-def test_the_form_needs_its_token(browser: FlaskClient, alice: Caller, bob: Caller) -> None:
+def test_console_sign_in_form_requires_csrf_token(
+    browser: FlaskClient, alice: Caller, bob: Caller
+) -> None:
     form = {"account": alice.slug, "email": alice.email, "password": PASSWORD}
     other = token(alice.app.test_client())
     token(browser)
@@ -104,9 +106,7 @@ def test_the_form_needs_its_token(browser: FlaskClient, alice: Caller, bob: Call
     assert is_out(browser)
 
 
-def test_a_form_that_somebody_else_left_open_is_not_sent_in_the_name_of_who_signs_in(
-    browser: FlaskClient, cast: Cast
-) -> None:
+def test_console_csrf_token_of_former_user_is_refused(browser: FlaskClient, cast: Cast) -> None:
     def opened_by_alice() -> dict[str, str]:
         sign_in(browser, cast.alice)
         return {"email": "ed@acme.example", "role": "viewer", "csrf_token": token(browser)}
@@ -125,7 +125,7 @@ def test_a_form_that_somebody_else_left_open_is_not_sent_in_the_name_of_who_sign
     assert browser.post("/console/team/invite", data=invitation).status_code == 303
 
 
-def test_forms_are_taken_by_processes_that_exchange_their_key_one_after_the_other(
+def test_console_forms_survive_secret_key_rotation_process_by_process(
     app: Flask, browser: FlaskClient, alice: Caller
 ) -> None:
     settings = app.extensions["atrium.config"]
@@ -141,7 +141,7 @@ def test_forms_are_taken_by_processes_that_exchange_their_key_one_after_the_othe
         assert sign_out(browser).status_code == 303
 
 
-def test_forms_are_taken_of_a_process_whose_clock_is_ahead(
+def test_console_csrf_token_of_process_with_clock_ahead_is_accepted(
     browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = {"account": alice.slug, "email": alice.email, "password": PASSWORD}
@@ -152,7 +152,7 @@ def test_forms_are_taken_of_a_process_whose_clock_is_ahead(
     assert browser.post("/console/sign-in", data=form).status_code == 303
 
 
-def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> None:
+def test_console_sign_out_requires_csrf_token(browser: FlaskClient, alice: Caller) -> None:
     sign_in(browser, alice)
     assert browser.post("/console/sign-out").status_code == 400
     assert browser.get("/console/sign-out").status_code == 405
@@ -172,7 +172,7 @@ def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> Non
         {"password": ""},
     ],
 )
-def test_what_is_wrong_is_not_told(
+def test_console_sign_in_failures_have_one_message(
     browser: FlaskClient, alice: Caller, changes: dict[str, str]
 ) -> None:
     answer = sign_in(browser, alice, **changes)
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_not_told(
     assert is_out(browser)
 
 
-def test_the_form_comes_back_as_it_was_filled_in_but_for_the_password(
+def test_console_sign_in_failure_keeps_inputs_except_password(
     browser: FlaskClient, alice: Caller
 ) -> None:
     answer = sign_in(browser, alice, password="Wrong-horse-1", next="/console/x")
@@ -192,7 +192,7 @@ def test_the_form_comes_back_as_it_was_filled_in_but_for_the_password(
     assert "Wrong-horse-1" not in answer.text
 
 
-def test_a_user_who_has_not_verified_is_told_so_and_only_with_the_right_password(
+def test_console_sign_in_reports_unverified_email_with_right_password_only(
     app: Flask, browser: FlaskClient, alice: Caller
 ) -> None:
     builders.make_user(app, alice.account_id, "new@acme.example", verified=False)
@@ -204,14 +204,14 @@ def test_a_user_who_has_not_verified_is_told_so_and_only_with_the_right_password
     assert is_out(browser)
 
 
-def test_the_account_may_come_from_the_host_name(app: Flask, alice: Caller) -> None:
+def test_console_sign_in_account_comes_from_host(app: Flask, alice: Caller) -> None:
     client = app.test_client()
     page = client.get("/console/sign-in", headers={"Host": "acme.atrium.test"})
     assert re.search(r'name="account"[^>]* value="acme"', page.text)
     assert re.search(r'name="account"[^>]* value=""', client.get("/console/sign-in").text)
 
 
-def test_a_superadmin_sees_the_instance(browser: FlaskClient, cast: Cast) -> None:
+def test_console_home_of_superadmin_counts_all_accounts(browser: FlaskClient, cast: Cast) -> None:
     make_collection(cast.root, "posts")
     make_collection(cast.root, "notes")
     for caller in (cast.alice, cast.alice, cast.charlie):
@@ -223,7 +223,7 @@ def test_a_superadmin_sees_the_instance(browser: FlaskClient, cast: Cast) -> Non
     assert "notes 1 field 0 records posts 1 field 3 records" in text
 
 
-def test_a_member_sees_the_own_account_only(browser: FlaskClient, cast: Cast) -> None:
+def test_console_home_of_member_counts_own_account(browser: FlaskClient, cast: Cast) -> None:
     make_collection(cast.root, "posts")
     make_record(cast.charlie, "posts")
     sign_in(browser, cast.alice)
@@ -237,7 +237,7 @@ def test_a_member_sees_the_own_account_only(browser: FlaskClient, cast: Cast) ->
     assert figures(named) == OF_ACME
 
 
-def test_signing_out_ends_the_session_on_the_server(
+def test_console_sign_out_ends_session_on_server(
     app: Flask, browser: FlaskClient, alice: Caller
 ) -> None:
     sign_in(browser, alice)
@@ -252,7 +252,7 @@ def test_signing_out_ends_the_session_on_the_server(
     assert is_out(thief)
 
 
-def test_one_sign_out_leaves_other_sessions(app: Flask, alice: Caller) -> None:
+def test_console_sign_out_keeps_other_sessions(app: Flask, alice: Caller) -> None:
     first, second = app.test_client(), app.test_client()
     sign_in(first, alice)
     sign_in(second, alice)
@@ -261,7 +261,7 @@ def test_one_sign_out_leaves_other_sessions(app: Flask, alice: Caller) -> None:
     assert not is_out(second)
 
 
-def test_a_user_who_is_deactivated_or_suspended_is_out_at_once(
+def test_console_session_ends_with_deactivation_or_suspension(
     app: Flask, browser: FlaskClient, alice: Caller, bob: Caller
 ) -> None:
     other = app.test_client()
@@ -274,7 +274,7 @@ def test_a_user_who_is_deactivated_or_suspended_is_out_at_once(
     assert sign_in(browser, alice).status_code == 401
 
 
-def test_a_changed_role_shows_at_once(app: Flask, browser: FlaskClient, bob: Caller) -> None:
+def test_console_role_change_shows_at_once(app: Flask, browser: FlaskClient, bob: Caller) -> None:
     sign_in(browser, bob)
     assert "your role is viewer" in browser.get("/console").text
     builders.change_user(app, bob.id, role_id=2)
@@ -282,7 +282,7 @@ def test_a_changed_role_shows_at_once(app: Flask, browser: FlaskClient, bob: Cal
 
 
 @pytest.mark.parametrize("value", ["", "x", "AA0001", "AA0001-x", "-", "a" * 3000, "AA0001-\u00e9"])
-def test_a_made_up_cookie_is_nobody(app: Flask, alice: Caller, value: str) -> None:
+def test_console_cookie_that_is_forged_is_signed_out(app: Flask, alice: Caller, value: str) -> None:
     client = app.test_client()
     client.set_cookie(COOKIE, value)
     assert is_out(client)
@@ -318,11 +318,11 @@ ELSEWHERE = [
 ]
 
 
-def test_only_console_pages_are_led_to() -> None:
+def test_console_next_target_outside_console_is_unsafe() -> None:
     assert [target for target in ELSEWHERE if guard.safe_target(target)] == []
 
 
-def test_signing_in_leads_to_console_pages_only(app: Flask, alice: Caller) -> None:
+def test_console_sign_in_redirects_to_console_pages_only(app: Flask, alice: Caller) -> None:
     for target in ELSEWHERE[::6]:
         answer = sign_in(app.test_client(), alice, next=target)
         assert (answer.status_code, answer.headers["Location"]) == (303, "/console"), target
@@ -331,9 +331,7 @@ def test_signing_in_leads_to_console_pages_only(app: Flask, alice: Caller) -> No
         assert (answer.status_code, answer.headers["Location"]) == (303, target)
 
 
-def test_who_is_not_signed_in_comes_back_to_the_page_asked_for(
-    browser: FlaskClient, alice: Caller
-) -> None:
+def test_console_sign_in_returns_to_requested_page(browser: FlaskClient, alice: Caller) -> None:
     asked = browser.get("/console?page=2&x=%3Cb%3E")
     form = browser.get(asked.headers["Location"])
     assert form.status_code == 200
@@ -345,7 +343,7 @@ def test_who_is_not_signed_in_comes_back_to_the_page_asked_for(
     assert browser.get("/").headers["Location"] == "/console"
 
 
-def test_html_in_names_and_forms_is_inert(app: Flask, browser: FlaskClient, alice: Caller) -> None:
+def test_console_sign_in_pages_escape_html(app: Flask, browser: FlaskClient, alice: Caller) -> None:
     hostile = builders.make_account(app, "hostile", HOSTILE)
     user = builders.make_user(app, hostile, "eve@hostile.example", "admin")
     sign_in(browser, Caller(app, user))
@@ -359,9 +357,7 @@ def test_html_in_names_and_forms_is_inert(app: Flask, browser: FlaskClient, alic
         assert "&lt;script&gt;" in page
 
 
-def test_pages_allow_neither_foreign_nor_inline_content_nor_frames(
-    browser: FlaskClient, alice: Caller
-) -> None:
+def test_console_pages_have_strict_csp(browser: FlaskClient, alice: Caller) -> None:
     def pages() -> list[TestResponse]:
         return [browser.get("/console/sign-in"), browser.get("/console"), browser.get("/")]
 
@@ -389,7 +385,7 @@ API_CALLS: list[ApiCall] = [
 ]
 
 
-def test_the_api_never_takes_the_cookie_of_the_console(browser: FlaskClient, cast: Cast) -> None:
+def test_api_with_console_cookie_is_401(browser: FlaskClient, cast: Cast) -> None:
     make_collection(cast.root)
     for caller in (cast.alice, cast.root):
         sign_in(browser, caller)
@@ -403,7 +399,7 @@ def test_the_api_never_takes_the_cookie_of_the_console(browser: FlaskClient, cas
     assert cast.alice.get("records/posts").json["total"] == 0
 
 
-def test_the_console_never_takes_a_token_of_the_api(alice: Caller) -> None:
+def test_console_with_api_token_is_signed_out(alice: Caller) -> None:
     assert alice.get("/console").status_code == 302
     login = {"account": "acme", "email": alice.email, "password": PASSWORD}
     client = alice.app.test_client()
@@ -421,7 +417,7 @@ def sign_in_path(app: Flask) -> str:
     return found[1]
 
 
-def test_a_printed_link_signs_the_superadmin_in_once(app: Flask, cast: Cast) -> None:
+def test_superadmin_sign_in_link_works_once(app: Flask, cast: Cast) -> None:
     path = sign_in_path(app)
     token_of_link = path.partition("token=")[2]
     client = app.test_client()
@@ -439,7 +435,7 @@ def test_a_printed_link_signs_the_superadmin_in_once(app: Flask, cast: Cast) -> 
     assert app.test_client().get(newer).status_code == 400  # the newest alone counts
 
 
-def test_links_of_mails_sign_nobody_in_by_themselves(app: Flask, cast: Cast) -> None:
+def test_superadmin_sign_in_link_refuses_mailed_tokens(app: Flask, cast: Cast) -> None:
     with app.app_context():
         user = accounts.first_superadmin()
         assert user
@@ -450,7 +446,7 @@ def test_links_of_mails_sign_nobody_in_by_themselves(app: Flask, cast: Cast) -> 
     assert client.post("/console/sign-in-link", data=form).status_code == 400
 
 
-def test_names_of_accounts_do_not_outgrow_the_cookie_of_the_pages(app: Flask, cast: Cast) -> None:
+def test_console_cookie_stays_small_with_many_account_names(app: Flask, cast: Cast) -> None:
     client = app.test_client()
     sign_in(client, cast.root)
     for n in range(8):

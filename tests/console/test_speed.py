@@ -73,7 +73,7 @@ def multiply(table: str, columns: Mapping[str, str], account_id: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_first_bytes_come_soon(
+def test_console_pages_first_byte_time_with_many_rows(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser, database: str
 ) -> None:
     pages = furnished.addresses(app, furnished.furnish(app, cast))

@@ -37,9 +37,7 @@ def through(stage: Stage, browser: Browser, answer: Any) -> Any:
     return browser.client.get(back.headers["Location"])
 
 
-def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
-    stage: Stage, admin: Browser
-) -> None:
+def test_console_oidc_provider_set_up_test_and_sign_in(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     assert "No providers are set up" in admin.client.get("/console/sso", follow_redirects=True).text
     new = f"{home}/new/auth_providers/google"
@@ -83,7 +81,7 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     assert "The provider is removed." in admin.done(f"{one}/remove")
 
 
-def test_a_sign_in_by_a_provider_leads_to_the_page_that_was_asked_for(stage: Stage) -> None:
+def test_console_provider_sign_in_returns_to_requested_page(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     browser = Browser(stage.app)
     asked = browser.get("profile?page=2").headers["Location"]
@@ -105,7 +103,7 @@ def test_a_sign_in_by_a_provider_leads_to_the_page_that_was_asked_for(stage: Sta
         assert through(stage, browser, started).headers["Location"] == "/console"
 
 
-def test_a_code_of_the_console_is_good_in_its_own_browser_only(stage: Stage) -> None:
+def test_console_sign_in_code_works_only_in_its_browser(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     attacker, victim = Browser(stage.app), Browser(stage.app)
     start = attacker.get("sso/start/auth_providers/google?account=acme")
@@ -120,7 +118,9 @@ def test_a_code_of_the_console_is_good_in_its_own_browser_only(stage: Stage) -> 
     assert attacker.get(f"sso/finish?code={code}").status_code == 400
 
 
-def test_saml_is_set_up_by_metadata_and_refusals_are_listed(stage: Stage, admin: Browser) -> None:
+def test_console_saml_provider_set_up_by_metadata_and_refusals(
+    stage: Stage, admin: Browser
+) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     new = f"{home}/new/saml_providers/okta"
     page = admin.get(new).text
@@ -136,7 +136,7 @@ def test_saml_is_set_up_by_metadata_and_refusals_are_listed(stage: Stage, admin:
     assert stage.assert_in().status_code == 302
 
 
-def test_the_directory_shows_the_state_of_each(cast: Cast, admin: Browser) -> None:
+def test_console_provider_directory_shows_state_of_each(cast: Cast, admin: Browser) -> None:
     home = f"sso/{cast.alice.account_id}"
 
     def states() -> dict[str, str]:
@@ -165,7 +165,7 @@ def test_the_directory_shows_the_state_of_each(cast: Cast, admin: Browser) -> No
         ({"sso_provisioning": True}, True),
     ],
 )
-def test_a_provider_that_creates_no_users_says_so(
+def test_console_provider_that_creates_no_users_has_warning(
     cast: Cast, admin: Browser, settings: dict[str, object], is_warned: bool
 ) -> None:
     path = f"sso/{cast.alice.account_id}"
@@ -182,7 +182,7 @@ def test_a_provider_that_creates_no_users_says_so(
     assert 'id="sso_email_domains"' in page
 
 
-def test_a_stored_secret_says_so_and_is_not_shown(cast: Cast, admin: Browser) -> None:
+def test_console_provider_secret_is_hidden_after_saving(cast: Cast, admin: Browser) -> None:
     path = f"sso/{cast.alice.account_id}/new/auth_providers/google"
     assert "Leave it empty to keep it" not in admin.get(path).text
     sent = {"display_name": "Google", "client_id": "id", "client_secret": "very secret"}
@@ -193,7 +193,7 @@ def test_a_stored_secret_says_so_and_is_not_shown(cast: Cast, admin: Browser) ->
     assert ">Single sign-on</a>: no provider is on" in sign_in
 
 
-def test_new_users_of_a_provider_get_a_role_that_exists(cast: Cast, admin: Browser) -> None:
+def test_console_provider_default_role_exists_and_is_not_admin(cast: Cast, admin: Browser) -> None:
     home = f"sso/{cast.alice.account_id}"
     new = f"{home}/new/auth_providers/github"
     page = admin.get(new).text
@@ -213,7 +213,7 @@ def rows(*pairs: tuple[str, str]) -> dict[str, str]:
     return sent
 
 
-def test_rows_of_groups_and_roles_are_added_moved_and_removed(cast: Cast, admin: Browser) -> None:
+def test_console_group_mapping_rows_are_added_moved_and_removed(cast: Cast, admin: Browser) -> None:
     home = f"sso/{cast.alice.account_id}"
     assert admin.get(home).text.count('name="group_') == 1
     more = admin.send(home, **rows(("A", "editor")), do="more")
@@ -236,7 +236,7 @@ def test_rows_of_groups_and_roles_are_added_moved_and_removed(cast: Cast, admin:
     assert "<script>alert" not in hostile
 
 
-def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> None:
+def test_console_group_mapping_is_previewed_before_saving(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     stage.saml(stage.cast.alice)
     stage.cast.alice.patch("account", {"default_redirect_uri": stage.client})
@@ -258,7 +258,7 @@ def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> 
     assert saved["sso_provisioning"] is True
 
 
-def test_groups_of_the_provider_and_the_directory_are_suggested_and_others_marked(
+def test_console_group_mapping_suggests_seen_groups_and_marks_others(
     stage: Stage, admin: Browser
 ) -> None:
     alice, home = stage.cast.alice, f"sso/{stage.cast.alice.account_id}"
@@ -283,7 +283,7 @@ def test_groups_of_the_provider_and_the_directory_are_suggested_and_others_marke
     assert "Not seen in recent sign-ins" in page
 
 
-def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None:
+def test_console_single_sign_on_form_has_limits_of_the_api(stage: Stage, admin: Browser) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     many = rows(*((f"g{n}", "editor") for n in range(201)))
     refused = admin.send(home, sso_provisioning="yes", **many)
@@ -308,7 +308,9 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
     )
 
 
-def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: Browser) -> None:
+def test_console_group_mapping_preview_to_admin_needs_permission(
+    stage: Stage, admin: Browser
+) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
     form = {"sso_provisioning": "yes", **rows(("Finance", "admin")), "try": "true"}
     assert admin.send(home, **form).status_code == 400
@@ -316,7 +318,9 @@ def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: B
     assert (shown.status_code, "role would change" in shown.text) == (200, True)
 
 
-def test_the_only_account_need_not_be_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_provider_sign_in_in_single_tenant_mode_needs_no_account(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.oauth(stage.cast.alice)
     stage.changed(monkeypatch, single_tenant=True, single_tenant_account="acme")
     stranger = Browser(stage.app)
@@ -325,7 +329,9 @@ def test_the_only_account_need_not_be_named(stage: Stage, monkeypatch: pytest.Mo
     assert through(stage, stranger, stranger.client.get(link[1])).status_code == 303
 
 
-def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser) -> None:
+def test_console_provider_pages_access_per_account(
+    stage: Stage, admin: Browser, superadmin: Browser
+) -> None:
     made = stage.oauth(stage.cast.charlie)
     theirs = f"sso/{stage.cast.charlie.account_id}"
     for path in (theirs, f"{theirs}/{made['id']}", f"{theirs}/{made['id']}/test"):
@@ -342,7 +348,7 @@ def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser
     assert Caller(stage.app).get("/console/sso/finish?code=x").status_code == 400
 
 
-def test_a_link_swaps_no_session(stage: Stage) -> None:
+def test_console_provider_link_to_other_account_asks_before_ending_session(stage: Stage) -> None:
     """Who is signed in decides before another account's provider signs them in anew."""
     stage.oauth(stage.cast.charlie)
     alice = Browser(stage.app, stage.cast.alice)
@@ -359,7 +365,7 @@ def test_a_link_swaps_no_session(stage: Stage) -> None:
     assert "dora@acme.example" in alice.get("profile").text
 
 
-def test_signing_in_again_ends_the_former_session(stage: Stage) -> None:
+def test_console_second_sign_in_ends_former_session(stage: Stage) -> None:
     alice = Browser(stage.app, stage.cast.alice)
     former = alice.client.get_cookie(COOKIE)
     assert former is not None
@@ -371,7 +377,7 @@ def test_signing_in_again_ends_the_former_session(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("path", ["auth_providers/google", "saml_providers/generic"])
-def test_the_form_of_a_provider_has_sections_and_links_to_them_if_it_is_long(
+def test_console_provider_form_sections_have_links_when_long(
     app: Flask, cast: Cast, path: str
 ) -> None:
     admin, path = Browser(app, cast.alice), f"sso/{cast.alice.account_id}/new/{path}"
@@ -392,7 +398,7 @@ def test_the_form_of_a_provider_has_sections_and_links_to_them_if_it_is_long(
         assert answer.count('<details class="mb-3" open>') == opened
 
 
-def test_entries_by_hand_are_open_where_no_metadata_replaces_them(stage: Stage) -> None:
+def test_console_saml_form_manual_fields_are_open_without_metadata(stage: Stage) -> None:
     admin, home = Browser(stage.app, stage.cast.alice), f"sso/{stage.cast.alice.account_id}"
     new = f"{home}/new/saml_providers/okta"
     form = {"display_name": "", "idp_sso_url": "https://id.example/sso"}
@@ -410,7 +416,7 @@ def test_entries_by_hand_are_open_where_no_metadata_replaces_them(stage: Stage) 
         ("generic", ""),
     ],
 )
-def test_addresses_have_the_names_that_the_provider_gives_them(
+def test_console_provider_form_uses_field_names_of_provider(
     app: Flask, cast: Cast, provider: str, name: str
 ) -> None:
     path = f"sso/{cast.alice.account_id}/new/saml_providers/{provider}"
@@ -420,7 +426,7 @@ def test_addresses_have_the_names_that_the_provider_gives_them(
     assert ("Guide of" in page) == bool(name)
 
 
-def test_sections_hold_only_settings_that_some_provider_has() -> None:
+def test_console_provider_form_sections_contain_known_settings_only() -> None:
     known = {setting.name for kind in providers.PROVIDERS for setting in kind.settings}
     assert known >= {name for names in sso_form.SECTIONS.values() for name in names}
     assert {*sso_form.SECTIONS, sso_form.ADVANCED} == sso_form.SECTION_NAMES.keys()

@@ -12,7 +12,7 @@ WORDED = re.compile(r"\b(?:on|since|until|from|before) %\((\w+)\)s")
 
 
 @pytest.mark.parametrize("path", sorted(TEMPLATES.rglob("*.html")), ids=lambda path: path.stem)
-def test_a_time_behind_a_preposition_is_exact(path: Path) -> None:
+def test_template_times_behind_prepositions_are_exact(path: Path) -> None:
     for text in re.findall(r"\{\{.*?\}\}", path.read_text()):
         for name in WORDED.findall(text):
             for shown in re.findall(rf"\b{name}=ui\.time\(([^)]*)\)", text):

@@ -49,7 +49,7 @@ def inputs(trigger: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("sent", "expected"), SAVED)
-def test_inputs_stand_for_the_json_of_a_trigger(
+def test_trigger_form_inputs_round_trip_to_json(
     app: Flask, cast: Cast, sent: dict[str, str], expected: dict[str, str]
 ) -> None:
     make_collection(cast.root)
@@ -65,7 +65,7 @@ def test_inputs_stand_for_the_json_of_a_trigger(
 
 
 @pytest.mark.parametrize(("sent", "name", "message"), REFUSED)
-def test_what_is_wrong_with_a_trigger_stands_beside_its_input(
+def test_trigger_form_errors_are_shown_beside_inputs(
     app: Flask, cast: Cast, sent: dict[str, str], name: str, message: str
 ) -> None:
     new = f"workflows/{cast.alice.account_id}/workflow/new"
@@ -75,9 +75,7 @@ def test_what_is_wrong_with_a_trigger_stands_beside_its_input(
     assert beside(answer, f"trigger_{name}")
 
 
-def test_a_request_starts_a_workflow_at_the_address_that_its_page_shows(
-    app: Flask, cast: Cast
-) -> None:
+def test_workflow_page_shows_webhook_trigger_address(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/workflow"
     page = admin.done(f"{home}/new", name="Flow", steps="[]", trigger_type="webhook")
     (flow,) = cast.alice.get("workflows").json["items"]
@@ -88,12 +86,12 @@ def test_a_request_starts_a_workflow_at_the_address_that_its_page_shows(
 
 
 @pytest.mark.parametrize(("cron", "words"), WORDS)
-def test_common_schedules_are_told_in_words(app: Flask, cron: str, words: str) -> None:
+def test_schedule_in_words_for_common_cron_expressions(app: Flask, cron: str, words: str) -> None:
     with app.test_request_context():
         assert trigger_words.of_schedule(cron) == words
 
 
-def test_the_list_links_the_last_run_of_each_workflow(app: Flask, cast: Cast) -> None:
+def test_workflow_list_links_last_instance(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     body = {"trigger_type": "schedule", "trigger_cron": "0 4 * * *", "steps": "[]"}

@@ -21,7 +21,7 @@ def furnished(app: Flask, cast: Cast) -> Cast:
     return cast
 
 
-def test_admins_see_what_their_account_uses(furnished: Cast, admin: Browser) -> None:
+def test_console_usage_page_shows_own_account(furnished: Cast, admin: Browser) -> None:
     account_id = furnished.alice.account_id
     unlimited = admin.get(f"usage/{account_id}").text
     assert "No limits are set." in unlimited
@@ -39,7 +39,7 @@ def test_admins_see_what_their_account_uses(furnished: Cast, admin: Browser) -> 
     assert exported.text.splitlines()[-1].split(",")[5] == "3"
 
 
-def test_members_and_other_accounts_do_not(app: Flask, furnished: Cast) -> None:
+def test_console_usage_page_access_per_role(app: Flask, furnished: Cast) -> None:
     path = f"usage/{furnished.alice.account_id}"
     for caller, status in ((furnished.bob, 403), (furnished.charlie, 404)):
         browser = Browser(app, caller)
@@ -48,7 +48,7 @@ def test_members_and_other_accounts_do_not(app: Flask, furnished: Cast) -> None:
         assert browser.send(path, records_hard="1").status_code == 403
 
 
-def test_superadmins_set_quotas(furnished: Cast, superadmin: Browser) -> None:
+def test_console_quotas_are_set_by_superadmin(furnished: Cast, superadmin: Browser) -> None:
     path = f"usage/{furnished.alice.account_id}"
     quotas = f"accounts/{furnished.alice.account_id}/quotas"
     superadmin.done(path, records_soft="5", records_hard=" 10 ")
@@ -76,7 +76,7 @@ def test_superadmins_set_quotas(furnished: Cast, superadmin: Browser) -> None:
         ("5 GiB GiB", None, None),
     ],
 )
-def test_limits_of_storage_take_units(
+def test_console_storage_quota_accepts_units(
     furnished: Cast, superadmin: Browser, text: str, stored: int | None, shown: str | None
 ) -> None:
     path = f"usage/{furnished.alice.account_id}"
@@ -94,7 +94,7 @@ def test_limits_of_storage_take_units(
     assert superadmin.send(path, records_hard="5 GiB").status_code == 400
 
 
-def test_the_form_has_the_own_quotas_and_says_what_holds_without_them(
+def test_console_quota_form_shows_own_and_default_limits(
     app: Flask, furnished: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"usage/{furnished.alice.account_id}"
@@ -123,7 +123,7 @@ def test_the_form_has_the_own_quotas_and_says_what_holds_without_them(
         ("last_month", "2026-02-01", "2026-02-28"),
     ],
 )
-def test_a_period_is_chosen_and_exported(
+def test_console_usage_period_is_chosen_and_exported(
     app: Flask, cast: Cast, period: str, first: str, last: str
 ) -> None:
     with time_machine.travel("2026-03-16 12:00", tick=True):

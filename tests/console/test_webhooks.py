@@ -37,7 +37,7 @@ def home_of(caller: Caller) -> str:
     return f"webhooks/{caller.account_id}"
 
 
-def test_a_collection_is_chosen_of_those_that_the_owner_may_use(app: Flask, cast: Cast) -> None:
+def test_console_webhook_form_lists_collections_of_owner(app: Flask, cast: Cast) -> None:
     posts = make_collection(cast.root)["id"]
     make_collection(cast.root, "closed", **dict.fromkeys(OPEN))
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
@@ -55,7 +55,7 @@ def options(page: str) -> list[str]:
     return re.findall(r">([^<>]+)</option>", choice)
 
 
-def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
+def test_console_webhook_creation_change_and_deletion(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     assert admin.client.get("/console/webhooks").headers["Location"].endswith(f"/console/{home}")
@@ -89,7 +89,7 @@ def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
     assert cast.alice.get("webhooks").json["total"] == 0
 
 
-def test_a_form_that_is_sent_twice_makes_one_webhook(app: Flask, cast: Cast) -> None:
+def test_console_webhook_form_sent_twice_makes_one_webhook(app: Flask, cast: Cast) -> None:
     browsers, home = [Browser(app, cast.alice) for _ in range(2)], home_of(cast.alice)
     for _ in range(18):
         make_webhook(cast.alice, NOWHERE)
@@ -107,7 +107,7 @@ def test_a_form_that_is_sent_twice_makes_one_webhook(app: Flask, cast: Cast) -> 
     assert browsers[0].send(new, **sent | {"events": ["update"]}).status_code == 409
 
 
-def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, cast: Cast) -> None:
+def test_console_webhook_form_errors_keep_input(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     wrong = {"url": "ftp://x", "collection": "no such", "filter": "(", "headers": "Host: x"}
     answer = admin.send(f"{home}/new", **wrong, events="create")
@@ -128,9 +128,7 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, c
     assert (answer.status_code, bool(beside(answer, "from_date"))) == (400, True)
 
 
-def test_a_webhook_that_was_changed_meanwhile_is_not_overwritten_unseen(
-    app: Flask, cast: Cast
-) -> None:
+def test_console_webhook_form_after_concurrent_change_is_409(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, made = Browser(app, cast.alice), make_webhook(cast.alice, NOWHERE)["id"]
     one, body = f"{home_of(cast.alice)}/{made}", {"url": NOWHERE, "collection": "posts"}
@@ -157,7 +155,7 @@ def fail_all(app: Flask) -> None:
         session.execute(failed)
 
 
-def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast) -> None:
+def test_console_delivery_list_filters_and_resend(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     assert "No deliveries yet" in admin.get(f"{home}/deliveries").text
@@ -208,7 +206,7 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
     assert (refused.status_code, "Enable it first" in alert(refused)) == (409, True)
 
 
-def test_a_delivery_that_cannot_be_resent_says_why(app: Flask, cast: Cast) -> None:
+def test_console_delivery_that_cannot_be_resent_says_why(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     webhook = make_webhook(cast.alice, "https://hooks.example.com/x", collection="posts")
     make_record(cast.alice, title="x")
@@ -220,7 +218,7 @@ def test_a_delivery_that_cannot_be_resent_says_why(app: Flask, cast: Cast) -> No
     assert 'name="delivery"' not in shown
 
 
-def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -> None:
+def test_console_webhook_test_and_resend_of_failed_deliveries(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     with receiving(lambda request: (202, "fine")) as receiver:
         made = make_webhook(cast.alice, receiver.url)
@@ -248,7 +246,7 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
     assert "The test failed" in admin.done(f"{home}/{made['id']}/test")
 
 
-def test_personal_data_is_for_members_of_pii_access(app: Flask, cast: Cast) -> None:
+def test_console_delivery_personal_data_needs_pii_access(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=PII)
     with receiving() as receiver:
         made = make_webhook(cast.alice, receiver.url, include_pii=True)
@@ -292,7 +290,7 @@ def paths_of(app: Flask, cast: Cast) -> list[tuple[str, str]]:
     return [("GET", path) for path in (*pages, at)] + [("POST", path) for path in sent]
 
 
-def test_others_reach_nothing_and_superadmins_everything(app: Flask, cast: Cast) -> None:
+def test_console_webhook_pages_access_per_account(app: Flask, cast: Cast) -> None:
     paths = paths_of(app, cast)
     for caller, refusal in ((cast.bob, 403), (cast.charlie, 404)):
         browser = Browser(app, caller)
@@ -324,7 +322,7 @@ def job_in(app: Flask, **changes: Any) -> str:
         return id
 
 
-def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: Cast) -> None:
+def test_console_job_list_retries_failed_jobs(app: Flask, cast: Cast) -> None:
     root = Browser(app, cast.root)
     over = {"finished_at": clock.now(), "attempts": 8}
     job_in(app)
@@ -347,12 +345,12 @@ def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: 
     assert sorted(states) == ["done", "pending", "pending", "pending", "pending", "pending"]
 
 
-def test_every_kind_of_job_has_a_name(app: Flask) -> None:
+def test_console_job_names_cover_every_kind(app: Flask) -> None:
     assert job_names.NAMES.keys() == set(jobs.kinds())
     assert len(set(map(str, job_names.NAMES.values()))) == len(job_names.NAMES)
 
 
-def test_a_job_has_a_page_without_its_secrets(app: Flask, cast: Cast, superadmin: Browser) -> None:
+def test_console_job_page_hides_secrets(app: Flask, cast: Cast, superadmin: Browser) -> None:
     invited = cast.alice.post("invitations", {"email": "dora@acme.example"}).json["id"]
     with app.app_context():
         job = db.db.session.scalars(sa.select(Job).where(Job.kind == "auth.send_invitation")).one()
@@ -371,7 +369,7 @@ def test_a_job_has_a_page_without_its_secrets(app: Flask, cast: Cast, superadmin
 @pytest.mark.parametrize(
     "path", ["jobs", f"jobs/{NO_JOB}", f"jobs/{NO_JOB}/retry"], ids=["list", "one", "retry"]
 )
-def test_jobs_are_for_superadmins(app: Flask, cast: Cast, path: str) -> None:
+def test_console_jobs_require_superadmin(app: Flask, cast: Cast, path: str) -> None:
     alice = Browser(app, cast.alice)
     answer = alice.send(path) if path.endswith("retry") else alice.get(path)
     assert answer.status_code == 403

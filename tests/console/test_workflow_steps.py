@@ -112,7 +112,7 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
 ]
 
 
-def test_what_comes_next_stands_beside_the_name_and_save_above_the_diagram(
+def test_workflow_steps_form_has_next_beside_name_and_save_above_diagram(
     app: Flask, cast: Cast
 ) -> None:
     loop = {"name": "b", "type": "loop", "items": ["x"], "steps": [create("c")]}
@@ -134,7 +134,7 @@ def test_what_comes_next_stands_beside_the_name_and_save_above_the_diagram(
 
 
 @pytest.mark.parametrize("steps", EVERY_TYPE)
-def test_saving_what_is_shown_changes_nothing(
+def test_workflow_steps_form_unchanged_keeps_steps_and_version(
     app: Flask, cast: Cast, steps: list[dict[str, Any]]
 ) -> None:
     admin, path, flow = opened(app, cast, steps)
@@ -145,18 +145,18 @@ def test_saving_what_is_shown_changes_nothing(
     assert (after["steps"], after["version"]) == (before["steps"], before["version"])
 
 
-def test_each_type_of_step_has_a_label_and_words_of_diagrams() -> None:
+def test_workflow_step_types_have_labels_and_diagram_words() -> None:
     kinds = (PROPERTIES.keys() - {ACTION}) | ACTIONS.keys()
     assert step_words.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
 
 
-def test_each_property_of_a_step_has_a_name() -> None:
+def test_workflow_step_properties_have_names() -> None:
     properties = [*ACTIONS.values(), *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION})]
     names = {name.lstrip("*") for some in properties for name in some}
     assert step_words.PROPERTY_NAMES.keys() == names | {"name", "next"}
 
 
-def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cast: Cast) -> None:
+def test_workflow_steps_are_added_moved_and_removed_before_saving(app: Flask, cast: Cast) -> None:
     admin, path, flow = opened(app, cast, [NAP, create("make", next=None)])
 
     def press(fields: dict[str, str], do: str, **changes: str) -> dict[str, str]:
@@ -180,7 +180,7 @@ def test_steps_are_added_moved_and_removed_before_they_are_saved(app: Flask, cas
 
 
 @pytest.mark.parametrize("kind", ["create_record", "send_email", "wait_event", "loop", "parallel"])
-def test_a_new_step_of_each_kind_says_what_it_needs(app: Flask, cast: Cast, kind: str) -> None:
+def test_workflow_new_step_form_reports_missing_inputs(app: Flask, cast: Cast, kind: str) -> None:
     admin, path, _ = opened(app, cast, [NAP])
     fields = Fields(admin.get(path).text).values
     fields = Fields(admin.send(path, **{**fields, "do": "add", "kind": kind}).text).values
@@ -191,7 +191,7 @@ def test_a_new_step_of_each_kind_says_what_it_needs(app: Flask, cast: Cast, kind
         assert 'class="error" id="e-1.' in answer.text
 
 
-def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, cast: Cast) -> None:
+def test_workflow_steps_form_errors_keep_input(app: Flask, cast: Cast) -> None:
     admin, path, flow = opened(app, cast, [NAP, create("make")])
     fields = Fields(admin.get(path).text).values
     wrong = {**fields, "0.duration": "soon", "0.name": HOSTILE, "1.data": '{\n"a" 1}'}
@@ -229,7 +229,9 @@ def test_what_is_wrong_stands_beside_its_input_and_nothing_is_lost(app: Flask, c
         {"0.duration": "x" * 200_000},
     ],
 )
-def test_forged_forms_break_nothing(app: Flask, cast: Cast, forged: dict[str, str]) -> None:
+def test_workflow_steps_form_with_forged_fields_is_handled(
+    app: Flask, cast: Cast, forged: dict[str, str]
+) -> None:
     admin, path, flow = opened(app, cast, [NAP])
     fields = Fields(admin.get(path).text).values
     answer = admin.send(path, **{**fields, "do": "save", **forged})
@@ -237,7 +239,7 @@ def test_forged_forms_break_nothing(app: Flask, cast: Cast, forged: dict[str, st
     assert cast.alice.get(flow).json["steps"] in ([NAP], [])
 
 
-def test_headers_stay_secret_and_others_reach_nothing(app: Flask, cast: Cast) -> None:
+def test_workflow_step_headers_stay_secret_in_form(app: Flask, cast: Cast) -> None:
     sent = action("a", "send_webhook", url=URL, headers={"X-A": "very secret"})
     admin, path, flow = opened(app, cast, [sent])
     page = admin.get(path).text
@@ -259,7 +261,7 @@ def press(admin: Browser, path: str, fields: dict[str, str], do: str, **kinds: s
     return Fields(answer.text).values
 
 
-def test_steps_within_loops_and_branches_are_edited_as_others(app: Flask, cast: Cast) -> None:
+def test_workflow_steps_in_loops_and_branches_are_edited(app: Flask, cast: Cast) -> None:
     admin, path, flow = opened(app, cast, [NAP])
     fields = Fields(admin.get(path).text).values
     fields = press(admin, path, fields, "add", kind="loop")
@@ -293,7 +295,7 @@ def test_steps_within_loops_and_branches_are_edited_as_others(app: Flask, cast: 
         ("x", ["one", "two", "new"]),
     ],
 )
-def test_a_step_is_added_where_it_belongs(
+def test_workflow_step_is_inserted_at_chosen_place(
     app: Flask, cast: Cast, before: str, order: list[str]
 ) -> None:
     admin, path, _ = opened(app, cast, [create("one"), create("two")])
@@ -303,7 +305,7 @@ def test_a_step_is_added_where_it_belongs(
     assert ["new" if name == "step_1" else name for name in names] == order
 
 
-def test_the_deepest_lists_offer_no_further_ones(app: Flask, cast: Cast) -> None:
+def test_workflow_steps_form_at_maximum_depth_offers_no_loop(app: Flask, cast: Cast) -> None:
     steps = [NAP]
     for depth in range(MAX_DEPTH - 1):
         steps = [{"name": f"loop_{depth}", "type": "loop", "items": [], "steps": steps}]
@@ -315,7 +317,7 @@ def test_the_deepest_lists_offer_no_further_ones(app: Flask, cast: Cast) -> None
     assert fields[f"{inner}.count"] == "1"
 
 
-def test_hooks_have_the_form_with_actions_only(app: Flask, cast: Cast) -> None:
+def test_hook_actions_form(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     sent = {"type": "send_webhook", "config": {"url": URL, "headers": {"X-A": "very secret"}}}
     body = {"name": "x", "trigger": MANUAL, "condition": "true", "actions": [sent]}
@@ -340,7 +342,7 @@ def test_hooks_have_the_form_with_actions_only(app: Flask, cast: Cast) -> None:
     assert admin.get(path.replace("/hook/", "/workflow/")).status_code == 404
 
 
-def test_a_warning_stands_beside_its_input(app: Flask, cast: Cast) -> None:
+def test_workflow_step_warning_is_shown_beside_input(app: Flask, cast: Cast) -> None:
     missing = action("two", "create_record", collection="postz", data={"title": "x"})
     admin, path, _ = opened(app, cast, [create("one"), missing, NAP, NAP_TOO])
     page = admin.get(path).text
@@ -363,7 +365,7 @@ def test_a_warning_stands_beside_its_input(app: Flask, cast: Cast) -> None:
     assert 'id="e-1.data"' in wrong.text
 
 
-def test_a_workflow_is_switched_in_one_place(app: Flask, cast: Cast) -> None:
+def test_workflow_page_has_one_enable_switch(app: Flask, cast: Cast) -> None:
     admin, path, _ = opened(app, cast, [NAP])
     page = path.removesuffix("/steps")
     for action_now, action_then in (("disable", "enable"), ("enable", "disable")):
@@ -426,7 +428,7 @@ def open_data(
 
 @pytest.mark.parametrize("kind", ["create_record", "update_record"])
 @pytest.mark.parametrize("data", DATA_BY_FIELD)
-def test_data_has_an_input_per_field_and_stays_as_it_is(
+def test_workflow_step_data_has_input_per_field(
     app: Flask, cast: Cast, data: dict[str, Any], kind: str
 ) -> None:
     admin, path, flow = open_data(app, cast, data, kind)
@@ -446,7 +448,9 @@ def test_data_has_an_input_per_field_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("data", DATA_AS_JSON)
-def test_data_that_inputs_would_change_is_shown_as_json(app: Flask, cast: Cast, data: Any) -> None:
+def test_workflow_step_data_unfit_for_inputs_is_shown_as_json(
+    app: Flask, cast: Cast, data: Any
+) -> None:
     admin, path, flow = open_data(app, cast, data)
     page = admin.get(path).text
     fields = Fields(page).values
@@ -457,7 +461,7 @@ def test_data_that_inputs_would_change_is_shown_as_json(app: Flask, cast: Cast, 
     assert data_of(cast.alice, flow) == data
 
 
-def test_a_new_step_has_inputs_once_its_collection_is_chosen(app: Flask, cast: Cast) -> None:
+def test_workflow_new_step_has_data_inputs_after_collection_choice(app: Flask, cast: Cast) -> None:
     admin, path, flow = open_data(app, cast, {})
     fields = press(admin, path, Fields(admin.get(path).text).values, "add", kind="create_record")
     answer = admin.send(path, **{**fields, "do": "fields.1"})
@@ -470,7 +474,7 @@ def test_a_new_step_has_inputs_once_its_collection_is_chosen(app: Flask, cast: C
     assert first["config"]["data"] == {"title": "x"}
 
 
-def test_a_collection_is_chosen_or_comes_from_a_template(app: Flask, cast: Cast) -> None:
+def test_workflow_step_collection_is_chosen_or_a_template(app: Flask, cast: Cast) -> None:
     admin, path, flow = open_data(app, cast, {})
     page = admin.get(path).text
     assert '<select class="form-select" id="i-0.collection"' in page
@@ -483,7 +487,7 @@ def test_a_collection_is_chosen_or_comes_from_a_template(app: Flask, cast: Cast)
     assert 'value="{{ trigger.where }}"' in admin.get(path).text
 
 
-def test_another_collection_keeps_what_was_entered(app: Flask, cast: Cast) -> None:
+def test_workflow_step_collection_change_keeps_entered_data(app: Flask, cast: Cast) -> None:
     admin, path, _ = open_data(app, cast, {"title": "x", "effort": 5})
     make_collection(cast.root)
     fields = Fields(admin.get(path).text).values | {"0.collection": "posts"}
@@ -503,7 +507,7 @@ def test_another_collection_keeps_what_was_entered(app: Flask, cast: Cast) -> No
         ("nowhere", "x", None),
     ],
 )
-def test_a_wrong_value_of_a_field_is_named_beside_it(
+def test_workflow_step_data_error_is_shown_beside_field(
     app: Flask, cast: Cast, field: str, text: str, message: str | None
 ) -> None:
     admin, path, flow = open_data(app, cast, {"title": "x"})
@@ -519,14 +523,14 @@ def test_a_wrong_value_of_a_field_is_named_beside_it(
     assert data_of(cast.alice, flow) == {"title": "x"}
 
 
-def test_lines_stay_where_a_field_of_another_type_has_them(app: Flask, cast: Cast) -> None:
+def test_workflow_step_data_keeps_newlines_in_non_text_field(app: Flask, cast: Cast) -> None:
     admin, path, _ = open_data(app, cast, {"title": "x"})
     fields = Fields(admin.get(path).text).values | {"0.data.effort": "two\nlines"}
     shown = press(admin, path, fields, "add", kind="wait_delay")
     assert shown["0.data.effort"].split() == ["two", "lines"]
 
 
-def test_steps_that_write_no_record_take_no_fields(app: Flask, cast: Cast) -> None:
+def test_workflow_step_without_record_ignores_data_inputs(app: Flask, cast: Cast) -> None:
     admin, path, flow = open_data(app, cast, {"title": "x"})
     sent = {"0.type": "send_webhook", "0.url": "https://hooks.example.com/x"}
     fields = Fields(admin.get(path).text).values | sent
@@ -535,7 +539,7 @@ def test_steps_that_write_no_record_take_no_fields(app: Flask, cast: Cast) -> No
     assert config == {"url": "https://hooks.example.com/x"}
 
 
-def test_fields_that_the_caller_may_not_write_are_not_offered(app: Flask, cast: Cast) -> None:
+def test_workflow_step_data_offers_only_writable_fields(app: Flask, cast: Cast) -> None:
     admin, path, _ = open_data(app, cast, {"title": "x"})
     limited = {"create_fields": ["title", "done"]}
     assert cast.root.put("collections/chores/rules", limited).status_code == 200

@@ -45,11 +45,13 @@ def loop(*steps: Any) -> dict[str, Any]:
         ([], [], []),
     ],
 )
-def test_what_changed_is_told_by_step(old: Any, new: Any, changes: list[tuple[str, str]]) -> None:
+def test_workflow_versions_are_compared_by_step(
+    old: Any, new: Any, changes: list[tuple[str, str]]
+) -> None:
     assert [(one.name, one.kind) for one in compare(old, new)] == changes
 
 
-def test_a_changed_step_has_its_lines_and_a_long_one_only_its_name() -> None:
+def test_workflow_step_difference_has_lines_unless_too_long() -> None:
     (change,) = compare([NAP], [SHORT])
     lines = [(line.kind, line.text) for line in change.lines if line.kind]
     assert lines == [("removed", '  "duration": "1h"'), ("added", '  "duration": "1m"')]
@@ -59,7 +61,7 @@ def test_a_changed_step_has_its_lines_and_a_long_one_only_its_name() -> None:
     assert (change.kind, change.lines) == ("changed", ())
 
 
-def test_versions_are_compared_on_a_page(app: Flask, cast: Cast) -> None:
+def test_workflow_versions_page_compares_two_versions(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     sent = {"url": "https://x.example/", "headers": {"X-Token": "very secret"}}
     steps = [create("make", "first"), action("tell", "send_webhook", **sent)]
@@ -87,7 +89,7 @@ def test_versions_are_compared_on_a_page(app: Flask, cast: Cast) -> None:
     assert Browser(app, cast.bob).get(f"{one}/versions").status_code == 403
 
 
-def test_a_version_says_when_it_was_saved_unless_it_is_older(app: Flask, cast: Cast) -> None:
+def test_workflow_version_shows_when_it_was_saved(app: Flask, cast: Cast) -> None:
     flow = make_workflow(cast.alice, [NAP])
     saved_at = clock.now() + timedelta(minutes=5)
     with time_machine.travel(saved_at):
@@ -129,7 +131,7 @@ FIELDS = [
         ({"type": "schedule", "cron": "0 4 * * *"}, {"cron": "0 4 * * *", "scheduled_for": None}),
     ],
 )
-def test_a_sample_has_what_the_steps_use(
+def test_workflow_sample_has_what_steps_use(
     app: Flask, cast: Cast, trigger: dict[str, str], sample: dict[str, Any]
 ) -> None:
     make_collection(cast.root)
@@ -140,7 +142,7 @@ def test_a_sample_has_what_the_steps_use(
 
 
 @pytest.mark.parametrize("event", ["create", "update", "delete"])
-def test_a_sample_of_an_event_has_the_fields_that_one_may_view_and_runs(
+def test_workflow_event_sample_has_viewable_fields_and_runs(
     app: Flask, cast: Cast, event: str
 ) -> None:
     make_collection(cast.root)
@@ -166,9 +168,7 @@ def test_a_sample_of_an_event_has_the_fields_that_one_may_view_and_runs(
     assert [post["title"] for post in cast.alice.get("records/posts").json["items"]] == ["new"]
 
 
-def test_a_sample_is_sent_as_it_was_changed_and_kept_with_its_errors(
-    app: Flask, cast: Cast
-) -> None:
+def test_workflow_sample_form_error_keeps_input(app: Flask, cast: Cast) -> None:
     flow = make_workflow(cast.alice, [create("make")])
     one = f"workflows/{cast.alice.account_id}/workflow/{flow['id']}/trigger"
     answer = Browser(app, cast.alice).send(one, given='{\n "a" 1}')
@@ -177,7 +177,7 @@ def test_a_sample_is_sent_as_it_was_changed_and_kept_with_its_errors(
     assert "\n{\n &#34;a&#34; 1}</textarea>" in answer.text
 
 
-def test_an_earlier_version_is_restored_with_its_header_values(app: Flask, cast: Cast) -> None:
+def test_workflow_version_restore_keeps_header_values(app: Flask, cast: Cast) -> None:
     admin, headers = Browser(app, cast.alice), {"X-Token": "very secret"}
     sent = {"url": "http://127.0.0.1:9/", "headers": headers}
     flow = make_workflow(cast.alice, [action("tell", "send_webhook", **sent)])

@@ -17,7 +17,7 @@ from tests.workflows.running import action, create, instance, make_workflow, ran
 MANUAL = json.dumps({"type": "manual"})
 
 
-def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) -> None:
+def test_console_workflow_creation_change_start_and_deletion(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     assert admin.client.get("/console/workflows").headers["Location"].endswith(f"/console/{home}")
@@ -52,7 +52,7 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     assert "is deleted" in admin.done(f"{one}/delete")
 
 
-def test_a_workflow_is_started_with_what_is_given(app: Flask, cast: Cast) -> None:
+def test_console_workflow_start_with_given_data(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     steps = json.dumps([create("make", "{{ trigger.title }}")])
@@ -71,7 +71,9 @@ def test_a_workflow_is_started_with_what_is_given(app: Flask, cast: Cast) -> Non
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
-def test_a_new_one_does_nothing_until_somebody_says_what(app: Flask, cast: Cast, kind: str) -> None:
+def test_console_new_workflow_or_hook_is_manual_and_empty(
+    app: Flask, cast: Cast, kind: str
+) -> None:
     admin, new = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/{kind}/new"
     page = admin.get(new).text.partition("<main")[2]
     (chosen,) = re.findall('<option value="([a-z]+)" selected>', page)
@@ -85,7 +87,7 @@ def test_a_new_one_does_nothing_until_somebody_says_what(app: Flask, cast: Cast,
     assert (made["trigger"], done) == ({"type": "manual"}, [])
 
 
-def test_steps_within_a_loop_are_told_with_their_item(app: Flask, cast: Cast) -> None:
+def test_console_instance_shows_loop_steps_with_item(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     each = {"name": "each", "type": "loop", "items": ["a", "b"], "steps": [create("write", "x")]}
     begun = ran(app, cast.alice, make_workflow(cast.alice, [each]))
@@ -98,7 +100,9 @@ def test_steps_within_a_loop_are_told_with_their_item(app: Flask, cast: Cast) ->
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
-def test_a_form_that_is_sent_twice_makes_one(app: Flask, cast: Cast, kind: str) -> None:
+def test_console_workflow_form_sent_twice_makes_one_workflow(
+    app: Flask, cast: Cast, kind: str
+) -> None:
     browsers = [Browser(app, cast.alice) for _ in range(2)]
     new = f"workflows/{cast.alice.account_id}/{kind}/new"
     actions = [{"type": "create_record", "config": {"collection": "posts", "data": {}}}]
@@ -113,7 +117,7 @@ def test_a_form_that_is_sent_twice_makes_one(app: Flask, cast: Cast, kind: str) 
     assert cast.alice.get(f"{kind}s").json["total"] == 2
 
 
-def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
+def test_console_workflow_form_errors_are_shown_beside_steps(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     bad = [create("good"), {"name": "nap", "type": "wait_delay", "duration": "soon"}]
     body = {"name": "Flow", "trigger": '{"type": "schedule", "cron": "*/61 * * * *"}'}
@@ -148,7 +152,7 @@ def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
         ("{}", "Enter a list of objects."),
     ],
 )
-def test_json_that_is_none_is_told_by_line_and_column(
+def test_console_workflow_form_json_error_has_line_and_column(
     app: Flask, cast: Cast, text: str, message: str
 ) -> None:
     new = f"workflows/{cast.alice.account_id}/workflow/new"
@@ -156,7 +160,7 @@ def test_json_that_is_none_is_told_by_line_and_column(
     assert (answer.status_code, beside(answer, "steps")) == (400, message)
 
 
-def test_a_form_warns_of_a_collection_that_is_misspelt(app: Flask, cast: Cast) -> None:
+def test_console_workflow_form_warns_of_unknown_collection(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "orders")
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     trigger = '{"type": "event", "event": "records.create", "collection": "ordrs"}'
@@ -166,7 +170,7 @@ def test_a_form_warns_of_a_collection_that_is_misspelt(app: Flask, cast: Cast) -
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
-def test_a_form_is_checked_without_saving_it(app: Flask, cast: Cast, kind: str) -> None:
+def test_console_workflow_form_check_saves_nothing(app: Flask, cast: Cast, kind: str) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/{kind}"
     config = {"collection": "ordrs", "data": {"titel": "x"}}
@@ -193,7 +197,7 @@ def test_a_form_is_checked_without_saving_it(app: Flask, cast: Cast, kind: str) 
         path = f"{home}/{made['id']}"
 
 
-def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
+def test_console_hook_creation_and_change(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     data = {"collection": "posts", "record_id": "x"}
     actions = json.dumps([{"type": "delete_record", "config": data}])
@@ -208,7 +212,7 @@ def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
     assert admin.get(f"{home}/workflow/{shown['id']}").status_code == 404
 
 
-def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
+def test_console_instance_resume_and_cancel(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     workflow = make_workflow(cast.alice, [create("make")])
     failed = ran(app, cast.alice, workflow)
@@ -230,9 +234,7 @@ def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
     assert Browser(app, cast.root).get(f"{home}/{id}").status_code == 200
 
 
-def test_an_instance_runs_again_with_its_trigger_data_and_the_current_steps(
-    app: Flask, cast: Cast
-) -> None:
+def test_console_instance_rerun_uses_trigger_data_and_current_steps(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     wrong = {"collection": "missing", "data": {"title": "{{ trigger.title }}"}}
@@ -261,7 +263,7 @@ def test_an_instance_runs_again_with_its_trigger_data_and_the_current_steps(
     assert "is disabled" in admin.done(f"{home}/{failed}/again")
 
 
-def test_personal_data_stays_withheld_when_an_instance_runs_again(app: Flask, cast: Cast) -> None:
+def test_console_instance_rerun_withholds_personal_data(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text", "pii": True}])
     trigger = {"type": "event", "event": "records.create", "collection": "posts"}
     step = {"name": "step", "type": "condition", "expression": "true"}
@@ -280,7 +282,7 @@ def test_personal_data_stays_withheld_when_an_instance_runs_again(app: Flask, ca
     assert "her secret" not in dora.get(path).text
 
 
-def test_only_an_instance_that_goes_on_is_refreshed(app: Flask, cast: Cast) -> None:
+def test_console_instance_page_refreshes_only_while_running(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     id = start(cast.alice, make_workflow(cast.alice, [create("make")]))
@@ -289,7 +291,7 @@ def test_only_an_instance_that_goes_on_is_refreshed(app: Flask, cast: Cast) -> N
     assert 'id="live"' not in admin.get(f"{home}/{id}").text
 
 
-def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -> None:
+def test_console_failed_instances_are_resumed_together(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     one, other = (make_workflow(cast.alice, [create("make")], name=n) for n in ("one", "other"))
     failed = [ran(app, cast.alice, flow)["id"] for flow in (one, one, other)]
@@ -317,7 +319,7 @@ def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -
     assert "No instance has failed" in admin.done(f"{home}/resume", workflow="")
 
 
-def test_personal_data_is_withheld_from_pages_too(app: Flask, cast: Cast) -> None:
+def test_console_instance_withholds_personal_data(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text", "pii": True}])
     found = ran(app, cast.alice, make_workflow(cast.alice, [create("make", "her secret")]))
     other = make_user(app, cast.alice.account_id, "dora@acme.example", "admin")

@@ -45,9 +45,7 @@ def github(stage: Stage, by: Caller) -> None:
 
 
 @pytest.mark.usefixtures("joining")
-def test_a_public_provider_that_remembers_an_address_lets_nobody_join(
-    cast: Cast, stage: Stage
-) -> None:
+def test_public_provider_sign_in_of_new_user_needs_invitation(cast: Cast, stage: Stage) -> None:
     github(stage, cast.root)
     assert not signs_in(stage, "github")
     (refusal, *_) = cast.alice.get("account/sso/refusals").json["items"]
@@ -71,7 +69,7 @@ def test_a_public_provider_that_remembers_an_address_lets_nobody_join(
     ],
 )
 @pytest.mark.usefixtures("joining")
-def test_google_of_the_system_lets_members_of_a_workspace_join(
+def test_google_system_provider_joins_members_of_hosted_domain_only(
     cast: Cast, stage: Stage, hosted_domain: object, joins: bool
 ) -> None:
     stage.oauth(cast.root)
@@ -80,9 +78,7 @@ def test_google_of_the_system_lets_members_of_a_workspace_join(
 
 
 @pytest.mark.usefixtures("joining")
-def test_a_deleted_user_is_refused_until_an_admin_invites_the_address(
-    cast: Cast, stage: Stage
-) -> None:
+def test_deleted_user_sign_in_is_refused_until_invited(cast: Cast, stage: Stage) -> None:
     stage.oauth(cast.alice)
     assert signs_in(stage)
     delete(cast, GONE)
@@ -105,7 +101,9 @@ def test_a_deleted_user_is_refused_until_an_admin_invites_the_address(
 
 
 @pytest.mark.usefixtures("joining")
-def test_an_admin_who_creates_the_user_lets_it_in(app: Flask, cast: Cast, stage: Stage) -> None:
+def test_deleted_user_sign_in_works_after_admin_creates_user(
+    app: Flask, cast: Cast, stage: Stage
+) -> None:
     stage.oauth(cast.alice)
     assert signs_in(stage)
     delete(cast, GONE)
@@ -115,7 +113,7 @@ def test_an_admin_who_creates_the_user_lets_it_in(app: Flask, cast: Cast, stage:
 
 
 @pytest.mark.usefixtures("joining")
-def test_what_the_directory_deletes_only_it_brings_back(cast: Cast, stage: Stage) -> None:
+def test_scim_deleted_user_sign_in_works_after_scim_creation(cast: Cast, stage: Stage) -> None:
     stage.oauth(cast.alice)
     token = cast.alice.post("account/scim/tokens", {"name": "Entra"}).json["token"]
     directory = Caller(stage.app)
@@ -136,7 +134,7 @@ def test_what_the_directory_deletes_only_it_brings_back(cast: Cast, stage: Stage
 
 
 @pytest.mark.usefixtures("joining")
-def test_a_user_who_never_proved_the_address_keeps_its_owner_out_no_longer(
+def test_deleted_unverified_user_does_not_block_owner_of_address(
     app: Flask, cast: Cast, stage: Stage
 ) -> None:
     stage.oauth(cast.alice)
@@ -146,7 +144,7 @@ def test_a_user_who_never_proved_the_address_keeps_its_owner_out_no_longer(
 
 
 @pytest.mark.usefixtures("joining")
-def test_a_registration_stores_nothing_until_its_link_is_followed(app: Flask, cast: Cast) -> None:
+def test_domain_registration_stores_no_user_before_confirmation(app: Flask, cast: Cast) -> None:
     before = cast.alice.get("account/users?limit=100").json["total"]
     for name in ("ceo", "cfo", "dora"):
         assert register(app, "acme", f"{name}@acme.example").status_code == 201
@@ -176,7 +174,7 @@ def test_a_registration_stores_nothing_until_its_link_is_followed(app: Flask, ca
     assert len(outbox(app)) == mailed
 
 
-def test_a_link_to_join_ends_with_what_allowed_it(
+def test_domain_registration_link_ends_with_auto_join(
     app: Flask, cast: Cast, joining: dict[str, Any]
 ) -> None:
     register(app, "acme", GONE)

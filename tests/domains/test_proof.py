@@ -38,7 +38,7 @@ def owners(app: Flask) -> dict[str, str]:
         return {row[0]: row[1] for row in rows}
 
 
-def test_a_record_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_domain_is_verified_by_txt_record(app: Flask, cast: Cast, dns: NameServer) -> None:
     domain = add(cast.alice, " Acme.Example. ")
     assert (domain["domain"], domain["state"]) == ("acme.example", "pending")
     assert domain["record_name"] == "_atrium-challenge.acme.example"
@@ -82,7 +82,7 @@ def test_a_record_proves_a_domain(app: Flask, cast: Cast, dns: NameServer) -> No
     ],
 )
 @pytest.mark.one_database
-def test_what_is_no_domain_of_an_account_is_refused(cast: Cast, name: str) -> None:
+def test_domain_that_is_public_or_malformed_is_400(cast: Cast, name: str) -> None:
     answer = cast.alice.post("account/domains", {"domain": name})
     if name.strip() == "acme.example":  # a blank around it is none of it
         assert answer.json["domain"] == "acme.example"
@@ -92,7 +92,7 @@ def test_what_is_no_domain_of_an_account_is_refused(cast: Cast, name: str) -> No
 
 
 @pytest.mark.one_database
-def test_a_homograph_and_a_subdomain_are_other_domains(
+def test_domain_homograph_and_subdomain_are_distinct(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -124,7 +124,9 @@ NO_PROOFS: dict[str, Any] = {
 
 @pytest.mark.one_database
 @pytest.mark.parametrize("case", NO_PROOFS)
-def test_other_records_prove_nothing(cast: Cast, dns: NameServer, case: str) -> None:
+def test_domain_verification_with_other_records_is_409(
+    cast: Cast, dns: NameServer, case: str
+) -> None:
     domain = add(cast.alice)
     dns.texts |= NO_PROOFS[case](domain)
     answer = verify(cast.alice, domain)
@@ -133,7 +135,9 @@ def test_other_records_prove_nothing(cast: Cast, dns: NameServer, case: str) -> 
 
 
 @pytest.mark.one_database
-def test_the_record_of_another_account_proves_nothing(cast: Cast, dns: NameServer) -> None:
+def test_domain_verification_with_record_of_other_account_is_409(
+    cast: Cast, dns: NameServer
+) -> None:
     mine, theirs = add(cast.alice), add(cast.charlie)
     assert mine["record_value"] != theirs["record_value"]
     dns.prove(mine)
@@ -142,7 +146,7 @@ def test_the_record_of_another_account_proves_nothing(cast: Cast, dns: NameServe
 
 
 @pytest.mark.one_database
-def test_an_alias_proves_nothing(cast: Cast, dns: NameServer) -> None:
+def test_domain_verification_does_not_follow_cname(cast: Cast, dns: NameServer) -> None:
     domain = add(cast.alice)
     dns.aliases[domain["record_name"]] = "customers.saas.example"
     dns.texts["customers.saas.example"] = [domain["record_value"]]
@@ -150,7 +154,7 @@ def test_an_alias_proves_nothing(cast: Cast, dns: NameServer) -> None:
 
 
 @pytest.mark.one_database
-def test_a_wildcard_proves_what_it_was_set_up_for(cast: Cast, dns: NameServer) -> None:
+def test_domain_verification_with_wildcard_record(cast: Cast, dns: NameServer) -> None:
     domain, below = add(cast.alice), add(cast.charlie, "mail.acme.example")
     dns.texts["*.acme.example"] = [domain["record_value"]]
     assert verify(cast.charlie, below).status_code == 409  # the token is of another domain
@@ -158,7 +162,7 @@ def test_a_wildcard_proves_what_it_was_set_up_for(cast: Cast, dns: NameServer) -
 
 
 @pytest.mark.one_database
-def test_long_answers_come_by_tcp(cast: Cast, dns: NameServer) -> None:
+def test_domain_verification_reads_long_answers_by_tcp(cast: Cast, dns: NameServer) -> None:
     domain = add(cast.alice)
     dns.texts[domain["record_name"]] = ["x" * 600, domain["record_value"]]
     assert verify(cast.alice, domain).status_code == 200
@@ -166,7 +170,7 @@ def test_long_answers_come_by_tcp(cast: Cast, dns: NameServer) -> None:
 
 @pytest.mark.one_database
 @pytest.mark.parametrize("fault", ["servfail", "refused", "silent"])
-def test_without_an_answer_it_is_503(
+def test_domain_verification_without_dns_answer_is_503(
     cast: Cast, dns: NameServer, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns_client, "LIFETIME", 0.5)
@@ -182,7 +186,9 @@ def dns_rcode(name: str) -> dns.rcode.Rcode:
     return dns.rcode.from_text(name)
 
 
-def test_a_domain_has_one_owner(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_domain_verification_of_owned_domain_is_409(
+    app: Flask, cast: Cast, dns: NameServer
+) -> None:
     mine, theirs = add(cast.alice), add(cast.charlie)
     dns.prove(mine)
     dns.prove(theirs)
@@ -194,7 +200,7 @@ def test_a_domain_has_one_owner(app: Flask, cast: Cast, dns: NameServer) -> None
     assert owners(app) == {"acme.example": cast.alice.account_id}
 
 
-def test_a_domain_moves_once_the_record_of_its_owner_is_gone(
+def test_domain_moves_to_other_account_after_record_is_gone(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     mine = prove(dns, cast.alice)
@@ -213,7 +219,7 @@ def test_a_domain_moves_once_the_record_of_its_owner_is_gone(
     assert owners(app) == {"acme.example": cast.charlie.account_id}
 
 
-def test_a_removed_domain_is_free(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_domain_deletion_frees_the_domain(app: Flask, cast: Cast, dns: NameServer) -> None:
     mine = prove(dns, cast.alice)
     assert cast.alice.delete(f"account/domains/{mine['id']}").status_code == 204
     assert owners(app) == {}
@@ -221,7 +227,7 @@ def test_a_removed_domain_is_free(app: Flask, cast: Cast, dns: NameServer) -> No
     assert prove(dns, cast.charlie)["state"] == "verified"
 
 
-def test_a_closed_account_owns_nothing(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_domain_of_deleted_account_is_free(app: Flask, cast: Cast, dns: NameServer) -> None:
     prove(dns, cast.alice)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
     assert owners(app) == {}
@@ -239,7 +245,7 @@ def day_passes(app: Flask) -> None:
     run_jobs(app)
 
 
-def test_a_record_that_is_gone_ends_the_proof_after_14_days(
+def test_domain_check_ends_verification_after_14_days_without_record(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     domain = prove(dns, cast.alice)
@@ -267,7 +273,7 @@ def test_a_record_that_is_gone_ends_the_proof_after_14_days(
 
 
 @pytest.mark.one_database
-def test_servers_without_answers_warn_and_take_nothing(
+def test_domain_check_with_failing_dns_keeps_verification(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     domain = prove(dns, cast.alice)
@@ -280,7 +286,7 @@ def test_servers_without_answers_warn_and_take_nothing(
 
 
 @pytest.mark.one_database
-def test_checks_of_a_domain_are_a_day_apart(app: Flask, cast: Cast, dns: NameServer) -> None:
+def test_domain_checks_run_once_a_day(app: Flask, cast: Cast, dns: NameServer) -> None:
     prove(dns, cast.alice)
     with app.app_context():
         checks.enqueue_checks({})
@@ -289,7 +295,7 @@ def test_checks_of_a_domain_are_a_day_apart(app: Flask, cast: Cast, dns: NameSer
 
 
 @pytest.mark.one_database
-def test_verifications_are_limited(
+def test_domain_verification_attempts_are_limited(
     cast: Cast, dns: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "VERIFICATIONS", checks.Limit("few", 2, 3600))
@@ -299,9 +305,7 @@ def test_verifications_are_limited(
 
 
 @pytest.mark.one_database
-def test_an_account_has_a_hundred_domains_at_most(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_domain_limit_per_account_is_409(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.accounts.domains.service.MAX_DOMAINS", 2)
     for name in ("a.example", "b.example"):
         add(cast.alice, name)
@@ -325,7 +329,7 @@ SETTINGS: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.one_database
-def test_the_settings_of_a_domain(cast: Cast) -> None:
+def test_domain_settings_validation(cast: Cast) -> None:
     path = f"account/domains/{add(cast.alice)['id']}"
     assert [cast.alice.patch(path, body).status_code for body, _ in SETTINGS] == [
         status for _, status in SETTINGS
@@ -333,7 +337,7 @@ def test_the_settings_of_a_domain(cast: Cast) -> None:
 
 
 @pytest.mark.one_database
-def test_keys_and_old_sessions_change_no_domains(app: Flask, cast: Cast) -> None:
+def test_domain_changes_require_recent_sign_in_of_admin(app: Flask, cast: Cast) -> None:
     domain = add(cast.alice)
     key = cast.alice.post("api-keys", {"name": "x"}).json["key"]
     by_key = Caller(app, **{"X-API-Key": key})
@@ -351,7 +355,7 @@ def test_keys_and_old_sessions_change_no_domains(app: Flask, cast: Cast) -> None
 
 
 @pytest.mark.one_database
-def test_nobody_joins_the_system_account_by_a_domain(cast: Cast) -> None:
+def test_domain_auto_join_in_system_account_is_400(cast: Cast) -> None:
     domain = add(cast.root, "system.example")
     answer = cast.root.patch(f"account/domains/{domain['id']}", {"auto_join": True})
     assert answer.status_code == 400

@@ -35,7 +35,7 @@ def settings(owner: Caller, domain: dict[str, Any], **changes: Any) -> None:
     assert answer.status_code == 200, answer.json
 
 
-def test_an_address_tells_account_and_provider(
+def test_discover_returns_account_and_providers_of_verified_domain(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     stage.oauth(cast.alice)
@@ -57,7 +57,7 @@ def test_an_address_tells_account_and_provider(
     "email",
     [*("x@globex.example", "x@mail.acme.example", "x@acme.example.evil.example"), "acme", "", "@"],
 )
-def test_other_domains_have_the_same_answer(
+def test_discover_with_other_domain_has_uniform_answer(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer, email: str
 ) -> None:
     stage.oauth(cast.alice)
@@ -67,7 +67,7 @@ def test_other_domains_have_the_same_answer(
 
 
 @pytest.mark.one_database
-def test_searches_are_limited(
+def test_discover_requests_are_limited(
     app: Flask, cast: Cast, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.changed(monkeypatch, sign_in_starts_per_address=2, login_rate_limit="on")
@@ -78,7 +78,7 @@ def test_searches_are_limited(
 
 
 @pytest.mark.one_database
-def test_a_suspended_account_is_not_found(
+def test_discover_does_not_find_suspended_account(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -86,7 +86,7 @@ def test_a_suspended_account_is_not_found(
     assert discover(app, "dora@acme.example") == UNKNOWN
 
 
-def test_addresses_of_a_domain_sign_in_with_the_provider_only(
+def test_sso_only_domain_refuses_passwords(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     domain = prove(dns, cast.alice)
@@ -108,7 +108,7 @@ def test_addresses_of_a_domain_sign_in_with_the_provider_only(
     assert login(app, "acme", cast.bob.email).status_code == 200
 
 
-def test_a_first_sign_in_joins_by_the_domain(
+def test_domain_auto_join_creates_user_at_first_sign_in(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     cast.alice.patch("account", {"sso_provisioning": False})
@@ -127,7 +127,7 @@ def test_a_first_sign_in_joins_by_the_domain(
     "claims",
     [{"email_verified": False}, {"email": "dora@mail.acme.example"}, {"email": "dora@x.example"}],
 )
-def test_other_addresses_do_not_join(
+def test_domain_auto_join_needs_verified_email_of_the_domain(
     cast: Cast, stage: Stage, dns: NameServer, claims: dict[str, Any]
 ) -> None:
     cast.alice.patch("account", {"sso_provisioning": False})
@@ -139,9 +139,7 @@ def test_other_addresses_do_not_join(
 
 
 @pytest.mark.one_database
-def test_a_domain_that_is_not_proved_lets_nobody_join(
-    cast: Cast, stage: Stage, dns: NameServer
-) -> None:
+def test_domain_auto_join_needs_verified_domain(cast: Cast, stage: Stage, dns: NameServer) -> None:
     cast.alice.patch("account", {"sso_provisioning": False})
     stage.oauth(cast.alice)
     settings(cast.alice, add(cast.alice), auto_join=True)
@@ -149,7 +147,7 @@ def test_a_domain_that_is_not_proved_lets_nobody_join(
     assert stage.checks(cast.alice)[:1] == ["provisioning"]
 
 
-def test_nobody_joins_as_admin_though_the_role_was_stored(
+def test_domain_auto_join_never_gives_admin_role(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     stage.oauth(cast.alice)
@@ -160,7 +158,7 @@ def test_nobody_joins_as_admin_though_the_role_was_stored(
     assert stage.traded(stage.sign_in())["user"]["role"] == "viewer"
 
 
-def test_the_provider_of_another_account_does_not_speak_for_a_domain(
+def test_provider_of_other_account_cannot_sign_in_email_of_verified_domain(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -177,7 +175,7 @@ def test_the_provider_of_another_account_does_not_speak_for_a_domain(
     assert stage.traded(stage.sign_in())["account"]["slug"] == "acme"
 
 
-def test_a_new_user_of_a_foreign_domain_is_unverified(
+def test_provider_user_of_foreign_domain_is_unverified(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -195,7 +193,7 @@ def test_a_new_user_of_a_foreign_domain_is_unverified(
 
 
 @pytest.mark.one_database
-def test_a_foreign_domain_neither_takes_over_nor_uses_an_invitation(
+def test_provider_email_of_foreign_domain_links_no_user_or_invitation(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -210,7 +208,7 @@ def test_a_foreign_domain_neither_takes_over_nor_uses_an_invitation(
 
 
 @pytest.mark.one_database
-def test_the_operators_provider_speaks_in_the_owning_account_only(
+def test_system_provider_verifies_email_in_owning_account_only(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -221,7 +219,7 @@ def test_the_operators_provider_speaks_in_the_owning_account_only(
 
 
 @pytest.mark.one_database
-def test_assertions_of_saml_are_distrusted_alike(
+def test_saml_assertion_of_foreign_domain_is_refused(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     prove(dns, cast.charlie, "globex.example")
@@ -233,7 +231,7 @@ def test_assertions_of_saml_are_distrusted_alike(
 
 
 @pytest.mark.one_database
-def test_a_linked_identity_still_signs_in(
+def test_linked_identity_of_foreign_domain_still_signs_in(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     stage.oauth(cast.charlie)
@@ -244,7 +242,7 @@ def test_a_linked_identity_still_signs_in(
 
 
 @pytest.mark.one_database
-def test_registering_an_account_with_an_address_of_a_proved_domain(
+def test_registration_of_new_account_with_email_of_verified_domain(
     app: Flask, cast: Cast, dns: NameServer
 ) -> None:
     prove(dns, cast.alice)
@@ -260,7 +258,7 @@ def register(app: Flask, slug: str, email: str) -> Any:
 
 
 @pytest.mark.long
-def test_an_address_of_the_domain_may_register_in_the_account(
+def test_registration_into_account_with_auto_join_domain(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     domain = prove(dns, cast.alice)
@@ -286,7 +284,7 @@ def test_an_address_of_the_domain_may_register_in_the_account(
     assert register(app, "acme", "fay@acme.example").status_code == 409
 
 
-def test_sso_only_refuses_mailed_links(
+def test_sso_only_domain_refuses_magic_links(
     app: Flask, cast: Cast, stage: Stage, dns: NameServer
 ) -> None:
     stage.oauth(cast.alice)

@@ -197,7 +197,7 @@ def printed_link(house: House) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("name", sorted(DOORS))
-def test_no_door_leads_past_the_provider(house: House, name: str) -> None:
+def test_sign_in_policy_blocks_every_other_way_to_sign_in(house: House, name: str) -> None:
     enter = DOORS[name](house)
     house.close()
     answer = enter()
@@ -211,7 +211,7 @@ def test_no_door_leads_past_the_provider(house: House, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["auth/forgot-password", "auth/magic-link"])
-def test_no_link_is_mailed_that_would_not_work(house: House, path: str) -> None:
+def test_sign_in_policy_mails_no_useless_links(house: House, path: str) -> None:
     house.close()
     before = house.mails(house.cast.bob.email)
     body = {"account": "acme", "email": house.cast.bob.email}
@@ -220,7 +220,7 @@ def test_no_link_is_mailed_that_would_not_work(house: House, path: str) -> None:
     assert house.mails(house.cast.bob.email) == before
 
 
-def test_passwords_that_others_set_do_not_sign_in(house: House) -> None:
+def test_sign_in_policy_refuses_passwords_set_by_admins(house: House) -> None:
     house.close()
     path = f"users/{house.cast.bob.id}/password"
     house.cast.root.post(path, {"new_password": NEW})
@@ -235,7 +235,7 @@ def test_passwords_that_others_set_do_not_sign_in(house: House) -> None:
     assert house.login("new@acme.example").status_code == 401
 
 
-def test_the_provider_accepts_the_invitation(house: House) -> None:
+def test_sign_in_policy_accepts_invitation_through_provider(house: House) -> None:
     house.cast.alice.post("invitations", {"email": GUEST, "role": "editor"})
     page = f"invitations/{house.token(GUEST)}"
     house.close()
@@ -248,7 +248,7 @@ def test_the_provider_accepts_the_invitation(house: House) -> None:
     assert (signed_in["user"]["email"], signed_in["user"]["role"]) == (GUEST, "editor")
 
 
-def test_others_and_superadmins_are_not_concerned(house: House) -> None:
+def test_sign_in_policy_exempts_superadmins_and_other_domains(house: House) -> None:
     house.close()
     assert house.login(house.cast.bob.email).json["error"] == OFF
     body = {"account": "system", "email": house.cast.root.email, "password": PASSWORD}
@@ -262,7 +262,7 @@ MOVE = {"email": "bob@private.example", "current_password": PASSWORD}
 
 
 @pytest.mark.parametrize("house", ["sso only"], indirect=True)
-def test_users_of_such_a_domain_keep_their_address(house: House) -> None:
+def test_sso_only_domain_email_change_is_address_managed(house: House) -> None:
     bob = house.cast.bob
     assert bob.patch("auth/me", MOVE).status_code == 200
     pending = {"token": house.token("bob@private.example")}
@@ -280,7 +280,7 @@ def test_users_of_such_a_domain_keep_their_address(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", ["sso only"], indirect=True)
-def test_undoing_does_not_lead_out_of_such_a_domain(house: House) -> None:
+def test_sso_only_domain_email_change_undo_is_address_managed(house: House) -> None:
     user = make_user(house.app, house.cast.alice.account_id, "dan@private.example", ADMIN)
     dan, anyone = Caller(house.app, user), Caller(house.app)
     assert dan.patch("auth/me", {"email": "dan@acme.example"}).status_code == 200

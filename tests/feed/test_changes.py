@@ -58,7 +58,7 @@ def now(caller: Caller) -> int:
 
 
 @pytest.mark.usefixtures("audited")
-def test_every_change_comes_with_the_record_before_and_after_it(cast: Cast) -> None:
+def test_change_feed_items_have_record_before_and_after(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     first = {"title": "one", "views": 3, "done": False, "day": "2026-01-31", "tags": {"a": [1]}}
     made = make_record(cast.alice, **first)
@@ -87,7 +87,7 @@ def test_every_change_comes_with_the_record_before_and_after_it(cast: Cast) -> N
 
 
 @pytest.mark.usefixtures("audited")
-def test_pages_follow_each_other_without_a_gap(cast: Cast) -> None:
+def test_change_feed_pages_have_no_gap(cast: Cast) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "notes")
     made = [make_record(cast.alice, ("posts", "notes")[n % 2], title=str(n)) for n in range(7)]
@@ -105,7 +105,7 @@ def test_pages_follow_each_other_without_a_gap(cast: Cast) -> None:
     assert [id for _, id in notes] == [one["id"] for one in made[1::2]]
 
 
-def test_a_batch_is_reported_record_by_record(cast: Cast) -> None:
+def test_change_feed_reports_batch_record_by_record(cast: Cast) -> None:
     make_collection(cast.root)
     bodies = [{"title": str(n)} for n in range(30)]
     made = cast.alice.post("records/posts/batch", {"records": bodies})
@@ -115,7 +115,7 @@ def test_a_batch_is_reported_record_by_record(cast: Cast) -> None:
     ]
 
 
-def test_nothing_of_another_account_is_reported(cast: Cast) -> None:
+def test_change_feed_excludes_other_accounts(cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie, title="theirs")
     mine = make_record(cast.alice, title="mine")
@@ -124,7 +124,7 @@ def test_nothing_of_another_account_is_reported(cast: Cast) -> None:
     assert cast.root.acting_in("*").get("changes").status_code == 400
 
 
-def test_what_comes_into_view_is_created_and_what_leaves_it_is_hidden(cast: Cast) -> None:
+def test_change_feed_reports_entry_into_view_as_create_and_exit_as_hidden(cast: Cast) -> None:
     make_collection(cast.root, view_rule='title = "open" || created_by = @request.auth.id')
     made = make_record(cast.alice, title="closed")
     path = f"records/posts/{made['id']}"
@@ -148,7 +148,7 @@ def test_what_comes_into_view_is_created_and_what_leaves_it_is_hidden(cast: Cast
     ]
 
 
-def test_rules_with_references_are_judged_in_one_statement(app: Flask, cast: Cast) -> None:
+def test_change_feed_judges_rules_with_references_in_few_statements(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "teams", schema=[{"name": "name", "type": "text"}])
     schema: list[dict[str, Any]] = [
         {"name": "title", "type": "text"},
@@ -165,7 +165,7 @@ def test_rules_with_references_are_judged_in_one_statement(app: Flask, cast: Cas
     assert len(sent) <= 6, sent
 
 
-def test_fields_and_masks_are_those_of_now(cast: Cast) -> None:
+def test_change_feed_applies_current_field_lists_and_masks(cast: Cast) -> None:
     schema: list[dict[str, Any]] = [
         {"name": "title", "type": "text"},
         {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
@@ -184,7 +184,7 @@ def test_fields_and_masks_are_those_of_now(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("audited")
-def test_long_values_are_those_of_the_moment(cast: Cast) -> None:
+def test_change_feed_long_values_are_those_of_the_moment(cast: Cast) -> None:
     schema = [{"name": "title", "type": "text"}, {"name": "body", "type": "text"}]
     make_collection(cast.root, schema=schema)
     long, other = "x" * 20_000, "y" * 20_000
@@ -203,7 +203,7 @@ def test_long_values_are_those_of_the_moment(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("audited")
-def test_an_erased_record_is_only_reported_as_deleted(cast: Cast) -> None:
+def test_change_feed_reports_erased_record_only_as_deleted(cast: Cast) -> None:
     make_collection(cast.root)
     made = make_record(cast.alice, title="Ada Lovelace")
     cast.alice.patch(f"records/posts/{made['id']}", {"title": "Ada L."})
@@ -215,14 +215,14 @@ def test_an_erased_record_is_only_reported_as_deleted(cast: Cast) -> None:
     ]
 
 
-def test_an_erased_record_is_reported_to_nobody_who_could_not_view_it(cast: Cast) -> None:
+def test_change_feed_hides_erased_record_from_callers_without_view_right(cast: Cast) -> None:
     make_collection(cast.root, view_rule="created_by = @request.auth.id")
     made = make_record(cast.alice, title="Ada Lovelace")
     assert cast.alice.post(f"records/posts/{made['id']}/erase").status_code == 200
     assert reported(cast.bob) == []
 
 
-def test_a_default_for_stored_records_is_no_change(cast: Cast) -> None:
+def test_change_feed_ignores_default_backfill(cast: Cast) -> None:
     made = make_collection(cast.root)
     mine = make_record(cast.alice, title="one")
     kind = {"name": "kind", "type": "text", "default": "x"}
@@ -233,7 +233,7 @@ def test_a_default_for_stored_records_is_no_change(cast: Cast) -> None:
     assert reported(cast.alice) == [("records.create", mine["id"])]
 
 
-def test_what_a_former_collection_of_the_same_name_held_is_not_reported(cast: Cast) -> None:
+def test_change_feed_excludes_former_collection_with_same_name(cast: Cast) -> None:
     made = make_collection(cast.root)
     make_record(cast.alice, title="former")
     since = now(cast.alice)
@@ -247,7 +247,7 @@ def test_what_a_former_collection_of_the_same_name_held_is_not_reported(cast: Ca
     )
 
 
-def test_changes_without_auditing_are_kept_as_long_as_is_set(
+def test_change_feed_without_auditing_keeps_changes_for_set_days(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)
@@ -287,7 +287,7 @@ def test_changes_without_auditing_are_kept_as_long_as_is_set(
         ({"unknown": "1"}, 422, "validation_error"),
     ],
 )
-def test_a_wrong_question_is_refused(
+def test_change_feed_with_invalid_query_is_refused(
     cast: Cast, query: dict[str, Any], status: int, error: str
 ) -> None:
     make_collection(cast.root)
@@ -296,13 +296,13 @@ def test_a_wrong_question_is_refused(
     assert (answer.status_code, answer.json["error"]) == (status, error), answer.text
 
 
-def test_only_the_signed_in_read_the_feed(app: Flask, cast: Cast) -> None:
+def test_change_feed_without_credential_is_401(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, view_rule="", list_rule="")
     assert Caller(app).get("changes").status_code == 401
     assert Caller(app, **{"X-Account-ID": "acme"}).get("changes").status_code == 401
 
 
-def test_a_key_reads_what_its_scopes_include(app: Flask, cast: Cast) -> None:
+def test_change_feed_with_api_key_follows_its_scopes(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "notes")
     scopes = {"collections": ["posts"], "operations": ["view", "create"]}
@@ -315,7 +315,7 @@ def test_a_key_reads_what_its_scopes_include(app: Flask, cast: Cast) -> None:
     assert key.get("changes?collections=notes").json["error"] == "scope_denied"
 
 
-def test_large_changes_are_read_in_parts(cast: Cast) -> None:
+def test_change_feed_reads_large_changes_in_parts(cast: Cast) -> None:
     make_collection(cast.root)
     text = "x" * 900_000
     made = [make_record(cast.alice, title=f"{n}{text}")["id"] for n in range(12)]
@@ -324,7 +324,7 @@ def test_large_changes_are_read_in_parts(cast: Cast) -> None:
     assert not first["has_more"]
 
 
-def test_a_record_is_reported_by_a_change_of_an_older_process(app: Flask, cast: Cast) -> None:
+def test_change_feed_reads_changes_of_older_process(app: Flask, cast: Cast) -> None:
     # During an upgrade the former version stores changes without what the feed adds.
     make_collection(cast.root, schema=SCHEMA)
     made = make_record(cast.alice, title="one", views=1)

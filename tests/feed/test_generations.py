@@ -48,7 +48,7 @@ def backup(own: tuple[Flask, Cast], tmp_path: Path) -> Callable[[], None]:
 
 @pytest.mark.parametrize("restores", [1, 2])
 @pytest.mark.parametrize("backwards", [0, 400], ids=["", "clock set back"])
-def test_positions_of_before_a_restore_are_gone_for_ever(
+def test_change_feed_position_before_database_restore_is_410(
     own: tuple[Flask, Cast],
     backup: Callable[[], None],
     restores: int,
@@ -71,7 +71,7 @@ def test_positions_of_before_a_restore_are_gone_for_ever(
         assert not {*lost} & {one["id"] for one in cast.alice.get("records/posts").json["items"]}
 
 
-def test_accounts_made_after_a_restore_have_a_feed(
+def test_change_feed_of_account_created_after_restore(
     own: tuple[Flask, Cast], backup: Callable[[], None]
 ) -> None:
     app, cast = own
@@ -83,7 +83,7 @@ def test_accounts_made_after_a_restore_have_a_feed(
     assert refusal(cast.charlie, 1) == (410, "feed_expired")
 
 
-def test_command_expires_changes_of_all_accounts(app: Flask, cast: Cast) -> None:
+def test_change_feed_expiry_command_covers_all_accounts(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     callers = (cast.alice, cast.charlie)
     positions = []
@@ -100,7 +100,7 @@ def test_command_expires_changes_of_all_accounts(app: Flask, cast: Cast) -> None
         assert reported(caller, since=begun) == [("records.create", made["id"])]
 
 
-def test_open_streams_are_reset_and_go_on(app: Flask, cast: Cast) -> None:
+def test_change_feed_expiry_resets_open_streams(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.alice, title="before")
     with serving(app) as port:

@@ -69,7 +69,7 @@ def records_of(archive: zipfile.ZipFile) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_archive_has_the_records_of_the_export_and_the_bytes_of_their_files(cast: Cast) -> None:
+def test_archive_export_has_records_and_file_bytes(cast: Cast) -> None:
     make_post(cast.alice, "none")
     made = make_post(cast.alice, "some", ("a.txt", b"one"), ("b:c?.txt", b""), avatar=PNG)
     long = make_post(cast.alice, "long", (f"{'ü' * 250}.txt", b"x"))
@@ -92,13 +92,13 @@ def test_an_archive_has_the_records_of_the_export_and_the_bytes_of_their_files(c
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_empty_export_is_an_archive(cast: Cast) -> None:
+def test_archive_export_without_records_is_an_archive(cast: Cast) -> None:
     archive = export(cast.alice)
     assert (archive.namelist(), archive.read(RECORDS)) == ([RECORDS], b"")
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_export_of_all_accounts_finds_the_bytes_of_each(cast: Cast) -> None:
+def test_archive_export_of_all_accounts_has_files_of_each(cast: Cast) -> None:
     make_post(cast.alice, "acme", ("a.txt", b"of acme"))
     make_post(cast.charlie, "globex", ("a.txt", b"of globex"))
     assert len(export(cast.alice).namelist()) == 2
@@ -120,7 +120,7 @@ SIGHTS: list[tuple[str, dict[str, Any], dict[str, Any], str, set[bytes]]] = [
 
 
 @pytest.mark.parametrize(("rules", "papers", "query", "files"), [row[1:] for row in SIGHTS])
-def test_an_archive_has_only_the_bytes_that_the_caller_may_download(
+def test_archive_export_has_only_downloadable_files(
     cast: Cast, rules: dict[str, Any], papers: dict[str, Any], query: str, files: set[bytes]
 ) -> None:
     schema = [*SCHEMA[:-1], {**SCHEMA[-1], **papers}]
@@ -135,7 +135,7 @@ def test_an_archive_has_only_the_bytes_that_the_caller_may_download(
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_an_export_whose_first_file_cannot_be_read_is_503(cast: Cast, app: Flask) -> None:
+def test_archive_export_with_unreadable_first_file_is_503(cast: Cast, app: Flask) -> None:
     made = make_post(cast.alice, "a", ("a.txt", b"paper"))
     with app.app_context():
         storage.current().delete(storage.key_of(cast.alice.account_id, made["papers"][0]["id"]))
@@ -147,7 +147,7 @@ def test_an_export_whose_first_file_cannot_be_read_is_503(cast: Cast, app: Flask
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
 @pytest.mark.parametrize("left", [None, b"pap"])
-def test_an_export_whose_later_file_cannot_be_read_breaks_off(
+def test_archive_export_with_unreadable_later_file_breaks_off(
     cast: Cast, app: Flask, left: bytes | None
 ) -> None:
     make_post(cast.alice, "a", ("a.txt", b"first"))
@@ -170,7 +170,7 @@ def test_an_export_whose_later_file_cannot_be_read_breaks_off(
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_export_of_too_many_files_is_refused(
+def test_archive_export_over_file_limit_is_limit_reached(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for title in "ab":
@@ -183,7 +183,7 @@ def test_an_export_of_too_many_files_is_refused(
 
 
 @pytest.mark.one_database
-def test_an_archive_takes_no_more_memory_for_larger_files(tmp_path: Path) -> None:
+def test_archive_export_memory_does_not_grow_with_files(tmp_path: Path) -> None:
     def peak(chunks: int) -> int:
         path, size = tmp_path / "zip", 2**20
         tracemalloc.start()
@@ -262,7 +262,7 @@ def downloaded(caller: Caller, file: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_exported_archive_comes_back_in_another_account(cast: Cast, app: Flask) -> None:
+def test_archive_export_can_be_imported_in_other_account(cast: Cast, app: Flask) -> None:
     make_post(cast.alice, "a", ("a.txt", b"one"), ("b.csv", b"x,y\n"), avatar=PNG)
     make_post(cast.alice, "b", ("ü/ä.txt", b""))
     make_post(cast.alice, "c")
@@ -293,7 +293,7 @@ def test_an_exported_archive_comes_back_in_another_account(cast: Cast, app: Flas
         ("records.csv", b'title,avatar,papers\na,x,"[""y"", ""z""]"\n'),
     ],
 )
-def test_an_archive_may_be_made_by_hand(cast: Cast, records: tuple[str, bytes]) -> None:
+def test_archive_import_accepts_hand_made_archive(cast: Cast, records: tuple[str, bytes]) -> None:
     files: Entries = [("files/x/cat.png", PNG), ("files/y/p.md", b"# p"), ("files/z/q", b"q")]
     folders: Entries = [("files/", b""), ("files/x/", b"")]
     unused: Entries = [("files/w/unused.txt", b"w")]
@@ -322,7 +322,7 @@ REFUSED: list[tuple[str, list[dict[str, Any]], int, tuple[int, str, str]]] = [
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.parametrize(("records", "status", "first"), [row[1:] for row in REFUSED])
-def test_an_archive_with_a_fault_leaves_nothing(
+def test_archive_import_with_invalid_record_stores_nothing(
     cast: Cast, app: Flask, records: list[dict[str, Any]], status: int, first: tuple[int, str, str]
 ) -> None:
     files: Entries = [("files/x/x.txt", b"x"), ("files/z/z.txt", b"z")]
@@ -337,7 +337,7 @@ def test_an_archive_with_a_fault_leaves_nothing(
 
 
 @pytest.mark.usefixtures("posts")
-def test_files_of_others_are_unknown_to_an_import(cast: Cast, app: Flask) -> None:
+def test_archive_import_cannot_use_files_of_others(cast: Cast, app: Flask) -> None:
     foreign = make_post(cast.charlie, "theirs", ("a.txt", b"secret"))["papers"][0]["id"]
     waiting = upload(cast.charlie)["id"]
     for id in (foreign, waiting):
@@ -358,7 +358,7 @@ def foreign_file(caller: Caller) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("posts")
-def test_who_may_not_create_records_unpacks_nothing(cast: Cast, app: Flask) -> None:
+def test_archive_import_without_create_right_stores_nothing(cast: Cast, app: Flask) -> None:
     cast.root.put("collections/posts/rules", {"create_rule": None})
     answer = send(cast.bob, pack(lines({"papers": ["x"]}), ("files/x/x.txt", b"x")))
     assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
@@ -369,7 +369,7 @@ def test_who_may_not_create_records_unpacks_nothing(cast: Cast, app: Flask) -> N
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_masked_file_is_not_imported(cast: Cast) -> None:
+def test_archive_import_of_masked_file_is_invalid_option(cast: Cast) -> None:
     masked = [*SCHEMA[:-1], {**SCHEMA[-1], "pii": True}]
     make_collection(cast.root, "secrets", schema=masked)
     archive = pack(lines({"papers": "********"}), ("files/********/x.txt", b"x"))
@@ -461,7 +461,7 @@ BAD: list[tuple[str, bytes, str | None, str]] = [
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_a_bad_archive_is_a_400_that_says_where(cast: Cast, app: Flask) -> None:
+def test_archive_import_of_malformed_archive_is_400_with_entry(cast: Cast, app: Flask) -> None:
     for name, archive, entry, message in BAD:
         answer = send(cast.alice, archive)
         assert (answer.status_code, answer.json["error"]) == (400, "validation_error"), name
@@ -474,7 +474,7 @@ def test_a_bad_archive_is_a_400_that_says_where(cast: Cast, app: Flask) -> None:
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_a_bomb_is_refused_before_it_is_unpacked(
+def test_archive_import_of_zip_bomb_is_refused_before_unpacking(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(
@@ -501,7 +501,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_a_directory_that_is_too_large_is_not_read(cast: Cast) -> None:
+def test_archive_import_with_oversized_directory_is_refused(cast: Cast) -> None:
     entries: Entries = [(f"files/{'a' * 100}/{n:0254}", b"") for n in range(3000)]
     tracemalloc.start()
     answer = send(cast.alice, pack(lines({}), *entries))
@@ -511,7 +511,7 @@ def test_a_directory_that_is_too_large_is_not_read(cast: Cast) -> None:
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_an_archive_with_any_byte_changed_is_imported_or_refused(cast: Cast, app: Flask) -> None:
+def test_archive_import_with_any_byte_changed_is_handled(cast: Cast, app: Flask) -> None:
     rng = random.Random(7)
     count = int(os.environ.get("ARCHIVE_EXAMPLES", "60"))
     for _ in range(count):
@@ -525,7 +525,7 @@ def test_an_archive_with_any_byte_changed_is_imported_or_refused(cast: Cast, app
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_a_repeated_import_with_a_key_takes_the_files_once(cast: Cast, app: Flask) -> None:
+def test_archive_import_with_idempotency_key_stores_files_once(cast: Cast, app: Flask) -> None:
     key = {"Idempotency-Key": "import-1"}
     for _ in range(2):
         answer = cast.alice.post(
@@ -538,7 +538,7 @@ def test_a_repeated_import_with_a_key_takes_the_files_once(cast: Cast, app: Flas
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_an_import_in_pieces_takes_the_files_of_each(
+def test_archive_import_in_batches_stores_files_of_each(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "BATCH_SIZE", 2)
@@ -554,7 +554,7 @@ def test_an_import_in_pieces_takes_the_files_of_each(
 
 @pytest.mark.usefixtures("posts")
 @pytest.mark.one_database
-def test_an_import_in_pieces_that_names_an_upload_twice_stores_nothing(
+def test_archive_import_in_batches_with_repeated_upload_stores_nothing(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "BATCH_SIZE", 2)

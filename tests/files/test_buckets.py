@@ -34,7 +34,7 @@ def upload_large(caller: Caller) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("in_bucket")
-def test_files_live_in_the_bucket(cast: Cast, app: Flask) -> None:
+def test_file_storage_in_bucket(cast: Cast, app: Flask) -> None:
     papers = {**SCHEMA[3], "options": {"max_files": 2, "max_bytes": len(LARGE)}}
     make_collection(cast.root, schema=[papers])
     file = upload_large(cast.alice)
@@ -52,7 +52,7 @@ def test_files_live_in_the_bucket(cast: Cast, app: Flask) -> None:
 
 
 @pytest.mark.usefixtures("in_bucket")
-def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> None:
+def test_file_sweep_removes_orphans_in_bucket(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice)
     with app.app_context():
         orphan = storage.incoming() / "orphan"
@@ -65,7 +65,7 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
     assert names(app) == {file["id"]}
 
 
-def test_a_redirect_has_the_service_send_the_file(
+def test_file_download_redirect_to_bucket(
     cast: Cast, app: Flask, in_bucket: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], files_redirect=True)
@@ -78,7 +78,7 @@ def test_a_redirect_has_the_service_send_the_file(
     assert sent.headers["Content-Disposition"].startswith("inline;")
 
 
-def test_a_redirect_to_a_file_of_a_personal_field_is_recorded(
+def test_file_download_redirect_of_personal_field_is_recorded(
     cast: Cast, app: Flask, in_bucket: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], files_redirect=True)
@@ -96,7 +96,7 @@ def test_a_redirect_to_a_file_of_a_personal_field_is_recorded(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cast")
-def test_an_outage_is_503_and_leaves_nothing_half_written(
+def test_file_storage_outage_is_503_and_stores_nothing(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with S3(private=True) as server:

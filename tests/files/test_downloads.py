@@ -68,7 +68,7 @@ def port(app: Flask) -> Iterator[int]:
         ({"Range": "bytes=0-9"}, 206, DATA[:10]),
     ],
 )
-def test_large_parts_arrive_whole(
+def test_file_download_of_large_ranges_is_complete(
     cast: Cast, path: str, port: int, headers: dict[str, str], status: int, data: bytes
 ) -> None:
     with closing(Reader(port, path, {**cast.alice.headers, **headers})) as reader:
@@ -78,7 +78,7 @@ def test_large_parts_arrive_whole(
 
 
 @pytest.mark.one_database
-def test_whoever_stops_reading_is_cut_off(
+def test_file_download_by_stalled_reader_is_cut_off(
     cast: Cast, path: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "STALLED_SECONDS", 0.2)
@@ -89,7 +89,7 @@ def test_whoever_stops_reading_is_cut_off(
 
 
 @pytest.mark.one_database
-def test_a_process_and_an_account_have_so_many_downloads(
+def test_file_download_limits_per_account_and_process_are_429(
     cast: Cast, path: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downloads, "MAX_DOWNLOADS_PER_ACCOUNT", 1)
@@ -107,7 +107,7 @@ def test_a_process_and_an_account_have_so_many_downloads(
 
 
 @pytest.mark.one_database
-def test_a_damaged_file_is_503(cast: Cast, app: Flask, path: str, port: int) -> None:
+def test_file_download_of_damaged_file_is_503(cast: Cast, app: Flask, path: str, port: int) -> None:
     with app.app_context():
         (blob,) = storage.current().blobs()
         (app.extensions["atrium.config"].instance_dir / "files" / blob.key).write_bytes(b"short")

@@ -60,7 +60,7 @@ def posts(cast: Cast) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_upload_becomes_the_files_of_one_record(cast: Cast) -> None:
+def test_file_upload_becomes_file_of_one_record(cast: Cast) -> None:
     file = upload(cast.alice)
     assert file["sha256"] == hashlib.sha256(PNG).hexdigest()
     assert (file["name"], file["size"], file["mime_type"]) == ("cat.png", len(PNG), "image/png")
@@ -79,7 +79,7 @@ def test_an_upload_becomes_the_files_of_one_record(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_files_and_values_are_sent_in_one_step(cast: Cast) -> None:
+def test_file_parts_and_values_in_one_multipart_request(cast: Cast) -> None:
     form = {
         "data": '{"title": "a"}',
         "views": "7",
@@ -114,7 +114,9 @@ def test_files_and_values_are_sent_in_one_step(cast: Cast) -> None:
         (f"{'a' * 5000}", "file_unknown"),
     ],
 )
-def test_a_field_takes_only_files(cast: Cast, value: object, code: str) -> None:
+def test_file_field_with_other_value_is_file_unknown_or_invalid_type(
+    cast: Cast, value: object, code: str
+) -> None:
     answer = cast.alice.post("records/posts", json={"avatar": value})
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, code)
 
@@ -124,7 +126,7 @@ def test_a_field_takes_only_files(cast: Cast, value: object, code: str) -> None:
     ("data", "code"),
     [(PNG + b"\0" * 5000, "file_too_large"), (b"<html>", "file_type_not_allowed")],
 )
-def test_what_a_field_does_not_allow_is_refused_in_both_ways(
+def test_file_field_limits_apply_to_uploads_and_parts(
     cast: Cast, app: Flask, data: bytes, code: str
 ) -> None:
     file = upload(cast.alice, data)
@@ -137,7 +139,7 @@ def test_what_a_field_does_not_allow_is_refused_in_both_ways(
 
 
 @pytest.mark.usefixtures("posts")
-def test_uploads_belong_to_who_uploaded_them(cast: Cast) -> None:
+def test_file_upload_is_visible_to_its_uploader_only(cast: Cast) -> None:
     file = upload(cast.bob)
     for caller in (cast.alice, cast.charlie):
         assert caller.get(f"files/{file['id']}").status_code == 404
@@ -153,7 +155,7 @@ def test_uploads_belong_to_who_uploaded_them(cast: Cast) -> None:
     assert cast.bob.delete(f"files/{file['id']}").status_code == 404
 
 
-def test_files_follow_rules_field_lists_and_masks(cast: Cast) -> None:
+def test_file_download_follows_rules_field_lists_and_masks(cast: Cast) -> None:
     schema = [*SCHEMA, {"name": "secret", "type": "file", "pii": True, "mask_type": "full"}]
     made = make_collection(cast.root, schema=schema)
     ids = [upload(cast.alice)["id"] for _ in range(2)]
@@ -182,7 +184,7 @@ def test_files_follow_rules_field_lists_and_masks(cast: Cast) -> None:
         ("avatar.size < 40 || avatar.size = null", ["none"]),
     ],
 )
-def test_rules_and_filters_know_files(cast: Cast, filter: str, expected: list[str]) -> None:
+def test_file_properties_in_filters(cast: Cast, filter: str, expected: list[str]) -> None:
     cast.alice.post("records/posts", json={"title": "cat", "avatar": upload(cast.alice)["id"]})
     cast.alice.post("records/posts", json={"title": "none"})
     found = cast.alice.get("records/posts", query_string={"filter": filter})
@@ -190,7 +192,7 @@ def test_rules_and_filters_know_files(cast: Cast, filter: str, expected: list[st
     assert [one["title"] for one in found.json["items"]] == expected
 
 
-def test_a_rule_may_depend_on_a_file(cast: Cast) -> None:
+def test_file_properties_in_view_rule(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_rule='avatar.mime_type = "image/png"')
     record = cast.alice.post("records/posts", json={"avatar": upload(cast.alice)["id"]})
     assert cast.bob.get(f"records/posts/{record.json['id']}").status_code == 200
@@ -211,7 +213,7 @@ def test_a_rule_may_depend_on_a_file(cast: Cast) -> None:
         ("bytes=x", 200, PNG),
     ],
 )
-def test_a_part_of_a_file_is_sent(cast: Cast, header: str, status: int, data: bytes) -> None:
+def test_file_range_request_is_206(cast: Cast, header: str, status: int, data: bytes) -> None:
     file = upload(cast.alice)
     answer = cast.alice.get(f"files/{file['id']}", headers={"Range": header})
     assert (answer.status_code, answer.data) == (status, data)
@@ -223,7 +225,7 @@ def test_a_part_of_a_file_is_sent(cast: Cast, header: str, status: int, data: by
     assert cast.alice.get(f"files/{file['id']}", headers=other).data == PNG
 
 
-def test_a_part_beyond_the_end_is_refused(cast: Cast) -> None:
+def test_file_range_beyond_end_is_416(cast: Cast) -> None:
     file = upload(cast.alice)
     answer = cast.alice.get(f"files/{file['id']}", headers={"Range": f"bytes={10**18}-"})
     assert (answer.status_code, answer.json["error"]) == (416, "range_not_satisfiable")
@@ -247,7 +249,7 @@ def test_a_part_beyond_the_end_is_refused(cast: Cast) -> None:
         (b"", "a.png", "application/octet-stream", False),
     ],
 )
-def test_the_content_decides_what_a_file_is(
+def test_file_type_is_detected_from_content(
     cast: Cast, data: bytes, name: str, mime_type: str, is_shown: bool
 ) -> None:
     file = upload(cast.alice, data, name)
@@ -271,7 +273,7 @@ def test_the_content_decides_what_a_file_is(
         ("катя.png", "катя.png"),
     ],
 )
-def test_names_are_made_harmless(cast: Cast, sent: str, stored: str) -> None:
+def test_file_name_is_sanitized(cast: Cast, sent: str, stored: str) -> None:
     file = upload(cast.alice, name=sent)
     assert file["name"] == stored
     header = cast.alice.get(f"files/{file['id']}").headers["Content-Disposition"]
@@ -279,7 +281,9 @@ def test_names_are_made_harmless(cast: Cast, sent: str, stored: str) -> None:
     assert header.count('"') == 2
 
 
-def test_a_larger_file_is_refused(cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_over_size_limit_is_413(
+    cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = replace(app.extensions["atrium.config"], file_max_bytes=1024, max_body_bytes=4096)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     for size in (1025, 100_000):
@@ -289,7 +293,7 @@ def test_a_larger_file_is_refused(cast: Cast, app: Flask, monkeypatch: pytest.Mo
     assert blobs(app) == []
 
 
-def test_a_full_disk_is_503_and_leaves_nothing(
+def test_file_upload_with_full_disk_is_503(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "free_bytes", lambda: 0)
@@ -306,7 +310,9 @@ def test_a_full_disk_is_503_and_leaves_nothing(
         ({"file": ["a", "b"]}, "file_required"),
     ],
 )
-def test_an_upload_is_one_file(cast: Cast, app: Flask, form: dict[str, Any], error: str) -> None:
+def test_file_upload_needs_exactly_one_file_part(
+    cast: Cast, app: Flask, form: dict[str, Any], error: str
+) -> None:
     form = {part: [(io.BytesIO(b"x"), one) for one in names] for part, names in form.items()}
     answer = cast.alice.post("files/upload", data=form, content_type="multipart/form-data")
     assert (answer.status_code, answer.json["error"]) == (400, error)
@@ -345,7 +351,9 @@ FORM, END = {"content_type": "multipart/form-data; boundary=x"}, b"--x--\r\n"
         (part("papers", more=b"Content-Type: text/html\r\n") + END, 201),
     ],
 )
-def test_a_form_is_read_within_bounds(cast: Cast, app: Flask, body: bytes, status: int) -> None:
+def test_multipart_form_with_malformed_parts_is_handled(
+    cast: Cast, app: Flask, body: bytes, status: int
+) -> None:
     answer = cast.alice.post("records/posts", data=body, **FORM)
     assert answer.status_code == status, answer.text
     run(app, purge.remove)
@@ -353,7 +361,7 @@ def test_a_form_is_read_within_bounds(cast: Cast, app: Flask, body: bytes, statu
 
 
 @pytest.mark.usefixtures("posts")
-def test_the_texts_of_a_form_share_the_room_of_a_body(
+def test_multipart_form_texts_share_body_limit(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], max_body_bytes=4096)
@@ -367,7 +375,7 @@ def test_the_texts_of_a_form_share_the_room_of_a_body(
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> None:
+def test_multipart_form_over_file_count_is_413(cast: Cast, app: Flask) -> None:
     form = {"papers": [(io.BytesIO(b"x"), str(n)) for n in range(101)]}
     answer = cast.alice.post("records/posts", data=form)
     assert (answer.status_code, answer.json["error"]) == (413, "payload_too_large")
@@ -377,7 +385,7 @@ def test_a_request_brings_a_bounded_number_of_files(cast: Cast, app: Flask) -> N
     assert answer.json["details"][0]["code"] == "too_many_files"
 
 
-def test_who_may_not_write_a_record_uploads_nothing_for_it(cast: Cast, app: Flask) -> None:
+def test_record_with_files_without_write_right_uploads_nothing(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, schema=SCHEMA, create_rule=None, update_rule=None)
     for method, path in (("POST", "records/posts"), ("PATCH", f"records/posts/{cast.alice.id}")):
         form = {"avatar": (io.BytesIO(PNG), "cat.png")}
@@ -386,14 +394,14 @@ def test_who_may_not_write_a_record_uploads_nothing_for_it(cast: Cast, app: Flas
         assert blobs(app) == []
 
 
-def test_anonymous_callers_upload_nothing(anyone: Caller, cast: Cast) -> None:
+def test_file_upload_without_credential_is_401(anyone: Caller, cast: Cast) -> None:
     form = {"file": (io.BytesIO(b"x"), "a")}
     answer = anyone.post("files/upload", data=form, headers={"X-Account-ID": "acme"})
     assert answer.status_code == 401
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_link_works_without_a_credential_until_the_record_lets_go(
+def test_file_link_works_without_credential_until_record_drops_file(
     cast: Cast, anyone: Caller, app: Flask
 ) -> None:
     file = upload(cast.alice)
@@ -416,7 +424,7 @@ def test_a_link_works_without_a_credential_until_the_record_lets_go(
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_link_ends_with_its_account(cast: Cast, anyone: Caller) -> None:
+def test_file_link_ends_with_its_account(cast: Cast, anyone: Caller) -> None:
     file = upload(cast.alice)["id"]
     cast.alice.post("records/posts", json={"avatar": file})
     path = cast.alice.post(f"files/{file}/link").json["url"].partition("/api/v1/")[2]
@@ -438,7 +446,7 @@ def test_a_link_ends_with_its_account(cast: Cast, anyone: Caller) -> None:
         ({"collections": ["posts"]}, 201),
     ],
 )
-def test_a_key_that_may_not_write_uploads_and_deletes_nothing(
+def test_file_upload_and_deletion_by_key_need_write_scope(
     cast: Cast, app: Flask, scopes: dict[str, Any], status: int
 ) -> None:
     file = upload(cast.alice)["id"]
@@ -453,7 +461,7 @@ def test_a_key_that_may_not_write_uploads_and_deletes_nothing(
 
 
 @pytest.mark.parametrize(("format", "mime_type"), [("PNG", "image/png"), ("GIF", "image/gif")])
-def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> None:
+def test_thumbnail_fits_requested_size(cast: Cast, format: str, mime_type: str) -> None:
     file = upload(cast.alice, image(400, 200, format))
     assert file["mime_type"] == mime_type
     answer = cast.alice.get(f"files/{file['id']}?thumb=100x100")
@@ -463,7 +471,7 @@ def test_a_thumbnail_fits_its_size(cast: Cast, format: str, mime_type: str) -> N
     assert cast.alice.get(f"files/{file['id']}?thumb=100x100", headers=etag).status_code == 304
 
 
-def test_a_thumbnail_is_turned_as_the_camera_was(cast: Cast) -> None:
+def test_thumbnail_respects_exif_orientation(cast: Cast) -> None:
     target, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     Image.new("RGB", (400, 200)).save(target, "JPEG", exif=exif.tobytes())
@@ -511,7 +519,7 @@ def profiles() -> bytes:
         (profiles(), "64x64"),
     ],
 )
-def test_what_has_no_thumbnail_is_refused(
+def test_thumbnail_of_unsupported_file_or_size_is_thumb_invalid(
     cast: Cast, monkeypatch: pytest.MonkeyPatch, data: bytes, thumb: str
 ) -> None:
     monkeypatch.setattr(thumbnails, "CPU_SECONDS", 0.2)
@@ -523,7 +531,7 @@ def test_what_has_no_thumbnail_is_refused(
 
 
 @pytest.mark.one_database
-def test_thumbnails_leave_a_thread_free(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thumbnail_work_leaves_a_thread_free(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seconds, free = upload(cast.alice, image()), list[float](), threading.Event()
     monkeypatch.setattr(thumbnails, "_scaled", lambda *_: free.wait(20) and b"webp")
 
@@ -542,7 +550,7 @@ def test_thumbnails_leave_a_thread_free(cast: Cast, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("posts")
-def test_files_are_removed_when_nobody_needs_them(cast: Cast, app: Flask) -> None:
+def test_file_bytes_are_removed_when_unreferenced(cast: Cast, app: Flask) -> None:
     untaken, first = upload(cast.alice), upload(cast.alice)
     record = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
     path = f"records/posts/{record['id']}"
@@ -572,7 +580,7 @@ def test_files_are_removed_when_nobody_needs_them(cast: Cast, app: Flask) -> Non
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_erased_record_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+def test_file_bytes_are_removed_by_record_erasure(cast: Cast, app: Flask) -> None:
     first, second = upload(cast.alice), upload(cast.alice)
     record = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
     cast.alice.patch(f"records/posts/{record['id']}", json={"avatar": second["id"]})
@@ -584,7 +592,7 @@ def test_an_erased_record_leaves_no_bytes(cast: Cast, app: Flask) -> None:
         assert db.connection().scalar(sa.select(sa.func.count()).select_from(FILES)) == 0
 
 
-def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> None:
+def test_file_sweep_removes_orphans_in_folder(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice)
     with app.app_context():
         place = storage.current()
@@ -607,14 +615,14 @@ def test_the_sweep_removes_what_a_crash_left_over(cast: Cast, app: Flask) -> Non
 
 
 @pytest.mark.usefixtures("posts")
-def test_what_fails_after_the_upload_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+def test_file_bytes_of_failed_record_creation_are_removed(cast: Cast, app: Flask) -> None:
     form = {"avatar": (io.BytesIO(PNG), "cat.png"), "views": "many"}
     assert cast.alice.post("records/posts", data=form).status_code == 400
     run(app, purge.remove)
     assert blobs(app) == []
 
 
-def test_a_repeated_upload_happens_once(cast: Cast, app: Flask) -> None:
+def test_file_upload_with_idempotency_key_happens_once(cast: Cast, app: Flask) -> None:
     key = {"Idempotency-Key": "upload-1"}
     forms = ({"file": (io.BytesIO(PNG), "cat.png")} for _ in range(2))
     answers = [cast.alice.post("files/upload", data=form, headers=key) for form in forms]
@@ -623,7 +631,7 @@ def test_a_repeated_upload_happens_once(cast: Cast, app: Flask) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_a_file_of_a_record_is_deleted_by_changing_the_record_only(cast: Cast) -> None:
+def test_file_of_record_cannot_be_deleted_directly(cast: Cast) -> None:
     file = upload(cast.alice)
     cast.alice.post("records/posts", json={"avatar": file["id"]})
     assert cast.alice.delete(f"files/{file['id']}").status_code == 404
@@ -643,13 +651,15 @@ def test_a_file_of_a_record_is_deleted_by_changing_the_record_only(cast: Cast) -
         {"index": True},
     ],
 )
-def test_options_are_checked(cast: Cast, options: dict[str, Any]) -> None:
+def test_file_field_options_out_of_range_are_invalid_option(
+    cast: Cast, options: dict[str, Any]
+) -> None:
     field = {"name": "a", "type": "file", "options": options}
     answer = cast.root.post("collections", json={"name": "posts", "schema": [field]})
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_option")
 
 
-def test_a_removed_collection_lets_go_of_its_files(cast: Cast, app: Flask) -> None:
+def test_collection_deletion_releases_files(cast: Cast, app: Flask) -> None:
     made = make_collection(cast.root, schema=SCHEMA)
     file = upload(cast.alice)
     cast.alice.post("records/posts", json={"avatar": file["id"]})
@@ -660,7 +670,7 @@ def test_a_removed_collection_lets_go_of_its_files(cast: Cast, app: Flask) -> No
     assert names(app) == set()
 
 
-def test_a_renamed_field_keeps_its_files_and_a_removed_one_lets_go(cast: Cast, app: Flask) -> None:
+def test_file_field_rename_keeps_files_and_removal_releases_them(cast: Cast, app: Flask) -> None:
     made = make_collection(cast.root, schema=SCHEMA)
     files = [upload(cast.alice)["id"] for _ in range(2)]
     record = cast.alice.post("records/posts", json={"avatar": files[0], "papers": [files[1]]}).json
@@ -683,7 +693,7 @@ def test_a_renamed_field_keeps_its_files_and_a_removed_one_lets_go(cast: Cast, a
     assert names(app) == {files[0]}
 
 
-def test_cascades_and_batches_take_and_let_go_of_files(cast: Cast, app: Flask) -> None:
+def test_cascading_deletes_and_batches_claim_and_release_files(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "owners", schema=[{"name": "name", "type": "text"}])
     owner = {"name": "owner", "type": "reference", "collection": "owners", "on_delete": "cascade"}
     make_collection(cast.root, schema=[*SCHEMA, owner])
@@ -702,7 +712,7 @@ def test_cascades_and_batches_take_and_let_go_of_files(cast: Cast, app: Flask) -
     assert names(app) == set()
 
 
-def test_one_upload_given_to_two_records_at_once_goes_to_one(cast: Cast) -> None:
+def test_file_upload_used_twice_in_batch_is_file_unknown(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     file = upload(cast.alice)
     bodies = [{"avatar": file["id"]}, {"avatar": file["id"]}]
@@ -710,7 +720,7 @@ def test_one_upload_given_to_two_records_at_once_goes_to_one(cast: Cast) -> None
     assert [(one["index"], one["code"]) for one in answer.json["details"]] == [(1, "file_unknown")]
 
 
-def test_a_file_of_one_field_is_in_no_other(cast: Cast) -> None:
+def test_file_of_one_field_in_another_field_is_file_unknown(cast: Cast) -> None:
     secret = {"name": "secret", "type": "file", "pii": True}
     make_collection(cast.root, schema=[*SCHEMA, secret])
     file = upload(cast.alice)["id"]
@@ -722,7 +732,7 @@ def test_a_file_of_one_field_is_in_no_other(cast: Cast) -> None:
     assert cast.bob.get(f"files/{file}").status_code == 404
 
 
-def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:
+def test_account_deletion_removes_file_bytes(cast: Cast, app: Flask) -> None:
     own, others = upload(cast.alice), upload(cast.charlie)
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
     with app.app_context():
@@ -732,7 +742,7 @@ def test_a_closed_account_leaves_no_bytes(cast: Cast, app: Flask) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_former_states_and_exports_show_the_files_of_then(cast: Cast) -> None:
+def test_record_history_and_export_show_former_files(cast: Cast) -> None:
     first, second = upload(cast.alice), upload(cast.alice, name="second.png")
     made = cast.alice.post("records/posts", json={"avatar": first["id"]}).json
     path = f"records/posts/{made['id']}"
@@ -747,7 +757,7 @@ def test_former_states_and_exports_show_the_files_of_then(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("posts")
-def test_an_imported_file_may_name_uploads(cast: Cast) -> None:
+def test_record_import_may_name_uploads(cast: Cast) -> None:
     file = upload(cast.alice)
     lines = f'title,avatar\r\na,"{{""id"":""{file["id"]}""}}"\r\n'
     answer = cast.alice.post("records/posts/import", data=lines.encode(), content_type="text/csv")

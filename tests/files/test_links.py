@@ -79,7 +79,7 @@ def remove_record(cast: Cast, file: str) -> Any:
 @pytest.mark.parametrize(
     "end", [deactivate, delete, close_rule, hide_field, hide_record, remove_record]
 )
-def test_a_link_ends_when_its_maker_may_no_longer_view_the_file(
+def test_file_link_ends_when_maker_loses_view_right(
     cast: Cast, anyone: Caller, file: str, end: Any
 ) -> None:
     path = link(cast.bob, file)
@@ -89,7 +89,7 @@ def test_a_link_ends_when_its_maker_may_no_longer_view_the_file(
     assert anyone.get(f"{path}?thumb=16x16").status_code == 404
 
 
-def test_a_link_to_personal_data_ends_with_the_right_to_see_it(
+def test_file_link_of_pii_field_ends_with_pii_access(
     cast: Cast, anyone: Caller, file: str, app: Flask
 ) -> None:
     record = cast.alice.get("records/posts").json["items"][0]["id"]
@@ -107,7 +107,7 @@ def test_a_link_to_personal_data_ends_with_the_right_to_see_it(
     assert anyone.get(path).status_code == 404
 
 
-def test_a_link_of_a_key_ends_with_the_key(
+def test_file_link_of_api_key_ends_with_the_key(
     cast: Cast, anyone: Caller, file: str, app: Flask
 ) -> None:
     made = cast.bob.post("api-keys", {"name": "key"}).json
@@ -120,7 +120,7 @@ def test_a_link_of_a_key_ends_with_the_key(
     assert anyone.get(bobs).status_code == 200
 
 
-def test_a_link_to_an_upload_works_until_it_is_deleted(cast: Cast, anyone: Caller) -> None:
+def test_file_link_of_upload_ends_with_its_deletion(cast: Cast, anyone: Caller) -> None:
     waiting = upload(cast.bob)["id"]
     path = link(cast.bob, waiting)
     assert anyone.get(path).data == PNG
@@ -128,11 +128,13 @@ def test_a_link_to_an_upload_works_until_it_is_deleted(cast: Cast, anyone: Calle
     assert anyone.get(path).status_code == 404
 
 
-def test_a_link_of_a_superadmin_works_in_the_account(cast: Cast, anyone: Caller, file: str) -> None:
+def test_file_link_by_superadmin_works_in_acting_account(
+    cast: Cast, anyone: Caller, file: str
+) -> None:
     assert anyone.get(link(cast.root.acting_in("acme"), file)).data == PNG
 
 
-def test_a_link_keeps_the_second_factor_of_its_maker(
+def test_file_link_keeps_second_factor_state_of_maker(
     cast: Cast, anyone: Caller, file: str, app: Flask
 ) -> None:
     assert close_rule(cast, file).status_code == 200
@@ -142,7 +144,7 @@ def test_a_link_keeps_the_second_factor_of_its_maker(
     assert anyone.get(link(cast.alice, file)).status_code == 200
 
 
-def test_all_links_of_a_file_are_ended(cast: Cast, anyone: Caller, file: str) -> None:
+def test_file_links_deletion_ends_all_links_of_file(cast: Cast, anyone: Caller, file: str) -> None:
     bobs, alices = link(cast.bob, file), link(cast.alice, file)
     for caller, status in ((cast.bob, 403), (cast.charlie, 404), (anyone, 401)):
         assert caller.delete(f"files/{file}/links").status_code == status
@@ -156,7 +158,7 @@ def test_all_links_of_a_file_are_ended(cast: Cast, anyone: Caller, file: str) ->
     assert cast.alice.delete(f"files/{builders.PASSWORD}/links").status_code == 404
 
 
-def test_who_may_change_the_record_ends_its_links(cast: Cast, anyone: Caller, file: str) -> None:
+def test_file_links_deletion_requires_update_right(cast: Cast, anyone: Caller, file: str) -> None:
     own = upload(cast.bob)["id"]
     assert cast.bob.post("records/posts", {"avatar": own}).status_code == 201
     path = link(cast.bob, own)
@@ -164,7 +166,7 @@ def test_who_may_change_the_record_ends_its_links(cast: Cast, anyone: Caller, fi
     assert anyone.get(path).status_code == 403
 
 
-def test_links_are_recorded_as_they_are_made_and_used(
+def test_file_link_creation_and_use_are_recorded(
     cast: Cast, anyone: Caller, file: str, app: Flask
 ) -> None:
     path = link(cast.bob, file)
@@ -190,7 +192,7 @@ def test_links_are_recorded_as_they_are_made_and_used(
     assert token not in cast.alice.get("account/security-log").text
 
 
-def test_a_link_of_an_earlier_release_works_until_the_links_are_ended(
+def test_file_link_of_earlier_release_works_until_links_are_ended(
     cast: Cast, anyone: Caller, file: str, app: Flask
 ) -> None:
     """It does not say who made it, and has a week at most."""

@@ -51,7 +51,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.usefixtures("place")
-def test_a_thumbnail_is_made_once_in_one_of_a_few_sizes(
+def test_thumbnail_is_made_once_in_few_sizes(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -100,7 +100,7 @@ def test_thumbnails_take_no_more_room_than_their_file(
 
 
 @pytest.mark.usefixtures("place")
-def test_the_sweep_keeps_the_thumbnails_of_files_and_no_others(cast: Cast, app: Flask) -> None:
+def test_thumbnail_sweep_keeps_those_of_existing_files_only(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice, image(300, 300))["id"]
     assert thumb(cast.alice, file).status_code == 200
     with app.app_context():
@@ -114,7 +114,7 @@ def test_the_sweep_keeps_the_thumbnails_of_files_and_no_others(cast: Cast, app: 
     assert blobs(app) == []
 
 
-def test_a_folder_keeps_no_empty_folders_of_thumbnails(cast: Cast, app: Flask) -> None:
+def test_thumbnail_folders_are_removed_when_empty(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice, image(300, 300))["id"]
     assert thumb(cast.alice, file).status_code == 200
     cast.alice.delete(f"files/{file}")
@@ -124,7 +124,7 @@ def test_a_folder_keeps_no_empty_folders_of_thumbnails(cast: Cast, app: Flask) -
     assert list((root / cast.alice.account_id / storage.THUMBNAILS).iterdir()) == []
 
 
-def test_thumbnails_of_a_closed_account_go(cast: Cast, app: Flask) -> None:
+def test_thumbnails_of_deleted_account_are_removed(cast: Cast, app: Flask) -> None:
     file = upload(cast.alice, image(300, 300))["id"]
     assert thumb(cast.alice, file).status_code == 200
     assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code in (200, 204)
@@ -133,7 +133,7 @@ def test_thumbnails_of_a_closed_account_go(cast: Cast, app: Flask) -> None:
     assert blobs(app) == []
 
 
-def test_a_thumbnail_of_a_file_that_was_removed_meanwhile_is_not_kept(
+def test_thumbnail_of_file_removed_meanwhile_is_not_kept(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, scaled = upload(cast.alice, image(300, 300))["id"], thumbnails._scaled
@@ -149,7 +149,7 @@ def test_a_thumbnail_of_a_file_that_was_removed_meanwhile_is_not_kept(
     assert kept(app) == []
 
 
-def test_a_full_disk_keeps_no_thumbnails(
+def test_thumbnail_with_full_disk_is_not_kept(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = upload(cast.alice, image(300, 300))["id"]
@@ -160,7 +160,7 @@ def test_a_full_disk_keeps_no_thumbnails(
 
 @pytest.mark.long
 @pytest.mark.one_database
-def test_one_accounts_images_refuse_no_thumbnail_of_another(
+def test_thumbnail_requests_of_one_account_do_not_block_another(
     cast: Cast, app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, quick = upload(cast.charlie, image(400, 400))["id"], upload(cast.alice, image())["id"]
@@ -195,7 +195,7 @@ def test_one_accounts_images_refuse_no_thumbnail_of_another(
     assert set(statuses) == {200}
 
 
-def test_the_account_with_the_most_requests_is_refused_and_accounts_take_turns() -> None:
+def test_thumbnail_queue_is_fair_and_refuses_busiest_account() -> None:
     turns, order, refused = Turns(2, 20), list[str](), list[str]()
     free = threading.Event()
 
@@ -231,7 +231,7 @@ def test_the_account_with_the_most_requests_is_refused_and_accounts_take_turns()
     assert order == ["eve", "alice", "bob"]
 
 
-def test_waiting_for_a_turn_ends() -> None:
+def test_thumbnail_queue_wait_times_out() -> None:
     turns = Turns(2, 0.05)
     with turns.taken("eve"), pytest.raises(Unavailable), turns.taken("alice"):
         pass
@@ -239,7 +239,7 @@ def test_waiting_for_a_turn_ends() -> None:
         pass
 
 
-def test_backups_leave_thumbnails_out(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_backup_excludes_thumbnails(cast: Cast, app: Flask, tmp_path: Path) -> None:
     if app.extensions["atrium.config"].database_url.startswith("postgresql"):
         pytest.skip("the folder is saved alike")
     file = upload(cast.alice, image(300, 300))["id"]

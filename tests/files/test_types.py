@@ -130,14 +130,14 @@ ARCHIVES: dict[str, tuple[bytes, str]] = {
 }
 
 
-def test_archives_are_what_their_directory_says(cast: Cast) -> None:
+def test_archive_file_type_is_detected_from_directory(cast: Cast) -> None:
     found = {
         name: upload(cast.alice, data, "a")["mime_type"] for name, (data, _) in ARCHIVES.items()
     }
     assert found == {name: expected for name, (_, expected) in ARCHIVES.items()}
 
 
-def test_office_documents_are_taken_by_their_fields_only(cast: Cast) -> None:
+def test_office_document_is_accepted_only_by_its_field_type(cast: Cast) -> None:
     fields = {"sheet": XLSX, "text": DOCX, "slides": PPTX, "odt": f"{ODF}text"}
     schema = [
         {"name": name, "type": "file", "options": {"mime_types": [kind]}}
@@ -152,7 +152,7 @@ def test_office_documents_are_taken_by_their_fields_only(cast: Cast) -> None:
 
 
 @pytest.mark.long
-def test_what_an_archive_claims_costs_nothing(cast: Cast) -> None:
+def test_archive_file_type_detection_has_bounded_cost(cast: Cast) -> None:
     bomb = zipped({"[Content_Types].xml": b" " * 300_000_000, "mimetype": b"x"})
     many = zipped({str(n): b"" for n in range(60_000)})
     offsets = bytearray(package(XLSX))
@@ -216,13 +216,13 @@ TEXTS = [
 ]
 
 
-def test_texts_are_markup_only_if_they_begin_with_it(cast: Cast) -> None:
+def test_text_file_type_is_markup_only_by_its_beginning(cast: Cast) -> None:
     found = [upload(cast.alice, data, name)["mime_type"] for name, data, _ in TEXTS]
     wrong = [(*text, kind) for text, kind in zip(TEXTS, found, strict=True) if text[2] != kind]
     assert wrong == []
 
 
-def test_a_page_is_no_image_and_a_table_of_icons_is_a_table(cast: Cast) -> None:
+def test_file_type_of_html_and_icon_table_is_not_image(cast: Cast) -> None:
     schema = [
         {"name": "image", "type": "file", "options": {"mime_types": ["image/*"]}},
         {"name": "table", "type": "file", "options": {"mime_types": ["text/csv", "text/plain"]}},
@@ -298,7 +298,7 @@ MEDIA = {
 }
 
 
-def test_media_are_what_their_brands_and_codecs_say(cast: Cast) -> None:
+def test_media_file_type_is_detected_from_brand_and_codec(cast: Cast) -> None:
     found = {name: upload(cast.alice, data, "a")["mime_type"] for name, (data, _) in MEDIA.items()}
     assert found == {name: expected for name, (_, expected) in MEDIA.items()}
     shown = {kind for kind in found.values() if content.is_shown(kind)}
@@ -317,7 +317,7 @@ NAMES = [
 ]
 
 
-def test_names_lose_folders_as_browsers_send_them(cast: Cast) -> None:
+def test_file_name_loses_its_folders(cast: Cast) -> None:
     for sent, stored in NAMES:
         answer = send(cast.alice, sent, b"hi")
         assert (answer.status_code, answer.json["file"]["name"]) == (201, stored)
@@ -336,7 +336,7 @@ RANGES = [
 ]
 
 
-def test_a_suffix_longer_than_the_file_is_the_whole_file(cast: Cast) -> None:
+def test_range_suffix_longer_than_file_is_whole_file(cast: Cast) -> None:
     files = {size: upload(cast.alice, b"\0" * size, "a.bin")["id"] for size in (2560, 0)}
     for size, wanted, status, sent in RANGES:
         answer = cast.alice.get(f"files/{files[size]}", headers={"Range": wanted})

@@ -39,7 +39,7 @@ def waiting(caller: Caller) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_users_hundred_uploads_stop_nobody_else(cast: Cast) -> None:
+def test_upload_limit_per_user_is_429_and_spares_others(cast: Cast) -> None:
     assert {send(cast.bob).status_code for _ in range(100)} == {201}
     refused = send(cast.bob)
     assert (refused.status_code, refused.json["error"]) == (429, "rate_limited")
@@ -47,7 +47,7 @@ def test_a_users_hundred_uploads_stop_nobody_else(cast: Cast) -> None:
     assert send(cast.alice).status_code == 201
 
 
-def test_a_full_user_stops_neither_the_account_nor_records_with_their_files(
+def test_upload_limit_of_user_spares_records_with_files(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -61,7 +61,7 @@ def test_a_full_user_stops_neither_the_account_nor_records_with_their_files(
     assert send(cast.bob).status_code == 201
 
 
-def test_a_full_account_takes_records_with_their_files(
+def test_upload_limit_of_account_spares_records_with_files(
     cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=SCHEMA)
@@ -72,7 +72,7 @@ def test_a_full_account_takes_records_with_their_files(
     assert send(cast.charlie).status_code == 201
 
 
-def test_a_user_has_room_for_so_many_bytes(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_byte_limit_per_user_is_429(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_USER_SIZE", 0)
     assert send(cast.bob).status_code == 429
 
@@ -89,7 +89,7 @@ def test_a_user_has_room_for_so_many_bytes(cast: Cast, monkeypatch: pytest.Monke
         ({"create_fields": ["title"], "update_fields": ["title"]}, "file", 403),
     ],
 )
-def test_who_may_write_no_file_field_may_not_upload(
+def test_upload_without_writable_file_field_is_403(
     cast: Cast, app: Flask, rules: dict[str, Any], fields: str, status: int
 ) -> None:
     drawers = cast.root.get("collections").json["items"]
@@ -102,7 +102,7 @@ def test_who_may_write_no_file_field_may_not_upload(
     assert len(blobs(app)) == (status == 201)
 
 
-def test_a_file_for_another_kind_of_field_waits_for_nothing(cast: Cast, app: Flask) -> None:
+def test_upload_part_for_json_field_is_invalid_type(cast: Cast, app: Flask) -> None:
     """The JSON that would name it is no record's file."""
     make_collection(cast.root, schema=[{"name": "meta", "type": "json"}], create_rule="")
     for caller in (cast.bob, Caller(app, **{"X-Account-ID": "acme"})):
@@ -112,7 +112,9 @@ def test_a_file_for_another_kind_of_field_waits_for_nothing(cast: Cast, app: Fla
 
 
 @pytest.mark.parametrize("end", ["deactivated", "deleted"])
-def test_a_user_who_loses_access_leaves_no_uploads(cast: Cast, app: Flask, end: str) -> None:
+def test_uploads_are_removed_with_deactivated_or_deleted_user(
+    cast: Cast, app: Flask, end: str
+) -> None:
     kept, _ = upload(cast.alice), [upload(cast.bob) for _ in range(2)]
     if end == "deleted":
         assert cast.alice.delete(f"account/users/{cast.bob.id}").status_code == 204
@@ -124,7 +126,7 @@ def test_a_user_who_loses_access_leaves_no_uploads(cast: Cast, app: Flask, end: 
     assert len(blobs(app)) == 1
 
 
-def test_a_new_password_keeps_uploads(cast: Cast) -> None:
+def test_uploads_survive_password_change(cast: Cast) -> None:
     upload(cast.bob)
     body = {"current_password": PASSWORD, "new_password": "Another-horse-2x"}
     changed = cast.bob.post("auth/change-password", body)
@@ -132,7 +134,7 @@ def test_a_new_password_keeps_uploads(cast: Cast) -> None:
     assert len(waiting(cast.alice)) == 1
 
 
-def test_admins_see_and_delete_the_uploads_of_the_account(cast: Cast, app: Flask) -> None:
+def test_uploads_of_account_are_listed_and_deleted_by_admin(cast: Cast, app: Flask) -> None:
     own, bobs, other = upload(cast.alice), upload(cast.bob, name="bob.png"), upload(cast.charlie)
     shown = waiting(cast.alice)
     assert [(one["id"], one["uploaded_by"]) for one in shown] == [
@@ -159,7 +161,7 @@ def test_admins_see_and_delete_the_uploads_of_the_account(cast: Cast, app: Flask
     assert waiting(cast.alice) == []
 
 
-def test_admins_delete_the_uploads_of_a_user_in_the_console(cast: Cast, app: Flask) -> None:
+def test_console_usage_page_deletes_uploads_of_user(cast: Cast, app: Flask) -> None:
     path = f"usage/{cast.alice.account_id}"
     browser = Browser(app, cast.alice)
     assert 'id="uploads"' not in browser.get(path).text
@@ -177,7 +179,7 @@ def test_admins_delete_the_uploads_of_a_user_in_the_console(cast: Cast, app: Fla
     assert [one["id"] for one in waiting(cast.charlie)] == [other["id"]]
 
 
-def test_the_console_uploads_only_for_who_may_write_files(cast: Cast, app: Flask) -> None:
+def test_console_upload_without_writable_file_field_is_403(cast: Cast, app: Flask) -> None:
     for one in cast.root.get("collections").json["items"]:
         cast.root.delete(f"collections/{one['id']}")
     builders.make_collection(cast.root)

@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_planned_applied_exported_and_undone(
+def test_manifest_commands_plan_apply_export_and_undo(
     app: Flask, root: Caller, file: Path, tmp_path: Path
 ) -> None:
     plan = run(app, "plan", file, "--exit-code")
@@ -87,7 +87,9 @@ def test_a_file_is_planned_applied_exported_and_undone(
     assert root.get("collections/posts").status_code == 404
 
 
-def test_who_does_not_confirm_changes_nothing(app: Flask, root: Caller, file: Path) -> None:
+def test_apply_command_without_confirmation_changes_nothing(
+    app: Flask, root: Caller, file: Path
+) -> None:
     result = run(app, "apply", file)
     assert result.exit_code == 1
     assert "Say --plan HASH, or --yes." in result.output
@@ -97,14 +99,18 @@ def test_who_does_not_confirm_changes_nothing(app: Flask, root: Caller, file: Pa
     assert run(app, "apply", file, "--yes").exit_code == 0
 
 
-def test_several_superadmins_say_who_acts(app: Flask, root: Caller, file: Path) -> None:
+def test_manifest_command_with_several_superadmins_needs_as_option(
+    app: Flask, root: Caller, file: Path
+) -> None:
     make_user(app, SYSTEM_ACCOUNT_ID, "second@system.example")
     assert "--as EMAIL" in run(app, "plan", file).output
     assert "no such superadmin" in run(app, "plan", file, "--as", "x@system.example").output
     assert run(app, "plan", file, "--as", root.email).exit_code == 0
 
 
-def test_a_plan_shows_what_is_at_risk(app: Flask, root: Caller, alice: Caller, file: Path) -> None:
+def test_plan_command_shows_lost_data_and_rule_changes(
+    app: Flask, root: Caller, alice: Caller, file: Path
+) -> None:
     make_collection(root, "posts", [{"name": "title", "type": "text"}])
     make_record(alice, title="one")
     text = """\
@@ -131,7 +137,7 @@ def test_a_plan_shows_what_is_at_risk(app: Flask, root: Caller, alice: Caller, f
         ("version: 1\ncollections:\n- name: more", 'line 3: collections "more": A new collection'),
     ],
 )
-def test_problems_come_with_their_lines(
+def test_manifest_command_problems_have_lines(
     app: Flask, root: Caller, file: Path, text: str, message: str
 ) -> None:
     file.write_text(text)
@@ -141,7 +147,7 @@ def test_problems_come_with_their_lines(
         assert message in result.output
 
 
-def test_a_plan_names_the_fields_of_an_index(app: Flask, root: Caller, file: Path) -> None:
+def test_plan_command_names_fields_of_index(app: Flask, root: Caller, file: Path) -> None:
     make_collection(root, "posts", [{"name": "title", "type": "text"}])
     text = """\
         version: 1
@@ -154,12 +160,12 @@ def test_a_plan_names_the_fields_of_an_index(app: Flask, root: Caller, file: Pat
     assert run(app, "apply", file, "--yes").output.splitlines()[-1] == "Applied 1 change."
 
 
-def test_a_file_of_other_bytes(app: Flask, root: Caller, file: Path) -> None:
+def test_manifest_command_with_file_of_invalid_utf_8(app: Flask, root: Caller, file: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     assert "not valid UTF-8" in run(app, "plan", file).output
 
 
-def test_the_documentation_shows_a_manifest(app: Flask) -> None:
+def test_documented_manifests_are_valid(app: Flask) -> None:
     blocks = re.findall(r"```yaml\n(version: .*?)```", DOCS.read_text(), re.DOTALL)
     assert blocks
     for text in blocks:

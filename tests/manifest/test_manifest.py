@@ -76,7 +76,7 @@ accounts:
 """
 
 
-def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None:
+def test_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None:
     before = exported(root)
     plan = planned(root, FULL)
     assert plan["problems"] == []
@@ -121,7 +121,9 @@ def test_a_manifest_is_applied_once_and_undone(app: Flask, root: Caller) -> None
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(items=some_collections())
-def test_an_export_makes_the_same_elsewhere(app: Flask, root: Caller, items: list[Item]) -> None:
+def test_manifest_export_recreates_definitions_elsewhere(
+    app: Flask, root: Caller, items: list[Item]
+) -> None:
     wipe(app)
     made = root.post("collections/import", {"data": {"collections": items}})
     assert made.status_code == 200, made.json
@@ -151,7 +153,7 @@ def posts(root: Caller, alice: Caller, bob: Caller) -> list[dict[str, Any]]:
     ]
 
 
-def test_what_is_absent_stays(root: Caller, posts: list[dict[str, Any]]) -> None:
+def test_manifest_keeps_what_is_absent(root: Caller, posts: list[dict[str, Any]]) -> None:
     before = exported(root)
     views = "{name: views, type: number, default: 0}"
     for text in (
@@ -164,7 +166,7 @@ def test_what_is_absent_stays(root: Caller, posts: list[dict[str, Any]]) -> None
     assert exported(root) == before
 
 
-def test_a_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str, Any]]) -> None:
+def test_manifest_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str, Any]]) -> None:
     text = "version: 1\ncollections:\n- name: posts\n  schema:\n  - {name: title, type: text}"
     plan = planned(root, text)
     [operation] = plan["operations"]
@@ -176,7 +178,7 @@ def test_a_field_is_stated_as_a_whole(root: Caller, posts: list[dict[str, Any]])
     assert names == ["title", "views", "state"]
 
 
-def test_a_removal_says_what_is_lost(
+def test_manifest_removal_reports_lost_data(
     root: Caller, alice: Caller, posts: list[dict[str, Any]]
 ) -> None:
     fields = """
@@ -205,7 +207,9 @@ def test_a_removal_says_what_is_lost(
     assert exported(root) == before
 
 
-def test_a_plan_counts_whom_rules_let_in(root: Caller, posts: list[dict[str, Any]]) -> None:
+def test_manifest_plan_counts_access_changes_by_rules(
+    root: Caller, posts: list[dict[str, Any]]
+) -> None:
     text = """
         version: 1
         collections:
@@ -226,7 +230,7 @@ def test_a_plan_counts_whom_rules_let_in(root: Caller, posts: list[dict[str, Any
     assert [one["field"] for one in plan["warnings"]] == ["posts.update_rule"]
 
 
-def test_present_records_that_do_not_fit_are_a_problem_with_a_line(
+def test_manifest_conflicting_records_are_problems_with_lines(
     root: Caller, posts: list[dict[str, Any]]
 ) -> None:
     text = """\
@@ -246,7 +250,7 @@ def test_present_records_that_do_not_fit_are_a_problem_with_a_line(
     assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
 
 
-def test_names_change_with_what_follows_them(root: Caller, alice: Caller) -> None:
+def test_manifest_rename_updates_webhooks_and_workflows(root: Caller, alice: Caller) -> None:
     make_collection(root, "posts", POSTS)
     hook = {"url": HOOK_URL, "collection": "posts", "events": ["create"]}
     webhook = alice.post("webhooks", hook).json
@@ -278,7 +282,7 @@ def test_names_change_with_what_follows_them(root: Caller, alice: Caller) -> Non
     assert exported(root) == before
 
 
-def test_secrets_stay_or_change_once(app: Flask, root: Caller) -> None:
+def test_manifest_secrets_are_masked_and_change_once(app: Flask, root: Caller) -> None:
     applied(root, FULL)
     masked = document.dump(exported(root))
     assert "topsecret" not in masked
@@ -293,7 +297,7 @@ def test_secrets_stay_or_change_once(app: Flask, root: Caller) -> None:
     assert planned(root, changed)["has_changes"] is False
 
 
-def test_a_plan_is_stale_after_a_change(root: Caller, posts: list[dict[str, Any]]) -> None:
+def test_manifest_apply_with_stale_plan_is_409(root: Caller, posts: list[dict[str, Any]]) -> None:
     text = "version: 1\ncollections:\n- {name: posts, rules: {list_rule: null}}"
     plan_hash = planned(root, text)["plan_hash"]
     assert apply(root, text.replace("null", '""'), plan_hash).json["error"] == "plan_stale"
@@ -306,7 +310,7 @@ def test_a_plan_is_stale_after_a_change(root: Caller, posts: list[dict[str, Any]
     assert apply(root, text, plan_hash).json["applied"] is False
 
 
-def test_what_fails_at_the_end_leaves_nothing(root: Caller, alice: Caller) -> None:
+def test_manifest_apply_failure_changes_nothing(root: Caller, alice: Caller) -> None:
     hooks = [
         {"url": f"{HOOK_URL}/{i}", "collection": "orders", "events": ["create"]} for i in range(19)
     ]
@@ -326,7 +330,7 @@ def test_what_fails_at_the_end_leaves_nothing(root: Caller, alice: Caller) -> No
     assert root.get("collections/orders").status_code == 404
 
 
-def test_two_at_once_apply_once(app: Flask, root: Caller) -> None:
+def test_manifest_concurrent_applies_apply_once(app: Flask, root: Caller) -> None:
     plan_hash = planned(root, FULL)["plan_hash"]
     answers: list[Any] = []
 
@@ -342,7 +346,7 @@ def test_two_at_once_apply_once(app: Flask, root: Caller) -> None:
     assert sorted(one.json["applied"] for one in answers) == [False, False, True]
 
 
-def test_whoever_applies_is_in_the_audit_log(root: Caller) -> None:
+def test_manifest_apply_is_audited_with_its_user(root: Caller) -> None:
     applied(root, FULL)
     entries = root.get("audit-logs?limit=500").json["items"]
     tables = {one["table_name"] for one in entries if one["user_id"] == root.id}
@@ -357,9 +361,7 @@ def test_whoever_applies_is_in_the_audit_log(root: Caller) -> None:
     assert "topsecret" not in str(entries)
 
 
-def test_what_others_use_is_removed_with_them_or_not_at_all(
-    root: Caller, alice: Caller, bob: Caller
-) -> None:
+def test_manifest_removal_of_group_or_role_in_use(root: Caller, alice: Caller, bob: Caller) -> None:
     role = root.post("roles", {"name": "auditor"}).json["id"]
     group = alice.post("groups", {"name": "finance"}).json["id"]
     alice.post(f"groups/{group}/members", {"user_id": bob.id})
@@ -391,7 +393,7 @@ def test_what_others_use_is_removed_with_them_or_not_at_all(
     assert [one["operation"] for one in entries].count("DELETE") > 0
 
 
-def test_indexes_of_tables_with_records_are_built(
+def test_manifest_indexes_on_filled_tables_are_built(
     app: Flask, root: Caller, posts: list[dict[str, Any]]
 ) -> None:
     text = """

@@ -37,7 +37,9 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("text", "line", "part"), UNREADABLE, ids=lambda value: str(value)[:30])
-def test_texts_that_are_no_manifest(root: Caller, text: str, line: int, part: str) -> None:
+def test_manifest_text_that_is_malformed_is_manifest_invalid(
+    root: Caller, text: str, line: int, part: str
+) -> None:
     answer = root.post("manifest/plan", {"yaml": text})
     if len(text) > 2 * 2**20:
         assert answer.status_code == 422
@@ -48,7 +50,7 @@ def test_texts_that_are_no_manifest(root: Caller, text: str, line: int, part: st
     assert part in found["message"]
 
 
-def test_a_bomb_costs_nothing(root: Caller) -> None:
+def test_manifest_yaml_bomb_is_400_within_2_seconds(root: Caller) -> None:
     lines = ["version: 1", "a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     start = time.monotonic()
@@ -57,7 +59,7 @@ def test_a_bomb_costs_nothing(root: Caller) -> None:
     assert time.monotonic() - start < 2
 
 
-def test_every_unknown_key_and_wrong_type_is_named_with_its_line(root: Caller) -> None:
+def test_manifest_unknown_keys_and_wrong_types_have_lines(root: Caller) -> None:
     text = """\
         version: 2
         colections: []
@@ -181,7 +183,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "problems"), WRONG, ids=lambda value: str(value)[:60])
-def test_problems_are_all_named_and_stop_it(root: Caller, text: str, problems: list[Any]) -> None:
+def test_manifest_problems_are_reported_at_once_and_change_nothing(
+    root: Caller, text: str, problems: list[Any]
+) -> None:
     make_collection(root, "posts", TITLE)
     reference = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(root, "comments", [reference])
@@ -195,7 +199,7 @@ def test_problems_are_all_named_and_stop_it(root: Caller, text: str, problems: l
         assert exported(root) == before
 
 
-def test_a_failed_test_of_a_rule_stops_it(root: Caller) -> None:
+def test_manifest_failed_rule_test_blocks_apply(root: Caller) -> None:
     make_collection(root, "posts", TITLE, update_rule="@owns_record()")
     text = """\
         version: 1
@@ -224,7 +228,7 @@ def test_a_failed_test_of_a_rule_stops_it(root: Caller) -> None:
     assert root.get("collections/posts/rules").json["view_rule"] == "true"
 
 
-def test_which_of_several_to_remove_must_be_clear(root: Caller, alice: Caller) -> None:
+def test_manifest_removal_of_ambiguous_webhook_is_ambiguous(root: Caller, alice: Caller) -> None:
     for events in (["create"], ["delete"]):
         body = {"url": URL, "collection": "posts", "events": events}
         assert alice.post("webhooks", body).status_code == 201
@@ -237,11 +241,11 @@ def test_which_of_several_to_remove_must_be_clear(root: Caller, alice: Caller) -
 
 
 @pytest.mark.parametrize("body", [{}, {"yaml": "version: 1", "manifest": {"version": 1}}])
-def test_it_is_sent_in_one_form(root: Caller, body: dict[str, Any]) -> None:
+def test_manifest_body_needs_yaml_or_manifest_not_both(root: Caller, body: dict[str, Any]) -> None:
     assert root.post("manifest/plan", body).json["details"][0]["field"] == "manifest"
 
 
-def test_providers_need_a_recent_sign_in(root: Caller) -> None:
+def test_manifest_providers_require_recent_sign_in(root: Caller) -> None:
     text = of_account(
         "providers:\n    - category: auth_providers\n      provider_name: google\n"
         "      config: {client_id: a, client_secret: b}"
@@ -251,7 +255,7 @@ def test_providers_need_a_recent_sign_in(root: Caller) -> None:
     assert (answer.status_code, answer.json["error"]) == (403, "recent_sign_in_required")
 
 
-def test_some_accounts_are_exported(root: Caller, alice: Caller) -> None:
+def test_manifest_export_of_chosen_accounts(root: Caller, alice: Caller) -> None:
     assert exported(root, "?accounts=")["accounts"] == {}
     assert [*exported(root, "?accounts=acme")["accounts"]] == ["acme"]
     assert root.get("manifest/export?accounts=nobody").status_code == 400

@@ -54,7 +54,7 @@ def sign_in_to_api(caller: Caller) -> tuple[Caller, dict[str, Any]]:
     return Caller(caller.app, Authorization=f"Bearer {pair['token']}"), pair
 
 
-def test_a_token_ends_with_its_expiry(app: Flask, bob: Caller, opened: Opened) -> None:
+def test_stream_credential_ends_with_token_expiry(app: Flask, bob: Caller, opened: Opened) -> None:
     credential = opened(bob)
     assert credential.expires_at
     with time_machine.travel(credential.expires_at - 5):
@@ -65,7 +65,7 @@ def test_a_token_ends_with_its_expiry(app: Flask, bob: Caller, opened: Opened) -
         assert refused.value.error == "token_expired"
 
 
-def test_a_token_ends_with_its_session(app: Flask, bob: Caller, opened: Opened) -> None:
+def test_stream_credential_ends_with_session(app: Flask, bob: Caller, opened: Opened) -> None:
     caller, pair = sign_in_to_api(bob)
     credential = opened(caller)
     assert is_valid(app, credential)
@@ -74,14 +74,16 @@ def test_a_token_ends_with_its_session(app: Flask, bob: Caller, opened: Opened) 
     assert not is_valid(app, credential)
 
 
-def test_tokens_end_with_the_revocation_of_all(app: Flask, bob: Caller, opened: Opened) -> None:
+def test_stream_credential_ends_with_revocation_of_all_tokens(
+    app: Flask, bob: Caller, opened: Opened
+) -> None:
     credential = opened(bob)
     change_user(app, bob.id, tokens_valid_from=clock.now() + timedelta(seconds=1))
     assert not is_valid(app, credential)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_credentials_end_with_their_user(
+def test_stream_credential_ends_with_user_deactivation(
     app: Flask, bob: Caller, opened: Opened, keyed: bool
 ) -> None:
     caller = bob
@@ -93,7 +95,7 @@ def test_credentials_end_with_their_user(
     assert not is_valid(app, credential)
 
 
-def test_a_key_ends_with_its_revocation_and_its_expiry(
+def test_stream_credential_ends_with_api_key_revocation_or_expiry(
     app: Flask, bob: Caller, opened: Opened
 ) -> None:
     expiry = clock.now() + timedelta(hours=1)
@@ -107,7 +109,7 @@ def test_a_key_ends_with_its_revocation_and_its_expiry(
     assert not is_valid(app, credential)
 
 
-def test_a_superadmins_ends_with_the_account_acted_in(
+def test_stream_credential_of_superadmin_ends_with_acting_account(
     app: Flask, cast: Cast, opened: Opened
 ) -> None:
     credential = opened(cast.root.acting_in("acme"))
@@ -118,7 +120,7 @@ def test_a_superadmins_ends_with_the_account_acted_in(
     assert not is_valid(app, credential)
 
 
-def test_a_console_session_opens_streams_by_ticket(app: Flask, bob: Caller, port: int) -> None:
+def test_stream_ticket_of_console_session(app: Flask, bob: Caller, port: int) -> None:
     client = app.test_client()
     sign_in(client, bob)
 
@@ -135,9 +137,7 @@ def test_a_console_session_opens_streams_by_ticket(app: Flask, bob: Caller, port
     assert Events(port, f"ticket={second}").status == 401
 
 
-def test_the_stored_form_of_a_credential_is_json_without_a_secret(
-    bob: Caller, opened: Opened
-) -> None:
+def test_stream_credential_is_stored_as_json_without_secret(bob: Caller, opened: Opened) -> None:
     caller, pair = sign_in_to_api(bob)
     credential = opened(caller)
     stored = json.dumps(credential.as_json())

@@ -42,7 +42,7 @@ def readers(
 
 
 @pytest.mark.parametrize(("name", "record"), [("poll", "record"), ("follow", "data")])
-def test_a_reader_that_crashes_handles_that_change_again_and_misses_none(
+def test_documented_reader_after_crash_repeats_change_and_misses_none(
     cast: Cast, readers: dict[str, Reader], name: str, record: str
 ) -> None:
     for title in ("one", "two", "three"):
@@ -60,9 +60,7 @@ def test_a_reader_that_crashes_handles_that_change_again_and_misses_none(
     assert seen == ["one", "two", "two", "three"]
 
 
-def test_a_reader_that_is_cut_off_goes_on_where_it_was(
-    cast: Cast, readers: dict[str, Reader]
-) -> None:
+def test_documented_reader_resumes_after_disconnect(cast: Cast, readers: dict[str, Reader]) -> None:
     seen = list[str]()
 
     def handle(change: Any) -> None:
@@ -83,7 +81,7 @@ def test_a_reader_that_is_cut_off_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("name", ["poll", "follow"])
-def test_a_reader_whose_position_is_not_kept_any_more_reads_the_records_anew(
+def test_documented_reader_with_expired_position_reloads_records(
     cast: Cast, readers: dict[str, Reader], name: str, tmp_path: Path
 ) -> None:
     for title in ("one", "two"):

@@ -74,7 +74,7 @@ def followed(collection: str, filter: str, **more: object) -> str:
         "team.created_by = @request.auth.id",
     ],
 )
-def test_a_stream_includes_what_a_list_includes(
+def test_stream_filter_equals_list_filter(
     cast: Cast, port: int, filter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visibility, "MAX_PATHS", 2)  # more than one statement where there are more
@@ -92,7 +92,9 @@ def test_a_stream_includes_what_a_list_includes(
 
 @pytest.mark.parametrize("filter", ["team.lead.mail = null", "team.nothing = 1", "title.name = 1"])
 @pytest.mark.usefixtures("collections")
-def test_a_filter_that_lists_refuse_is_refused(cast: Cast, port: int, filter: str) -> None:
+def test_stream_filter_refused_by_lists_is_filter_invalid(
+    cast: Cast, port: int, filter: str
+) -> None:
     assert cast.bob.get("records/posts", query_string={"filter": filter}).status_code == 400
     answer = cast.bob.get(f"realtime/subscribe?{followed('posts', filter)}")
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "filter_invalid")
@@ -101,7 +103,7 @@ def test_a_filter_that_lists_refuse_is_refused(cast: Cast, port: int, filter: st
     assert said["error"] == "filter_invalid"
 
 
-def test_what_is_referenced_is_judged_by_the_rules_of_now(
+def test_stream_filter_applies_current_rules_to_references(
     cast: Cast, port: int, collections: dict[str, Any]
 ) -> None:
     make_posts(cast)
@@ -132,7 +134,9 @@ def test_what_is_referenced_is_judged_by_the_rules_of_now(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("collections")
-def test_filters_of_many_callers_take_a_few_statements(app: Flask, cast: Cast, port: int) -> None:
+def test_stream_filters_of_many_callers_take_few_statements(
+    app: Flask, cast: Cast, port: int
+) -> None:
     make_posts(cast)
     team = cast.alice.get("records/teams?limit=1&sort=created_at").json["items"][0]["id"]
     users = [make_user(app, cast.bob.account_id, f"u{n}@acme.example") for n in range(20)]

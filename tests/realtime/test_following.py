@@ -50,7 +50,7 @@ def types(found: list[dict[str, Any]]) -> list[str]:
     return [one["type"] for one in found]
 
 
-def test_a_stream_is_sent_each_change_as_it_happens(cast: Cast, port: int) -> None:
+def test_event_stream_sends_each_change(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     make_record(cast.alice, title="earlier")
     client = Events(port, "collections=posts", headers=cast.bob.headers)
@@ -68,7 +68,7 @@ def test_a_stream_is_sent_each_change_as_it_happens(cast: Cast, port: int) -> No
     assert [one["change"] for one in feed[1:]] == [one["change"] for one in found]
 
 
-def test_a_websocket_follows_what_it_subscribes_to(cast: Cast, port: int) -> None:
+def test_websocket_sends_changes_of_its_subscriptions(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "notes")
     client = Socket(port, headers=cast.bob.headers)
@@ -99,7 +99,7 @@ def test_a_websocket_follows_what_it_subscribes_to(cast: Cast, port: int) -> Non
         ({"collection": "posts", "filter": "nothing = 1"}, "validation_error"),
     ],
 )
-def test_a_refused_subscription_leaves_the_connection_open(
+def test_websocket_refused_subscription_keeps_connection_open(
     cast: Cast, port: int, message: dict[str, Any], error: str
 ) -> None:
     make_collection(cast.root)
@@ -120,7 +120,7 @@ def test_a_refused_subscription_leaves_the_connection_open(
         ("collections=posts&filter.posts=title%20=", 400, "validation_error"),
     ],
 )
-def test_a_refused_stream_does_not_begin(
+def test_event_stream_refusal_is_ordinary_error(
     cast: Cast, port: int, query: str, status: int, error: str
 ) -> None:
     make_collection(cast.root)
@@ -132,7 +132,7 @@ def test_a_refused_stream_does_not_begin(
         assert body["details"][0]["code"] == "filter_invalid"
 
 
-def test_a_filter_reports_what_comes_in_and_goes_out(cast: Cast, port: int) -> None:
+def test_stream_filter_reports_entering_and_leaving_records(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     query = "collections=posts:create,update&filter.posts=title%20=%20%22in%22"
     client = Events(port, query, headers=cast.bob.headers)
@@ -147,7 +147,7 @@ def test_a_filter_reports_what_comes_in_and_goes_out(cast: Cast, port: int) -> N
     assert (found[1]["data"], found[1]["hidden"]) == ({"id": made["id"]}, True)
 
 
-def test_a_resumed_stream_misses_and_repeats_nothing(cast: Cast, port: int) -> None:
+def test_stream_resumes_without_gap_or_repetition(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     client = Events(port, "collections=posts", headers=cast.bob.headers)
     make_record(cast.alice, title="0")
@@ -165,7 +165,7 @@ def test_a_resumed_stream_misses_and_repeats_nothing(cast: Cast, port: int) -> N
     assert [one["data"]["id"] for one in messages(socket, 5)] == made
 
 
-def test_streams_tell_where_they_begin(cast: Cast, port: int) -> None:
+def test_stream_reports_its_start_position(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     make_record(cast.alice, title="earlier")
     newest = cast.bob.get("changes").json["next"]
@@ -179,9 +179,7 @@ def test_streams_tell_where_they_begin(cast: Cast, port: int) -> None:
 
 
 @pytest.mark.parametrize("since", [2**62, "x"])
-def test_a_position_that_the_feed_does_not_have_is_reset(
-    cast: Cast, port: int, since: object
-) -> None:
+def test_stream_position_unknown_to_feed_is_reset(cast: Cast, port: int, since: object) -> None:
     make_collection(cast.root)
     headers = {**cast.bob.headers, "Last-Event-ID": str(since)}
     client = Events(port, "collections=posts", headers=headers)
@@ -191,7 +189,7 @@ def test_a_position_that_the_feed_does_not_have_is_reset(
     assert types(changes(client, 1)) == ["posts.create"]
 
 
-def test_without_collections_all_that_are_open_are_followed(cast: Cast, port: int) -> None:
+def test_stream_without_collections_follows_all_open_ones(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "closed", view_rule=None)
     client = Events(port, headers=cast.bob.headers)
@@ -203,7 +201,7 @@ def test_without_collections_all_that_are_open_are_followed(cast: Cast, port: in
 
 
 @pytest.mark.parametrize("length", [300_000, 9_500])
-def test_two_subscriptions_that_include_a_change_are_sent_it_once(
+def test_websocket_change_of_two_subscriptions_is_sent_once(
     cast: Cast, port: int, length: int
 ) -> None:
     make_collection(cast.root)
@@ -218,7 +216,7 @@ def test_two_subscriptions_that_include_a_change_are_sent_it_once(
     assert messages(client, 1)[0]["data"]["title"] == "the last one"
 
 
-def test_a_subscription_that_is_repeated_goes_on_where_it_stood(
+def test_websocket_repeated_subscription_resumes_at_its_position(
     app: Flask, cast: Cast, port: int
 ) -> None:
     make_collection(cast.root)
@@ -242,7 +240,7 @@ def test_a_subscription_that_is_repeated_goes_on_where_it_stood(
     assert messages(client, 1)[0]["data"] == made
 
 
-def test_a_subscription_from_the_beginning_misses_nothing_beside_a_current_one(
+def test_websocket_subscription_from_start_beside_current_misses_nothing(
     cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)
@@ -261,7 +259,7 @@ def test_a_subscription_from_the_beginning_misses_nothing_beside_a_current_one(
 
 
 @pytest.mark.both_databases
-def test_a_failed_subscription_is_answered_and_holds_up_nobody(
+def test_websocket_failed_subscription_does_not_block_others(
     cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)
@@ -279,7 +277,7 @@ def test_a_failed_subscription_is_answered_and_holds_up_nobody(
     assert [talk.next().get("error") for talk in talks] == ["unavailable", None]
 
 
-def test_views_of_former_subscriptions_are_forgotten(
+def test_websocket_forgets_views_of_former_subscriptions(
     cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     make_collection(cast.root)
@@ -293,7 +291,7 @@ def test_views_of_former_subscriptions_are_forgotten(
     until(lambda: len(stream._views) == 1)
 
 
-def test_streams_of_other_accounts_are_sent_nothing(cast: Cast, port: int) -> None:
+def test_stream_excludes_changes_of_other_accounts(cast: Cast, port: int) -> None:
     make_collection(cast.root)
     theirs = Events(port, headers=cast.charlie.headers)
     mine = Events(port, headers=cast.bob.headers)
@@ -341,7 +339,7 @@ def narrow_rule(app: Flask, cast: Cast) -> None:
     "end",
     [deactivate, close_account, close_rule, narrow_rule, change_role],
 )
-def test_a_stream_ends_with_its_right(
+def test_stream_ends_with_loss_of_right(
     app: Flask, cast: Cast, port: int, end: Callable[[Flask, Cast], None]
 ) -> None:
     make_collection(cast.root, view_rule='@has_role("viewer")')
@@ -356,7 +354,7 @@ def test_a_stream_ends_with_its_right(
     assert time.monotonic() - started < WITHIN
 
 
-def test_a_stream_ends_with_its_key(app: Flask, cast: Cast, port: int) -> None:
+def test_stream_ends_with_deleted_api_key(app: Flask, cast: Cast, port: int) -> None:
     make_collection(cast.root)
     made = cast.alice.post("api-keys", {"name": "follower"}).json
     client = Events(port, "collections=posts", headers={"X-API-Key": made["key"]})
@@ -367,7 +365,7 @@ def test_a_stream_ends_with_its_key(app: Flask, cast: Cast, port: int) -> None:
     assert b"unseen" not in client.ended()
 
 
-def test_an_expired_token_is_reported_and_ends_the_stream(
+def test_stream_reports_expired_token_and_ends(
     cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     make_collection(cast.root)
@@ -380,7 +378,7 @@ def test_an_expired_token_is_reported_and_ends_the_stream(
 
 
 @pytest.mark.both_databases
-def test_many_streams_are_judged_in_a_few_statements(
+def test_stream_visibility_of_many_clients_takes_few_statements(
     app: Flask, cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     make_collection(cast.root, "teams", schema=[{"name": "name", "type": "text"}])
@@ -405,9 +403,7 @@ def test_many_streams_are_judged_in_a_few_statements(
     assert len(reads) < len(clients), reads
 
 
-def test_a_closed_rule_ends_one_subscription_of_a_websocket(
-    app: Flask, cast: Cast, port: int
-) -> None:
+def test_websocket_subscription_ends_with_closed_rule(app: Flask, cast: Cast, port: int) -> None:
     make_collection(cast.root)
     make_collection(cast.root, "notes")
     client = Socket(port, headers=cast.bob.headers)
@@ -421,7 +417,7 @@ def test_a_closed_rule_ends_one_subscription_of_a_websocket(
     assert types(messages(client, 1)) == ["notes.create"]
 
 
-def test_what_is_sent_is_masked_as_the_caller_is_now(cast: Cast, port: int, app: Flask) -> None:
+def test_stream_masks_values_by_current_rights(cast: Cast, port: int, app: Flask) -> None:
     schema = [
         {"name": "title", "type": "text"},
         {"name": "mail", "type": "email", "pii": True, "mask_type": "full"},
@@ -444,7 +440,7 @@ def test_what_is_sent_is_masked_as_the_caller_is_now(cast: Cast, port: int, app:
     assert "mail" not in changes(client, 1)[0]["data"]
 
 
-def test_a_record_that_leaves_the_view_is_reported_as_deleted(cast: Cast, port: int) -> None:
+def test_stream_reports_record_leaving_view_as_delete(cast: Cast, port: int) -> None:
     make_collection(cast.root, view_rule='title != "secret"')
     client = Events(port, "collections=posts:update", headers=cast.bob.headers)
     made = make_record(cast.alice, title="open")
@@ -454,7 +450,7 @@ def test_a_record_that_leaves_the_view_is_reported_as_deleted(cast: Cast, port: 
     assert (gone["data"], gone["hidden"]) == ({"id": made["id"]}, True)
 
 
-def test_a_ticket_opens_a_stream_for_the_same_caller(app: Flask, cast: Cast, port: int) -> None:
+def test_stream_ticket_opens_stream_for_its_caller(app: Flask, cast: Cast, port: int) -> None:
     make_collection(cast.root)
     ticket = cast.bob.post("realtime/tickets").json["ticket"]
     client = Events(port, f"collections=posts&ticket={ticket}")

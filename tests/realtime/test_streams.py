@@ -68,7 +68,7 @@ def talk(bob: Caller, port: int) -> Socket:
 # --- Opening ------------------------------------------------------------------
 
 
-def test_a_stream_begins_at_once_with_a_comment(bob: Caller, port: int) -> None:
+def test_event_stream_begins_with_comment_and_headers(bob: Caller, port: int) -> None:
     client = Events(port, headers={**bob.headers, "Origin": "https://a.example"})
     assert client.status == 200
     assert client.opening.startswith(b": connected\n\n")
@@ -85,7 +85,7 @@ def test_a_stream_begins_at_once_with_a_comment(bob: Caller, port: int) -> None:
     assert "Origin" in client.headers["Vary"]
 
 
-def test_scripts_of_allowed_origins_may_read_streams(cast: Cast, port: int) -> None:
+def test_event_stream_sends_cors_headers_to_allowed_origins(cast: Cast, port: int) -> None:
     origin = "https://app.example"
     assert cast.alice.patch("account", {"cors_origins": [origin]}).status_code == 200
     client = Events(port, headers={**cast.bob.headers, "Origin": origin})
@@ -95,7 +95,7 @@ def test_scripts_of_allowed_origins_may_read_streams(cast: Cast, port: int) -> N
 
 
 @pytest.mark.long
-def test_an_open_stream_keeps_nothing_of_its_request(
+def test_open_stream_keeps_no_reference_to_its_request(
     app: Flask, bob: Caller, port: int, attached: list[Connection]
 ) -> None:
     requests = list[weakref.ref[object]]()
@@ -112,13 +112,13 @@ def test_an_open_stream_keeps_nothing_of_its_request(
     assert not attached[0].closed
 
 
-def test_a_head_request_opens_no_stream(bob: Caller, port: int) -> None:
+def test_event_stream_head_request_is_501(bob: Caller, port: int) -> None:
     before = len(connections.registry.all())
     assert bob("HEAD", "realtime/subscribe").status_code == 501
     assert len(connections.registry.all()) == before
 
 
-def test_the_accept_key_is_that_of_the_standard(bob: Caller, port: int) -> None:
+def test_websocket_accept_key_equals_rfc_6455(bob: Caller, port: int) -> None:
     key = {"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # RFC 6455, section 1.3
     # As Firefox sends it, from a page of any origin: no credential is one that a browser adds.
     browser = {"Connection": "keep-alive, Upgrade", "Origin": "https://any.example"}
@@ -142,7 +142,7 @@ def test_the_accept_key_is_that_of_the_standard(bob: Caller, port: int) -> None:
         ({"X-Account-ID": "globex"}, 403, "forbidden"),
     ],
 )
-def test_a_bad_handshake_is_an_ordinary_error(
+def test_websocket_bad_handshake_is_ordinary_error(
     bob: Caller, port: int, changed: dict[str, str], status: int, error: str
 ) -> None:
     headers = {**UPGRADE, **bob.headers, **changed}
@@ -151,13 +151,13 @@ def test_a_bad_handshake_is_an_ordinary_error(
     assert bool(client.headers["Sec-WebSocket-Version"]) == (status == 426)
 
 
-def test_without_a_socket_to_take_over_there_are_no_streams(bob: Caller) -> None:
+def test_realtime_without_raw_socket_is_501(bob: Caller) -> None:
     for path, headers in (("realtime/subscribe", {}), (WS, UPGRADE)):
         answer = bob.get(path, headers=headers)
         assert (answer.status_code, answer.json["error"]) == (501, "realtime_unavailable")
 
 
-def test_tls_within_the_server_rules_streams_out(app: Flask, bob: Caller, tmp_path: Path) -> None:
+def test_realtime_with_tls_in_server_is_501(app: Flask, bob: Caller, tmp_path: Path) -> None:
     pem = str(certificates.make(tmp_path))
     with serving(app, ssl_context=(pem, pem)) as port:
         context = ssl.create_default_context(cafile=pem)
@@ -167,7 +167,7 @@ def test_tls_within_the_server_rules_streams_out(app: Flask, bob: Caller, tmp_pa
             assert (client.status, client.json()["error"]) == (501, "realtime_unavailable")
 
 
-def test_streams_also_come_through_a_unix_socket(app: Flask, bob: Caller, tmp_path: Path) -> None:
+def test_event_stream_over_unix_socket(app: Flask, bob: Caller, tmp_path: Path) -> None:
     with serving(app, host=f"unix://{tmp_path / 's'}") as port:
         local = socket.socket(socket.AF_UNIX)
         local.connect(str(tmp_path / "s"))
@@ -175,7 +175,7 @@ def test_streams_also_come_through_a_unix_socket(app: Flask, bob: Caller, tmp_pa
         assert client.opening
 
 
-def test_a_peer_that_vanished_is_noticed(events: tuple[Events, Connection]) -> None:
+def test_stream_socket_has_keepalive_and_user_timeout(events: tuple[Events, Connection]) -> None:
     sock = events[1]._transport.get_extra_info("socket")
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
@@ -197,7 +197,7 @@ def test_a_peer_that_vanished_is_noticed(events: tuple[Events, Connection]) -> N
         ),
     ],
 )
-def test_the_query_says_what_to_subscribe_to(
+def test_subscribe_query_parsing(
     bob: Caller, port: int, attached: list[Connection], query: str, found: list[Any]
 ) -> None:
     assert Events(port, query, headers=bob.headers).status == 200
@@ -224,7 +224,7 @@ def test_the_query_says_what_to_subscribe_to(
         ("&".join(f"collections=c{n}" for n in range(101)), 400, None),
     ],
 )
-def test_a_bad_query_is_refused_with_its_name(
+def test_subscribe_query_with_bad_value_names_parameter(
     bob: Caller, query: str, status: int, name: str | None
 ) -> None:
     answer = bob.get(f"realtime/subscribe?{query}")
@@ -248,7 +248,7 @@ def test_last_event_id_wins_over_since(
         assert client.next()["event"] == "reset"
 
 
-def test_the_hub_refuses_before_the_head_goes_out(
+def test_event_stream_refusal_by_hub_comes_before_head(
     bob: Caller, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -261,7 +261,7 @@ def test_the_hub_refuses_before_the_head_goes_out(
 # --- Events -------------------------------------------------------------------
 
 
-def test_changes_and_ends_of_an_event_stream(events: tuple[Events, Connection]) -> None:
+def test_event_stream_frames_of_changes_and_ends(events: tuple[Events, Connection]) -> None:
     client, stream = events
     in_loop(stream.write, sse.frame(5, PAYLOAD))
     assert client.next() == {"id": "5", "event": "message", "data": json.loads(PAYLOAD)}
@@ -277,7 +277,7 @@ def test_changes_and_ends_of_an_event_stream(events: tuple[Events, Connection]) 
     until(lambda: stream.closed and stream not in connections.registry.all())
 
 
-def test_an_event_stream_ends_with_one_of_its_subscriptions(
+def test_event_stream_ends_with_one_of_its_subscriptions(
     events: tuple[Events, Connection],
 ) -> None:
     client, stream = events
@@ -285,7 +285,7 @@ def test_an_event_stream_ends_with_one_of_its_subscriptions(
     assert client.ended() == b""
 
 
-def test_both_kinds_have_heartbeats(
+def test_event_stream_and_websocket_send_heartbeats(
     bob: Caller, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.05)
@@ -296,14 +296,14 @@ def test_both_kinds_have_heartbeats(
         assert talk.next().keys() == {"type", "timestamp"}
 
 
-def test_a_client_that_hangs_up_is_forgotten(events: tuple[Events, Connection]) -> None:
+def test_event_stream_closes_when_client_hangs_up(events: tuple[Events, Connection]) -> None:
     client, stream = events
     client.socket.shutdown(socket.SHUT_WR)
     until(lambda: stream not in connections.registry.all())
     assert stream.closed
 
 
-def test_what_a_client_of_events_sends_is_ignored(events: tuple[Events, Connection]) -> None:
+def test_event_stream_ignores_input_of_client(events: tuple[Events, Connection]) -> None:
     client, stream = events
     client.socket.sendall(b"GET /api/v1/auth/me HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
     in_loop(stream.write, sse.frame(5, PAYLOAD))
@@ -312,7 +312,7 @@ def test_what_a_client_of_events_sends_is_ignored(events: tuple[Events, Connecti
         client.socket.sendall(b"x" * 2**26)
 
 
-def test_a_slow_reader_is_cut_off_with_bounded_memory(
+def test_stream_slow_reader_is_cut_off_with_bounded_memory(
     bob: Caller, port: int, attached: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_BUFFERED_BYTES", 2**18)
@@ -339,7 +339,7 @@ def test_a_slow_reader_is_cut_off_with_bounded_memory(
         slow.until(b"never")
 
 
-def test_a_reader_that_takes_nothing_is_cut_off(
+def test_stream_stalled_reader_is_cut_off(
     bob: Caller, port: int, attached: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.05)
@@ -351,7 +351,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(
     until(lambda: attached[0] not in connections.registry.all())
 
 
-def test_a_reader_that_takes_its_time_gets_everything(
+def test_stream_slow_reader_within_limits_gets_everything(
     bob: Caller, port: int, attached: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HEARTBEAT_SECONDS", 0.05)
@@ -388,7 +388,7 @@ def test_a_reader_that_takes_its_time_gets_everything(
         ({"action": "subscribe", "collection": "a", "since": True}, "a"),
     ],
 )
-def test_a_bad_message_is_told_and_leaves_the_connection_open(
+def test_websocket_bad_message_is_error_and_keeps_connection(
     talk: Socket, message: Any, about: str | None
 ) -> None:
     answer = talk.ask(message)
@@ -399,13 +399,13 @@ def test_a_bad_message_is_told_and_leaves_the_connection_open(
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", '{"action": "ping", "x": "\\u0000"}', "[" * 9999])
-def test_what_is_no_json_is_told(talk: Socket, text: str) -> None:
+def test_websocket_malformed_json_is_validation_error(talk: Socket, text: str) -> None:
     talk.send(TextMessage(data=text))
     assert talk.next()["error"] == "validation_error"
     assert talk.ask({"action": "ping"})["type"] == "pong"
 
 
-def test_subscriptions_come_and_go(talk: Socket, attached: list[Connection]) -> None:
+def test_websocket_subscribe_and_unsubscribe(talk: Socket, attached: list[Connection]) -> None:
     wanted = {"collection": "posts", "operations": ["create"], "filter": "n = 1", "since": 3}
     answer = talk.ask({"action": "subscribe", **wanted})
     expected = {"type": "subscribed", "status": "subscribed", "collection": "posts", "since": 3}
@@ -422,7 +422,7 @@ def test_subscriptions_come_and_go(talk: Socket, attached: list[Connection]) -> 
     assert list(stream.subscriptions) == [""]
 
 
-def test_subscriptions_are_answered_in_order_also_if_the_hub_takes_its_time(
+def test_websocket_subscriptions_are_answered_in_order(
     bob: Caller, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def later(stream: object, one: Subscription, done: websocket.Done) -> None:
@@ -447,7 +447,9 @@ def test_subscriptions_are_answered_in_order_also_if_the_hub_takes_its_time(
     assert (answers[1]["error"], answers[1]["details"]) == ("filter_invalid", [1])
 
 
-def test_a_stream_has_so_many_subscriptions(talk: Socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_websocket_subscription_limit_is_limit_reached(
+    talk: Socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "MAX_SUBSCRIPTIONS", 2)
     for name in ("a", "b", "a"):
         assert talk.ask({"action": "subscribe", "collection": name})["type"] == "subscribed"
@@ -455,7 +457,7 @@ def test_a_stream_has_so_many_subscriptions(talk: Socket, monkeypatch: pytest.Mo
     assert (refused["error"], refused["collection"]) == ("limit_reached", "c")
 
 
-def test_a_client_subscribes_to_all_that_a_stream_may_at_once(talk: Socket) -> None:
+def test_websocket_accepts_all_allowed_subscriptions_in_a_burst(talk: Socket) -> None:
     count = limits.MAX_SUBSCRIPTIONS
     for n in range(count + 1):
         talk.say({"action": "subscribe", "collection": f"c{n}"})
@@ -473,7 +475,7 @@ def test_a_client_subscribes_to_all_that_a_stream_may_at_once(talk: Socket) -> N
     assert talk.closed() == 1008
 
 
-def test_changes_and_ends_of_a_websocket(
+def test_websocket_messages_of_changes_and_close_codes(
     bob: Caller, port: int, attached: list[Connection]
 ) -> None:
     for end, code, farewell in (
@@ -500,14 +502,14 @@ def test_changes_and_ends_of_a_websocket(
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536, 300_000])
-def test_frames_of_any_size_arrive(talk: Socket, attached: list[Connection], size: int) -> None:
+def test_websocket_frames_of_any_size(talk: Socket, attached: list[Connection], size: int) -> None:
     assert talk.ask({"action": "ping"})
     (stream,) = connections.registry.all()
     in_loop(stream.write, websocket.frame(b'"' + b"x" * size + b'"'))
     assert len(talk.next()) == size
 
 
-def test_pings_are_answered_and_a_close_as_well(talk: Socket) -> None:
+def test_websocket_answers_ping_and_close(talk: Socket) -> None:
     talk.send(Ping(payload=b"abc"))
     answer = talk.event()
     assert isinstance(answer, Pong)
@@ -535,7 +537,7 @@ WIDE = "é" * (limits.MAX_MESSAGE_BYTES // 2 + 1)
     ],
     ids=["large", "wide", "fragmented", "empty fragments", "binary", "pings", "pongs", "messages"],
 )
-def test_a_rude_client_is_closed_with_the_reason(
+def test_websocket_protocol_violation_has_close_code(
     talk: Socket, frames: list[Any], code: int
 ) -> None:
     talk.send(*frames)
@@ -556,7 +558,7 @@ def test_a_rude_client_is_closed_with_the_reason(
         (b"\x81\xff\x00\x00\x10\x00\x00\x00\x00\x00\0\0\0\0" + b"x" * 70_000, 1009),
     ],
 )
-def test_a_broken_frame_closes_the_connection(talk: Socket, sent: bytes, code: int) -> None:
+def test_websocket_broken_frame_has_close_code(talk: Socket, sent: bytes, code: int) -> None:
     talk.socket.sendall(sent)
     assert talk.closed() == code
 
@@ -564,7 +566,7 @@ def test_a_broken_frame_closes_the_connection(talk: Socket, sent: bytes, code: i
 # --- Limits -------------------------------------------------------------------
 
 
-def test_a_process_and_an_account_have_so_many_streams(
+def test_stream_limits_per_account_and_process_are_429(
     cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_STREAMS_PER_ACCOUNT", 2)
@@ -582,7 +584,7 @@ def test_a_process_and_an_account_have_so_many_streams(
     assert Events(port, headers=cast.bob.headers).status == 200
 
 
-def test_a_stopping_process_closes_streams_that_still_open(
+def test_streams_are_closed_by_stopping_process(
     bob: Caller, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk, client = Socket(port, headers=bob.headers), Events(port, headers=bob.headers)

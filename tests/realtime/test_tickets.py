@@ -29,7 +29,7 @@ def ticket_of(caller: Caller) -> str:
     return str(answer.json["ticket"])
 
 
-def test_a_ticket_opens_one_stream(bob: Caller, port: int, attached: list[Connection]) -> None:
+def test_stream_ticket_opens_one_stream(bob: Caller, port: int, attached: list[Connection]) -> None:
     ticket = ticket_of(bob)
     first, second = (Events(port, f"ticket={ticket}") for _ in range(2))
     assert (first.status, second.status) == (200, 401)
@@ -39,7 +39,7 @@ def test_a_ticket_opens_one_stream(bob: Caller, port: int, attached: list[Connec
     assert attached[0].account_id == bob.account_id
 
 
-def test_of_twenty_who_race_with_one_ticket_one_wins(bob: Caller, port: int) -> None:
+def test_stream_ticket_race_of_twenty_has_one_winner(bob: Caller, port: int) -> None:
     ticket, together = ticket_of(bob), Barrier(20)
 
     def race(_: int) -> int:
@@ -50,7 +50,7 @@ def test_of_twenty_who_race_with_one_ticket_one_wins(bob: Caller, port: int) -> 
         assert sorted(pool.map(race, range(20))) == [101, *[401] * 19]
 
 
-def test_a_ticket_expires_after_thirty_seconds(app: Flask, bob: Caller, port: int) -> None:
+def test_stream_ticket_expires_after_30_seconds(app: Flask, bob: Caller, port: int) -> None:
     early, late = ticket_of(bob), ticket_of(bob)
     with time_machine.travel(clock.now() + timedelta(seconds=29)):
         assert Events(port, f"ticket={early}").status == 200
@@ -58,7 +58,7 @@ def test_a_ticket_expires_after_thirty_seconds(app: Flask, bob: Caller, port: in
         assert Events(port, f"ticket={late}").status == 401
 
 
-def test_expired_tickets_are_purged(app: Flask, bob: Caller) -> None:
+def test_stream_tickets_that_expired_are_purged(app: Flask, bob: Caller) -> None:
     old = ticket_of(bob)
     with time_machine.travel(clock.now() + timedelta(seconds=31)), app.app_context():
         purge.purge({})
@@ -67,7 +67,7 @@ def test_expired_tickets_are_purged(app: Flask, bob: Caller) -> None:
     assert old
 
 
-def test_a_superadmins_ticket_is_bound_to_the_account_acted_in(
+def test_stream_ticket_of_superadmin_is_bound_to_acting_account(
     cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     acting = cast.root.acting_in("acme")
@@ -78,13 +78,13 @@ def test_a_superadmins_ticket_is_bound_to_the_account_acted_in(
     assert (other.status, other.json()["error"]) == (403, "forbidden")
 
 
-def test_streams_are_of_one_account(cast: Cast, port: int) -> None:
+def test_stream_across_all_accounts_is_400(cast: Cast, port: int) -> None:
     everywhere = cast.root.acting_in("*")
     assert everywhere.post("realtime/tickets").status_code == 400
     assert Events(port, headers=everywhere.headers).status == 400
 
 
-def test_a_user_has_a_hundred_open_tickets(
+def test_stream_ticket_limit_per_user_is_429(
     bob: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_tickets, "MAX_OPEN", 2)
@@ -97,7 +97,7 @@ def test_a_user_has_a_hundred_open_tickets(
         ticket_of(bob)
 
 
-def test_a_ticket_is_not_saved_for_a_retry(cast: Cast, port: int) -> None:
+def test_stream_ticket_retry_with_idempotency_key_is_already_done(cast: Cast, port: int) -> None:
     for caller in (cast.bob, cast.root.acting_in("acme")):
         key = {"Idempotency-Key": "once"}
         first, again = (caller.post("realtime/tickets", headers=key) for _ in range(2))
@@ -106,16 +106,14 @@ def test_a_ticket_is_not_saved_for_a_retry(cast: Cast, port: int) -> None:
         assert Events(port, f"ticket={first.json['ticket']}").status == 200
 
 
-def test_a_ticket_is_worth_nothing_once_its_credential_is_not(
-    app: Flask, cast: Cast, port: int
-) -> None:
+def test_stream_ticket_of_deactivated_user_is_401(app: Flask, cast: Cast, port: int) -> None:
     tickets = {name: ticket_of(getattr(cast, name)) for name in ("alice", "bob")}
     change_user(app, cast.bob.id, is_active=False)
     assert Events(port, f"ticket={tickets['bob']}").status == 401
     assert Events(port, f"ticket={tickets['alice']}").status == 200
 
 
-def test_only_the_hash_of_a_ticket_is_stored(app: Flask, bob: Caller) -> None:
+def test_stream_ticket_is_stored_as_hash_only(app: Flask, bob: Caller) -> None:
     ticket = ticket_of(bob)
     with app.app_context(), tenancy.across_accounts():
         row = db.connection().execute(sa.select(StreamTicket.__table__)).one()
@@ -123,21 +121,21 @@ def test_only_the_hash_of_a_ticket_is_stored(app: Flask, bob: Caller) -> None:
     assert bob.headers["Authorization"].split()[1] not in str(row)
 
 
-def test_whoever_is_not_signed_in_gets_no_ticket_and_no_stream(anyone: Caller, cast: Cast) -> None:
+def test_stream_and_ticket_without_credential_are_401(anyone: Caller, cast: Cast) -> None:
     for account in ({}, {"X-Account-ID": "acme"}):
         for method, path in (("POST", "realtime/tickets"), ("GET", SUBSCRIBE)):
             answer = anyone(method, path, headers=account)
             assert (answer.status_code, answer.json["error"]) == (401, "unauthorized")
 
 
-def test_credentials_in_the_query_are_for_streams_alone(bob: Caller) -> None:
+def test_query_credential_outside_streams_is_401(bob: Caller) -> None:
     token, nobody = bob.headers["Authorization"].split()[1], Caller(bob.app)
     for query in (f"token={token}", f"ticket={ticket_of(bob)}"):
         assert nobody.get(f"auth/me?{query}").status_code == 401
         assert nobody.post(f"realtime/tickets?{query}").status_code == 401
 
 
-def test_the_header_wins_over_the_ticket_and_the_ticket_over_the_token(
+def test_stream_credential_order_is_header_ticket_token(
     cast: Cast, port: int, attached: list[Connection]
 ) -> None:
     token = cast.charlie.headers["Authorization"].split()[1]
@@ -151,9 +149,7 @@ def test_the_header_wins_over_the_ticket_and_the_ticket_over_the_token(
     assert Events(port, f"token={token}", headers={"X-API-Key": "svc_sk_wrong"}).status == 401
 
 
-def test_an_api_key_opens_streams_and_makes_tickets_also_with_scopes(
-    alice: Caller, port: int, attached: list[Connection]
-) -> None:
+def test_stream_with_scoped_api_key(alice: Caller, port: int, attached: list[Connection]) -> None:
     body = {"name": "nightly", "scopes": {"collections": ["posts"], "operations": ["list"]}}
     key = alice.post("api-keys", body).json
     keyed = Caller(alice.app, **{"X-API-Key": key["key"]})
@@ -168,7 +164,7 @@ def test_an_api_key_opens_streams_and_makes_tickets_also_with_scopes(
     assert Events(port, f"ticket={left}").status == 401
 
 
-def test_a_read_only_key_opens_streams(
+def test_stream_with_read_only_api_key(
     alice: Caller, port: int, attached: list[Connection]
 ) -> None:
     key = alice.post("api-keys", {"name": "reports", "read_only": True}).json["key"]
@@ -181,5 +177,5 @@ def test_a_read_only_key_opens_streams(
 
 
 @pytest.mark.parametrize("ticket", ["", "x", "AB0001-x", "-", "é", "%00", "x" * 2000])
-def test_what_is_no_ticket_is_refused(cast: Cast, port: int, ticket: str) -> None:
+def test_stream_ticket_that_is_malformed_is_401_or_422(cast: Cast, port: int, ticket: str) -> None:
     assert Events(port, f"ticket={ticket}".encode().decode("latin1")).status in (401, 422)

@@ -66,7 +66,7 @@ def posts(root: Caller, alice: Caller) -> list[dict[str, Any]]:
     return [make_record(alice, **row) for row in rows]
 
 
-def test_all_functions_over_everything(alice: Caller, posts: list[dict[str, Any]]) -> None:
+def test_aggregate_functions_without_groups(alice: Caller, posts: list[dict[str, Any]]) -> None:
     functions = "count(),count(price),sum(price),avg(price),min(price),max(price),count(tags)"
     (everything,) = results(alice, functions)
     assert everything == {
@@ -101,7 +101,9 @@ def test_all_functions_over_everything(alice: Caller, posts: list[dict[str, Any]
     ]
 
 
-def test_groups_are_in_order_and_null_is_one(alice: Caller, posts: list[dict[str, Any]]) -> None:
+def test_aggregate_groups_are_sorted_and_null_is_one_group(
+    alice: Caller, posts: list[dict[str, Any]]
+) -> None:
     assert results(alice, "count(),sum(price)", group_by="kind") == [
         {"kind": "a", "count": 3, "sum_price": 0.3},
         {"kind": "b", "count": 1, "sum_price": 10},
@@ -140,20 +142,22 @@ HAVING: list[tuple[str, list[str | None]]] = [
 ]
 
 
-def test_having_chooses_groups(alice: Caller, posts: list[dict[str, Any]]) -> None:
+def test_aggregate_having_filters_groups(alice: Caller, posts: list[dict[str, Any]]) -> None:
     functions = "count(),sum(price),avg(price),max(at)"
     for having, kinds in HAVING:
         found = results(alice, functions, group_by="kind", having=having)
         assert [one["kind"] for one in found] == kinds, having
 
 
-def test_records_are_chosen_as_in_lists(alice: Caller, posts: list[dict[str, Any]]) -> None:
+def test_aggregate_filters_equal_list_filters(alice: Caller, posts: list[dict[str, Any]]) -> None:
     assert results(alice, kind=["a", "b"], flag="true") == [{"count": 2}]
     assert results(alice, filter="price > 0 && kind = null") == [{"count": 1}]
     assert results(alice, filter="flag = true", having="count > 5") == []
 
 
-def test_everything_wrong_is_told_at_once(alice: Caller, posts: list[dict[str, Any]]) -> None:
+def test_aggregate_problems_are_reported_at_once(
+    alice: Caller, posts: list[dict[str, Any]]
+) -> None:
     for query, expected in [
         ("", [("functions", "required")]),
         ("functions=", [("functions", "required")]),
@@ -200,7 +204,7 @@ def test_everything_wrong_is_told_at_once(alice: Caller, posts: list[dict[str, A
     assert position["details"][0]["position"] == 10
 
 
-def test_a_name_stands_for_one_thing(root: Caller, alice: Caller) -> None:
+def test_aggregate_field_named_like_parameter_is_unambiguous(root: Caller, alice: Caller) -> None:
     names = ["count", "sum_n", "n", "filter", "having", "limit"]
     make_collection(root, schema=[{"name": name, "type": "number"} for name in names])
     make_record(alice, **dict.fromkeys(names, 3))
@@ -213,7 +217,7 @@ def test_a_name_stands_for_one_thing(root: Caller, alice: Caller) -> None:
     assert results(alice, filter="having = 3 && limit = 3") == [{"count": 1}]
 
 
-def test_list_rule_and_fields_and_masks_hold(
+def test_aggregate_respects_list_rule_fields_and_masks(
     root: Caller, alice: Caller, bob: Caller, charlie: Caller
 ) -> None:
     names = [one["name"] for one in SCHEMA if one["name"] != "secret"]
@@ -242,9 +246,7 @@ def test_list_rule_and_fields_and_masks_hold(
     assert bob.get("records/none/aggregate?functions=count()").status_code == 404
 
 
-def test_an_aggregate_is_one_statement(
-    app: Flask, alice: Caller, posts: list[dict[str, Any]]
-) -> None:
+def test_aggregate_is_one_statement(app: Flask, alice: Caller, posts: list[dict[str, Any]]) -> None:
     for query in ("group_by=kind&having=count>1", "filter=kind='none'&group_by=kind", "skip=5"):
         path = f"records/posts/aggregate?functions=count(),sum(price)&{query}"
         with statements(app) as sent:
@@ -265,7 +267,7 @@ numbers = st.one_of(
 @given(chosen=st.lists(numbers, min_size=1, max_size=5))
 @example(chosen=[0, 18_014_398_509_481_985])
 @example(chosen=[0, -18_014_398_509_481_985])
-def test_sums_and_averages_are_those_of_the_decimals(
+def test_aggregate_sums_and_averages_are_decimal_exact(
     root: Caller, alice: Caller, chosen: list[float]
 ) -> None:
     if root.get("records/posts", headers={"X-Account-ID": "acme"}).status_code == 404:

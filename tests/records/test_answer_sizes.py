@@ -68,7 +68,7 @@ def check_refused(answer: TestResponse) -> None:
     assert all(word in answer.json["message"] for word in ("32 MiB", "`limit`", "`fields`"))
 
 
-def test_a_target_of_many_records_is_written_once_for_all_and_counted_for_each(
+def test_expanded_target_of_many_records_is_serialized_once(
     alice: Caller, authors: None, mib: int
 ) -> None:
     author = make_record(alice, "authors", **filled(3 * mib))["id"]
@@ -90,7 +90,9 @@ def test_a_target_of_many_records_is_written_once_for_all_and_counted_for_each(
     assert alice.get("records/posts?limit=100&expand=author&fields=n").status_code in (200, 413)
 
 
-def test_large_records_are_not_read_to_be_refused(alice: Caller, authors: None, mib: int) -> None:
+def test_oversized_list_is_413_without_reading_records(
+    alice: Caller, authors: None, mib: int
+) -> None:
     ids = [make_record(alice, "authors", **filled(9 * mib))["id"] for _ in range(5)]
     for path in (
         "records/authors?limit=100",
@@ -117,7 +119,7 @@ def test_large_records_are_not_read_to_be_refused(alice: Caller, authors: None, 
 
 
 @pytest.mark.long
-def test_a_group_or_a_history_beyond_the_bound_is_refused(
+def test_oversized_aggregate_or_history_is_413(
     app: Flask, root: Caller, alice: Caller, authors: None, mib: int
 ) -> None:
     for start in range(0, 45, 9):
@@ -137,7 +139,7 @@ def test_a_group_or_a_history_beyond_the_bound_is_refused(
     assert len(alice.get(f"records/authors/{one}/history?limit=1").json["items"]) == 1
 
 
-def test_a_text_has_at_most_a_million_characters_unless_its_field_says_more(
+def test_text_over_one_million_characters_is_too_long_by_default(
     root: Caller, alice: Caller
 ) -> None:
     fields = [
@@ -153,7 +155,7 @@ def test_a_text_has_at_most_a_million_characters_unless_its_field_says_more(
     assert root.post("collections", {"name": "others", "schema": [least]}).status_code == 400
 
 
-def test_the_console_lists_large_records_shortened(
+def test_console_record_list_shortens_large_values(
     app: Flask, cast: Cast, root: Caller, alice: Caller, authors: None, mib: int
 ) -> None:
     for _ in range(5):

@@ -42,7 +42,7 @@ def told(answer: Any) -> list[tuple[int | None, str, str]]:
     return [(one.get("index"), one["field"], one["code"]) for one in answer.json["details"]]
 
 
-def test_a_batch_is_stored_along_with_its_deliveries(root: Caller, alice: Caller) -> None:
+def test_record_batch_is_stored_with_its_deliveries(root: Caller, alice: Caller) -> None:
     make_collection(root)
     hook = {"url": "https://hooks.example/", "collection": "posts", "events": ["create"]}
     made = alice.post("webhooks", hook).json["id"]
@@ -53,7 +53,7 @@ def test_a_batch_is_stored_along_with_its_deliveries(root: Caller, alice: Caller
         assert alice.get(f"webhooks/{made}/deliveries").json["total"] == count
 
 
-def test_a_batch_creates_what_single_requests_would(alice: Caller, posts: Any) -> None:
+def test_record_batch_creates_same_records_as_single_requests(alice: Caller, posts: Any) -> None:
     bodies = [
         {"title": "Grüße 🎈", "code": "a", "live": True, "day": "2026-02-28"},
         {"title": "b", "n": 2**63 - 1, "at": "2026-11-20T12:00:00+02:00"},
@@ -73,9 +73,7 @@ def test_a_batch_creates_what_single_requests_would(alice: Caller, posts: Any) -
         }
 
 
-def test_all_problems_of_all_records_are_told_and_nothing_is_stored(
-    alice: Caller, posts: Any
-) -> None:
+def test_record_batch_reports_all_problems_and_stores_nothing(alice: Caller, posts: Any) -> None:
     bodies = [{"title": "a"}, {"n": "x"}, {"title": None, "nothing": 1}, {"title": "d", "id": "x"}]
     answer = alice.post(URL, {"records": bodies})
     assert answer.status_code == 400
@@ -90,7 +88,7 @@ def test_all_problems_of_all_records_are_told_and_nothing_is_stored(
 
 
 @pytest.mark.one_database
-def test_of_many_problems_the_first_hundred_are_told_and_counted(alice: Caller, posts: Any) -> None:
+def test_record_batch_reports_first_hundred_problems_and_count(alice: Caller, posts: Any) -> None:
     wrong = {"live": 1, **{f"x{n}": n for n in range(99)}}
     records = [{"title": "fine"}, *[wrong] * 1000]
     made = make_record(alice, title="here")
@@ -104,13 +102,15 @@ def test_of_many_problems_the_first_hundred_are_told_and_counted(alice: Caller, 
     assert "count" not in alice.post("records/posts/batch", {"records": [{"live": 1}]}).json
 
 
-def test_of_many_records_out_of_reach_the_first_hundred_are_told(alice: Caller, posts: Any) -> None:
+def test_record_batch_reports_first_hundred_unknown_ids_and_count(
+    alice: Caller, posts: Any
+) -> None:
     answer = alice("DELETE", "records/posts/batch", {"ids": [f"none-{n}" for n in range(1000)]})
     assert (answer.status_code, answer.json["count"]) == (404, 1000)
     assert [one["index"] for one in answer.json["details"]] == list(range(100))
 
 
-def test_values_that_must_be_unique_name_the_records_that_clash(
+def test_record_batch_unique_conflicts_name_their_records(
     alice: Caller, charlie: Caller, posts: Any
 ) -> None:
     there = make_record(alice, title="a", code="taken")
@@ -136,7 +136,7 @@ def test_values_that_must_be_unique_name_the_records_that_clash(
     ]
 
 
-def test_a_batch_changes_only_what_is_sent(alice: Caller, posts: Any) -> None:
+def test_record_batch_update_changes_only_sent_values(alice: Caller, posts: Any) -> None:
     made = alice.post(URL, {"records": [{"title": t, "code": t} for t in "abc"]}).json["created"]
     changes = [
         {"id": made[2]["id"], "data": {"n": 1.5, "live": True}},
@@ -151,7 +151,7 @@ def test_a_batch_changes_only_what_is_sent(alice: Caller, posts: Any) -> None:
     assert stored(alice) == [a, made[1], c]
 
 
-def test_an_unknown_or_repeated_id_refuses_all_changes(
+def test_record_batch_with_unknown_or_repeated_id_changes_nothing(
     alice: Caller, charlie: Caller, posts: Any
 ) -> None:
     mine, theirs = make_record(alice, title="a"), make_record(charlie, title="b")
@@ -170,7 +170,7 @@ def test_an_unknown_or_repeated_id_refuses_all_changes(
     assert (stored(alice), stored(charlie)) == ([mine], [theirs])
 
 
-def test_a_batch_deletes_with_what_refers_to_it(root: Caller, alice: Caller, posts: Any) -> None:
+def test_record_batch_deletion_cascades(root: Caller, alice: Caller, posts: Any) -> None:
     link = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(root, "notes", [{**link, "on_delete": "cascade"}])
     make_collection(root, "holds", [link])
@@ -187,7 +187,7 @@ def test_a_batch_deletes_with_what_refers_to_it(root: Caller, alice: Caller, pos
     assert alice.get(f"records/notes/{note['id']}").status_code == 404
 
 
-def test_rules_field_lists_and_masks_hold_for_each_record(
+def test_record_batch_applies_rules_field_lists_and_masks_per_record(
     root: Caller, alice: Caller, bob: Caller
 ) -> None:
     mine = "created_by = @request.auth.id"
@@ -220,7 +220,9 @@ def test_rules_field_lists_and_masks_hold_for_each_record(
     assert len(stored(alice)) == 3
 
 
-def test_references_are_looked_up_together(app: Flask, root: Caller, alice: Caller) -> None:
+def test_record_batch_looks_up_references_in_one_statement(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     make_collection(root)
     link = {"name": "post", "type": "reference", "collection": "posts"}
     make_collection(root, "notes", [link, {**link, "name": "other"}])
@@ -235,7 +237,7 @@ def test_references_are_looked_up_together(app: Flask, root: Caller, alice: Call
     assert told(answer) == [(3, "other", "invalid_reference"), (5, "post", "invalid_reference")]
 
 
-def test_upsert_updates_by_the_unique_field_and_creates_the_rest(
+def test_record_upsert_updates_by_unique_field_and_creates_the_rest(
     alice: Caller, charlie: Caller, posts: Any
 ) -> None:
     there = make_record(alice, title="old", code="a", n=1)
@@ -277,7 +279,7 @@ REFUSING: list[tuple[str, list[dict[str, Any]], int]] = [
 
 @pytest.mark.parametrize(("url", "bodies", "status"), REFUSING)
 @pytest.mark.parametrize("update_rule", ["created_by = @request.auth.id", None])
-def test_a_value_that_is_taken_does_not_show_to_whom_the_rule_refuses(
+def test_record_write_denied_by_rule_does_not_reveal_taken_value(
     root: Caller,
     alice: Caller,
     bob: Caller,
@@ -304,7 +306,7 @@ def test_a_value_that_is_taken_does_not_show_to_whom_the_rule_refuses(
     assert taken == free
 
 
-def test_a_hidden_record_is_in_the_way_of_an_upsert_as_of_any_new_one(
+def test_record_upsert_conflict_with_hidden_record_is_409(
     root: Caller, alice: Caller, bob: Caller
 ) -> None:
     rules = {"view_rule": "@owns_record()", "update_rule": "@owns_record()"}
@@ -318,7 +320,9 @@ def test_a_hidden_record_is_in_the_way_of_an_upsert_as_of_any_new_one(
     assert (answer.status_code, answer.json["updated"][0]["id"]) == (201, hers["id"])
 
 
-def test_upserts_at_once_make_each_record_once(app: Flask, alice: Caller, posts: Any) -> None:
+def test_record_upserts_that_are_concurrent_create_each_record_once(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
     bodies = [{"title": "x", "code": str(i)} for i in range(20)]
     url = f"{URL}?mode=upsert&on=code"
     answers = at_once(6, lambda n: alice.post(url, {"records": bodies[:: 1 if n % 2 else -1]}))
@@ -340,14 +344,14 @@ NO_BATCHES: list[tuple[str, Any, list[Any]]] = [
 
 
 @pytest.mark.one_database
-def test_what_is_no_batch_is_422(alice: Caller, posts: Any) -> None:
+def test_record_batch_body_with_wrong_shape_is_422(alice: Caller, posts: Any) -> None:
     for method, body, loc in NO_BATCHES:
         answer = alice(method, URL, body)
         assert answer.status_code == 422
         assert answer.json["detail"][0]["loc"] == loc
 
 
-def test_the_largest_batch_is_stored_changed_and_deleted(alice: Caller, posts: Any) -> None:
+def test_record_batch_of_1000_is_created_updated_and_deleted(alice: Caller, posts: Any) -> None:
     bodies = [{"title": f"t{i}", "code": f"c{i}", "n": i} for i in range(1000)]
     created = alice.post(URL, {"records": bodies}).json["created"]
     assert [one["n"] for one in created] == list(range(1000))
@@ -359,7 +363,7 @@ def test_the_largest_batch_is_stored_changed_and_deleted(alice: Caller, posts: A
     assert alice.get("records/posts").json["total"] == 0
 
 
-def test_larger_batches_have_no_longer_statements_on_sqlite(
+def test_record_batch_statement_length_is_bounded_on_sqlite(
     app: Flask, database: str, alice: Caller, posts: Any
 ) -> None:
     """Its driver keeps the last 128 texts of each connection, a megabyte of a thousand rows."""
@@ -377,7 +381,7 @@ def test_larger_batches_have_no_longer_statements_on_sqlite(
         assert fewer == more if database == "sqlite" else fewer < more
 
 
-def test_each_record_of_a_batch_is_audited(root: Caller, alice: Caller, posts: Any) -> None:
+def test_record_batch_is_audited_per_record(root: Caller, alice: Caller, posts: Any) -> None:
     made = alice.post(URL, {"records": [{"title": t} for t in "ab"]}).json["created"]
     alice.patch(URL, {"records": [{"id": one["id"], "data": {"n": 1}} for one in made]})
     alice.delete(URL, json={"ids": [one["id"] for one in made]})
@@ -387,7 +391,7 @@ def test_each_record_of_a_batch_is_audited(root: Caller, alice: Caller, posts: A
         assert operations == ["DELETE", "UPDATE", "CREATE"]
 
 
-def test_the_chain_of_a_large_batch_holds(root: Caller, alice: Caller, posts: Any) -> None:
+def test_audit_chain_of_large_batch_is_valid(root: Caller, alice: Caller, posts: Any) -> None:
     odd = "a\tb\\N\nc\r\\ 'q' %s é"
     bodies = [{"title": odd, "code": str(i), "data": {"x": odd}} for i in range(40)]
     made = alice.post(URL, {"records": bodies}).json["created"]

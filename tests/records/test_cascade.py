@@ -41,7 +41,7 @@ def summary(told: list[events.RecordChanged]) -> list[tuple[str, str]]:
     return [(change.operation, change.definition.name) for change in told]
 
 
-def test_every_change_is_announced_with_what_was_and_what_is(
+def test_record_change_event_has_previous_and_new_values(
     root: Caller, alice: Caller, told: list[events.RecordChanged]
 ) -> None:
     make_collection(root)
@@ -68,7 +68,7 @@ def test_every_change_is_announced_with_what_was_and_what_is(
         assert ((change.record or change.previous) or {})["id"] == made["id"]
 
 
-def test_what_is_computed_is_announced_as_reads_find_it(
+def test_record_change_event_computed_values_equal_those_of_reads(
     root: Caller, alice: Caller, told: list[events.RecordChanged]
 ) -> None:
     make_collection(root, "authors")
@@ -83,7 +83,7 @@ def test_what_is_computed_is_announced_as_reads_find_it(
     assert made == [True] * 4
 
 
-def test_what_is_refused_is_not_announced(
+def test_record_change_event_is_not_sent_for_refused_write(
     root: Caller, alice: Caller, told: list[events.RecordChanged]
 ) -> None:
     make_collection(root, schema=[TITLE | {"unique": True}])
@@ -95,7 +95,7 @@ def test_what_is_refused_is_not_announced(
     assert told == []
 
 
-def test_a_cascade_reaches_every_level_and_no_other_account(
+def test_cascade_reaches_every_level_within_account(
     root: Caller, alice: Caller, charlie: Caller, told: list[events.RecordChanged]
 ) -> None:
     make_collection(root, "authors")
@@ -144,7 +144,7 @@ def test_a_cascade_reaches_every_level_and_no_other_account(
     assert update.record["title"] == "x"
 
 
-def test_one_restrict_far_away_keeps_everything(
+def test_restrict_reference_deep_in_cascade_is_409(
     root: Caller, alice: Caller, told: list[events.RecordChanged]
 ) -> None:
     make_collection(root, "authors")
@@ -163,7 +163,7 @@ def test_one_restrict_far_away_keeps_everything(
     assert ids(alice, "posts") == set()
 
 
-def test_a_record_that_goes_anyway_does_not_restrict(root: Caller, alice: Caller) -> None:
+def test_restrict_reference_from_record_deleted_too_is_ignored(root: Caller, alice: Caller) -> None:
     make_collection(root, "authors")
     make_collection(root, "posts", [reference("author", "authors", "cascade")])
     both = [reference("author", "authors", "cascade"), reference("post", "posts", "restrict")]
@@ -175,7 +175,9 @@ def test_a_record_that_goes_anyway_does_not_restrict(root: Caller, alice: Caller
     assert ids(alice, "posts") == ids(alice, "marks") == set()
 
 
-def test_circles_end(root: Caller, alice: Caller, told: list[events.RecordChanged]) -> None:
+def test_cascade_through_circular_references_ends(
+    root: Caller, alice: Caller, told: list[events.RecordChanged]
+) -> None:
     parents = make_collection(root, "nodes", [reference("parent", "nodes", "cascade")])
     first = make_record(alice, "nodes")["id"]
     chain = [first]
@@ -200,7 +202,9 @@ def make_ring(root: Caller) -> None:
     assert answer.status_code == 200, answer.json
 
 
-def test_a_ring_of_two_collections_goes_at_once(root: Caller, alice: Caller) -> None:
+def test_cascade_through_two_collections_that_refer_to_each_other(
+    root: Caller, alice: Caller
+) -> None:
     make_ring(root)
     man = make_record(alice, "men")["id"]
     woman = make_record(alice, "women", man=man)["id"]
@@ -209,7 +213,7 @@ def test_a_ring_of_two_collections_goes_at_once(root: Caller, alice: Caller) -> 
     assert ids(alice, "men") == ids(alice, "women") == set()
 
 
-def test_a_record_referred_to_twice_loses_both(root: Caller, alice: Caller) -> None:
+def test_set_null_clears_both_references_of_a_record(root: Caller, alice: Caller) -> None:
     twice = [reference("a", "nodes", "set_null"), reference("b", "nodes", "set_null")]
     make_collection(root, "nodes", [TITLE])
     make_collection(root, "pairs", twice)
@@ -221,7 +225,9 @@ def test_a_record_referred_to_twice_loses_both(root: Caller, alice: Caller) -> N
     assert [alice.get(f"records/pairs/{half}").json[n] for n in "ab"] == [None, two]
 
 
-def test_a_cascade_is_set_based(app: Flask, root: Caller, alice: Caller) -> None:
+def test_cascade_statements_do_not_grow_with_records(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
     make_collection(root, "authors")
     make_collection(root, "posts", [reference("author", "authors", "cascade")])
     make_collection(root, "notes", [reference("author", "authors", "set_null")])
@@ -239,7 +245,7 @@ def test_a_cascade_is_set_based(app: Flask, root: Caller, alice: Caller) -> None
     assert len(ids(alice, "notes")) == 13
 
 
-def test_deletions_and_references_at_once_leave_nothing_dangling(
+def test_cascade_concurrent_with_new_references_leaves_none_dangling(
     root: Caller, alice: Caller
 ) -> None:
     make_collection(root, "authors")
@@ -262,7 +268,7 @@ def test_deletions_and_references_at_once_leave_nothing_dangling(
     assert {note["author"] for note in notes} <= {None}
 
 
-def test_a_closed_account_whose_records_need_each_other_is_emptied(app: Flask, cast: Cast) -> None:
+def test_account_deletion_removes_records_with_circular_references(app: Flask, cast: Cast) -> None:
     make_ring(cast.root)
     for caller in (cast.alice, cast.charlie):
         man = make_record(caller, "men")["id"]

@@ -59,9 +59,7 @@ LAW = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_deletion_takes_what_the_model_says(
-    app: Flask, root: Caller, alice: Caller, examples: int
-) -> None:
+def test_cascade_equals_model(app: Flask, root: Caller, alice: Caller, examples: int) -> None:
     @settings(max_examples=examples, **LAW)
     @given(web=webs())
     def check(web: Any) -> None:

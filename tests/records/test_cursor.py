@@ -80,7 +80,7 @@ def together(pages: list[dict[str, Any]]) -> list[str]:
     return [one for page in pages for one in ids(page)]
 
 
-def test_pages_lead_to_each_other(root: Caller, alice: Caller) -> None:
+def test_cursor_pages_link_to_each_other(root: Caller, alice: Caller) -> None:
     make_collection(root)
     newest = [make_record(alice, title=str(i)) for i in range(5)][::-1]
     first = walked(alice, cursor="", limit=2)
@@ -101,7 +101,7 @@ def test_pages_lead_to_each_other(root: Caller, alice: Caller) -> None:
     assert without_sign == [{"id": one["id"], "title": one["title"]} for one in newest[:2]]
 
 
-def test_a_cursor_that_leads_back_does_not_lead_on(root: Caller, alice: Caller) -> None:
+def test_cursor_of_other_direction_is_invalid_option(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for _ in range(5):
         make_record(alice)
@@ -112,13 +112,13 @@ def test_a_cursor_that_leads_back_does_not_lead_on(root: Caller, alice: Caller) 
     assert len(walked(alice, cursor_before=second["prev_cursor"], limit=2)["items"]) == 2
 
 
-def test_an_empty_list_has_one_page(root: Caller, alice: Caller) -> None:
+def test_cursor_list_without_records_has_one_page(root: Caller, alice: Caller) -> None:
     make_collection(root)
     empty = {"items": [], "next_cursor": None, "prev_cursor": None, "has_more": False}
     assert walked(alice, cursor="") == walked(alice, cursor_before="") == {**empty, "limit": 30}
 
 
-def test_what_vanished_leaves_no_gap(root: Caller, alice: Caller) -> None:
+def test_cursor_pages_have_no_gap_after_deletions(root: Caller, alice: Caller) -> None:
     make_collection(root)
     newest = [make_record(alice, title=str(i))["id"] for i in range(6)][::-1]
     page = walked(alice, cursor=walked(alice, cursor="", limit=2)["next_cursor"], limit=2)
@@ -159,7 +159,7 @@ orders = st.lists(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_every_record_is_met_once_whatever_comes_and_goes(
+def test_cursor_pages_meet_every_record_once_despite_changes(
     root: Caller, alice: Caller, data: st.DataObject
 ) -> None:
     if root.get("records/posts", headers={"X-Account-ID": "acme"}).status_code == 404:
@@ -197,7 +197,7 @@ def change(alice: Caller, chance: random.Random, kept: set[str], values: dict[st
 
 
 @pytest.mark.parametrize("indexes", [[], [{"fields": ["-number", "text", "-size"]}]])
-def test_the_order_is_that_of_python(root: Caller, alice: Caller, indexes: list[Any]) -> None:
+def test_cursor_order_equals_python_sort(root: Caller, alice: Caller, indexes: list[Any]) -> None:
     make_collection(root, schema=SCHEMA, indexes=indexes)
     chance = random.Random(7)
     made = [
@@ -226,7 +226,7 @@ def test_the_order_is_that_of_python(root: Caller, alice: Caller, indexes: list[
     assert together(backward(alice, **query)) == expected
 
 
-def test_a_cursor_belongs_to_its_list(
+def test_cursor_of_other_list_is_invalid_option(
     root: Caller, alice: Caller, bob: Caller, charlie: Caller
 ) -> None:
     make_collection(root, schema=SCHEMA)
@@ -264,7 +264,7 @@ def test_a_cursor_belongs_to_its_list(
     assert problems(answer) == [("cursor", "invalid_option")]
 
 
-def test_a_cursor_tells_the_place_alone(root: Caller, alice: Caller) -> None:
+def test_cursor_with_skip_or_page_is_invalid_option(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for query, field in [
         ("cursor=&skip=1", "skip"),
@@ -283,7 +283,9 @@ def test_a_cursor_tells_the_place_alone(root: Caller, alice: Caller) -> None:
     ]
 
 
-def test_what_is_hidden_or_masked_orders_no_pages(root: Caller, alice: Caller, bob: Caller) -> None:
+def test_cursor_sort_by_hidden_or_masked_field_is_refused(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
     names = [one["name"] for one in SCHEMA if one["name"] != "secret"]
     make_collection(root, schema=SCHEMA, list_fields=names)
     for i in range(3):
@@ -297,7 +299,7 @@ def test_what_is_hidden_or_masked_orders_no_pages(root: Caller, alice: Caller, b
         assert ("sort", "invalid_option") in problems(bob.get("records/posts", query_string=query))
 
 
-def test_rules_and_filters_hold_on_every_page(root: Caller, alice: Caller, bob: Caller) -> None:
+def test_cursor_pages_apply_rules_and_filters(root: Caller, alice: Caller, bob: Caller) -> None:
     make_collection(root, schema=SCHEMA, list_rule="@owns_record()")
     mine = [make_record(alice, number=i % 3, text="a")["id"] for i in range(7)]
     make_record(bob, number=1, text="a")
@@ -308,7 +310,9 @@ def test_rules_and_filters_hold_on_every_page(root: Caller, alice: Caller, bob: 
     assert together(backward(alice, **query)) == met
 
 
-def test_a_superadmin_walks_across_accounts(root: Caller, alice: Caller, charlie: Caller) -> None:
+def test_cursor_pages_across_accounts_for_superadmin(
+    root: Caller, alice: Caller, charlie: Caller
+) -> None:
     make_collection(root)
     made = [make_record(caller)["id"] for caller in (alice, charlie, alice, charlie, alice)]
     everywhere = root.acting_in("*")
@@ -316,7 +320,7 @@ def test_a_superadmin_walks_across_accounts(root: Caller, alice: Caller, charlie
     assert together(backward(everywhere, limit=2)) == made[::-1]
 
 
-def test_texts_too_long_for_a_cursor_are_told_of(root: Caller, alice: Caller) -> None:
+def test_cursor_sort_by_overlong_text_is_invalid_option(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for i in range(3):
         make_record(alice, title="x" * 5000 + str(i))
@@ -326,7 +330,7 @@ def test_texts_too_long_for_a_cursor_are_told_of(root: Caller, alice: Caller) ->
 
 
 @pytest.mark.parametrize("name", ["cursor", "cursor_before", "expand"])
-def test_a_field_named_like_a_parameter_is_filtered_by_filter_only(
+def test_field_named_like_cursor_parameter_is_filtered_by_filter_only(
     root: Caller, alice: Caller, name: str
 ) -> None:
     make_collection(root, schema=[{"name": name, "type": "text"}])
@@ -336,7 +340,7 @@ def test_a_field_named_like_a_parameter_is_filtered_by_filter_only(
     assert found.json["items"] == [made]
 
 
-def test_a_page_is_one_statement(root: Caller, alice: Caller) -> None:
+def test_cursor_page_is_one_statement(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     for i in range(4):
         make_record(alice, number=i or None)

@@ -80,7 +80,7 @@ def notes(cast: Cast) -> Cast:
 
 
 @pytest.mark.long
-def test_a_dear_read_is_cut_off_and_named_on_every_surface(
+def test_statement_deadline_is_too_expensive_on_every_route(
     app: Flask, notes: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     limit_statements(app, monkeypatch, 0.05 if database == "sqlite" else 0.3)
@@ -118,7 +118,7 @@ TAKEN = (
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_costs_too_much_for_one_record_is_refused_unread(cast: Cast, case: str) -> None:
+def test_filter_over_cost_limit_is_400_before_reading(cast: Cast, case: str) -> None:
     make_collection(cast.root, "notes", SCHEMA)
     text = REFUSED[case]
     query = {"filter": text}
@@ -134,12 +134,12 @@ def test_what_costs_too_much_for_one_record_is_refused_unread(cast: Cast, case: 
 
 
 @pytest.mark.parametrize("text", TAKEN)
-def test_what_users_write_is_taken(cast: Cast, text: str) -> None:
+def test_filter_of_usual_cost_is_accepted(cast: Cast, text: str) -> None:
     make_collection(cast.root, "notes", SCHEMA)
     assert cast.alice.get("records/notes", query_string={"filter": text}).status_code == 200
 
 
-def test_webhooks_and_definitions_are_bounded_when_saved(cast: Cast) -> None:
+def test_webhook_filter_and_definition_over_cost_limit_are_400(cast: Cast) -> None:
     make_collection(cast.root, "notes", SCHEMA)
     body = {"url": NOWHERE, "collection": "notes", "events": ["update"]}
     refused = cast.alice.post("webhooks", {**body, "filter": REFUSED["more than ten"]})
@@ -150,9 +150,7 @@ def test_webhooks_and_definitions_are_bounded_when_saved(cast: Cast) -> None:
     assert "100 in all" in refused.json["details"][0]["message"]
 
 
-def test_stored_expressions_beyond_the_bounds_work_until_their_next_change(
-    app: Flask, cast: Cast
-) -> None:
+def test_stored_expression_over_cost_limit_works_until_changed(app: Flask, cast: Cast) -> None:
     made = make_collection(cast.root, "notes", SCHEMA)
     make_record(cast.alice, "notes", text="ab")
     dear = f"concat({', '.join(['text'] * 15)})"
@@ -170,7 +168,7 @@ def test_stored_expressions_beyond_the_bounds_work_until_their_next_change(
     assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "expression_invalid")
 
 
-def test_a_long_pattern_of_a_field_is_cut_alike_on_either_side(cast: Cast) -> None:
+def test_pattern_of_field_over_limit_matches_alike_in_sql_and_python(cast: Cast) -> None:
     make_collection(cast.root, "notes", SCHEMA, view_rule="text ~ code")
     bound = cost.MAX_PATTERN
     for length, found in ((bound, True), (bound + 1, False)):
@@ -182,7 +180,7 @@ def test_a_long_pattern_of_a_field_is_cut_alike_on_either_side(cast: Cast) -> No
         assert cast.bob.get("records/notes", query_string=query).json["total"] == int(found)
 
 
-def test_a_webhook_whose_filter_reads_too_much_fires_once(
+def test_webhook_with_filter_over_read_limit_fires_without_filtering(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, "notes", SCHEMA)
@@ -196,7 +194,7 @@ def test_a_webhook_whose_filter_reads_too_much_fires_once(
     assert (len(sent.get(dear["id"], [])), len(sent.get(cheap["id"], []))) == (1, 0)
 
 
-def test_filters_of_many_webhooks_do_not_write_past_the_deadline(
+def test_webhook_filters_over_statement_deadline_are_too_expensive(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     if database != "sqlite":
@@ -221,9 +219,7 @@ def sleeper(database: str) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("client", ["patient", "gone"])
-def test_a_statement_ends_with_its_deadline_or_its_client(
-    app: Flask, database: str, client: str
-) -> None:
+def test_statement_ends_with_its_deadline_or_client(app: Flask, database: str, client: str) -> None:
     near, far = socket.socketpair()
     limit = deadline.Limit(0.3 if client == "patient" else 60, near)
     if client == "gone":
@@ -241,7 +237,7 @@ def test_a_statement_ends_with_its_deadline_or_its_client(
     far.close()
 
 
-def test_a_wait_for_a_lock_is_no_dear_statement(
+def test_lock_wait_over_deadline_is_503_not_too_expensive(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     made = cast.alice.id
@@ -266,7 +262,7 @@ def test_a_wait_for_a_lock_is_no_dear_statement(
     assert cast.root.patch(f"users/{made}", {"name": "Alice B"}).status_code == 200
 
 
-def test_a_batch_of_the_documented_size_updates_what_is_there(cast: Cast) -> None:
+def test_record_batch_of_1000_updates_within_default_deadline(cast: Cast) -> None:
     """Under the deadline as it is by default: this took longer than SQLite's former second."""
     make_collection(cast.root, "notes", SCHEMA)
     records = [{"code": f"c{n}", "text": "a"} for n in range(1000)]

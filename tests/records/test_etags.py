@@ -35,7 +35,7 @@ def path(root: Caller, alice: Caller) -> str:
     return f"records/posts/{made['id']}"
 
 
-def test_every_answer_that_is_a_record_has_the_etag_of_it(alice: Caller, path: str) -> None:
+def test_etag_is_sent_with_every_record_response(alice: Caller, path: str) -> None:
     seen = etag(alice, path)
     assert seen == etag(alice, path) == etag(alice, f"{path}?fields=title")
     for method, body in (("PUT", {"title": "b"}), ("PATCH", {"title": "c"})):
@@ -48,7 +48,7 @@ def test_every_answer_that_is_a_record_has_the_etag_of_it(alice: Caller, path: s
     assert "ETag" in alice.get(path, headers={"Origin": "http://x.example"}).headers
 
 
-def test_it_changes_with_whatever_changes_the_view(
+def test_etag_changes_with_view_rights_and_fields(
     app: Flask, root: Caller, bob: Caller, path: str
 ) -> None:
     seen = [etag(bob, path)]
@@ -67,9 +67,7 @@ def test_it_changes_with_whatever_changes_the_view(
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
-def test_a_change_of_what_is_not_as_it_was_seen_is_412(
-    alice: Caller, path: str, method: str
-) -> None:
+def test_if_match_with_old_etag_is_412(alice: Caller, path: str, method: str) -> None:
     old = etag(alice, path)
     now = alice.patch(path, {"title": "b"}).headers["ETag"]
     before = alice.get(path).json
@@ -83,7 +81,7 @@ def test_a_change_of_what_is_not_as_it_was_seen_is_412(
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
-def test_a_change_of_what_is_as_it_was_seen_is_made(alice: Caller, path: str, method: str) -> None:
+def test_if_match_with_current_etag_is_accepted(alice: Caller, path: str, method: str) -> None:
     body = {"title": "c"} if method != "DELETE" else None
     if method != "DELETE":
         for header in ('"x", {}', "W/{}", '"x", W/{}', "*"):
@@ -96,7 +94,7 @@ def test_a_change_of_what_is_as_it_was_seen_is_made(alice: Caller, path: str, me
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
-def test_a_change_unless_it_is_as_named_is_412_where_it_is(
+def test_if_none_match_with_current_etag_on_write_is_412(
     alice: Caller, path: str, method: str
 ) -> None:
     seen, before = etag(alice, path), alice.get(path).json
@@ -116,7 +114,7 @@ def test_a_change_unless_it_is_as_named_is_412_where_it_is(
     assert gone.status_code == 404
 
 
-def test_restoring_and_deleting_an_upload_take_the_same_conditions(
+def test_if_match_applies_to_restore_and_upload_deletion(
     root: Caller, alice: Caller, path: str
 ) -> None:
     make_drawer(root)
@@ -131,27 +129,25 @@ def test_restoring_and_deleting_an_upload_take_the_same_conditions(
     assert alice.delete(f"files/{made}", headers=seen).status_code == 204
 
 
-def test_a_batch_refuses_conditions(alice: Caller, path: str) -> None:
+def test_record_batch_with_if_match_is_400(alice: Caller, path: str) -> None:
     for header in ("If-Match", "If-None-Match"):
         answer = alice.post("records/posts/batch", {"records": [{}]}, headers={header: "*"})
         assert answer.status_code == 400
 
 
-def test_of_changes_at_once_of_the_same_state_one_is_made(alice: Caller, path: str) -> None:
+def test_if_match_concurrent_changes_succeed_once(alice: Caller, path: str) -> None:
     seen = {"If-Match": etag(alice, path)}
     answers = at_once(6, lambda n: alice.patch(path, {"title": str(n)}, headers=seen))
     assert sorted(answer.status_code for answer in answers) == [200] + [412] * 5
 
 
-def test_who_may_not_change_it_learns_nothing_from_conditions(
-    root: Caller, bob: Caller, path: str
-) -> None:
+def test_if_match_without_update_right_is_403(root: Caller, bob: Caller, path: str) -> None:
     root.put("collections/posts/rules", {"update_rule": "@has_role('admin')"})
     answer = bob.patch(path, {"title": "x"}, headers={"If-Match": '"x"'})
     assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
 
 
-def test_what_is_known_is_not_sent_again(alice: Caller, path: str) -> None:
+def test_if_none_match_with_current_etag_on_read_is_304(alice: Caller, path: str) -> None:
     seen = etag(alice, path)
     for header in (seen, f"W/{seen}", f'"x", {seen}', "*"):
         answer = alice.get(path, headers={"If-None-Match": header})
@@ -163,7 +159,9 @@ def test_what_is_known_is_not_sent_again(alice: Caller, path: str) -> None:
     assert alice.get(path, headers={"If-None-Match": seen}).status_code == 200
 
 
-def test_what_time_changes_is_sent_again_and_locks_nobody_out(root: Caller, alice: Caller) -> None:
+def test_etag_with_time_dependent_field_allows_if_match_and_no_304(
+    root: Caller, alice: Caller
+) -> None:
     age = {"expression": "date_diff(now(), created_at, 'seconds') + n", "return_type": "number"}
     schema: list[dict[str, Any]] = [
         {"name": "n", "type": "number"},

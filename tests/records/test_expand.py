@@ -49,7 +49,7 @@ def listed(caller: Caller, expand: str, **query: Any) -> list[dict[str, Any]]:
     return items
 
 
-def test_references_are_shown_beside_their_ids(alice: Caller, posts: None) -> None:
+def test_expand_shows_referenced_records(alice: Caller, posts: None) -> None:
     one = world(alice)
     (item,) = listed(alice, "author")
     assert item == {**one["post"], "expand": {"author": one["author"]}}
@@ -65,7 +65,7 @@ def test_references_are_shown_beside_their_ids(alice: Caller, posts: None) -> No
     assert listed(alice, "") == [one["post"]]
 
 
-def test_null_leads_nowhere(alice: Caller, posts: None) -> None:
+def test_expand_of_null_reference_is_omitted(alice: Caller, posts: None) -> None:
     author = make_record(alice, "authors", name="alone")
     make_record(alice, author=author["id"])
     make_record(alice)
@@ -74,7 +74,7 @@ def test_null_leads_nowhere(alice: Caller, posts: None) -> None:
     assert lonely["expand"] == {"author": {**author, "expand": {}}}
 
 
-def test_two_references_to_one_record_are_both_shown(alice: Caller, posts: None) -> None:
+def test_expand_of_two_references_to_one_record(alice: Caller, posts: None) -> None:
     one = world(alice)
     both = make_record(alice, author=one["author"]["id"], editor=one["author"]["id"])
     item = next(x for x in listed(alice, "author.team,editor") if x["id"] == both["id"])
@@ -82,7 +82,7 @@ def test_two_references_to_one_record_are_both_shown(alice: Caller, posts: None)
     assert item["expand"]["author"] == {**one["author"], "expand": {"team": one["team"]}}
 
 
-def test_one_statement_reads_a_level_of_a_collection(
+def test_expand_needs_one_statement_per_level_and_collection(
     app: Flask, alice: Caller, posts: None
 ) -> None:
     worlds = [world(alice, str(i)) for i in range(4)]
@@ -105,7 +105,7 @@ def test_one_statement_reads_a_level_of_a_collection(
         assert len(sent) - len(recorded) == most, sent
 
 
-def test_the_targets_rule_fields_and_masks_hold(
+def test_expand_applies_view_rule_fields_and_masks_of_target(
     root: Caller, alice: Caller, bob: Caller, posts: None
 ) -> None:
     one = world(alice)
@@ -137,7 +137,7 @@ def change(root: Caller, collection: str, **rules: Any) -> None:
 
 
 @pytest.mark.one_database
-def test_a_name_that_leads_nowhere_is_told(
+def test_expand_with_unknown_name_is_400(
     root: Caller, alice: Caller, bob: Caller, posts: None
 ) -> None:
     one = world(alice)
@@ -166,7 +166,9 @@ def test_a_name_that_leads_nowhere_is_told(
 SORT, OPTION = ("sort", "unknown_field"), ("expand", "invalid_option")
 
 
-def test_a_field_called_expand_is_never_hidden(root: Caller, alice: Caller) -> None:
+def test_expand_on_collection_with_field_expand_is_invalid_option(
+    root: Caller, alice: Caller
+) -> None:
     text = {"name": "expand", "type": "text"}
     make_collection(root, schema=[text, NAME, to("posts", "parent")])
     first = make_record(alice, expand="a")
@@ -178,7 +180,7 @@ def test_a_field_called_expand_is_never_hidden(root: Caller, alice: Caller) -> N
     assert problems(deep) == [OPTION]
 
 
-def test_references_never_cross_accounts(
+def test_expand_never_crosses_accounts(
     root: Caller, alice: Caller, charlie: Caller, posts: None
 ) -> None:
     mine, theirs = world(alice, "acme"), world(charlie, "globex")
@@ -187,9 +189,7 @@ def test_references_never_cross_accounts(
     assert [x["name"] for x in listed(charlie, "author")] == ["globex"]
 
 
-def test_a_change_of_the_targets_rules_is_obeyed_at_once(
-    root: Caller, alice: Caller, posts: None
-) -> None:
+def test_expand_follows_rule_changes_at_once(root: Caller, alice: Caller, posts: None) -> None:
     one = world(alice)
     for _ in range(3):
         change(root, "authors", view_rule=None)

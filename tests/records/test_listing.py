@@ -50,7 +50,7 @@ def listed(caller: Caller, **query: Any) -> list[dict[str, Any]]:
 # --- Paging ---------------------------------------------------------------------------------------
 
 
-def test_a_page_tells_where_it_is(root: Caller, alice: Caller) -> None:
+def test_list_page_reports_skip_limit_page_and_total(root: Caller, alice: Caller) -> None:
     make_collection(root)
     made = [make_record(alice, title=str(i)) for i in range(5)][::-1]
     for query, skip, limit, page, count in [
@@ -93,7 +93,7 @@ def test_a_page_tells_where_it_is(root: Caller, alice: Caller) -> None:
         assert len(answer.json["items"]) == count
 
 
-def test_an_empty_collection_has_no_pages(root: Caller, alice: Caller) -> None:
+def test_list_of_empty_collection_has_zero_pages(root: Caller, alice: Caller) -> None:
     make_collection(root)
     answer = alice.get("records/posts").json
     assert (answer["items"], answer["total"], answer["total_pages"]) == ([], 0, 0)
@@ -101,7 +101,7 @@ def test_an_empty_collection_has_no_pages(root: Caller, alice: Caller) -> None:
     assert (without["total"], without["total_pages"]) == (None, None)
 
 
-def test_paging_out_of_range_is_422(root: Caller, alice: Caller) -> None:
+def test_list_paging_out_of_range_is_422(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for query in [
         "limit=0",
@@ -129,7 +129,7 @@ def test_paging_out_of_range_is_422(root: Caller, alice: Caller) -> None:
         assert answer.json["detail"][0]["loc"] == ["query", query.partition("=")[0]]
 
 
-def test_an_unknown_parameter_is_named(root: Caller, alice: Caller) -> None:
+def test_list_with_unknown_parameter_is_unknown_field(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for name in ["nope", "Title", "title__gt", "filter ", "Cursor", "$a"]:
         answer = alice.get("records/posts", query_string={name: "1"})
@@ -137,7 +137,7 @@ def test_an_unknown_parameter_is_named(root: Caller, alice: Caller) -> None:
         assert name in answer.json["details"][0]["message"]
 
 
-def test_everything_wrong_with_a_query_is_told_at_once(root: Caller, alice: Caller) -> None:
+def test_list_query_problems_are_reported_at_once(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     query = "nope=1&number=x&json={}&sort=gone,json,-number&fields=id,lost,text&date=1"
     query += "&filter=text%20%3D"
@@ -156,7 +156,7 @@ def test_everything_wrong_with_a_query_is_told_at_once(root: Caller, alice: Call
 
 
 @pytest.mark.parametrize("name", ["include_total", "include_count"])
-def test_the_total_can_be_left_out(root: Caller, alice: Caller, name: str) -> None:
+def test_list_total_can_be_omitted(root: Caller, alice: Caller, name: str) -> None:
     make_collection(root)
     made = make_record(alice)
     answer = alice.get(f"records/posts?{name}=false").json
@@ -164,9 +164,7 @@ def test_the_total_can_be_left_out(root: Caller, alice: Caller, name: str) -> No
     assert alice.get(f"records/posts?{name}=true").json["total"] == 1
 
 
-def test_a_field_named_like_a_parameter_leaves_the_parameter_alone(
-    root: Caller, alice: Caller
-) -> None:
+def test_list_parameter_wins_over_field_of_same_name(root: Caller, alice: Caller) -> None:
     names = ("sort", "limit", "skip", "page", "page_size", "fields", "include_total")
     make_collection(root, schema=[field(name) for name in names])
     first = make_record(alice, **dict.fromkeys(names, "a"))
@@ -181,7 +179,9 @@ def test_a_field_named_like_a_parameter_leaves_the_parameter_alone(
     assert alice.get("records/posts?limit=a").status_code == 422
 
 
-def test_a_field_named_filter_is_reached_by_a_filter_only(root: Caller, alice: Caller) -> None:
+def test_list_field_named_filter_is_reached_by_filter_expression_only(
+    root: Caller, alice: Caller
+) -> None:
     make_collection(root, schema=[field("filter")])
     first, second = make_record(alice, filter="a"), make_record(alice, filter="b")
     assert listed(alice, filter="filter = 'a'") == [first]
@@ -234,7 +234,7 @@ ORDERS: list[tuple[str, list[Any]]] = [
 ]
 
 
-def test_every_type_has_its_order_and_nulls_come_last(root: Caller, alice: Caller) -> None:
+def test_list_sort_order_of_every_type_has_nulls_last(root: Caller, alice: Caller) -> None:
     make_collection(
         root, schema=[field("place"), *(field(f"a_{type}", type) for type, _ in ORDERS)]
     )
@@ -250,7 +250,7 @@ def test_every_type_has_its_order_and_nulls_come_last(root: Caller, alice: Calle
             assert [r["id"] for r in found[-2:]] == nulls
 
 
-def test_an_order_may_have_several_keys(root: Caller, alice: Caller) -> None:
+def test_list_sort_by_several_keys(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[field("a"), field("b", "number"), field("c", "boolean")])
     rows = [("x", 1, True), ("x", 2, None), ("y", 1, False), ("x", 2, True), (None, 3, None)]
     ids = [make_record(alice, a=a, b=b, c=c)["id"] for a, b, c in rows]
@@ -273,7 +273,9 @@ def test_an_order_may_have_several_keys(root: Caller, alice: Caller) -> None:
     assert [ids.index(r["id"]) for r in plus] == [2, 0, 3, 1, 4]
 
 
-def test_an_empty_name_between_commas_is_refused(root: Caller, alice: Caller) -> None:
+def test_list_parameter_with_empty_name_between_commas_is_invalid_option(
+    root: Caller, alice: Caller
+) -> None:
     make_collection(
         root, schema=[field("title"), {**field("by", "reference"), "collection": "posts"}]
     )
@@ -288,7 +290,7 @@ def test_an_empty_name_between_commas_is_refused(root: Caller, alice: Caller) ->
             assert alice.get("records/posts", query_string={name: text}).status_code == 200
 
 
-def test_an_order_by_anything_else_is_refused(root: Caller, alice: Caller) -> None:
+def test_list_sort_by_unknown_or_json_field_is_400(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[field("title"), field("data", "json")])
     for sort, code in [
         ("nope", "unknown_field"),
@@ -331,7 +333,7 @@ keys = st.lists(st.tuples(st.sampled_from(["", "+", "-"]), st.sampled_from(TYPES
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(rows, min_size=2, max_size=6), st.lists(keys, min_size=3, max_size=3))
-def test_any_order_is_that_of_a_sort_in_python(
+def test_list_sort_equals_python_sort(
     app: Flask, root: Caller, alice: Caller, rows: list[dict[str, Any]], sorts: list[list[Any]]
 ) -> None:
     for made in root.get("collections").json["items"]:
@@ -384,7 +386,7 @@ ABOUT_NULLS = [
 @pytest.mark.long
 @WHOLE
 @pytest.mark.parametrize("index", [False, True])
-def test_an_order_by_what_is_filtered_by_loses_nothing(
+def test_list_sort_by_filtered_field_loses_no_record(
     root: Caller, alice: Caller, database: str, index: bool, whole: bool
 ) -> None:
     """Every filter in one order with an index and in another without, by turns; or all in all."""
@@ -434,7 +436,7 @@ MATCHES: list[tuple[str, Any, Any, list[str]]] = [
 ]
 
 
-def test_a_field_is_compared_with_a_value_of_its_type(root: Caller, alice: Caller) -> None:
+def test_list_filter_by_value_of_every_type(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[field(f"f{n}", one[0]) for n, one in enumerate(MATCHES)])
     for n, (_, value, other, texts) in enumerate(MATCHES):
         wanted, _ = make_record(alice, **{f"f{n}": value}), make_record(alice, **{f"f{n}": other})
@@ -443,7 +445,7 @@ def test_a_field_is_compared_with_a_value_of_its_type(root: Caller, alice: Calle
         assert len(listed(alice, **{f"f{n}": [texts[0], texts[-1]]})) == 1
 
 
-def test_system_fields_and_references_are_compared_too(root: Caller, alice: Caller) -> None:
+def test_list_filter_by_system_field_or_reference(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     first = make_record(alice, text="a")
     second = make_record(alice, reference=first["id"])
@@ -455,7 +457,7 @@ def test_system_fields_and_references_are_compared_too(root: Caller, alice: Call
     assert listed(alice, account_id="other") == []
 
 
-def test_values_combine_by_or_and_fields_by_and(root: Caller, alice: Caller) -> None:
+def test_list_filter_values_combine_by_or_and_fields_by_and(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[field("a"), field("b", "number")])
     for a in ("x", "y", "z"):
         for b in (1, 2):
@@ -473,7 +475,7 @@ def test_values_combine_by_or_and_fields_by_and(root: Caller, alice: Caller) -> 
     assert found("a=nope&a=y&b=1") == [("y", 1)]
 
 
-def test_a_value_of_another_type_is_refused(root: Caller, alice: Caller) -> None:
+def test_list_filter_value_of_wrong_type_is_400(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     for name, text, code in [
         ("number", "", "invalid_type"),
@@ -506,7 +508,7 @@ def test_a_value_of_another_type_is_refused(root: Caller, alice: Caller) -> None
             assert problems(answer)[0] == (name, code)
 
 
-def test_choices_are_filtered_sorted_and_grouped_by(root: Caller, alice: Caller) -> None:
+def test_list_filter_sort_and_group_by_choices(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     for text, select, tags in (("x", "b", ["b", "a"]), ("y", "a", ["a"]), ("z", None, None)):
         make_record(alice, text=text, select=select, tags=tags)
@@ -529,9 +531,7 @@ def test_choices_are_filtered_sorted_and_grouped_by(root: Caller, alice: Caller)
     assert problems(alice.get(f"{path}tags")) == [("group_by", "invalid_option")]
 
 
-def test_a_text_that_the_field_would_not_accept_may_be_asked_for(
-    root: Caller, alice: Caller
-) -> None:
+def test_list_filter_value_outside_field_options_is_allowed(root: Caller, alice: Caller) -> None:
     limits = {"min_length": 2, "max_length": 3, "pattern": "^a", "choices": ["ab", "abc"]}
     make_collection(root, schema=[{**field("f"), "options": limits}, field("mail", "email")])
     make_record(alice, f="ab")
@@ -540,7 +540,7 @@ def test_a_text_that_the_field_would_not_accept_may_be_asked_for(
     assert listed(alice, mail="not an address") == []
 
 
-def test_at_most_a_hundred_values_are_compared(root: Caller, alice: Caller) -> None:
+def test_list_filter_over_100_values_is_filter_invalid(root: Caller, alice: Caller) -> None:
     make_collection(root)
     made = make_record(alice, title="99")
     assert listed(alice, title=[str(i) for i in range(100)]) == [made]
@@ -548,7 +548,7 @@ def test_at_most_a_hundred_values_are_compared(root: Caller, alice: Caller) -> N
     assert problems(answer) == [("title", "filter_invalid")]
 
 
-def test_nul_in_a_query_is_422(root: Caller, alice: Caller) -> None:
+def test_list_query_with_nul_is_422(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for query in ("title=a%00", "sort=%00", "fields=%00", "a%00=b"):
         assert alice.get(f"records/posts?{query}").status_code == 422
@@ -557,7 +557,7 @@ def test_nul_in_a_query_is_422(root: Caller, alice: Caller) -> None:
 # --- Fields ---------------------------------------------------------------------------------------
 
 
-def test_fields_limit_what_is_answered(root: Caller, alice: Caller) -> None:
+def test_list_fields_parameter_limits_response(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, text="x", number=1)
     for fields, names in [
@@ -576,7 +576,9 @@ def test_fields_limit_what_is_answered(root: Caller, alice: Caller) -> None:
         assert one == {name: made[name] for name in names}
 
 
-def test_no_other_field_can_be_picked(root: Caller, alice: Caller) -> None:
+def test_list_fields_parameter_with_unknown_name_is_unknown_field(
+    root: Caller, alice: Caller
+) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice)
     for name in ["nope", "Text", "text.x", "*", "version", "version0", "text;--", "a" * 200]:
@@ -588,7 +590,7 @@ def test_no_other_field_can_be_picked(root: Caller, alice: Caller) -> None:
 # --- Accounts and costs ---------------------------------------------------------------------------
 
 
-def test_a_superadmin_reads_across_all_accounts(
+def test_list_across_all_accounts_for_superadmin(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     make_collection(root)
@@ -603,7 +605,7 @@ def test_a_superadmin_reads_across_all_accounts(
     assert everywhere.post("records/posts", {}).status_code == 400
 
 
-def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> None:
+def test_record_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, text="a", number=1)
     for path in [
@@ -623,7 +625,7 @@ def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> Non
         assert [text.split()[0] for text in seen] == ["SELECT"]
 
 
-def test_the_newest_first_are_found_by_an_index(
+def test_list_newest_first_is_found_by_an_index(
     app: Flask, database: str, root: Caller, alice: Caller
 ) -> None:
     make_collection(root)

@@ -145,7 +145,7 @@ def token_at(alice: Caller, sort: str, place: int, way: str, link: str) -> str:
         return crypto.sign([binding, position], "cursor")
 
 
-def test_lists_are_read_by_index(app: Flask, database: str, root: Caller, alice: Caller) -> None:
+def test_list_queries_use_indexes(app: Flask, database: str, root: Caller, alice: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     target = make_record(alice)["id"]
     fill(app, database, FEW)
@@ -154,7 +154,7 @@ def test_lists_are_read_by_index(app: Flask, database: str, root: Caller, alice:
     check_walks(alice, FEW)
 
 
-def test_a_filter_and_an_order_are_read_by_one_index(
+def test_list_filter_and_sort_use_one_index(
     app: Flask, database: str, root: Caller, alice: Caller
 ) -> None:
     specs = [["open", "-rank"], ["open", "weight"], ["open", "-score"], ["open", "-updated_at"]]
@@ -192,7 +192,7 @@ def check_order(alice: Caller, index: str, **query: str) -> None:
 
 
 @pytest.mark.slow
-def test_lists_of_many_are_read_by_index(
+def test_list_queries_on_many_rows_use_indexes(
     app: Flask, database: str, root: Caller, alice: Caller
 ) -> None:
     make_collection(root, schema=SCHEMA)

@@ -24,7 +24,7 @@ TYPES = [
 ]
 
 
-def test_a_record_comes_back_as_it_was_sent(root: Caller, alice: Caller) -> None:
+def test_record_values_round_trip(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     sent = {
         "title": "Grüße 🎈",
@@ -68,7 +68,7 @@ def plain(root: Caller) -> None:
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_what_a_write_answers_is_what_a_read_finds(
+def test_record_write_response_equals_later_read(
     plain: None, alice: Caller, sent: Any, changes: list[Any], names: list[str]
 ) -> None:
     answer = alice.post("records/posts", sent)
@@ -104,7 +104,7 @@ NUMBERS = [
 ]
 
 
-def test_numbers_are_exact(root: Caller, alice: Caller) -> None:
+def test_number_values_are_exact(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[{"name": "n", "type": "number"}])
     for sent, stored in NUMBERS:
         made = make_record(alice, n=sent)
@@ -121,7 +121,7 @@ MOMENTS = [
 ]
 
 
-def test_datetimes_are_kept_in_utc(root: Caller, alice: Caller) -> None:
+def test_datetime_values_are_stored_in_utc(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[{"name": "at", "type": "datetime"}])
     for sent, stored in MOMENTS:
         made = make_record(alice, at=sent)
@@ -163,7 +163,7 @@ BAD_VALUES = [
 ]
 
 
-def test_a_bad_value_is_named_with_its_code(root: Caller, alice: Caller) -> None:
+def test_record_with_bad_value_is_400_with_its_code(root: Caller, alice: Caller) -> None:
     schema = [
         {"name": f"f{n}", "type": type, "options": options}
         for n, (type, options, _, _) in enumerate(BAD_VALUES)
@@ -176,7 +176,7 @@ def test_a_bad_value_is_named_with_its_code(root: Caller, alice: Caller) -> None
     assert alice.get("records/posts").json["total"] == 0
 
 
-def test_all_problems_are_told_at_once(root: Caller, alice: Caller) -> None:
+def test_record_problems_are_reported_at_once(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     body = {"views": "x", "live": None, "mail": "-", "nope": 1, "id": "x", "created_by": alice.id}
     details = alice.post("records/posts", body).json["details"]
@@ -190,7 +190,7 @@ def test_all_problems_are_told_at_once(root: Caller, alice: Caller) -> None:
     }
 
 
-def test_put_replaces_and_patch_keeps(root: Caller, alice: Caller) -> None:
+def test_record_put_replaces_and_patch_keeps_values(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, title="a", views=7, live=True)
     patched = alice.patch(f"records/posts/{made['id']}", {"live": False}).json
@@ -204,13 +204,13 @@ def test_put_replaces_and_patch_keeps(root: Caller, alice: Caller) -> None:
     assert [d["code"] for d in null.json["details"]] == ["required_null"]
 
 
-def test_system_fields_may_be_sent_back_unchanged(root: Caller, alice: Caller) -> None:
+def test_record_put_accepts_unchanged_system_fields(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, title="a")
     assert alice.put(f"records/posts/{made['id']}", made).status_code == 200
 
 
-def test_delete_removes_the_record(root: Caller, alice: Caller) -> None:
+def test_record_delete_is_204_then_404(root: Caller, alice: Caller) -> None:
     make_collection(root)
     made = make_record(alice, title="a")
     assert alice.delete(f"records/posts/{made['id']}").status_code == 204
@@ -218,7 +218,7 @@ def test_delete_removes_the_record(root: Caller, alice: Caller) -> None:
     assert alice.delete(f"records/posts/{made['id']}").status_code == 404
 
 
-def test_an_unknown_record_is_404(root: Caller, alice: Caller) -> None:
+def test_record_with_unknown_id_is_404(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for id in ("nope", "a%00b", "%27%20or%201=1", "x" * 500):
         for method in ("GET", "PATCH", "PUT", "DELETE"):
@@ -227,9 +227,7 @@ def test_an_unknown_record_is_404(root: Caller, alice: Caller) -> None:
             assert (answer.status_code, answer.json["error"]) == (404, "not_found")
 
 
-def test_a_unique_value_is_unique_within_its_account(
-    root: Caller, alice: Caller, charlie: Caller
-) -> None:
+def test_unique_value_is_unique_per_account(root: Caller, alice: Caller, charlie: Caller) -> None:
     make_collection(
         root,
         schema=[
@@ -251,7 +249,7 @@ def test_a_unique_value_is_unique_within_its_account(
     assert alice.patch(f"records/posts/{first['id']}", {"a": "x"}).status_code == 200
 
 
-def test_references_point_to_records_of_the_own_account(
+def test_reference_to_record_of_other_account_is_invalid_reference(
     root: Caller, alice: Caller, charlie: Caller
 ) -> None:
     make_collection(root, "authors")
@@ -269,7 +267,7 @@ def test_references_point_to_records_of_the_own_account(
     assert alice.delete(f"records/authors/{mine['id']}").status_code == 204
 
 
-def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
+def test_reference_to_record_without_view_right_is_invalid_reference(
     root: Caller, alice: Caller
 ) -> None:
     make_collection(root, "authors", view_rule=None)
@@ -280,7 +278,7 @@ def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
     assert answer.json["details"][0]["code"] == "invalid_reference"
 
 
-def test_a_reference_to_what_the_caller_cannot_view_may_be_sent_back_unchanged(
+def test_reference_to_invisible_record_may_be_sent_back_unchanged(
     root: Caller, alice: Caller
 ) -> None:
     make_collection(root, "authors", view_rule=None)
@@ -299,7 +297,7 @@ def test_a_reference_to_what_the_caller_cannot_view_may_be_sent_back_unchanged(
 
 
 @pytest.mark.parametrize("hidden", ["masked", "left out"])
-def test_guessing_a_reference_that_the_caller_does_not_see_tells_nothing(
+def test_reference_write_does_not_reveal_hidden_current_value(
     root: Caller, alice: Caller, bob: Caller, hidden: str
 ) -> None:
     make_collection(root, "authors", view_rule=None)
@@ -321,7 +319,7 @@ def test_guessing_a_reference_that_the_caller_does_not_see_tells_nothing(
 @pytest.mark.parametrize(
     "expression", ["n < 9.5", "9.5 > n", "!(n >= 9.5)", "n = 0.3", "n IN [0.3]"]
 )
-def test_numbers_compare_alike_in_writes_and_in_reads(
+def test_number_comparison_is_equal_in_writes_and_reads(
     root: Caller, alice: Caller, expression: str
 ) -> None:
     computed = {"type": "computed", "expression": expression, "return_type": "boolean"}
@@ -339,7 +337,7 @@ def test_numbers_compare_alike_in_writes_and_in_reads(
     "expression",
     ["n IS NULL", "!(n IS NOT NULL)", "n IS NULL && true", "if(n IS NULL, true, false)"],
 )
-def test_what_is_computed_of_a_missing_value_is_told_by_writes_as_by_reads(
+def test_computed_value_of_missing_value_is_equal_in_writes_and_reads(
     root: Caller, alice: Caller, expression: str
 ) -> None:
     computed = {"type": "computed", "expression": expression, "return_type": "boolean"}
@@ -353,7 +351,7 @@ def test_what_is_computed_of_a_missing_value_is_told_by_writes_as_by_reads(
 
 
 @pytest.mark.parametrize("n", [10.5, 1e19, -10.5, 7])
-def test_what_is_computed_of_a_fraction_is_told_by_writes_as_by_reads(
+def test_computed_value_of_fraction_is_equal_in_writes_and_reads(
     root: Caller, alice: Caller, n: float
 ) -> None:
     many = {"name": "many", "type": "computed", "expression": "n > 5", "return_type": "boolean"}
@@ -398,7 +396,7 @@ VALUES = {"price": 2.5, "taken": True, "at": "2026-01-01T00:00:00Z", "data": {"b
 VALUES |= {"tags": ["b", "a"], "code": "x", "mail": "ann@x.example"}
 
 
-def test_writing_a_computed_field_is_refused_but_for_what_it_is(
+def test_computed_field_write_is_refused_unless_unchanged(
     root: Caller, alice: Caller, bob: Caller
 ) -> None:
     make_collection(root, schema=COMPUTED)
@@ -427,9 +425,7 @@ def test_writing_a_computed_field_is_refused_but_for_what_it_is(
     assert (changed.status_code, changed.json["twice"]) == (200, 6)
 
 
-def test_who_does_not_see_a_computed_field_cannot_guess_its_value(
-    root: Caller, alice: Caller
-) -> None:
+def test_computed_field_that_is_hidden_is_field_read_only(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=COMPUTED)
     path = f"records/posts/{make_record(alice, **VALUES)['id']}"
     fields = ["price", "taken"]
@@ -438,7 +434,9 @@ def test_who_does_not_see_a_computed_field_cannot_guess_its_value(
         assert problems(alice.patch(path, {"twice": value})) == [("twice", "field_read_only")]
 
 
-def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Caller) -> None:
+def test_record_update_without_change_makes_no_version(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
     make_collection(root, schema=COMPUTED)
     made = make_record(alice, **VALUES)
     path, other = f"records/posts/{made['id']}", make_record(alice, price=1, code="y")
@@ -469,7 +467,7 @@ def test_a_change_of_nothing_is_no_change(root: Caller, alice: Caller, bob: Call
     assert change["record"]["id"] == other["id"]
 
 
-def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
+def test_record_id_is_case_insensitive(root: Caller, alice: Caller) -> None:
     parent = {"name": "parent", "type": "reference", "collection": "posts"}
     make_collection(root, schema=[{"name": "title", "type": "text"}, parent])
     first = make_record(alice, title="a")["id"]
@@ -539,7 +537,7 @@ def test_an_id_is_found_in_any_case(root: Caller, alice: Caller) -> None:
         ("1e400", "number_out_of_range"),
     ],
 )
-def test_an_integer_is_the_number_that_was_sent_or_refused(
+def test_integer_value_is_exact_or_refused(
     root: Caller, alice: Caller, sent: str, code: str | None
 ) -> None:
     whole = {"name": "i", "type": "number", "options": {"integer": True}}

@@ -57,7 +57,7 @@ def copy(app: Flask, *suffixes: str) -> None:
             session.execute(COPY, {"suffix": suffix})
 
 
-def test_totals_follow_every_write(app: Flask, cast: Cast) -> None:
+def test_list_total_follows_every_write(app: Flask, cast: Cast) -> None:
     collection = make_collection(cast.root, schema=SCHEMA)
     alice = cast.alice
     assert totals_of([alice, cast.root], "records/posts?skip=3") == [0, 0]
@@ -89,7 +89,7 @@ def test_totals_follow_every_write(app: Flask, cast: Cast) -> None:
     check(app, cast, 64)
 
 
-def test_no_record_is_counted_for_a_total(app: Flask, cast: Cast) -> None:
+def test_list_total_counts_no_records(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.alice)
     for caller, path in [
@@ -105,7 +105,7 @@ def test_no_record_is_counted_for_a_total(app: Flask, cast: Cast) -> None:
         assert [text for text in seen if "count(" in text and "col_posts" in text] == []
 
 
-def test_a_filter_or_a_rule_counts_what_it_leaves(cast: Cast) -> None:
+def test_list_total_with_filter_or_rule_counts_matches(cast: Cast) -> None:
     make_collection(cast.root, list_rule="title = 'seen' || @has_role(admin)")
     for title in ("seen", "unseen", "unseen"):
         make_record(cast.alice, title=title)
@@ -113,7 +113,7 @@ def test_a_filter_or_a_rule_counts_what_it_leaves(cast: Cast) -> None:
     assert totals_of([cast.alice], "records/posts?title=unseen") == [2]
 
 
-def test_writers_at_once_are_all_counted(app: Flask, cast: Cast) -> None:
+def test_list_total_counts_concurrent_writes(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie)
 
@@ -128,7 +128,7 @@ def test_writers_at_once_are_all_counted(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_writer_waits_for_no_other(app: Flask, cast: Cast) -> None:
+def test_list_total_update_does_not_block_other_writers(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie)
     make_record(cast.alice)
@@ -141,7 +141,7 @@ def test_a_writer_waits_for_no_other(app: Flask, cast: Cast) -> None:
     check(app, cast, 3, 3)
 
 
-def test_a_statement_on_many_accounts_is_counted(app: Flask, cast: Cast) -> None:
+def test_list_total_follows_statement_on_many_accounts(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     for caller in (cast.alice, cast.alice, cast.charlie):
         make_record(caller)
@@ -153,7 +153,7 @@ def test_a_statement_on_many_accounts_is_counted(app: Flask, cast: Cast) -> None
     check(app, cast, 4, 2)
 
 
-def test_what_is_rolled_back_is_not_counted(app: Flask, cast: Cast) -> None:
+def test_list_total_ignores_rolled_back_writes(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.charlie)
     make_record(cast.alice)
@@ -162,9 +162,7 @@ def test_what_is_rolled_back_is_not_counted(app: Flask, cast: Cast) -> None:
     check(app, cast, 1)
 
 
-def test_collections_of_an_older_release_are_counted_until_they_have_triggers(
-    app: Flask, cast: Cast
-) -> None:
+def test_list_total_without_triggers_of_older_release_is_counted(app: Flask, cast: Cast) -> None:
     made = make_collection(cast.root)
     with app.app_context(), tenancy.as_owner(), db.transaction():
         for event in totals.EVENTS:
@@ -181,7 +179,7 @@ def test_collections_of_an_older_release_are_counted_until_they_have_triggers(
     check(app, cast, 3)
 
 
-def test_nothing_stays_of_a_collection_or_an_account(app: Flask, cast: Cast) -> None:
+def test_list_total_rows_are_deleted_with_collection_or_account(app: Flask, cast: Cast) -> None:
     for name in ("posts", "others"):
         make_collection(cast.root, name)
         make_record(cast.alice, name)

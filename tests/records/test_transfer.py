@@ -61,7 +61,7 @@ def faults(answer: TestResponse) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_export_is_the_whole_list_as_a_list_shows_it(
+def test_record_export_equals_whole_list(
     format: str, alice: Caller, things: dict[str, Any]
 ) -> None:
     for i in range(3):
@@ -84,7 +84,7 @@ def test_an_export_is_the_whole_list_as_a_list_shows_it(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_empty_export_is_a_file_that_an_import_takes(
+def test_record_export_without_records_can_be_imported(
     format: str, alice: Caller, things: dict[str, Any]
 ) -> None:
     file = export(alice, format).data
@@ -92,7 +92,7 @@ def test_an_empty_export_is_a_file_that_an_import_takes(
     assert (answer.status_code, answer.json["imported"]) == (200, 0)
 
 
-def test_an_export_keeps_to_rules_fields_masks_and_the_account(cast: Cast) -> None:
+def test_record_export_applies_rules_fields_masks_and_account(cast: Cast) -> None:
     schema = [
         {"name": "title", "type": "text"},
         {"name": "secret", "type": "text"},
@@ -120,13 +120,13 @@ def test_an_export_keeps_to_rules_fields_masks_and_the_account(cast: Cast) -> No
     assert cast.bob.get("records/nothing/export").status_code == 404
 
 
-def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
+def test_csv_cells_escape_spreadsheet_formulas() -> None:
     assert {text: formats.CELLS.escape(text) for text in DISARMED} == DISARMED
     assert {formats.CELLS.unescape(cell): cell for cell in DISARMED.values()} == DISARMED
     assert formats.CELLS.unescape("") is None
 
 
-def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
+def test_record_export_is_a_snapshot(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
     titled = [{"title": f"t{i}"} for i in range(2 * stream.BATCH_SIZE + 5)]
     assert alice.post("records/things/batch", {"records": titled}).status_code == 201
     with app.test_client(use_cookies=False) as client:
@@ -145,7 +145,7 @@ def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str,
     assert len(text.splitlines()) == 2 * stream.BATCH_SIZE + 5
 
 
-def test_an_export_that_is_not_read_gives_its_connection_back(
+def test_record_export_not_read_releases_its_connection(
     app: Flask, alice: Caller, things: dict[str, Any]
 ) -> None:
     make_record(alice, "things", title="a")
@@ -193,7 +193,7 @@ def test_an_export_that_is_not_read_gives_its_connection_back(
         ),
     ],
 )
-def test_an_import_creates_records(
+def test_record_import_creates_records(
     app: Flask, alice: Caller, things: dict[str, Any], format: str, file: str | bytes
 ) -> None:
     tried = send(alice, format, file, "?dry_run=true")
@@ -211,7 +211,7 @@ def test_an_import_creates_records(
 
 
 @pytest.mark.one_database
-def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> None:
+def test_record_import_of_multipart_file(alice: Caller, things: dict[str, Any]) -> None:
     def part(name: str, text: bytes, field: str = "file", kind: str = "") -> TestResponse:
         data = {field: (io.BytesIO(text), name, kind)}
         return alice.post("records/things/import", data=data, content_type="multipart/form-data")
@@ -228,7 +228,7 @@ def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
+def test_record_import_reports_all_problems_and_stores_nothing(
     format: str, alice: Caller, root: Caller
 ) -> None:
     schema = [
@@ -273,7 +273,7 @@ def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
 
 
 @pytest.mark.one_database
-def test_of_many_faults_the_first_are_told_and_all_counted(
+def test_record_import_reports_first_hundred_problems_and_count(
     alice: Caller, things: dict[str, Any]
 ) -> None:
     answer = send(alice, "csv", "views\n" + "x\n" * 1234)
@@ -282,7 +282,7 @@ def test_of_many_faults_the_first_are_told_and_all_counted(
 
 
 @pytest.mark.one_database
-def test_faults_of_later_pieces_are_told_too(alice: Caller, root: Caller) -> None:
+def test_record_import_reports_problems_of_later_batches(alice: Caller, root: Caller) -> None:
     make_collection(root, "things", [{"name": "code", "type": "text", "unique": True}])
     file = "code\n" + "".join(f"c{i}\n" for i in range(1100)) + "c3\n"
     assert faults(send(alice, "csv", file)) == [(1102, "code", "not_unique")]
@@ -313,7 +313,7 @@ NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
 
 
 @pytest.mark.one_database
-def test_what_is_no_file_of_records_is_422(alice: Caller, things: dict[str, Any]) -> None:
+def test_record_import_of_malformed_file_is_422(alice: Caller, things: dict[str, Any]) -> None:
     for format, file, loc in NO_FILES:
         answer = send(alice, format, file)
         assert (answer.status_code, answer.json["error"]) == (422, "validation_error"), file
@@ -321,7 +321,7 @@ def test_what_is_no_file_of_records_is_422(alice: Caller, things: dict[str, Any]
     assert records(alice) == []
 
 
-def test_who_may_import(cast: Cast) -> None:
+def test_record_import_access_per_caller(cast: Cast) -> None:
     make_collection(cast.root, "things", SCHEMA, create_fields=["title"])
     anyone = Caller(cast.bob.app).acting_in("acme")
     assert send(anyone, "csv", "title\na\n").status_code == 401
@@ -356,7 +356,7 @@ MASKED = {
 
 
 @pytest.mark.one_database
-def test_masks_are_not_imported_by_who_sees_them(cast: Cast) -> None:
+def test_record_import_refuses_masked_values(cast: Cast) -> None:
     options = {"custom": {"mask": "{first:2}(*){last:4}"}}
     schema = [
         {"name": f"a_{kind}", "type": "text", "pii": True, "mask_type": kind}
@@ -379,7 +379,7 @@ def test_masks_are_not_imported_by_who_sees_them(cast: Cast) -> None:
     assert send(cast.alice, "csv", file.data).json["imported"] == 1
 
 
-def test_with_ids_kept_a_whole_tree_comes_back(cast: Cast, things: dict[str, Any]) -> None:
+def test_record_import_with_keep_ids_restores_tree(cast: Cast, things: dict[str, Any]) -> None:
     root = cast.root.acting_in("acme")
     top = make_record(root, "things", title="top")
     low = make_record(root, "things", title="low", parent=top["id"])
@@ -410,7 +410,7 @@ def test_with_ids_kept_a_whole_tree_comes_back(cast: Cast, things: dict[str, Any
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_what_was_exported_comes_back_by_an_import(
+def test_record_export_and_import_round_trip(
     app: Flask, alice: Caller, things: dict[str, Any], rows: list[dict[str, Any]], format: str
 ) -> None:
     empty(app)
@@ -462,7 +462,7 @@ def lines_of(app: Flask, alice: Caller, format: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("format", FORMATS[:2])
-def test_an_export_needs_no_more_memory_for_more_records(
+def test_record_export_memory_does_not_grow_with_records(
     app: Flask, alice: Caller, things: dict[str, Any], format: str
 ) -> None:
     def peak() -> int:
@@ -511,7 +511,7 @@ MUELLER = [("Müller", 1)]
         (b"name;num\nx;1\ny\n", None, 422),
     ],
 )
-def test_csv_as_spreadsheets_write_it(
+def test_csv_import_accepts_spreadsheet_dialects(
     root: Caller, alice: Caller, raw: bytes, charset: str | None, expected: Any
 ) -> None:
     make_collection(root, "rows", CSV_FIELDS)
@@ -526,7 +526,7 @@ def test_csv_as_spreadsheets_write_it(
         assert (answer.json["imported"], found) == (len(expected), set(expected))
 
 
-def test_an_export_has_a_byte_order_mark_where_it_is_asked_for(root: Caller, alice: Caller) -> None:
+def test_csv_export_has_byte_order_mark_on_request(root: Caller, alice: Caller) -> None:
     make_collection(root, "rows", CSV_FIELDS)
     make_record(alice, "rows", name="Müller")
     plain = alice.get("records/rows/export?format=csv").data

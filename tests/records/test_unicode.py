@@ -45,7 +45,9 @@ def found(caller: Caller, **query: str) -> list[str]:
 
 
 @WORD
-def test_a_word_is_stored_and_found_in_any_form(root: Caller, alice: Caller, word: str) -> None:
+def test_unicode_text_is_stored_and_found_in_any_form(
+    root: Caller, alice: Caller, word: str
+) -> None:
     make_collection(root)
     nfc, nfd = forms(word)
     for sent in (nfc, nfd):
@@ -61,7 +63,7 @@ def test_a_word_is_stored_and_found_in_any_form(root: Caller, alice: Caller, wor
 
 
 @WORD
-def test_a_unique_value_is_one_in_any_form(root: Caller, alice: Caller, word: str) -> None:
+def test_unicode_unique_value_is_one_in_any_form(root: Caller, alice: Caller, word: str) -> None:
     schema = [{"name": "title", "type": "text", "unique": True}]
     make_collection(root, schema=schema)
     nfc, nfd = forms(word)
@@ -74,7 +76,7 @@ def test_a_unique_value_is_one_in_any_form(root: Caller, alice: Caller, word: st
 
 
 @WORD
-def test_an_import_stores_one_form(root: Caller, alice: Caller, word: str) -> None:
+def test_unicode_import_stores_nfc(root: Caller, alice: Caller, word: str) -> None:
     make_collection(root)
     nfc, nfd = forms(word)
     file = f"title\n{nfd}\n{nfc}\n".encode()
@@ -84,7 +86,7 @@ def test_an_import_stores_one_form(root: Caller, alice: Caller, word: str) -> No
 
 
 @WORD
-def test_rules_compare_one_form(root: Caller, alice: Caller, word: str) -> None:
+def test_unicode_rules_compare_in_any_form(root: Caller, alice: Caller, word: str) -> None:
     nfc, nfd = forms(word)
     rules = {
         "list_rule": f"title = '{nfd}'",  # decided by the database
@@ -98,7 +100,7 @@ def test_rules_compare_one_form(root: Caller, alice: Caller, word: str) -> None:
 
 
 @WORD
-def test_choices_are_one_in_any_form(root: Caller, alice: Caller, word: str) -> None:
+def test_unicode_choices_are_one_in_any_form(root: Caller, alice: Caller, word: str) -> None:
     nfc, nfd = forms(word)
     schema: list[dict[str, Any]] = [
         {"name": "title", "type": "select", "options": {"choices": [nfd]}},
@@ -119,7 +121,7 @@ def test_choices_are_one_in_any_form(root: Caller, alice: Caller, word: str) -> 
         assert answer.status_code == 400
 
 
-def test_texts_sort_by_their_one_form(root: Caller, alice: Caller) -> None:
+def test_unicode_texts_sort_by_nfc(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for word in WORDS.values():
         for form in forms(word):
@@ -128,14 +130,14 @@ def test_texts_sort_by_their_one_form(root: Caller, alice: Caller) -> None:
     assert found(alice, sort="title", limit="50") == expected
 
 
-def test_lengths_count_after_composing(root: Caller, alice: Caller) -> None:
+def test_unicode_length_limits_count_after_composition(root: Caller, alice: Caller) -> None:
     options = {"min_length": 2, "max_length": 3}
     make_collection(root, schema=[{"name": "title", "type": "text", "options": options}])
     assert make_record(alice, title="e\u0301" * 3)["title"] == "é" * 3
     assert alice.post("records/posts", {"title": "e\u0301"}).status_code == 400
 
 
-def test_addresses_are_composed(root: Caller, alice: Caller) -> None:
+def test_unicode_email_and_url_are_stored_in_nfc(root: Caller, alice: Caller) -> None:
     schema = [{"name": "title", "type": "email"}, {"name": "site", "type": "url"}]
     make_collection(root, schema=schema)
     made = make_record(alice, title="zoe\u0308@acme.example", site="https://acme.example/e\u0301")
@@ -143,7 +145,7 @@ def test_addresses_are_composed(root: Caller, alice: Caller) -> None:
     assert found(alice, title="zoe\u0308@acme.example") == ["zoë@acme.example"]
 
 
-def test_only_ascii_letters_match_in_any_case(root: Caller, alice: Caller) -> None:
+def test_unicode_pattern_ignores_case_of_ascii_letters_only(root: Caller, alice: Caller) -> None:
     make_collection(root)
     for title in ("I", "i", "İ", "\u0131", "É", "é"):
         make_record(alice, title=title)
@@ -159,19 +161,19 @@ def test_only_ascii_letters_match_in_any_case(root: Caller, alice: Caller) -> No
         assert found(alice, filter=f"title ~ '{asked}'", sort="title") == expected
 
 
-def test_json_stays_as_sent(root: Caller, alice: Caller) -> None:
+def test_unicode_json_value_is_stored_as_sent(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=[{"name": "data", "type": "json"}])
     assert make_record(alice, data={"e\u0301": "e\u0301"})["data"] == {"e\u0301": "e\u0301"}
 
 
-def test_many_marks_take_no_time(root: Caller, alice: Caller) -> None:
+def test_unicode_text_with_many_marks_is_stored_unchanged(root: Caller, alice: Caller) -> None:
     """Composing these takes Python minutes, so that they stay as they are."""
     make_collection(root)
     text = "a" + "\u0301\u0316" * 100_000
     assert make_record(alice, title=text)["title"] == text
 
 
-def test_a_computed_value_of_an_old_text_comes_back(root: Caller, alice: Caller) -> None:
+def test_unicode_computed_value_of_old_text_can_be_sent_back(root: Caller, alice: Caller) -> None:
     field = {"name": "copy", "type": "computed", "expression": "upper(title)"}
     schema = [{"name": "title", "type": "text"}, {**field, "return_type": "text"}]
     make_collection(root, schema=schema)
@@ -185,20 +187,20 @@ def test_a_computed_value_of_an_old_text_comes_back(root: Caller, alice: Caller)
     assert answer.status_code == 200, answer.json
 
 
-def test_groups_are_known_in_any_form(root: Caller, alice: Caller) -> None:
+def test_unicode_group_name_is_found_in_any_form(root: Caller, alice: Caller) -> None:
     made = root.post("groups", {"name": "Zoe\u0308"}).json
     assert made["name"] == "Zoë"
     assert root.get("groups", query_string={"search": "oe\u0308"}).json["total"] == 1
 
 
-def test_file_names_are_composed(root: Caller, alice: Caller) -> None:
+def test_unicode_file_name_is_stored_in_nfc(root: Caller, alice: Caller) -> None:
     make_drawer(root)
     sent = {"file": (BytesIO(b"text"), "Zoe\u0308.txt")}
     answer = alice.post("files/upload", data=sent, content_type="multipart/form-data")
     assert answer.json["file"]["name"] == "Zoë.txt"
 
 
-def test_names_of_older_releases_go_on_to_be_known(root: Caller, alice: Caller) -> None:
+def test_unicode_names_of_older_release_are_still_found(root: Caller, alice: Caller) -> None:
     """A group and a choice that are stored in NFD."""
     group = alice.post("groups", {"name": "Zoë"}).json["id"]
     alice.post(f"groups/{group}/members", {"user_id": alice.id})

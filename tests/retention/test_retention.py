@@ -72,7 +72,7 @@ def titles(by: Caller, collection: str = "visits") -> list[str]:
         ("on", {}, False),  # without the date it stays
     ],
 )
-def test_records_go_by_age(
+def test_retention_deletes_records_by_age(
     app: Flask, cast: Cast, visits: dict[str, Any], field: str, value: dict[str, Any], goes: bool
 ) -> None:
     old = make_record(cast.alice, "visits", title="old", **value)["id"]
@@ -90,7 +90,7 @@ def test_records_go_by_age(
     assert {one["user_id"] for one in entries} == ({"retention"} if goes else set())
 
 
-def test_what_restricts_stays_and_the_rest_goes(app: Flask, cast: Cast, visits: Any) -> None:
+def test_retention_keeps_restricted_records(app: Flask, cast: Cast, visits: Any) -> None:
     visit = {"name": "visit", "type": "reference", "collection": "visits", "on_delete": "restrict"}
     make_collection(cast.root, "notes", [{"name": "title", "type": "text"}, visit])
     ids = [make_record(cast.alice, "visits", title=f"v{n}")["id"] for n in range(3)]
@@ -102,7 +102,7 @@ def test_what_restricts_stays_and_the_rest_goes(app: Flask, cast: Cast, visits: 
     assert titles(cast.alice) == ["v1"]
 
 
-def test_what_is_held_does_not_stop_what_is_younger(
+def test_retention_continues_past_restricted_records(
     app: Flask, cast: Cast, visits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visit = {"name": "visit", "type": "reference", "collection": "visits", "on_delete": "restrict"}
@@ -119,9 +119,7 @@ def test_what_is_held_does_not_stop_what_is_younger(
     assert titles(cast.alice) == ["v0", "v1", "v3"]
 
 
-def test_records_go_with_the_rights_of_the_admin_who_saved_the_policy(
-    app: Flask, cast: Cast
-) -> None:
+def test_retention_uses_rights_of_admin_who_saved_policy(app: Flask, cast: Cast) -> None:
     rules = OPEN | {"delete_rule": "created_by = @request.auth.id"}
     make_collection(cast.root, "visits", VISITS, **rules)
     erin = make_user(app, cast.alice.account_id, "erin@acme.example", "admin")
@@ -143,7 +141,7 @@ def test_records_go_with_the_rights_of_the_admin_who_saved_the_policy(
     assert cast.alice.get(PATH).json["is_paused"] is True
 
 
-def test_deletions_are_announced_to_webhooks(app: Flask, cast: Cast, visits: Any) -> None:
+def test_retention_deletions_are_sent_to_webhooks(app: Flask, cast: Cast, visits: Any) -> None:
     old = make_record(cast.alice, "visits", title="old")["id"]
     age(app, old, 31)
     make_webhook(cast.alice, "http://127.0.0.1:9/", collection="visits", events=["delete"])
@@ -152,7 +150,7 @@ def test_deletions_are_announced_to_webhooks(app: Flask, cast: Cast, visits: Any
     assert [one.record_id for one in deliveries(app)] == [old]
 
 
-def test_deliveries_go_earlier_than_the_service_lets_them(app: Flask, cast: Cast) -> None:
+def test_retention_deletes_deliveries_earlier_than_service_default(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     for owner in (cast.alice, cast.charlie):
         make_webhook(owner, "http://127.0.0.1:9/", events=["create"])
@@ -181,7 +179,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "field"), WRONG)
-def test_what_a_policy_may_not_say(
+def test_retention_policy_with_invalid_rule_is_400(
     cast: Cast, visits: Any, body: dict[str, Any], field: str
 ) -> None:
     make_collection(cast.root, "closed", **dict.fromkeys(OPEN))
@@ -192,7 +190,7 @@ def test_what_a_policy_may_not_say(
     assert cast.alice.get(PATH).json["records"] == []
 
 
-def test_nobody_counts_by_dates_that_are_hidden_from_them(app: Flask, cast: Cast) -> None:
+def test_retention_policy_by_hidden_date_is_400(app: Flask, cast: Cast) -> None:
     secret = {"name": "born", "type": "date", "pii": True}
     make_collection(cast.root, "visits", [*VISITS, secret])
     other = Caller(app, make_user(app, cast.alice.account_id, "erin@acme.example", "admin"))
@@ -204,7 +202,7 @@ def test_nobody_counts_by_dates_that_are_hidden_from_them(app: Flask, cast: Cast
     assert "born" not in detail["message"]
 
 
-def test_only_a_recent_sign_in_of_an_admin_switches_it_on(
+def test_retention_policy_requires_recent_sign_in_of_admin(
     app: Flask, cast: Cast, visits: Any
 ) -> None:
     key = cast.alice.post("api-keys", {"name": "k"}).json["key"]
@@ -218,7 +216,7 @@ def test_only_a_recent_sign_in_of_an_admin_switches_it_on(
     assert refused.json["error"] == "recent_sign_in_required"
 
 
-def test_a_renamed_collection_keeps_its_rule_and_a_dropped_one_loses_it(
+def test_retention_rule_follows_collection_rename_and_deletion(
     app: Flask, cast: Cast, visits: dict[str, Any]
 ) -> None:
     save(cast.alice, rule(30))
@@ -229,9 +227,7 @@ def test_a_renamed_collection_keeps_its_rule_and_a_dropped_one_loses_it(
     apply(app)
 
 
-def test_the_audit_log_is_cut_by_age_and_what_is_left_verifies(
-    app: Flask, cast: Cast, visits: Any
-) -> None:
+def test_retention_cuts_audit_log_and_chain_verifies(app: Flask, cast: Cast, visits: Any) -> None:
     make_record(cast.alice, "visits", title="old")
     before = cast.root.get(f"audit-logs?account_id={cast.alice.account_id}").json["total"]
     save(cast.alice, audit_days=365)
@@ -245,7 +241,7 @@ def test_the_audit_log_is_cut_by_age_and_what_is_left_verifies(
     assert verified.exit_code == 0, verified.output
 
 
-def test_the_security_log_is_cut_by_age_and_what_is_left_verifies(app: Flask, cast: Cast) -> None:
+def test_retention_cuts_security_log_and_chain_verifies(app: Flask, cast: Cast) -> None:
     cast.alice.post("groups", {"name": "old"})
     before = [one["number"] for one in events(cast.alice)]
     save(cast.alice, security_days=365)

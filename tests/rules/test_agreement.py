@@ -66,7 +66,7 @@ def with_everything() -> list[str]:
     raise AssertionError(EVERYTHING - seen)
 
 
-def test_sql_and_python_agree_on_everything_there_is(backend: Backend) -> None:
+def test_rule_sql_and_python_agree_on_every_construct(backend: Backend) -> None:
     dice = Random(0)
     table = [generator.row(dice) for _ in range(12)]
     check_agreement(backend, with_everything(), table, generator.subject(dice), generator.row(dice))
@@ -75,7 +75,7 @@ def test_sql_and_python_agree_on_everything_there_is(backend: Backend) -> None:
 @WHOLE
 @pytest.mark.parametrize("items", ["", "1", "1, m", "null"])
 @pytest.mark.parametrize("operator", ["IN", "NOT IN"])
-def test_a_list_may_stand_at_any_depth(
+def test_rule_list_operator_works_at_any_depth(
     backend: Backend, operator: str, items: str, whole: bool
 ) -> None:
     dice, texts = Random(0), []
@@ -90,7 +90,7 @@ def test_a_list_may_stand_at_any_depth(
 @pytest.mark.long
 @settings(max_examples=25, derandomize=True, **LAW)
 @given(BATCHES)
-def test_sql_and_python_agree(backend: Backend, batch: Any) -> None:
+def test_rule_sql_and_python_agree_on_generated_expressions(backend: Backend, batch: Any) -> None:
     texts, deep, *others = batch
     check_agreement(backend, [*texts, *deep], *others)
 
@@ -98,6 +98,8 @@ def test_sql_and_python_agree(backend: Backend, batch: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=2000, print_blob=True, **LAW)
 @given(BATCHES)
-def test_sql_and_python_agree_on_thousands_more(backend: Backend, batch: Any) -> None:
+def test_rule_sql_and_python_agree_on_thousands_of_expressions(
+    backend: Backend, batch: Any
+) -> None:
     texts, deep, *others = batch
     check_agreement(backend, [*texts, *deep], *others)

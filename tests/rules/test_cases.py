@@ -44,7 +44,7 @@ def shown(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_python_gives_what_the_table_says(group: dict[str, Any]) -> None:
+def test_rule_python_values_equal_case_table(group: dict[str, Any]) -> None:
     record, subject = record_of(group.get("record", {})), subject_of(group)
     for text, expected in group["cases"]:
         found = python_value(value(text, SCOPE), record, subject, group.get("sent"))
@@ -52,7 +52,7 @@ def test_python_gives_what_the_table_says(group: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_sql_gives_what_the_table_says(group: dict[str, Any], backend: backends.Backend) -> None:
+def test_rule_sql_values_equal_case_table(group: dict[str, Any], backend: backends.Backend) -> None:
     backend.fill(rows_of(record_of(group.get("record", {}))))
     subject, sent = subject_of(group), group.get("sent")
     nodes = [value(text, SCOPE) for text, _ in group["cases"]]
@@ -62,7 +62,7 @@ def test_sql_gives_what_the_table_says(group: dict[str, Any], backend: backends.
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_where_clause_keeps_what_the_table_calls_true(
+def test_rule_where_clause_keeps_rows_true_in_case_table(
     group: dict[str, Any], backend: backends.Backend
 ) -> None:
     backend.fill(rows_of(record_of(group.get("record", {}))))
@@ -73,13 +73,13 @@ def test_a_where_clause_keeps_what_the_table_calls_true(
             assert (0 in kept) is (expected is True), text
 
 
-def test_the_table_knows_every_operator_and_function() -> None:
+def test_rule_case_table_covers_every_operator_and_function() -> None:
     texts = [text for group in TABLE["groups"] for text, _ in group["cases"]]
     assert set().union(*map(parts_of, texts)) == EVERYTHING
 
 
 @pytest.mark.parametrize(("text", "position", "fragment"), TABLE["refused"])
-def test_refused_where_and_why(text: str, position: int, fragment: str) -> None:
+def test_rule_error_has_message_and_position(text: str, position: int, fragment: str) -> None:
     with pytest.raises(RuleError) as refusal:
         condition(text, SCOPE)
     assert fragment in str(refusal.value)

@@ -54,7 +54,9 @@ DECIDED: list[tuple[str, str, bool, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("text", "clause", "truth", "values"), DECIDED)
-def test_the_part_that_decided(text: str, clause: str, truth: bool, values: dict[str, Any]) -> None:
+def test_rule_deciding_part_is_found(
+    text: str, clause: str, truth: bool, values: dict[str, Any]
+) -> None:
     scope = Scope({**SCOPE.fields, "created_by": Type.TEXT})
     found = deciding(condition(text, scope), text, Context(RECORD, EVE))
     assert (found.text, found.holds, found.values) == (clause, truth, values)
@@ -80,7 +82,7 @@ UNSURE: list[tuple[str, tuple[type[Node], ...], bool | None, str]] = [
 
 
 @pytest.mark.parametrize(("text", "unknown", "truth", "part"), UNSURE)
-def test_what_is_not_known_is_not_guessed(
+def test_rule_deciding_part_with_unknown_values(
     text: str, unknown: tuple[type[Node], ...], truth: bool | None, part: str
 ) -> None:
     node = condition(text, SCOPE)
@@ -105,7 +107,7 @@ def junction(dice: Random, depth: int) -> str:
     return f"({part} {dice.choice(('&&', '||'))} {junction(dice, depth - 1)})"
 
 
-def test_with_the_deciding_part_as_it_is_nothing_else_matters() -> None:
+def test_rule_deciding_part_alone_determines_result() -> None:
     dice = Random(1)
     records = [
         dict(zip("abcd", values, strict=True)) for values in product((True, False), repeat=4)

@@ -41,7 +41,7 @@ WITH_TEXT += ["coalesce(t, {}) = {}", "if(t = {}, true, false)", "nullif(t, {}) 
 
 
 @pytest.mark.parametrize("hostile", TEXTS)
-def test_texts_are_bound_and_mean_themselves(hostile: str, backend: Backend) -> None:
+def test_rule_texts_are_bound_sql_parameters(hostile: str, backend: Backend) -> None:
     hostile += MARK
     rows = [{"t": hostile}, {"t": "other"}, {}]
     backend.fill(rows)
@@ -55,7 +55,7 @@ def test_texts_are_bound_and_mean_themselves(hostile: str, backend: Backend) -> 
 
 
 @pytest.mark.parametrize("hostile", TEXTS)
-def test_what_callers_bring_is_bound(hostile: str, backend: Backend) -> None:
+def test_rule_caller_values_are_bound_sql_parameters(hostile: str, backend: Backend) -> None:
     hostile += MARK
     backend.fill([{"t": hostile}, {"t": "other"}])
     subject = Subject(hostile, hostile, hostile, hostile, frozenset({hostile}))
@@ -68,6 +68,6 @@ def test_what_callers_bring_is_bound(hostile: str, backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("name", ['t"', "t'", "`t`", "t;", "t--", "[t]", "t::text", "rule_rows.t"])
-def test_names_are_those_of_the_schema(name: str) -> None:
+def test_rule_names_outside_schema_are_refused(name: str) -> None:
     with pytest.raises(RuleError):
         value(name, SCOPE)

@@ -138,11 +138,11 @@ def is_quick(call: Callable[[], Any]) -> bool:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
-def test_hostile_texts_are_answered_at_once(text: str) -> None:
+def test_rule_parser_answers_hostile_texts_quickly(text: str) -> None:
     assert is_quick(lambda: read(text))
 
 
-def test_the_limits_themselves_are_allowed() -> None:
+def test_rule_limits_are_inclusive() -> None:
     assert read("t = '" + "a" * (LONGEST - 6) + "'")
     assert not read("t = '" + "a" * (LONGEST - 5) + "'")
     assert read("||".join("b" * 199))
@@ -159,7 +159,7 @@ TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25)
 
 @pytest.mark.timing
 @pytest.mark.parametrize("examples", [100, pytest.param(300, marks=pytest.mark.slow)])
-def test_random_text_is_read_or_refused(examples: int) -> None:
+def test_rule_parser_handles_random_text(examples: int) -> None:
     @settings(max_examples=examples, **QUIET)
     @given(TEXTS)
     def check(text: str) -> None:
@@ -182,7 +182,7 @@ def mutated(text: str, cuts: tuple[int, int], inserted: str) -> str:
     st.tuples(st.integers(0, 500), st.integers(0, 500)),
     st.sampled_from(FRAGMENTS) | st.text(max_size=3),
 )
-def test_damaged_expressions_are_read_or_refused(
+def test_rule_parser_handles_damaged_expressions(
     dice: Any, cuts: tuple[int, int], put: str
 ) -> None:
     text = mutated(generator.expression(dice), cuts, put)
@@ -193,7 +193,7 @@ def test_damaged_expressions_are_read_or_refused(
 
 
 @pytest.mark.parametrize("value", [{"a": [1]}, [], {}, date(2026, 11, 20), NOON])
-def test_what_no_text_can_be_made_of_makes_a_text_null_and_a_comparison_false(value: Any) -> None:
+def test_rule_concat_of_non_text_is_null(value: Any) -> None:
     for text in ("concat(b, 'x') IS NULL", "length(concat(b)) IS NULL", "NOT concat('x', b) = 'x'"):
         node = read(text, Scope({}, open=True))
         assert node
@@ -245,7 +245,7 @@ def beneath(calls: int, call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_what_is_read_can_be_run(name: str, backend: Backend) -> None:
+def test_rule_deep_expression_that_parses_can_run(name: str, backend: Backend) -> None:
     assert_runs(DEEP[name](), SCOPE, backend)
 
 
@@ -275,7 +275,7 @@ def widest(make: Callable[[str], str], name: str, scope: Scope) -> str:
 
 
 @pytest.mark.long
-def test_computed_fields_in_every_place_can_be_run(backend: Backend) -> None:
+def test_rule_computed_fields_in_every_place_can_run(backend: Backend) -> None:
     deep = value(nested(lambda text: f"(b || !{text})", "b"), SCOPE)
     wide = value("||".join("b" * 190), SCOPE)
     for node in (deep, wide):
@@ -285,7 +285,7 @@ def test_computed_fields_in_every_place_can_be_run(backend: Backend) -> None:
         assert_runs("||".join(["x"] * text.count("x")), scope, backend)
 
 
-def test_the_most_levels_there_can_be_can_be_run(backend: Backend) -> None:
+def test_rule_deepest_nesting_with_computed_field_can_run(backend: Backend) -> None:
     flat = "+".join(["n"] * 97)
     for inner, outer in (
         (nested(dense, "n"), nested(dense, "x")),
@@ -295,7 +295,7 @@ def test_the_most_levels_there_can_be_can_be_run(backend: Backend) -> None:
         assert_runs(f"{outer} = 1", Scope(FIELDS, {"x": value(inner, SCOPE)}), backend)
 
 
-def test_computed_fields_below_one_another_have_an_end(backend: Backend) -> None:
+def test_rule_nested_computed_fields_are_limited(backend: Backend) -> None:
     scope = Scope(FIELDS, {"x": value("n" + " + n" * 9, SCOPE)})
     text = "x"
     while read(f"({text} + x) = 1", scope):
@@ -304,7 +304,7 @@ def test_computed_fields_below_one_another_have_an_end(backend: Backend) -> None
     assert_runs(f"{text} = 1", scope, backend)
 
 
-def test_a_computed_field_keeps_the_limit_of_references() -> None:
+def test_rule_computed_field_counts_toward_reference_limit() -> None:
     inner = value("parent.parent.parent.t", Scope(FIELDS, follow=lambda name: SELF))
     SELF_WITH = Scope(FIELDS, {"x": inner}, lambda name: SELF_WITH)
     assert read("x = 'a'", SELF_WITH)
@@ -314,7 +314,7 @@ def test_a_computed_field_keeps_the_limit_of_references() -> None:
 SELF = Scope(FIELDS, follow=lambda name: SELF)
 
 
-def test_types_are_known_of_every_value() -> None:
+def test_rule_value_has_static_type() -> None:
     assert value("t", SCOPE).type is Type.TEXT
     with pytest.raises(RuleError):
         value("t", SCOPE, Type.NUMBER)

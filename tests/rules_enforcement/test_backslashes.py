@@ -11,7 +11,7 @@ VALUES = ["C:\\temp\\x", "C:x", "C:%x", "C:\\%x", "C:\\"]
 STARTS = {0: VALUES, 1: [], 2: [], 3: VALUES[:1] + VALUES[3:], 4: VALUES[:1] + VALUES[3:], 5: []}
 
 
-def test_a_backslash_escapes_itself(root: Caller, alice: Caller) -> None:
+def test_pattern_backslash_escapes_itself(root: Caller, alice: Caller) -> None:
     make_collection(root, "files", [{"name": "s", "type": "text"}])
     for value in VALUES:
         make_record(alice, "files", s=value)

@@ -43,7 +43,7 @@ def posts(cast: Cast) -> Cast:
     return cast
 
 
-def test_a_read_is_one_statement_whatever_the_rule(app: Flask, posts: Cast) -> None:
+def test_rule_read_is_one_statement(app: Flask, posts: Cast) -> None:
     one = posts.bob.get("records/posts").json["items"][0]
     queries: list[tuple[str, dict[str, Any]]] = [
         ("records/posts", {}),
@@ -58,7 +58,7 @@ def test_a_read_is_one_statement_whatever_the_rule(app: Flask, posts: Cast) -> N
 
 
 @pytest.mark.timing
-def test_joining_long_texts_costs_what_they_are_long(cast: Cast, database: str) -> None:
+def test_rule_concat_cost_is_linear_in_text_length(cast: Cast, database: str) -> None:
     make_collection(cast.root, schema=[{"name": "t", "type": "text"}])
     size = 300_000  # so that what a request costs anyway does not count
     make_record(cast.bob, t="a" * size)
@@ -77,7 +77,7 @@ def test_joining_long_texts_costs_what_they_are_long(cast: Cast, database: str) 
     assert many < 40 * few
 
 
-def test_a_write_asks_no_more_for_more_records_there_are(app: Flask, posts: Cast) -> None:
+def test_rule_write_statements_do_not_grow_with_records(app: Flask, posts: Cast) -> None:
     posts.root.put("collections/posts/rules", {"update_rule": RULE, "create_rule": RULE})
     one = posts.bob.get("records/posts").json["items"][0]
     with statements(app) as sent:
@@ -88,7 +88,7 @@ def test_a_write_asks_no_more_for_more_records_there_are(app: Flask, posts: Cast
     assert len([text for text in sent if "col_" in text]) <= 4
 
 
-def test_sqlite_keeps_the_statements_that_it_has_prepared(app: Flask, posts: Cast) -> None:
+def test_sqlite_connection_keeps_prepared_statements(app: Flask, posts: Cast) -> None:
     """A pragma expires them all; only a change of the schema, which lets go of keys, needs one."""
     said: list[str] = []
 
@@ -114,9 +114,7 @@ def test_sqlite_keeps_the_statements_that_it_has_prepared(app: Flask, posts: Cas
     assert lost.status_code == 400, lost.json
 
 
-def test_a_refusal_that_relied_on_nothing_outdated_loads_nothing_anew(
-    app: Flask, posts: Cast
-) -> None:
+def test_rule_refusal_with_current_caches_reloads_nothing(app: Flask, posts: Cast) -> None:
     posts.root.put("collections/posts/rules", {"delete_rule": "@has_role(admin)"})
     path = f"records/posts/{posts.bob.get('records/posts').json['items'][0]['id']}"
     assert posts.bob.delete(path).status_code == 403
@@ -127,7 +125,7 @@ def test_a_refusal_that_relied_on_nothing_outdated_loads_nothing_anew(
     assert asked == [True, False, True]
 
 
-def test_a_change_of_a_record_checks_what_is_known_on_the_way(app: Flask, posts: Cast) -> None:
+def test_record_update_checks_cached_versions_in_its_own_read(app: Flask, posts: Cast) -> None:
     path = f"records/posts/{posts.alice.get('records/posts').json['items'][0]['id']}"
     for title in ("x", "y"):  # by then all is known
         assert posts.alice.patch(path, {"title": title}).status_code == 200
@@ -136,7 +134,7 @@ def test_a_change_of_a_record_checks_what_is_known_on_the_way(app: Flask, posts:
     assert ["col_posts" in text for text in sent if "AS version0" in text] == [True]
 
 
-def test_a_rule_is_parsed_and_compiled_once_per_version(
+def test_rule_is_parsed_and_compiled_once_per_version(
     posts: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -170,7 +168,7 @@ def test_a_rule_is_parsed_and_compiled_once_per_version(
     assert calls == []
 
 
-def test_names_that_lead_the_same_way_are_followed_once(
+def test_rule_equal_reference_paths_are_compiled_once(
     app: Flask, posts: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, compiled = [], sql._compiled
@@ -190,7 +188,7 @@ def test_names_that_lead_the_same_way_are_followed_once(
         assert len(followed) < 10
 
 
-def test_comparing_rules_asks_only_about_what_changes(app: Flask, posts: Cast) -> None:
+def test_rules_diff_queries_only_changed_rules(app: Flask, posts: Cast) -> None:
     dotted = " || ".join(f"team.{('name', 'lead')[i % 2]} = 'x{i}'" for i in range(20))
     posts.root.put("collections/posts/rules", {"list_rule": dotted, "view_rule": dotted})
     url = "collections/posts/rules/diff"
@@ -219,7 +217,7 @@ def seconds(caller: Caller, rounds: int) -> float:
 
 @pytest.mark.one_database
 @pytest.mark.timing
-def test_a_list_with_an_expression_costs_at_most_twice_one_with_true(
+def test_rule_expression_list_time_is_at_most_twice_that_of_true(
     posts: Cast, record_property: Callable[[str, object], None]
 ) -> None:
     times = {}
@@ -231,7 +229,7 @@ def test_a_list_with_an_expression_costs_at_most_twice_one_with_true(
     assert times[RULE] < 2 * times["true"], times
 
 
-def test_a_kept_statement_asks_for_the_caller_and_the_time_anew(cast: Cast) -> None:
+def test_rule_cached_statement_rebinds_caller_and_time(cast: Cast) -> None:
     schema = [{"name": "until", "type": "datetime"}]
     rule = "until > now() || @owns_record()"
     make_collection(cast.root, schema=schema, list_rule=rule, view_rule=rule)

@@ -115,7 +115,7 @@ def make_posts(cast: Cast, fields: Sequence[dict[str, Any]] = ()) -> Sequence[di
 
 @pytest.mark.long
 @WHOLE
-def test_the_deepest_rules_and_filters_work(cast: Cast, database: str, whole: bool) -> None:
+def test_rules_and_filters_at_maximum_depth_work(cast: Cast, database: str, whole: bool) -> None:
     record, _ = make_posts(cast)
     for name, (text, value) in taken(VALUES | ELSEWHERE, database, whole).items():
         rule = condition(text, value)
@@ -127,7 +127,7 @@ def test_the_deepest_rules_and_filters_work(cast: Cast, database: str, whole: bo
         assert record["id"] in [one["id"] for one in found.json["items"]], name
 
 
-def test_the_deepest_rules_are_compared_for_all_users(cast: Cast) -> None:
+def test_rules_diff_at_maximum_depth_works(cast: Cast) -> None:
     record, _ = make_posts(cast)
     group = cast.alice.post("groups", {"name": "staff"}).json["id"]
     cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id})
@@ -156,7 +156,7 @@ def test_the_deepest_rules_are_compared_for_all_users(cast: Cast) -> None:
 
 @pytest.mark.long
 @WHOLE
-def test_the_deepest_computed_fields_are_listed_and_sorted_by(
+def test_computed_fields_at_maximum_depth_are_listed_and_sorted(
     cast: Cast, database: str, whole: bool
 ) -> None:
     values = taken(VALUES, database, whole)
@@ -175,7 +175,7 @@ def test_the_deepest_computed_fields_are_listed_and_sorted_by(
 
 
 @pytest.mark.one_database
-def test_one_level_more_is_refused_where_it_begins(cast: Cast) -> None:
+def test_rule_over_maximum_depth_is_400_with_position(cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": n, "type": k} for n, k in KINDS.items()], **OPEN)
     for name, (make, text, value) in NESTED.items():
         deeper = nested(make, text, DEEPEST)

@@ -129,7 +129,7 @@ def chances(seeds: range, database: str, whole: bool) -> Iterator[random.Random]
 @pytest.mark.long
 @pytest.mark.both_databases
 @WHOLE
-def test_explain_says_what_really_happens(world: World, database: str, whole: bool) -> None:
+def test_rules_explain_equals_real_outcome(world: World, database: str, whole: bool) -> None:
     kept = rows(world.app)
     for turn, chance in enumerate(chances(range(3), database, whole)):
         operation = chance.choice(OPERATIONS)
@@ -218,7 +218,7 @@ UPDATED: list[Written] = [
 @pytest.mark.parametrize(
     ("operation", "cases"), [("create", EITHER + CREATED), ("update", EITHER + UPDATED)]
 )
-def test_what_is_sent_is_judged_as_a_write_judges_it(
+def test_rules_explain_judges_sent_data_like_a_write(
     world: World, operation: str, cases: list[Written]
 ) -> None:
     bob, own, kept = world.users[1], world.records[1], rows(world.app)
@@ -247,7 +247,7 @@ def test_what_is_sent_is_judged_as_a_write_judges_it(
             put_back(world.app, kept)
 
 
-def test_the_statement_names_what_was_sent(world: World) -> None:
+def test_rules_explain_statement_binds_sent_values(world: World) -> None:
     world.set_rules(update_rule="@request.data.views > views && title = @request.auth.role")
     asked = {"operation": "update", "user_id": world.users[1].id}
     for more, sent in (({}, None), ({"data": {"views": 12}}, 12)):
@@ -258,7 +258,7 @@ def test_the_statement_names_what_was_sent(world: World) -> None:
         assert set(values) == {"_sent_views", "_caller_role", "account_id_1"}
 
 
-def test_data_that_is_no_record_is_told_of(world: World) -> None:
+def test_rules_explain_with_invalid_data_is_400(world: World) -> None:
     world.set_rules(create_rule="title = 'a'", update_rule="title = 'viewer'")
     url, own = "collections/posts/rules/explain", world.records[1]["id"]
     asked = {"auth": {"id": "x", "account_id": world.records[1]["account_id"]}}
@@ -280,7 +280,7 @@ def test_data_that_is_no_record_is_told_of(world: World) -> None:
         assert (answer.status_code, answer.json["detail"][0]["loc"][:2]) == (422, ["body", "data"])
 
 
-def test_explain_without_a_record_says_what_holds_for_all(world: World) -> None:
+def test_rules_explain_without_record_reports_dependencies(world: World) -> None:
     bob = world.users[1]
     for rule, allowed in (
         ("@has_role(viewer)", True),
@@ -299,7 +299,7 @@ def test_explain_without_a_record_says_what_holds_for_all(world: World) -> None:
             assert "admin" not in told["sql"]
 
 
-def test_the_clause_names_what_it_looked_at(world: World) -> None:
+def test_rules_explain_clause_reports_used_values(world: World) -> None:
     bob, record = world.users[1], world.records[0]
     world.set_rules(view_rule="views > 3 || @owns_record() || loud = 'B' || team.name = 'x'")
     asked = {"operation": "view", "user_id": bob.id, "record_id": record["id"]}
@@ -321,9 +321,7 @@ def test_the_clause_names_what_it_looked_at(world: World) -> None:
 
 @pytest.mark.both_databases
 @WHOLE
-def test_the_difference_is_that_of_all_users_and_records(
-    world: World, database: str, whole: bool
-) -> None:
+def test_rules_diff_equals_brute_force(world: World, database: str, whole: bool) -> None:
     for chance in chances(range(100, 104), database, whole):
         world.set_rules(**{f"{one}_rule": some_rule(chance) for one in OPERATIONS})
         proposed = {f"{one}_rule": some_rule(chance) for one in OPERATIONS}
@@ -353,7 +351,7 @@ def test_the_difference_is_that_of_all_users_and_records(
         ("@request.auth.mfa", "@request.auth.mfa = true", 0, 0),
     ],
 )
-def test_the_difference_is_that_of_sessions_with_and_without_a_second_factor(
+def test_rules_diff_covers_sessions_with_and_without_second_factor(
     cast: Cast, before: str, after: str, gained: int, lost: int
 ) -> None:
     fields = [{"name": "secret", "type": "boolean"}]
@@ -441,7 +439,7 @@ OF_MOMENTS = {
 
 
 @pytest.mark.parametrize("rule", OF_MOMENTS)
-def test_a_rule_that_is_tried_out_takes_moments_for_moments(root: Caller, rule: str) -> None:
+def test_rules_test_treats_datetimes_as_datetimes(root: Caller, rule: str) -> None:
     author = {"created_at": MOMENT, "team": {"created_at": MOMENT}}
     record = {"created_at": MOMENT, "updated_at": "2026-01-01T00:00:00.5Z", "other": MOMENT}
     record |= {"author": author}
@@ -449,7 +447,7 @@ def test_a_rule_that_is_tried_out_takes_moments_for_moments(root: Caller, rule: 
     assert tried.json["result"] == OF_MOMENTS[rule]
 
 
-def test_a_rule_that_no_collection_could_have_is_not_tried_out(root: Caller) -> None:
+def test_rules_test_refuses_rule_with_type_error(root: Caller) -> None:
     for rule in ("created_at = 5", "created_by > 1 || title = 'x'", "author.created_at = 5"):
         refused = root.post("rules/test", {"rule": rule, "record": {}})
         assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "rule_invalid")
@@ -464,7 +462,7 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_only_superadmins_try_rules_out(world: World, anyone: Caller) -> None:
+def test_rule_tool_routes_require_superadmin(world: World, anyone: Caller) -> None:
     for path, body in ROUTES:
         assert world.root.post(path, body).status_code == 200, path
         for user in world.users[:-1]:
@@ -474,7 +472,7 @@ def test_only_superadmins_try_rules_out(world: World, anyone: Caller) -> None:
         assert world.anonymous[world.users[0].account_id].post(path, body).status_code == 401
 
 
-def test_ordinary_refusals_name_no_clause(world: World) -> None:
+def test_rule_denial_names_no_clause(world: World) -> None:
     bob, record = world.users[1], world.records[0]
     rule = "title = 'sesame' && views > 41"
     closed = {f"{one}_rule": rule for one in (*OPERATIONS, "create")}
@@ -491,7 +489,7 @@ def test_ordinary_refusals_name_no_clause(world: World) -> None:
     assert not any(word in text for text in told for word in ("sesame", "41", "clause", "rule ="))
 
 
-def test_a_bad_question_is_refused(world: World) -> None:
+def test_rules_explain_with_invalid_body_is_refused(world: World) -> None:
     for body, status in (
         ({"operation": "fly"}, 422),
         ({}, 422),
@@ -513,7 +511,7 @@ def test_a_bad_question_is_refused(world: World) -> None:
     )
 
 
-def test_a_refusal_leads_superadmins_to_the_clause(world: World) -> None:
+def test_rule_denial_can_be_explained_by_superadmin(world: World) -> None:
     bob, record = world.users[1], world.records[0]
     world.set_rules(update_rule="@has_role(admin)", create_rule=None, view_rule="")
     url = f"records/posts/{record['id']}"
@@ -536,7 +534,7 @@ def test_a_refusal_leads_superadmins_to_the_clause(world: World) -> None:
     assert (created["operation"], created["rule"], created["allowed"]) == ("create", None, False)
 
 
-def test_a_refusal_about_a_record_that_is_gone_is_still_explained(world: World) -> None:
+def test_rule_denial_of_deleted_record_can_be_explained(world: World) -> None:
     bob, record = world.users[1], world.records[0]
     world.set_rules(update_rule="@has_role(admin)", view_rule="")
     refused = bob.patch(f"records/posts/{record['id']}", {"title": "x"}).json

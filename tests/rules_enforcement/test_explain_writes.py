@@ -72,7 +72,7 @@ def posts(cast: Cast, anyone: Caller) -> Posts:
     return Posts(cast, anyone.acting_in("acme"), record, team)
 
 
-def test_a_masked_value_sent_back_is_no_change(posts: Posts) -> None:
+def test_rules_explain_treats_masked_value_as_unchanged(posts: Posts) -> None:
     posts.rule(update_rule="p = 'secret'")
     for caller, auth in posts.auths:
         for shown, allowed in ((FULL, caller is not posts.cast.alice), ("other", False)):
@@ -83,7 +83,7 @@ def test_a_masked_value_sent_back_is_no_change(posts: Posts) -> None:
             assert (answer.status_code == 200) is allowed, (auth, shown, answer.json)
 
 
-def test_what_is_wrong_is_told_where_a_write_gets_as_far(posts: Posts) -> None:
+def test_rules_explain_reports_invalid_data_where_a_write_would(posts: Posts) -> None:
     never, here = "@has_role(editor) && x = 1", {"team": posts.team}
     for operation, rule, data, status in (
         ("update", "x = 2", {"x": "many"}, 403),
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_told_where_a_write_gets_as_far(posts: Posts) -> None:
 )
 @pytest.mark.parametrize("operation", ["create", "update"])
 @pytest.mark.parametrize("rule", ["", "true", None])
-def test_what_is_wrong_is_told_where_the_rule_is_open_as_well(
+def test_rules_explain_reports_invalid_data_under_open_rule(
     posts: Posts, rule: str | None, operation: str, data: dict[str, Any], status: int
 ) -> None:
     posts.rule(**{f"{operation}_rule": rule})
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_told_where_the_rule_is_open_as_well(
         assert told.json["allowed"] is (status == 200)
 
 
-def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
+def test_rules_explain_counts_unchanged_values_as_sent(posts: Posts) -> None:
     bob, record = posts.cast.bob, posts.record
     same = ("id", "account_id", "created_at", "created_by")
     rule = " && ".join(f"@request.data.{name} = {name}" for name in same)
@@ -149,7 +149,7 @@ def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
     assert bob.patch("records/posts/batch", batch).status_code == 200
 
 
-def test_nobody_signed_in_has_an_account_to_act_in_only(posts: Posts) -> None:
+def test_rules_explain_for_anonymous_caller_uses_acting_account(posts: Posts) -> None:
     home, rule = posts.record["account_id"], "account_id = @request.auth.account_id"
     posts.rule(view_rule=rule, create_rule=rule)
     assert posts.nobody.get(f"records/posts/{posts.record['id']}").status_code == 401
@@ -168,7 +168,7 @@ def test_nobody_signed_in_has_an_account_to_act_in_only(posts: Posts) -> None:
     assert {one["loc"][2] for one in refused.json["detail"]} == owned.keys()
 
 
-def test_the_account_of_a_new_record_is_asked_for_where_the_rule_does(posts: Posts) -> None:
+def test_rules_explain_of_create_needs_account_only_when_rule_does(posts: Posts) -> None:
     home, data = posts.record["account_id"], {"team": posts.team}
     for rule in ("team.name = 'red'", "account_id != null", "@has_role(viewer) || team.name = 'x'"):
         posts.rule(create_rule=rule)

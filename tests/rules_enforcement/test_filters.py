@@ -86,7 +86,7 @@ REFUSED = [
 ]
 
 
-def test_what_the_caller_sees_not_or_masked_is_refused_before_any_record_is_asked(
+def test_filter_on_hidden_or_masked_field_is_refused_before_reading(
     app: Flask, library: Cast
 ) -> None:
     bob = library.bob
@@ -113,7 +113,7 @@ def test_what_the_caller_sees_not_or_masked_is_refused_before_any_record_is_aske
         assert ("masked" in said) is bool(masked), query
 
 
-def test_a_hidden_field_and_one_that_is_not_there_are_told_of_alike(library: Cast) -> None:
+def test_filter_errors_of_hidden_and_unknown_field_are_equal(library: Cast) -> None:
     for name in ("hidden", "veiled"):
         found, absent = (
             library.bob.get("records/posts", query_string={"filter": f"{one} = null"}).text
@@ -122,7 +122,7 @@ def test_a_hidden_field_and_one_that_is_not_there_are_told_of_alike(library: Cas
         assert found.replace(name, "#") == absent.replace("q" * len(name), "#")
 
 
-def test_superadmins_and_pii_access_ask_about_what_they_see(library: Cast) -> None:
+def test_filter_on_hidden_field_is_allowed_for_superadmin_and_pii_access(library: Cast) -> None:
     root = library.root.acting_in("acme")
     assert listed(root, filter="hidden = 'Ann' && tail = '123456789!'") == ["Ann"]
     assert listed(root, filter="veiled = 3", sort="title") == ["Ann", "Bob"]
@@ -132,7 +132,7 @@ def test_superadmins_and_pii_access_ask_about_what_they_see(library: Cast) -> No
     ) == [("filter", "filter_invalid")]
 
 
-def test_dotted_names_lead_only_to_records_that_the_caller_views(library: Cast) -> None:
+def test_filter_through_reference_reaches_viewable_records_only(library: Cast) -> None:
     alice, bob, root = library.alice, library.bob, library.root.acting_in("acme")
     for name in ("Ann", "Bob"):
         for caller, views in ((alice, "Ann"), (bob, "Bob"), (root, name)):
@@ -152,7 +152,9 @@ def test_dotted_names_lead_only_to_records_that_the_caller_views(library: Cast) 
     ]
 
 
-def test_a_closed_collection_is_led_to_by_nobodys_filter(library: Cast, anyone: Caller) -> None:
+def test_filter_through_reference_to_closed_collection_is_filter_invalid(
+    library: Cast, anyone: Caller
+) -> None:
     assert library.root.post("roles", {"name": "nobody"}).status_code == 201
     for rule in (None, "false", "@has_role(nobody)"):
         assert library.root.put("collections/people/rules", {"view_rule": rule}).status_code == 200
@@ -169,7 +171,7 @@ def test_a_closed_collection_is_led_to_by_nobodys_filter(library: Cast, anyone: 
             assert titles == ({"Ann", "Bob"} if rule == "" else {"Ann"})
 
 
-def test_a_filter_obeys_a_change_of_the_rule_that_it_leads_through(library: Cast) -> None:
+def test_filter_through_reference_follows_rule_changes(library: Cast) -> None:
     ask = "author.name ~ '%'"
     assert listed(library.bob, filter=ask) == ["Bob"]
     library.root.put("collections/people/rules", {"view_rule": "true"})
@@ -178,7 +180,7 @@ def test_a_filter_obeys_a_change_of_the_rule_that_it_leads_through(library: Cast
     assert library.bob.get("records/posts", query_string={"filter": ask}).status_code == 400
 
 
-def test_filters_combine_with_everything_else(library: Cast) -> None:
+def test_filter_combines_with_other_parameters(library: Cast) -> None:
     bob = library.bob
     assert listed(bob, filter="views > 2", title="Bob") == ["Bob"]
     assert listed(bob, filter="views > 3", title="Bob") == []
@@ -194,7 +196,7 @@ def test_filters_combine_with_everything_else(library: Cast) -> None:
     ]
 
 
-def test_the_total_is_that_of_the_rows_shown_whatever_is_hidden(library: Cast) -> None:
+def test_list_total_equals_visible_rows(library: Cast) -> None:
     bob = library.bob
     library.root.put("collections/posts/rules", {"list_rule": "@owns_record()"})
     assert listed(bob, filter="title ~ '%'", sort="title") == ["Bob", "Nobody"]
@@ -279,9 +281,7 @@ def test_lists_sort_and_filter_by_computed_fields(root: Caller, alice: Caller) -
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_computed_texts_are_in_the_order_of_code_points_whatever_the_locale(
-    app: Flask, root: Caller
-) -> None:
+def test_computed_text_sort_order_is_by_code_point_in_any_locale(app: Flask, root: Caller) -> None:
     """Also in groups, and where a database's own order is that of a language."""
     texts = ["'x'", "concat(n, 'x')", "if(n > 1, 'a', 'B')", "coalesce(title, 'x')", "title"]
     fields = [
@@ -312,7 +312,7 @@ CONSTANTS = [
 
 
 @pytest.mark.parametrize(("kind", "expression"), CONSTANTS)
-def test_what_is_computed_of_nothing_is_sorted_and_grouped_by(
+def test_computed_constant_can_be_sorted_and_grouped_by(
     root: Caller, alice: Caller, kind: str, expression: str
 ) -> None:
     always = {"type": "computed", "expression": expression, "return_type": kind}
@@ -330,7 +330,7 @@ def test_what_is_computed_of_nothing_is_sorted_and_grouped_by(
 
 
 @pytest.mark.parametrize("expression", ["n IS NULL", "n != 1", "n > 1 || n < 0", "title ~ 'a%'"])
-def test_a_list_in_the_order_of_a_computed_condition_is_walked_through(
+def test_computed_condition_as_sort_key_pages_through_whole_list(
     root: Caller, alice: Caller, expression: str
 ) -> None:
     asked = {"type": "computed", "expression": expression, "return_type": "boolean"}
@@ -349,7 +349,7 @@ def test_a_list_in_the_order_of_a_computed_condition_is_walked_through(
         assert walked == whole
 
 
-def test_a_moment_is_read_alike_by_field_and_by_filter(root: Caller, alice: Caller) -> None:
+def test_datetime_text_is_parsed_alike_by_field_and_filter(root: Caller, alice: Caller) -> None:
     make_collection(root, "visits", [{"name": "dt", "type": "datetime"}])
     made = make_record(alice, "visits", dt="2023-01-29t00:00:00z")
     assert made["dt"] == "2023-01-29T00:00:00.000000Z"

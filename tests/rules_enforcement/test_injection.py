@@ -68,7 +68,7 @@ def posts(cast: Cast) -> Cast:
 
 
 @pytest.mark.one_database
-def test_the_names_of_a_list_are_never_sql(app: Flask, posts: Cast) -> None:
+def test_list_parameters_with_hostile_names_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
     for text in HARM:
         text = text.encode("utf-8", "replace").decode()
@@ -82,7 +82,7 @@ def test_the_names_of_a_list_are_never_sql(app: Flask, posts: Cast) -> None:
 
 
 @pytest.mark.long
-def test_texts_in_filters_and_rules_are_only_compared(app: Flask, posts: Cast) -> None:
+def test_filter_and_rule_texts_are_only_compared(app: Flask, posts: Cast) -> None:
     for text in HARM:
         if text in ("\0", "\ud800"):
             continue
@@ -106,7 +106,7 @@ def test_texts_in_filters_and_rules_are_only_compared(app: Flask, posts: Cast) -
     assert len(rows(app)) == len(HARM) - 1
 
 
-def test_what_no_database_holds_is_refused_in_a_filter(posts: Cast) -> None:
+def test_filter_with_nul_or_lone_surrogate_is_refused(posts: Cast) -> None:
     for text in ("title = '%00'", "title = 'a%00b' || true", "title%00 = 'a'"):
         answer = posts.bob.get(f"records/posts?filter={text}")
         assert answer.status_code in (400, 422), answer.json
@@ -114,7 +114,7 @@ def test_what_no_database_holds_is_refused_in_a_filter(posts: Cast) -> None:
 
 
 @pytest.mark.one_database
-def test_keys_of_bodies_are_never_sql(app: Flask, posts: Cast) -> None:
+def test_body_keys_with_hostile_names_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
     record = before[0]
     for text in HARM:
@@ -133,7 +133,7 @@ BINDS = ["param_1", "title_1", "_x", "upper_1", "atrium_add_1", "coalesce_1", "t
 BINDS += ["anon_1", "caller_id", "now", "length_1", "atrium_upper_1"]
 
 
-def test_fields_named_as_parameters_stand_beside_expressions(root: Caller, alice: Caller) -> None:
+def test_field_names_equal_to_bind_names_work_with_expressions(root: Caller, alice: Caller) -> None:
     names = [name for name in BINDS if name[0] != "_"]
     schema: list[dict[str, Any]] = [{"name": name, "type": "text"} for name in names]
     for i, name in enumerate(names):
@@ -238,7 +238,7 @@ def asked(caller: Caller, method: str, path: str, sent: dict[str, Any]) -> Answe
 
 @pytest.mark.one_database
 @pytest.mark.timing
-def test_random_text_is_answered_well_and_soon(posts: Cast) -> None:
+def test_random_text_in_every_parameter_is_answered_quickly(posts: Cast) -> None:
     chance = random.Random(4)
     list(every_place(posts, "title = 'a'"))
     for _ in range(40):
@@ -268,7 +268,7 @@ MONSTERS = {
 
 @pytest.mark.one_database
 @pytest.mark.timing
-def test_monsters_are_refused_at_once(posts: Cast) -> None:
+def test_oversized_expressions_in_every_parameter_are_refused_quickly(posts: Cast) -> None:
     list(every_place(posts, "title = 'a'"))
     for name, text in MONSTERS.items():
         for answer in every_place(posts, text):

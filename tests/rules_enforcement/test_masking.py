@@ -96,7 +96,7 @@ def ways_out(caller: Caller, record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_every_way_out_is_masked_but_for_those_with_access(
+def test_masking_applies_to_every_output_except_with_pii_access(
     cast: Cast, record: dict[str, Any]
 ) -> None:
     for caller, shown in (
@@ -115,7 +115,7 @@ def test_every_way_out_is_masked_but_for_those_with_access(
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_the_own_masked_view_sent_back_leaves_what_is_stored(
+def test_masked_values_sent_back_leave_stored_values(
     app: Flask, cast: Cast, record: dict[str, Any], method: str
 ) -> None:
     url = f"records/posts/{record['id']}"
@@ -133,7 +133,7 @@ def test_the_own_masked_view_sent_back_leaves_what_is_stored(
     assert fields(cast.alice.get(url).json) == PLAIN
 
 
-def test_new_values_are_taken_from_whoever_sees_the_old_ones_masked(
+def test_masked_field_accepts_new_values_from_caller_without_access(
     app: Flask, cast: Cast, record: dict[str, Any]
 ) -> None:
     editor = Caller(app, make_user(app, cast.alice.account_id, "e@acme.example", "editor"))
@@ -155,7 +155,7 @@ def test_new_values_are_taken_from_whoever_sees_the_old_ones_masked(
     assert (kept["none"], kept["ssn"]) == (FULL, None)
 
 
-def test_a_guess_at_the_mask_of_what_is_hidden_tells_nothing(cast: Cast) -> None:
+def test_masked_value_guess_does_not_reveal_hidden_field(cast: Cast) -> None:
     ssn = {"name": "ssn", "type": "text", "pii": True, "mask_type": "ssn"}
     pattern = {"options": {"pattern": r"^\d{3}-\d{2}-\d{4}$"}}
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}, {**ssn, **pattern}])
@@ -179,7 +179,7 @@ def test_a_guess_at_the_mask_of_what_is_hidden_tells_nothing(cast: Cast) -> None
         assert cast.alice.get(url).json["ssn"] == "123-45-6789"
 
 
-def test_joining_and_leaving_the_group_is_obeyed_by_the_next_request(
+def test_masking_follows_group_membership_at_next_request(
     cast: Cast, record: dict[str, Any]
 ) -> None:
     group = next(
@@ -195,13 +195,13 @@ def test_joining_and_leaving_the_group_is_obeyed_by_the_next_request(
         assert cast.alice.delete(f"groups/{group}/users/{cast.bob.id}").status_code == 204
 
 
-def test_a_group_of_that_name_elsewhere_opens_nothing(cast: Cast, record: dict[str, Any]) -> None:
+def test_masking_ignores_pii_access_of_other_account(cast: Cast, record: dict[str, Any]) -> None:
     # charlie is in globex's pii_access.
     assert cast.charlie.get(f"records/posts/{record['id']}").status_code == 404
     assert cast.charlie.get("records/posts").json["total"] == 0
 
 
-def test_masks_are_seen_by_callers_who_have_not_signed_in(
+def test_masking_applies_to_anonymous_callers(
     cast: Cast, anyone: Caller, record: dict[str, Any]
 ) -> None:
     cast.root.put("collections/posts/rules", {"view_rule": "", "update_rule": ""})
@@ -209,7 +209,7 @@ def test_masks_are_seen_by_callers_who_have_not_signed_in(
     assert fields(seen) == MASKED
 
 
-def test_rules_look_at_what_is_stored_not_at_its_mask(
+def test_rules_compare_stored_values_not_masks(
     app: Flask, cast: Cast, record: dict[str, Any]
 ) -> None:
     cast.root.put(

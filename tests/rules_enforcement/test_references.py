@@ -25,7 +25,7 @@ def names(caller: Caller, collection: str, **query: Any) -> list[str]:
     return [item["name"] for item in answer.json["items"]]
 
 
-def test_a_reference_to_the_own_collection(cast: Cast) -> None:
+def test_rule_with_reference_to_own_collection(cast: Cast) -> None:
     rule = "parent.parent.name = 'root' || parent = null"
     make_collection(cast.root, "trees", [NAME, refers("parent", "trees")], list_rule=rule)
     above = None
@@ -40,7 +40,7 @@ def test_a_reference_to_the_own_collection(cast: Cast) -> None:
     assert [d["code"] for d in refused.json["details"]] == ["rule_invalid"]
 
 
-def test_two_collections_that_refer_to_each_other(cast: Cast) -> None:
+def test_rule_with_two_collections_that_refer_to_each_other(cast: Cast) -> None:
     made = make_collection(cast.root, "heads", [NAME])
     make_collection(cast.root, "teams", [NAME, refers("head", "heads")])
     schema = [NAME, refers("team", "teams")]
@@ -61,7 +61,7 @@ def test_two_collections_that_refer_to_each_other(cast: Cast) -> None:
         assert refused.status_code == 409
 
 
-def test_rules_and_references_stay_in_the_account(cast: Cast) -> None:
+def test_rules_and_references_stay_within_account(cast: Cast) -> None:
     make_collection(cast.root, "teams", [NAME])
     rule = "team.name = 'red'"
     make_collection(cast.root, schema=[NAME, refers("team", "teams")], list_rule=rule)
@@ -76,7 +76,7 @@ def test_rules_and_references_stay_in_the_account(cast: Cast) -> None:
     assert everywhere.post("records/posts", {"name": "x"}).status_code == 400
 
 
-def test_rules_may_name_fields_of_the_same_request(cast: Cast) -> None:
+def test_rule_may_name_fields_of_same_request(cast: Cast) -> None:
     schema = [NAME, refers("parent", "posts"), {**NAME, "name": "state"}]
     schema += [
         {"name": "c", "type": "computed", "expression": "upper(state)", "return_type": "text"}
@@ -97,7 +97,7 @@ def test_rules_may_name_fields_of_the_same_request(cast: Cast) -> None:
     assert cast.root.get("collections/others").status_code == 404
 
 
-def test_fields_are_added_beside_computed_ones(cast: Cast) -> None:
+def test_fields_are_added_beside_computed_fields(cast: Cast) -> None:
     computed = {"name": "c", "type": "computed", "expression": "upper(name)", "return_type": "text"}
     made = make_collection(cast.root, schema=[NAME, computed], list_rule="c = 'A'")
     make_record(cast.alice, name="a")
@@ -115,7 +115,7 @@ def test_fields_are_added_beside_computed_ones(cast: Cast) -> None:
     assert (item["c"], item["d"], item["more"]) == ("A", "am", "m")
 
 
-def test_a_rule_that_no_longer_parses_lets_nobody_in(
+def test_rule_that_no_longer_parses_denies_everybody(
     app: Flask, cast: Cast, anyone: Caller
 ) -> None:
     make_collection(cast.root)
@@ -141,9 +141,7 @@ def test_a_rule_that_no_longer_parses_lets_nobody_in(
     assert "does not fit the schema" in told["reason"]
 
 
-def test_a_rule_may_lead_to_a_field_that_this_process_has_not_seen_yet(
-    app: Flask, cast: Cast
-) -> None:
+def test_rule_through_reference_to_field_unknown_to_process(app: Flask, cast: Cast) -> None:
     """As when another process adds a field, and then writes a rule that leads to it."""
     made = make_collection(cast.root, "teams", [NAME])
     make_collection(cast.root, schema=[NAME, refers("team", "teams")])
@@ -163,7 +161,7 @@ def test_a_rule_may_lead_to_a_field_that_this_process_has_not_seen_yet(
     assert names(cast.bob, "posts") == ["a"]
 
 
-def test_a_clash_shows_only_to_whom_the_rule_lets_write(cast: Cast) -> None:
+def test_unique_conflict_is_409_only_for_callers_the_rule_allows(cast: Cast) -> None:
     make_collection(cast.root, "teams", [NAME, {**NAME, "name": "lead"}])
     code = {"name": "code", "type": "text", "unique": True}
     make_collection(cast.root, schema=[NAME, code, refers("team", "teams")])
@@ -192,7 +190,7 @@ LENGTH = {"name": "c", "type": "computed", "expression": "length(name)", "return
 
 
 @pytest.mark.parametrize("saved", ["before", "after"])
-def test_a_rule_follows_the_expression_of_a_field_that_it_leads_to(
+def test_rule_through_reference_follows_changed_computed_field(
     app: Flask, cast: Cast, saved: str
 ) -> None:
     """At once, also in a process that knows the old expression, whenever the rule was saved."""
@@ -228,7 +226,7 @@ def test_a_rule_follows_the_expression_of_a_field_that_it_leads_to(
         assert shut()
 
 
-def test_a_change_that_would_break_rules_elsewhere_is_refused(cast: Cast) -> None:
+def test_schema_change_that_breaks_rules_elsewhere_is_400(cast: Cast) -> None:
     teams = make_collection(cast.root, "teams", [NAME, LENGTH])
     rule = " && ".join(["team.c > 1"] * 45)
     make_collection(cast.root, schema=[NAME, refers("team", "teams")], list_rule=rule)

@@ -26,7 +26,7 @@ REACH = {
 
 
 @pytest.mark.parametrize("rule", REACH)
-def test_the_matrix_has_what_a_role_alone_opens(cast: Cast, rule: str | None) -> None:
+def test_role_permission_matrix_shows_reach_per_operation(cast: Cast, rule: str | None) -> None:
     make_collection(cast.root)
     cast.root.put("collections/posts/rules", {"view_rule": rule, "delete_rule": None})
     for path, reach in zip((VIEWER, EDITOR), REACH[rule], strict=True):
@@ -36,7 +36,7 @@ def test_the_matrix_has_what_a_role_alone_opens(cast: Cast, rule: str | None) ->
     assert (found["role_id"], found["role_name"], found["total"]) == (2, "editor", 1)
 
 
-def test_permissions_of_a_role_are_the_rules_of_the_collections(cast: Cast) -> None:
+def test_role_permissions_are_rules_of_collections(cast: Cast) -> None:
     make_collection(cast.root)
     rules = cast.root.get("collections/posts/rules").json
     assert cast.root.get(f"{VIEWER}/permissions").json["items"] == [{**rules, "role_id": 3}]
@@ -47,7 +47,7 @@ def test_permissions_of_a_role_are_the_rules_of_the_collections(cast: Cast) -> N
 
 
 @pytest.mark.parametrize("path", ["rules", "roles"])
-def test_rules_are_tried_by_two_paths(cast: Cast, path: str) -> None:
+def test_rule_validation_and_test_have_two_paths(cast: Cast, path: str) -> None:
     suffix = "-rule" if path == "roles" else ""
     valid = cast.root.post(f"{path}/validate{suffix}", {"rule": "true"}).json
     assert valid == {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}

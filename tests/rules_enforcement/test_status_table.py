@@ -209,7 +209,7 @@ def chosen(stage: Stage, whole: bool, *turns: int) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @WHOLE
-def test_reading(stage: Stage, whole: bool) -> None:
+def test_rule_status_table_of_reads(stage: Stage, whole: bool) -> None:
     for turn, rule in enumerate(RULES):
         stage.rules(list_rule=text(rule))
         for name, who in stage.callers.items():
@@ -255,7 +255,7 @@ BODIES: list[dict[str, Any]] = [{"title": "x"}, {"status": "open"}, {"status": "
 
 @pytest.mark.long
 @WHOLE
-def test_creating(stage: Stage, whole: bool) -> None:
+def test_rule_status_table_of_creates(stage: Stage, whole: bool) -> None:
     for turn, rule in enumerate(RULES):
         stage.rules(create_rule=text(rule))
         for number, (name, who) in enumerate(stage.callers.items()):
@@ -278,7 +278,9 @@ def test_creating(stage: Stage, whole: bool) -> None:
 @pytest.mark.long
 @WHOLE
 @pytest.mark.parametrize("operation", ["update", "delete"])
-def test_changing(stage: Stage, operation: str, whole: bool) -> None:
+def test_rule_status_table_of_updates_and_deletes(
+    stage: Stage, operation: str, whole: bool
+) -> None:
     bodies = [{"title": "x"}, {"status": "closed"}] if operation == "update" else [{}]
     for turn, (rule, seen) in enumerate(product(RULES, (True, False))):
         # Whoever may not list may still be told of a record by its id.

@@ -29,7 +29,7 @@ OPERATIONS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("operations", OPERATIONS.values(), ids=OPERATIONS.keys())
-def test_an_operation_that_fits_no_attribute_is_refused(
+def test_scim_user_patch_with_unknown_path_is_400(
     okta: Directory, operations: list[dict[str, Any]]
 ) -> None:
     user = okta.make_user(displayName="Dora", name={"givenName": "D"})
@@ -47,12 +47,14 @@ GROUP_OPERATIONS: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("operations", GROUP_OPERATIONS)
-def test_it_is_the_same_with_groups(okta: Directory, operations: list[dict[str, Any]]) -> None:
+def test_scim_group_patch_with_unknown_path_is_400(
+    okta: Directory, operations: list[dict[str, Any]]
+) -> None:
     answer = okta.patch(f"Groups/{okta.make_group('g')['id']}", patch(*operations))
     assert answer.status_code == 400, answer.text
 
 
-def test_an_object_replaces_a_text_of_the_operation_before(okta: Directory) -> None:
+def test_scim_patch_object_replaces_text_of_earlier_operation(okta: Directory) -> None:
     user, new = okta.make_user(displayName="Dora"), {"givenName": "D"}
     operations = [{"op": "replace", "path": "name", "value": "x"}]
     operations.append({"op": "add", "path": "name", "value": new})

@@ -41,7 +41,7 @@ def pii_group(admin: Caller) -> str:
     return next(str(one["id"]) for one in listed if one["name"] == PII_GROUP)
 
 
-def test_groups_give_roles_and_take_them_back(cast: Cast, okta: Directory) -> None:
+def test_scim_groups_give_and_take_roles(cast: Cast, okta: Directory) -> None:
     map_roles(cast.alice)
     dora, group = okta.make_user()["id"], okta.make_group("Finance")["id"]
     assert role_of(cast, dora) == "viewer"
@@ -61,7 +61,7 @@ def test_groups_give_roles_and_take_them_back(cast: Cast, okta: Directory) -> No
     assert role_of(cast, dora) == "viewer"
 
 
-def test_a_new_role_ends_the_sessions(app: Flask, cast: Cast, okta: Directory) -> None:
+def test_scim_role_change_ends_sessions(app: Flask, cast: Cast, okta: Directory) -> None:
     map_roles(cast.alice)
     dora = okta.make_user()
     with app.app_context():
@@ -72,7 +72,7 @@ def test_a_new_role_ends_the_sessions(app: Flask, cast: Cast, okta: Directory) -
     assert caller.get("auth/me").json["role"] == "editor"
 
 
-def test_a_role_set_by_hand_stays(cast: Cast, okta: Directory) -> None:
+def test_scim_groups_keep_role_set_by_hand(cast: Cast, okta: Directory) -> None:
     map_roles(cast.alice)
     dora = okta.make_user()["id"]
     cast.alice.patch(f"account/users/{dora}", {"role": "viewer"})
@@ -83,7 +83,7 @@ def test_a_role_set_by_hand_stays(cast: Cast, okta: Directory) -> None:
     assert role_of(cast, dora) == "editor"
 
 
-def test_admin_needs_the_second_setting(cast: Cast, okta: Directory) -> None:
+def test_scim_group_gives_admin_role_only_if_allowed(cast: Cast, okta: Directory) -> None:
     dora, group = okta.make_user()["id"], okta.make_group("Admins")["id"]
     map_roles(cast.alice)
     okta.patch(f"Groups/{group}", members("add", dora))
@@ -98,9 +98,7 @@ def test_admin_needs_the_second_setting(cast: Cast, okta: Directory) -> None:
     assert role_of(cast, dora) == "viewer"
 
 
-def test_groups_made_by_hand_give_no_role_until_the_directory_takes_them_over(
-    cast: Cast, okta: Directory
-) -> None:
+def test_scim_group_made_by_hand_gives_role_after_takeover(cast: Cast, okta: Directory) -> None:
     map_roles(cast.alice)
     dora = okta.make_user()["id"]
     group = cast.alice.post("groups", {"name": "Finance"}).json["id"]
@@ -112,7 +110,7 @@ def test_groups_made_by_hand_give_no_role_until_the_directory_takes_them_over(
     assert role_of(cast, dora) == "editor"
 
 
-def test_pii_access_is_not_the_directorys_to_change(cast: Cast, okta: Directory) -> None:
+def test_scim_change_of_pii_access_group_is_403(cast: Cast, okta: Directory) -> None:
     group, dora = pii_group(cast.alice), okta.make_user()["id"]
     before = okta.get(f"Groups/{group}").json
     for method, body in (
@@ -132,7 +130,7 @@ def test_pii_access_is_not_the_directorys_to_change(cast: Cast, okta: Directory)
 
 
 @pytest.mark.one_database
-def test_members_must_be_users_of_the_account(cast: Cast, okta: Directory) -> None:
+def test_scim_group_with_member_outside_account_is_400(cast: Cast, okta: Directory) -> None:
     group = okta.make_group("a", cast.bob.id)
     for value in (cast.charlie.id, cast.root.id, group["id"], "x", "", None, 5, "x" * 200, "a\0b"):
         body = {"Operations": [{"op": "add", "path": "members", "value": [{"value": value}]}]}
@@ -142,7 +140,7 @@ def test_members_must_be_users_of_the_account(cast: Cast, okta: Directory) -> No
 
 
 @pytest.mark.one_database
-def test_an_etag_of_a_group_names_its_members(okta: Directory, cast: Cast) -> None:
+def test_scim_group_etag_covers_members(okta: Directory, cast: Cast) -> None:
     group = okta.make_group("a")
     path, etag = f"Groups/{group['id']}", group["meta"]["version"]
     cast.alice.post(f"groups/{group['id']}/users", {"user_id": cast.bob.id})
@@ -158,7 +156,9 @@ def test_an_etag_of_a_group_names_its_members(okta: Directory, cast: Cast) -> No
 
 
 @pytest.mark.one_database
-def test_members_have_bounds(okta: Directory, cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scim_group_members_over_limit_are_413(
+    okta: Directory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scim_groups, "MAX_CHANGED", 2)
     ids = [okta.make_user(f"u{number}@acme.example")["id"] for number in range(3)]
     group = okta.make_group("a")["id"]
@@ -183,7 +183,7 @@ def test_members_have_bounds(okta: Directory, cast: Cast, monkeypatch: pytest.Mo
     assert okta.get("Groups?attributes=displayName").status_code == 200
 
 
-def test_lists_take_the_same_statements_however_long(
+def test_scim_lists_run_constant_number_of_statements(
     app: Flask, cast: Cast, okta: Directory
 ) -> None:
     def statements(path: str) -> int:
@@ -208,9 +208,7 @@ def test_lists_take_the_same_statements_however_long(
 
 
 @pytest.mark.long
-def test_a_thousand_members_join_and_get_their_role(
-    app: Flask, cast: Cast, okta: Directory
-) -> None:
+def test_scim_group_of_1000_members_gives_role(app: Flask, cast: Cast, okta: Directory) -> None:
     """Within the second that a transaction may take on SQLite, on a machine for itself."""
     map_roles(cast.alice)
     account_id, ids = cast.alice.account_id, [new_id() for _ in range(1000)]
@@ -241,7 +239,9 @@ def test_a_thousand_members_join_and_get_their_role(
 
 
 @pytest.mark.parametrize("value", [[], "", {}, [{}], [{"value": ""}], [{"display": "Dora"}]])
-def test_removing_no_values_removes_no_member(okta: Directory, value: object) -> None:
+def test_scim_patch_remove_with_empty_value_removes_no_member(
+    okta: Directory, value: object
+) -> None:
     dora = okta.make_user()["id"]
     path = f"Groups/{okta.make_group('Finance', dora)['id']}"
     operation = {"op": "remove", "path": "members", "value": value}
@@ -255,7 +255,7 @@ def test_removing_no_values_removes_no_member(okta: Directory, value: object) ->
 
 
 @pytest.mark.parametrize("kind", ["Users", "Groups"])
-def test_if_none_match_refuses_changes_of_what_exists(okta: Directory, kind: str) -> None:
+def test_scim_if_none_match_with_current_etag_on_write_is_412(okta: Directory, kind: str) -> None:
     made = okta.make_user() if kind == "Users" else okta.make_group("Finance")
     path, etag = f"{kind}/{made['id']}", made["meta"]["version"]
     change = {"op": "replace", "value": {"externalId": "x"}}

@@ -32,7 +32,7 @@ def okta_user(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_okta(okta: Directory) -> None:
+def test_scim_okta_request_sequence(okta: Directory) -> None:
     name = {"givenName": "Another", "familyName": "User"}
     run(
         okta,
@@ -114,7 +114,7 @@ def test_okta(okta: Directory) -> None:
     )
 
 
-def test_okta_takes_over_an_invited_user(okta: Directory, cast: Cast) -> None:
+def test_scim_okta_takes_over_invited_user(okta: Directory, cast: Cast) -> None:
     bob = {"userName": "BOB@acme.example", "emails": [{"value": "bob@acme.example"}]}
     run(
         okta,
@@ -159,7 +159,7 @@ def entra_user(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_entra_id_users(entra: Directory) -> None:
+def test_scim_entra_id_user_request_sequence(entra: Directory) -> None:
     run(
         entra,
         [
@@ -240,7 +240,7 @@ def test_entra_id_users(entra: Directory) -> None:
     )
 
 
-def test_entra_id_groups(entra: Directory) -> None:
+def test_scim_entra_id_group_request_sequence(entra: Directory) -> None:
     microsoft = "http://schemas.microsoft.com/2006/11/ResourceManagement/ADSCIM/2.0/Group"
     group = {
         "schemas": [GROUP, microsoft],

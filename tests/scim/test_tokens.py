@@ -15,7 +15,7 @@ from tests.builders import Caller, Cast
 from tests.scim.conftest import TOKENS, Directory
 
 
-def test_a_token_is_shown_once_and_stored_as_a_hash(app: Flask, cast: Cast) -> None:
+def test_scim_token_is_shown_once_and_stored_as_hash(app: Flask, cast: Cast) -> None:
     made = cast.alice.post(TOKENS).json
     assert made["token"].startswith("svc_scim_AA0001_")
     assert made["token"].endswith(made["hint"])
@@ -30,7 +30,7 @@ def test_a_token_is_shown_once_and_stored_as_a_hash(app: Flask, cast: Cast) -> N
     assert made["token"][-10:] not in log
 
 
-def test_two_tokens_overlap_and_a_third_is_refused(cast: Cast) -> None:
+def test_scim_tokens_can_be_two_and_third_is_409(cast: Cast) -> None:
     first, second = Directory(cast.alice), Directory(cast.alice)
     assert cast.alice.post(TOKENS).status_code == 409
     assert [one.get("Users").status_code for one in (first, second)] == [200, 200]
@@ -41,7 +41,7 @@ def test_two_tokens_overlap_and_a_third_is_refused(cast: Cast) -> None:
     assert cast.alice.post(TOKENS).status_code == 201
 
 
-def test_nothing_else_is_a_credential_and_the_token_is_none_elsewhere(
+def test_scim_with_other_credential_is_401_and_scim_token_elsewhere_too(
     cast: Cast, okta: Directory
 ) -> None:
     key = cast.alice.post("api-keys", {"name": "k"}).json["key"]
@@ -57,7 +57,7 @@ def test_nothing_else_is_a_credential_and_the_token_is_none_elsewhere(
         assert caller.get(path).status_code in (401, 404), path
 
 
-def test_api_keys_and_the_system_account_have_no_tokens(cast: Cast) -> None:
+def test_scim_token_creation_by_api_key_or_system_account_is_403(cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "k"}).json["key"]
     keyed = Caller(cast.alice.app, Authorization=f"Bearer {key}")
     assert keyed.post(TOKENS).status_code == 403
@@ -67,7 +67,7 @@ def test_api_keys_and_the_system_account_have_no_tokens(cast: Cast) -> None:
     assert cast.bob.post(TOKENS).status_code == 403
 
 
-def test_a_suspended_account_refuses_its_directory(cast: Cast, okta: Directory) -> None:
+def test_scim_token_of_suspended_account_is_401(cast: Cast, okta: Directory) -> None:
     path = f"accounts/{cast.alice.account_id}"
     assert okta.get("Users").status_code == 200
     cast.root.patch(path, {"is_active": False})
@@ -76,7 +76,7 @@ def test_a_suspended_account_refuses_its_directory(cast: Cast, okta: Directory) 
     assert okta.get("Users").status_code == 200
 
 
-def test_another_account_cannot_be_named(cast: Cast, okta: Directory) -> None:
+def test_scim_request_naming_other_account_is_403(cast: Cast, okta: Directory) -> None:
     for headers in ({"X-Account-ID": "globex"}, {"Host": "globex.atrium.test"}):
         answer = okta.get("Users", headers=headers)
         assert answer.status_code == 403, headers
@@ -84,7 +84,7 @@ def test_another_account_cannot_be_named(cast: Cast, okta: Directory) -> None:
     assert okta.get("Users", headers=own).status_code == 200
 
 
-def test_an_account_sees_and_changes_only_its_own(
+def test_scim_objects_of_other_account_are_invisible(
     cast: Cast, okta: Directory, entra: Directory
 ) -> None:
     user, group = okta.make_user(), okta.make_group("finance")
@@ -111,14 +111,14 @@ def test_an_account_sees_and_changes_only_its_own(
     assert entra.make_user()["userName"] == user["userName"]
 
 
-def test_audit_says_that_the_directory_did_it(cast: Cast, okta: Directory) -> None:
+def test_scim_changes_are_audited_with_token_as_actor(cast: Cast, okta: Directory) -> None:
     user = okta.make_user(name={"givenName": "Dora"})
     entries = cast.root.get(f"audit-logs?table_name=users&record_id={user['id']}").json["items"]
     token = cast.alice.get(TOKENS).json["items"][0]
     assert {(one["user_id"], one["user_name"]) for one in entries} == {(token["id"], "SCIM")}
 
 
-def test_requests_are_counted_by_token(cast: Cast, app: Flask) -> None:
+def test_scim_rate_limit_is_per_token(cast: Cast, app: Flask) -> None:
     first, second = Directory(cast.alice), Directory(cast.charlie)
     settings = app.extensions["atrium.config"]
     app.extensions["atrium.config"] = replace(settings, rate_limit="2/minute")

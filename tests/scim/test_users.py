@@ -40,7 +40,7 @@ def move(directory: Directory, user_id: str, email: str) -> Any:
     return directory.patch(f"Users/{user_id}", patch(change))
 
 
-def test_a_new_user_has_no_password_no_mail_and_an_unverified_address(
+def test_scim_new_user_has_no_password_no_mail_and_unverified_email(
     app: Flask, cast: Cast, okta: Directory
 ) -> None:
     user = stored(cast, okta.make_user(name={"givenName": "Dora", "familyName": "D"})["id"])
@@ -59,9 +59,7 @@ def test_a_new_user_has_no_password_no_mail_and_an_unverified_address(
     assert sign_in(app, "dora@acme.example") == 401
 
 
-def test_deactivation_ends_sessions_and_keys_with_the_next_request(
-    app: Flask, cast: Cast, okta: Directory
-) -> None:
+def test_scim_deactivation_ends_sessions_and_keys(app: Flask, cast: Cast, okta: Directory) -> None:
     body = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
     signed_in = Caller(app).post("auth/login", body).json
     key = cast.bob.post("api-keys", {"name": "k"}).json["key"]
@@ -76,13 +74,13 @@ def test_deactivation_ends_sessions_and_keys_with_the_next_request(
     assert sign_in(app, cast.bob.email) == 200
 
 
-def test_the_last_admin_stays(cast: Cast, okta: Directory) -> None:
+def test_scim_deactivation_of_last_admin_is_409(cast: Cast, okta: Directory) -> None:
     assert set_active(okta, cast.alice.id, False).status_code == 409
     refused(okta.delete(f"Users/{cast.alice.id}"))
     assert stored(cast, cast.alice.id)["is_active"] is True
 
 
-def test_admins_and_members_of_pii_access_are_neither_deleted_nor_brought_back(
+def test_scim_cannot_delete_or_reactivate_admins_and_pii_access_members(
     cast: Cast, okta: Directory
 ) -> None:
     body = {"email": "eve@acme.example", "role": "admin"}
@@ -100,7 +98,7 @@ def test_admins_and_members_of_pii_access_are_neither_deleted_nor_brought_back(
     refused(okta.delete(f"Users/{dora}"))
 
 
-def test_addresses_change_only_of_users_that_are_the_directorys(
+def test_scim_email_change_is_allowed_for_directory_users_only(
     app: Flask, cast: Cast, okta: Directory
 ) -> None:
     for user_id in (cast.bob.id, cast.alice.id):
@@ -116,14 +114,14 @@ def test_addresses_change_only_of_users_that_are_the_directorys(
     assert stored(cast, dora)["email"] == "dora.d@acme.example"
 
 
-def test_a_part_of_each_value_can_be_replaced(okta: Directory) -> None:
+def test_scim_patch_path_to_sub_attribute_of_emails(okta: Directory) -> None:
     dora = okta.make_user()["id"]
     change = {"op": "replace", "path": "emails.value", "value": "dora.d@acme.example"}
     emails = okta.patch(f"Users/{dora}", patch(change)).json["emails"]
     assert [one["value"] for one in emails] == ["dora.d@acme.example"]
 
 
-def test_a_name_may_differ_from_the_address(cast: Cast, okta: Directory) -> None:
+def test_scim_user_name_may_differ_from_email(cast: Cast, okta: Directory) -> None:
     emails = [{"value": "dora.d@acme.example", "type": "work", "primary": True}]
     user = okta.make_user("dd4711", emails=emails)
     assert (user["userName"], user["emails"]) == ("dd4711", emails)
@@ -140,12 +138,12 @@ def test_a_name_may_differ_from_the_address(cast: Cast, okta: Directory) -> None
     refused(okta.post("Users", {"userName": "nobody"}), "invalidValue")
 
 
-def test_absent_active_changes_nothing(cast: Cast, okta: Directory) -> None:
+def test_scim_put_without_active_keeps_active(cast: Cast, okta: Directory) -> None:
     dora = okta.make_user(active=False)
     assert okta.put(f"Users/{dora['id']}", {"userName": dora["userName"]}).json["active"] is False
 
 
-def test_a_deleted_user_is_gone(cast: Cast, okta: Directory) -> None:
+def test_scim_deleted_user_is_404(cast: Cast, okta: Directory) -> None:
     user = okta.make_user()
     assert okta.delete(f"Users/{user['id']}").status_code == 204
     assert okta.get(f"Users/{user['id']}").status_code == 404
@@ -153,7 +151,7 @@ def test_a_deleted_user_is_gone(cast: Cast, okta: Directory) -> None:
     assert okta.make_user()["id"] != user["id"]
 
 
-def test_etags(okta: Directory) -> None:
+def test_scim_user_etags(okta: Directory) -> None:
     user = okta.make_user()
     path, etag = f"Users/{user['id']}", user["meta"]["version"]
     answer = okta.get(path)
@@ -172,7 +170,7 @@ def test_etags(okta: Directory) -> None:
     assert okta.put(path, changed.json).headers["ETag"] == same  # nothing changed
 
 
-def test_paging(okta: Directory) -> None:
+def test_scim_list_paging(okta: Directory) -> None:
     ids = [okta.make_user(f"u{number}@acme.example")["id"] for number in range(5)]
     found = []
     for start in (1, 3, 5, 7):
@@ -216,7 +214,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("text", "matches"), FILTERS)
-def test_filters(okta: Directory, text: str, matches: bool | None) -> None:
+def test_scim_filter_matches(okta: Directory, text: str, matches: bool | None) -> None:
     name = {"givenName": "Dora", "familyName": "D"}
     user = okta.make_user(name=name, externalId="X1")
     answer = okta.get("Users", query_string={"filter": text})
@@ -250,7 +248,7 @@ BAD_FILTERS = [
 
 @pytest.mark.one_database
 @pytest.mark.parametrize("text", BAD_FILTERS)
-def test_bad_filters(okta: Directory, text: str) -> None:
+def test_scim_filter_that_is_invalid_is_400(okta: Directory, text: str) -> None:
     answer = okta.get("Users", query_string={"filter": text})
     assert answer.status_code == 400, answer.text
     assert answer.json["scimType"] in ("invalidFilter", "invalidValue")
@@ -283,14 +281,16 @@ BAD_PATCHES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.one_database
 @pytest.mark.parametrize(("body", "scim_type"), BAD_PATCHES)
-def test_bad_patches(okta: Directory, body: dict[str, Any], scim_type: str) -> None:
+def test_scim_patch_that_is_invalid_is_refused(
+    okta: Directory, body: dict[str, Any], scim_type: str
+) -> None:
     user = okta.make_user(displayName="Dora")
     refused(okta.patch(f"Users/{user['id']}", body), scim_type)
     assert okta.get(f"Users/{user['id']}").json == user
 
 
 @pytest.mark.one_database
-def test_bodies_have_bounds(okta: Directory) -> None:
+def test_scim_body_over_limit_is_413_and_malformed_body_is_refused(okta: Directory) -> None:
     large = "x" * (2**20 + 1)
     assert okta.post("Users", {"userName": "a@b.example", "title": large}).status_code == 413
     for text, status in (("[]", 400), ("{", 400), ("", 400), ("null", 400)):
@@ -305,7 +305,7 @@ def test_bodies_have_bounds(okta: Directory) -> None:
 
 
 @pytest.mark.one_database
-def test_attributes_of_answers(okta: Directory) -> None:
+def test_scim_attributes_parameter_limits_response(okta: Directory) -> None:
     user = okta.make_user(name={"givenName": "Dora"})
     path = f"Users/{user['id']}"
     names = okta.get(f"{path}?attributes=userName,NAME.givenname,emails.value").json
@@ -322,6 +322,6 @@ def test_attributes_of_answers(okta: Directory) -> None:
 
 
 @pytest.mark.one_database
-def test_names_of_attributes_have_any_case(okta: Directory) -> None:
+def test_scim_attribute_names_are_case_insensitive(okta: Directory) -> None:
     answer = okta.post("Users", {"USERNAME": "a@b.example", "Name": {"GIVENNAME": "A"}})
     assert (answer.status_code, answer.json["name"]) == (201, {"givenName": "A"})

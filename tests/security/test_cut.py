@@ -72,7 +72,7 @@ def numbers(account_id: str) -> list[int]:
     return list(db.connection().scalars(query.order_by(EVENTS.c.number)))
 
 
-def test_what_is_left_verifies(app: Flask, account: str, cast: Cast) -> None:
+def test_security_log_cut_leaves_valid_chain(app: Flask, account: str, cast: Cast) -> None:
     before = events(cast.alice)
     assert cast.alice.put("account/retention", {"security_days": 400}).status_code == 200
     with app.app_context(), tenancy.in_account(account):
@@ -100,7 +100,7 @@ def test_what_is_left_verifies(app: Flask, account: str, cast: Cast) -> None:
     assert "signature valid" in page
 
 
-def test_only_what_is_before_the_moment_goes(acme: str) -> None:
+def test_security_log_cut_removes_only_events_before_the_moment(acme: str) -> None:
     moment = db.connection().scalar(
         sa.select(EVENTS.c.occurred_at).where(EVENTS.c.account_id == acme, EVENTS.c.number == 5)
     )
@@ -110,7 +110,7 @@ def test_only_what_is_before_the_moment_goes(acme: str) -> None:
     assert report(acme)["valid"]
 
 
-def test_a_kill_between_pieces_leaves_a_log_that_verifies(
+def test_security_log_cut_killed_between_batches_leaves_valid_chain(
     acme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces = iter([True, False])
@@ -129,7 +129,9 @@ def test_a_kill_between_pieces_leaves_a_log_that_verifies(
     assert report(acme)["start"]["removed"] == 3
 
 
-def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -> None:
+def test_security_log_cut_without_checkpoint_key_is_refused(
+    app: Flask, acme: str, monkeypatch: Any
+) -> None:
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=())
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with pytest.raises(Conflict, match="SERVICE_AUDIT_CHECKPOINT_KEY"):
@@ -138,7 +140,7 @@ def test_without_a_key_nothing_is_cut(app: Flask, acme: str, monkeypatch: Any) -
 
 
 @pytest.mark.parametrize("broken", ["the piece", "the signed end"])
-def test_a_broken_log_is_not_cut(acme: str, broken: str) -> None:
+def test_security_log_cut_of_broken_chain_is_refused(acme: str, broken: str) -> None:
     assert report(acme)["valid"]
     with db.transaction(), unguarded():
         own = EVENTS.c.account_id == acme
@@ -158,7 +160,7 @@ def test_a_broken_log_is_not_cut(acme: str, broken: str) -> None:
 
 
 @pytest.mark.parametrize("forgery", ["key", "checkpoint", "moved", "removed", "missing"])
-def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
+def test_security_log_cut_start_cannot_be_forged(acme: str, forgery: str) -> None:
     checkpoint = report(acme)["checkpoint"]
     cut.cut(SECURITY, acme, end())
     assert report(acme)["valid"]
@@ -187,14 +189,14 @@ def test_a_start_cannot_be_forged(acme: str, forgery: str) -> None:
     assert not report(acme)["valid"]
 
 
-def test_the_database_refuses_to_delete_what_is_after_the_start(acme: str) -> None:
+def test_security_log_delete_after_cut_start_is_refused_by_database(acme: str) -> None:
     cut.cut(SECURITY, acme, end())
     with pytest.raises(DBAPIError, match="append-only"), db.transaction() as session:
         session.execute(sa.delete(EVENTS).where(EVENTS.c.account_id == acme))
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "jsonl"])
-def test_exports_verify_offline(
+def test_security_log_export_after_cut_verifies_offline(
     app: Flask, account: str, cast: Cast, tmp_path: Path, format: str
 ) -> None:
     cut_now(app, account)
@@ -208,7 +210,9 @@ def test_exports_verify_offline(
     assert "start" in chain.fault
 
 
-def test_what_a_receiver_has_not_confirmed_stays(app: Flask, account: str, cast: Cast) -> None:
+def test_security_log_cut_keeps_events_not_confirmed_by_receiver(
+    app: Flask, account: str, cast: Cast
+) -> None:
     confirmed = 4
     with receiving(lambda request: (503, "no")) as receiver:
         start(cast.alice, receiver.url, after=confirmed)
@@ -221,7 +225,7 @@ def test_what_a_receiver_has_not_confirmed_stays(app: Flask, account: str, cast:
         assert cut_now(app, account) > 0
 
 
-def test_a_batch_says_what_was_cut_while_the_stream_was_off(
+def test_security_log_batch_after_cut_has_signed_start(
     app: Flask, account: str, cast: Cast
 ) -> None:
     with receiving() as receiver:
@@ -244,7 +248,9 @@ def test_a_batch_says_what_was_cut_while_the_stream_was_off(
         assert [entry["id"] for entry in found] == [one["number"] for one in events(cast.alice)]
 
 
-def test_the_head_and_other_accounts_stay(app: Flask, account: str, cast: Cast) -> None:
+def test_security_log_cut_keeps_head_and_other_accounts(
+    app: Flask, account: str, cast: Cast
+) -> None:
     cast.charlie.post("groups", {"name": "theirs"})
     theirs = events(cast.charlie)
     cut_now(app, account)

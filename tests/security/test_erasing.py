@@ -55,7 +55,7 @@ def dora(app: Flask, cast: Cast) -> str:
     return str(user.id)
 
 
-def test_a_job_erases_in_short_transactions_what_the_request_leaves(
+def test_security_log_erasure_runs_in_short_transactions(
     app: Flask, cast: Cast, dora: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasing, "BATCH_SIZE", 2)
@@ -67,7 +67,7 @@ def test_a_job_erases_in_short_transactions_what_the_request_leaves(
     assert is_valid(cast.alice)
 
 
-def test_an_erasure_goes_on_after_a_kill(
+def test_security_log_erasure_resumes_after_kill(
     app: Flask, cast: Cast, dora: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasing, "BATCH_SIZE", 1)
@@ -100,7 +100,7 @@ def payload_of(app: Flask, cast: Cast) -> dict[str, Any]:
     return {**payload, "account_id": cast.alice.account_id}
 
 
-def test_an_address_typed_at_another_account_is_erased_there(
+def test_security_log_erasure_includes_sign_in_failures_at_other_accounts(
     app: Flask, cast: Cast, dora: str
 ) -> None:
     fail(app, "globex")
@@ -120,7 +120,7 @@ def test_an_address_typed_at_another_account_is_erased_there(
     assert is_valid(cast.charlie)
 
 
-def test_an_operator_deleted_before_sealing_is_no_less_hidden(app: Flask, cast: Cast) -> None:
+def test_security_log_hides_operator_deleted_before_sealing(app: Flask, cast: Cast) -> None:
     second = make_user(app, SYSTEM_ACCOUNT_ID, "ops@operator.example", "admin")
     ops = Caller(app, second)
     query = {"X-Account-ID": cast.alice.account_id}

@@ -55,7 +55,9 @@ def customer(cast: Cast) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ACTS)
-def test_a_read_by_this_path_is_recorded(cast: Cast, customer: dict[str, Any], path: str) -> None:
+def test_personal_data_read_is_recorded_for_every_path(
+    cast: Cast, customer: dict[str, Any], path: str
+) -> None:
     before = len(reads(cast.alice, path=path))
     answer = ACTS[path](cast.alice, customer["id"])
     assert isinstance(answer, bytes) or answer.status_code == 200, answer.text
@@ -67,14 +69,18 @@ def test_a_read_by_this_path_is_recorded(cast: Cast, customer: dict[str, Any], p
 
 
 @pytest.mark.parametrize("path", ACTS)
-def test_a_masked_read_by_this_path_is_not(cast: Cast, customer: dict[str, Any], path: str) -> None:
+def test_personal_data_read_masked_is_not_recorded_for_any_path(
+    cast: Cast, customer: dict[str, Any], path: str
+) -> None:
     before = len(events(cast.alice))
     answer = ACTS[path](cast.bob, customer["id"])
     assert isinstance(answer, bytes) or answer.status_code in (200, 400, 403), answer.text
     assert len(events(cast.alice)) == before
 
 
-def test_a_superadmins_read_is_the_platform_operators(cast: Cast, customer: dict[str, Any]) -> None:
+def test_superadmin_read_is_recorded_as_platform_operator(
+    cast: Cast, customer: dict[str, Any]
+) -> None:
     root = cast.root.acting_in("acme")
     root.get("records/customers")
     root.get("records/orders")
@@ -87,7 +93,7 @@ def test_a_superadmins_read_is_the_platform_operators(cast: Cast, customer: dict
     assert by_root[-1]["details"] == {"method": "GET", "route": "/api/v1/account/users"}
 
 
-def test_a_superadmins_pages_about_an_account_are_recorded(app: Flask, cast: Cast) -> None:
+def test_superadmin_requests_about_account_are_recorded(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.root)
     browser.get(f"security-log/{cast.alice.account_id}")
     cast.root.get(f"accounts/{cast.alice.account_id}")
@@ -98,7 +104,7 @@ def test_a_superadmins_pages_about_an_account_are_recorded(app: Flask, cast: Cas
     ]
 
 
-def test_a_read_across_all_accounts_is_in_each_of_them(
+def test_superadmin_read_across_accounts_is_recorded_in_each(
     cast: Cast, customer: dict[str, Any]
 ) -> None:
     make_record(cast.charlie, "customers", name="Max", email="max@example.org")
@@ -108,7 +114,7 @@ def test_a_read_across_all_accounts_is_in_each_of_them(
         assert event["details"]["count"] == 1
 
 
-def test_an_aggregate_across_all_accounts_is_in_each_of_them(
+def test_superadmin_aggregate_across_accounts_is_recorded_in_each(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     make_record(cast.charlie, "customers", name="Max", email="max@example.org")
@@ -120,7 +126,7 @@ def test_an_aggregate_across_all_accounts_is_in_each_of_them(
     assert not reads(cast.charlie, user_id=cast.root.id)
 
 
-def test_a_webhook_with_personal_data_is_recorded(
+def test_personal_data_read_by_webhook_is_recorded(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     with receiving() as receiver:
@@ -131,7 +137,7 @@ def test_a_webhook_with_personal_data_is_recorded(
     assert (event["user_id"], event["target_id"]) == (cast.alice.id, customer["id"])
 
 
-def test_a_workflow_that_sees_personal_data_is_recorded(
+def test_personal_data_read_by_workflow_is_recorded(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     find = action("find", "query_records", collection="customers")
@@ -140,7 +146,7 @@ def test_a_workflow_that_sees_personal_data_is_recorded(
     assert event["details"]["records"] == [customer["id"]]
 
 
-def test_a_file_of_a_personal_field_is_recorded(cast: Cast) -> None:
+def test_personal_data_read_of_file_is_recorded(cast: Cast) -> None:
     schema = [{"name": "passport", "type": "file", "pii": True}]
     make_collection(cast.root, "people", schema)
     data = {"passport": (io.BytesIO(b"secret"), "passport.txt")}
@@ -151,14 +157,16 @@ def test_a_file_of_a_personal_field_is_recorded(cast: Cast) -> None:
     assert (event["target_id"], event["details"]["fields"]) == (made["id"], ["passport"])
 
 
-def test_the_console_is_recorded(app: Flask, cast: Cast, customer: dict[str, Any]) -> None:
+def test_personal_data_read_in_console_is_recorded(
+    app: Flask, cast: Cast, customer: dict[str, Any]
+) -> None:
     browser = Browser(app, cast.alice)
     browser.get(f"records/{cast.alice.account_id}/customers/{customer['id']}")
     assert reads(cast.alice, path="console")[-1]["target_id"] == customer["id"]
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "jsonl"])
-def test_an_export_of_the_audit_log_is_recorded(
+def test_personal_data_read_by_audit_export_is_recorded(
     cast: Cast, customer: dict[str, Any], format: str
 ) -> None:
     cast.alice.get(f"account/audit-logs/export?format={format}").get_data()
@@ -166,7 +174,9 @@ def test_an_export_of_the_audit_log_is_recorded(
     assert (event["user_id"], event["target_id"]) == (cast.alice.id, customer["id"])
 
 
-def test_what_is_not_answered_is_not_recorded(cast: Cast, customer: dict[str, Any]) -> None:
+def test_personal_data_read_with_304_or_412_is_not_recorded(
+    cast: Cast, customer: dict[str, Any]
+) -> None:
     path = f"records/customers/{customer['id']}"
     etag = cast.alice.get(path).headers["ETag"]
     before = len(reads(cast.alice))
@@ -175,7 +185,7 @@ def test_what_is_not_answered_is_not_recorded(cast: Cast, customer: dict[str, An
     assert len(reads(cast.alice)) == before
 
 
-def test_what_cannot_be_recorded_is_not_answered(
+def test_personal_data_read_that_cannot_be_recorded_is_500(
     app: Flask, cast: Cast, customer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object) -> None:
@@ -188,7 +198,7 @@ def test_what_cannot_be_recorded_is_not_answered(
     assert "zoe@" not in answer.text
 
 
-def test_a_read_that_runs_again_is_recorded_as_it_is_answered(
+def test_personal_data_read_that_is_retried_is_recorded_as_answered(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     # The cached caller is in pii_access until the database says that this has changed.
@@ -208,7 +218,7 @@ def test_a_read_that_runs_again_is_recorded_as_it_is_answered(
     assert len(reads(cast.charlie)) + len(reads(cast.alice)) == before
 
 
-def test_readers_do_not_wait_for_each_other(
+def test_personal_data_reads_are_not_blocked_by_sealing(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     with app.app_context():
@@ -233,7 +243,7 @@ def test_readers_do_not_wait_for_each_other(
     assert reads(cast.alice, path="list")
 
 
-def test_a_read_is_stored_before_it_is_answered(
+def test_personal_data_read_is_stored_before_response(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     # Nothing that a killed process would lose.
@@ -247,7 +257,9 @@ def test_a_read_is_stored_before_it_is_answered(
     assert pending() == before + 1
 
 
-def test_an_export_is_recorded_before_each_piece(cast: Cast, customer: dict[str, Any]) -> None:
+def test_personal_data_export_is_recorded_before_each_chunk(
+    cast: Cast, customer: dict[str, Any]
+) -> None:
     for name in range(150):
         body = {"name": str(name), "email": f"{name}@example.org"}
         assert cast.alice.post("records/customers", body).status_code == 201
@@ -259,7 +271,7 @@ def test_an_export_is_recorded_before_each_piece(cast: Cast, customer: dict[str,
     assert len(recorded) == len(sent) == 151
 
 
-def test_a_batch_of_reads_has_at_most_a_thousand_ids() -> None:
+def test_personal_data_read_event_has_at_most_1000_ids() -> None:
     from app.audit.security_log.reads import _events, _Key
     from app.context import actor
 
@@ -269,7 +281,7 @@ def test_a_batch_of_reads_has_at_most_a_thousand_ids() -> None:
     assert [len(one.details["records"]) for one in _events(key, ids)] == [1000, 1000, 500]
 
 
-def test_a_stream_of_changes_is_recorded_for_each_listener(
+def test_personal_data_read_by_stream_is_recorded_per_listener(
     app: Flask, cast: Cast, customer: dict[str, Any]
 ) -> None:
     with serving(app) as port:

@@ -35,7 +35,7 @@ def customer(cast: Cast) -> dict[str, Any]:
     return make_record(cast.alice, "customers", name="Zoe", email="zoe@example.org")
 
 
-def test_a_list_is_one_event_with_its_records_and_fields(
+def test_security_log_list_read_is_one_event_with_ids_and_fields(
     cast: Cast, customer: dict[str, Any]
 ) -> None:
     other = make_record(cast.alice, "customers", name="Max", email="max@example.org")
@@ -48,7 +48,7 @@ def test_a_list_is_one_event_with_its_records_and_fields(
     assert sorted(event["details"]["records"]) == sorted([customer["id"], other["id"]])
 
 
-def test_a_masked_read_is_not_recorded(cast: Cast, customer: dict[str, Any]) -> None:
+def test_security_log_has_no_event_of_masked_read(cast: Cast, customer: dict[str, Any]) -> None:
     before = len(events(cast.alice))
     for path in ("records/customers", f"records/customers/{customer['id']}"):
         assert cast.bob.get(path).status_code == 200
@@ -56,7 +56,7 @@ def test_a_masked_read_is_not_recorded(cast: Cast, customer: dict[str, Any]) -> 
     assert len(events(cast.alice)) == before
 
 
-def test_a_sign_in_and_a_failure_are_recorded(cast: Cast) -> None:
+def test_security_log_records_sign_in_and_failure(cast: Cast) -> None:
     body = {"account": "acme", "email": cast.bob.email}
     cast.bob.post("auth/login", {**body, "password": PASSWORD}, headers={"Authorization": ""})
     cast.bob.post("auth/login", {**body, "password": "wrong"}, headers={"Authorization": ""})
@@ -68,12 +68,16 @@ def test_a_sign_in_and_a_failure_are_recorded(cast: Cast) -> None:
     assert "wrong" not in json.dumps(bad)
 
 
-def test_only_admins_of_the_account_read_it(cast: Cast, customer: dict[str, Any]) -> None:
+def test_security_log_is_readable_by_account_admins_only(
+    cast: Cast, customer: dict[str, Any]
+) -> None:
     assert cast.bob.get("account/security-log").status_code == 403
     assert all("customers" not in event["target_type"] for event in events(cast.charlie))
 
 
-def test_an_export_verifies_offline(cast: Cast, customer: dict[str, Any], tmp_path: Path) -> None:
+def test_security_log_export_verifies_offline(
+    cast: Cast, customer: dict[str, Any], tmp_path: Path
+) -> None:
     cast.alice.get("records/customers")
     verifier = stand_alone()
     for format in ("jsonl", "json", "csv"):
@@ -86,7 +90,9 @@ def test_an_export_verifies_offline(cast: Cast, customer: dict[str, Any], tmp_pa
     assert found["checked"] == events(cast.alice)[-1]["number"]
 
 
-def test_numbers_have_no_gaps(app: Flask, cast: Cast, customer: dict[str, Any]) -> None:
+def test_security_log_numbers_have_no_gaps(
+    app: Flask, cast: Cast, customer: dict[str, Any]
+) -> None:
     for _ in range(3):
         cast.alice.get(f"records/customers/{customer['id']}")
     numbers = [event["number"] for event in events(cast.alice)]
@@ -97,7 +103,7 @@ SIGN_INS: dict[str, Any] = {"account": "acme", "email": "bob@acme.example"}
 
 
 @pytest.mark.parametrize("email", ["bob@acme.example", "nobody@acme.example"])
-def test_a_failure_names_whom_was_tried_to_the_accounts_admins_only(
+def test_security_log_sign_in_failure_names_tried_user_to_own_admins_only(
     app: Flask, cast: Cast, email: str
 ) -> None:
     Caller(app).post("auth/login", {**SIGN_INS, "email": email, "password": "Wrong-horse-1"})
@@ -107,13 +113,15 @@ def test_a_failure_names_whom_was_tried_to_the_accounts_admins_only(
     assert events(cast.charlie, kind="sign_in.failed") == []
 
 
-def test_failures_of_unknown_accounts_are_the_operators(app: Flask, cast: Cast) -> None:
+def test_security_log_failures_of_unknown_accounts_belong_to_operator(
+    app: Flask, cast: Cast
+) -> None:
     Caller(app).post("auth/login", {**SIGN_INS, "account": "nowhere", "password": "x"})
     assert events(cast.alice, kind="sign_in.failed") == []
     assert len(events(cast.root, kind="sign_in.failed")) == 1
 
 
-def test_guesses_do_not_fill_the_log(app: Flask, cast: Cast) -> None:
+def test_security_log_is_not_filled_by_guesses(app: Flask, cast: Cast) -> None:
     settings = app.extensions["atrium.config"]
     app.extensions["atrium.config"] = replace(settings, login_rate_limit="on")
     try:
@@ -150,7 +158,7 @@ ACTS: dict[str, Any] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ACTS)
-def test_a_change_of_what_gives_access_is_recorded(cast: Cast, kind: str) -> None:
+def test_security_log_records_every_access_change(cast: Cast, kind: str) -> None:
     answer = ACTS[kind](cast)
     assert answer.status_code in (200, 201, 204), answer.text
     event = events(cast.alice, kind=kind)[-1]
@@ -159,20 +167,20 @@ def test_a_change_of_what_gives_access_is_recorded(cast: Cast, kind: str) -> Non
     assert all(word not in json.dumps(event) for word in ("Another-horse-2", PASSWORD))
 
 
-def test_ended_sessions_are_recorded(app: Flask, cast: Cast) -> None:
+def test_security_log_records_ended_sessions(app: Flask, cast: Cast) -> None:
     Caller(app).post("auth/login", {**SIGN_INS, "password": PASSWORD})
     cast.alice.delete(f"account/users/{cast.bob.id}/sessions")
     (event,) = events(cast.alice, kind="sessions.ended")
     assert (event["target_id"], event["details"]["count"]) == (cast.bob.id, 1)
 
 
-def test_a_sign_in_to_the_console_is_recorded(app: Flask, cast: Cast) -> None:
+def test_security_log_records_console_sign_in(app: Flask, cast: Cast) -> None:
     Browser(app, cast.bob)
     (event,) = events(cast.alice, kind="sign_in.succeeded")
     assert (event["user_id"], event["details"]["application"]) == (cast.bob.id, "console")
 
 
-def test_pages_of_the_log_follow_each_other(cast: Cast) -> None:
+def test_security_log_pages_by_cursor(cast: Cast) -> None:
     for name in range(5):
         cast.alice.post("groups", {"name": str(name)})
     whole = [event["number"] for event in reversed(events(cast.alice))]
@@ -198,7 +206,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_filter_leaves_out_the_rest(cast: Cast, name: str) -> None:
+def test_security_log_filters(cast: Cast, name: str) -> None:
     cast.alice.post("groups", {"name": "finance"})
     cast.bob.patch("auth/me", {"name": "Bob"})
     value = FILTERS[name].format(alice=cast.alice.id)
@@ -213,11 +221,13 @@ def test_a_filter_leaves_out_the_rest(cast: Cast, name: str) -> None:
 @pytest.mark.parametrize(
     "query", [{"kind": "x"}, {"limit": 0}, {"before": 0}, {"from_date": "x"}, {"nothing": "x"}]
 )
-def test_an_invalid_query_is_refused(cast: Cast, query: dict[str, Any]) -> None:
+def test_security_log_query_with_invalid_parameter_is_refused(
+    cast: Cast, query: dict[str, Any]
+) -> None:
     assert cast.alice.get("account/security-log", query_string=query).status_code in (400, 422)
 
 
-def test_a_report_says_who_was_shown_a_record(cast: Cast, customer: dict[str, Any]) -> None:
+def test_security_log_readers_report_of_record(cast: Cast, customer: dict[str, Any]) -> None:
     other = make_record(cast.alice, "customers", name="Max", email="max@example.org")
     cast.alice.get("records/customers")
     cast.alice.get(f"records/customers/{other['id']}")
@@ -236,7 +246,9 @@ def test_a_report_says_who_was_shown_a_record(cast: Cast, customer: dict[str, An
     assert {one["path"] for one in report["items"]} == {"list", "get", "write"}
 
 
-def test_ocsf_has_an_object_for_each_event(app: Flask, cast: Cast, customer: Any) -> None:
+def test_security_log_ocsf_export_has_object_per_event(
+    app: Flask, cast: Cast, customer: Any
+) -> None:
     Caller(app).post("auth/login", {**SIGN_INS, "password": "Wrong-horse-1"})
     text = cast.alice.get("account/security-log/export?format=ocsf").data
     found = [json.loads(line) for line in text.splitlines()]
@@ -252,7 +264,7 @@ def test_ocsf_has_an_object_for_each_event(app: Flask, cast: Cast, customer: Any
     assert kinds["personal_data.read"]["class_name"] == "Datastore Activity"
 
 
-def test_an_erased_user_is_not_in_the_log_and_it_verifies(
+def test_security_log_of_erased_user_still_verifies(
     app: Flask, cast: Cast, customer: dict[str, Any], tmp_path: Path
 ) -> None:
     dora = make_user(app, cast.alice.account_id, "dora@acme.example")
@@ -290,7 +302,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_tampering_is_noticed(app: Flask, cast: Cast, edit: str) -> None:
+def test_security_log_tampering_breaks_chain(app: Flask, cast: Cast, edit: str) -> None:
     for name in range(3):
         cast.alice.post("groups", {"name": str(name)})
     assert cast.alice.get("account/security-log/verify").json["valid"]
@@ -301,7 +313,7 @@ def test_tampering_is_noticed(app: Flask, cast: Cast, edit: str) -> None:
     assert not found["valid"]
 
 
-def test_a_rewritten_log_is_not_signed_anew(app: Flask, cast: Cast) -> None:
+def test_security_log_rewritten_is_not_signed_again(app: Flask, cast: Cast) -> None:
     account_id = cast.alice.account_id
     cast.alice.post("groups", {"name": "first"})
     assert cast.alice.get("account/security-log/verify").json["valid"]
@@ -317,7 +329,7 @@ def test_a_rewritten_log_is_not_signed_anew(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("edit", [edit for edit in EDITS if edit != "emptied without a trace"])
-def test_the_database_refuses_changes(app: Flask, cast: Cast, edit: str) -> None:
+def test_security_log_is_append_only_in_database(app: Flask, cast: Cast, edit: str) -> None:
     for name in range(3):
         cast.alice.post("groups", {"name": str(name)})
     events(cast.alice)
@@ -325,7 +337,7 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast, edit: str) -> None
         db.connection().execute(sa.text(EDITS[edit]))
 
 
-def test_the_command_verifies_every_log(app: Flask, cast: Cast) -> None:
+def test_security_log_verify_command_checks_every_log(app: Flask, cast: Cast) -> None:
     cast.alice.post("groups", {"name": "finance"})
     run = app.test_cli_runner().invoke
     found = run(args=["audit", "verify-security"])
@@ -341,7 +353,9 @@ def test_the_command_verifies_every_log(app: Flask, cast: Cast) -> None:
     assert run(args=other).exit_code == 0
 
 
-def test_a_checkpoint_is_of_this_chain_only(app: Flask, cast: Cast, tmp_path: Path) -> None:
+def test_security_log_checkpoint_belongs_to_its_chain(
+    app: Flask, cast: Cast, tmp_path: Path
+) -> None:
     key = Ed25519PrivateKey.generate().private_bytes_raw()
     settings = app.extensions["atrium.config"]
     text = urlsafe_b64encode(key).decode()
@@ -361,7 +375,7 @@ def test_a_checkpoint_is_of_this_chain_only(app: Flask, cast: Cast, tmp_path: Pa
     assert chain.fault
 
 
-def test_concurrent_sealing_numbers_each_event_once(app: Flask, cast: Cast) -> None:
+def test_security_log_concurrent_sealing_numbers_each_event_once(app: Flask, cast: Cast) -> None:
     with app.app_context():
         for number in range(1200):
             record(Event(cast.alice.account_id, "group.created", "groups", str(number)))
@@ -384,7 +398,7 @@ def test_concurrent_sealing_numbers_each_event_once(app: Flask, cast: Cast) -> N
     assert len(numbers) >= 1200
 
 
-def test_admins_read_their_accounts_audit_log(cast: Cast, customer: dict[str, Any]) -> None:
+def test_account_audit_log_shows_own_account_only(cast: Cast, customer: dict[str, Any]) -> None:
     make_record(cast.charlie, "customers", name="Max", email="max@example.org")
     query = {"table_name": "col_customers", "limit": 500}
     found = cast.alice.get("account/audit-logs", query_string=query).json

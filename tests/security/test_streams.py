@@ -61,7 +61,7 @@ def proved(requests: Iterable[Request], *, after: int = 0, checksum: str = ZEROS
     return found
 
 
-def test_a_receiver_proves_that_it_has_the_whole_log(app: Flask, cast: Cast) -> None:
+def test_security_stream_receiver_gets_whole_log_with_signatures(app: Flask, cast: Cast) -> None:
     with receiving() as receiver:
         made = start(cast.alice, receiver.url)
         cast.alice.post("api-keys", {"name": "nightly"})
@@ -80,7 +80,7 @@ def test_a_receiver_proves_that_it_has_the_whole_log(app: Flask, cast: Cast) -> 
         assert cast.alice.get(STREAM).json["sent_number"] == found[-1]["id"]
 
 
-def test_a_receiver_that_is_down_misses_nothing(app: Flask, cast: Cast) -> None:
+def test_security_stream_retries_until_receiver_is_up(app: Flask, cast: Cast) -> None:
     with receiving(lambda request: (503, "no")) as receiver:
         start(cast.alice, receiver.url)
         send(app)
@@ -98,7 +98,7 @@ def test_a_receiver_that_is_down_misses_nothing(app: Flask, cast: Cast) -> None:
         assert cast.alice.get(STREAM).json["failing_since"] is None
 
 
-def test_a_stream_of_much_is_sent_in_batches(
+def test_security_stream_sends_batches(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(security_streams, "MAX_EVENTS", 2)
@@ -111,7 +111,7 @@ def test_a_stream_of_much_is_sent_in_batches(
         assert len(proved(receiver.requests)) == len(events(cast.alice))
 
 
-def test_a_new_stream_starts_after_a_given_number(app: Flask, cast: Cast) -> None:
+def test_security_stream_starts_after_given_number(app: Flask, cast: Cast) -> None:
     cast.alice.post("groups", {"name": "finance"})
     last = events(cast.alice)[-1]
     with receiving() as receiver:
@@ -121,7 +121,7 @@ def test_a_new_stream_starts_after_a_given_number(app: Flask, cast: Cast) -> Non
         assert receiver.requests[0].json["first_number"] == last["number"] + 1
 
 
-def test_a_stream_that_is_off_or_gone_sends_nothing(app: Flask, cast: Cast) -> None:
+def test_security_stream_that_is_disabled_or_deleted_sends_nothing(app: Flask, cast: Cast) -> None:
     with receiving() as receiver:
         start(cast.alice, receiver.url, is_enabled=False)
         send(app)
@@ -131,7 +131,7 @@ def test_a_stream_that_is_off_or_gone_sends_nothing(app: Flask, cast: Cast) -> N
         assert receiver.requests == []
 
 
-def test_a_receiver_is_tested_also_while_the_stream_is_off(cast: Cast) -> None:
+def test_security_stream_test_works_while_disabled(cast: Cast) -> None:
     assert cast.alice.post(f"{STREAM}/test").status_code == 404
     with receiving() as receiver:
         start(cast.alice, receiver.url, is_enabled=False)
@@ -146,7 +146,7 @@ def test_a_receiver_is_tested_also_while_the_stream_is_off(cast: Cast) -> None:
     assert cast.alice.get(STREAM).json["failing_since"] is None
 
 
-def test_a_secret_is_shown_once_and_encrypted(app: Flask, cast: Cast) -> None:
+def test_security_stream_secret_is_shown_once_and_encrypted(app: Flask, cast: Cast) -> None:
     made = start(cast.alice, "http://127.0.0.1:9/")
     assert len(made["secret"]) == 64
     assert start(cast.alice, "http://127.0.0.1:10/")["secret"] is None
@@ -160,6 +160,6 @@ def test_a_secret_is_shown_once_and_encrypted(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http://", "nonsense"])
-def test_a_url_that_cannot_be_sent_to_is_refused(cast: Cast, url: str) -> None:
+def test_security_stream_with_bad_url_is_invalid_url(cast: Cast, url: str) -> None:
     answer = cast.alice.put(STREAM, {"url": url})
     assert (answer.status_code, answer.json["details"][0]["code"]) == (400, "invalid_url")

@@ -35,7 +35,7 @@ def waiting(app: Flask) -> list[dict[str, object]]:
         return [{**row.payload, "account_id": row.account_id} for row in rows]
 
 
-def test_failures_beyond_the_limit_are_one_event_with_their_number(
+def test_suppressed_sign_in_failures_are_one_event_with_count(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], login_rate_limit="on")

@@ -38,7 +38,9 @@ def version(stage: Stage) -> int:
         return db.db.session.get_one(Account, stage.cast.alice.account_id).version
 
 
-def test_no_change_of_a_provider_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_concurrent_changes_all_stay(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alice = stage.cast.alice
     one = f"{PATH}/{stage.oauth(alice)['id']}"
     given = [
@@ -54,7 +56,7 @@ def test_no_change_of_a_provider_is_lost(stage: Stage, monkeypatch: pytest.Monke
         assert setting.items() <= config.items()
 
 
-def test_a_kept_secret_never_goes_to_a_new_address(stage: Stage) -> None:
+def test_provider_secret_is_never_sent_to_address_changed_concurrently(stage: Stage) -> None:
     alice, elsewhere = stage.cast.alice, f"{stage.provider.url}/elsewhere"
     path = f"{PATH}/{stage.oauth(alice)['id']}"
     reached, done = threading.Event(), threading.Event()
@@ -83,7 +85,7 @@ def test_a_kept_secret_never_goes_to_a_new_address(stage: Stage) -> None:
     assert [form["client_secret"] for form in stage.provider.forms] == ["known"]
 
 
-def test_no_change_of_an_account_is_lost(stage: Stage) -> None:
+def test_account_concurrent_changes_all_stay(stage: Stage) -> None:
     alice = stage.cast.alice
     given: list[dict[str, Any]] = [
         {"sso_email_domains": ["acme.example"]},

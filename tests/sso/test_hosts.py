@@ -30,7 +30,7 @@ def begun(browser: FlaskClient, address: str) -> str:
     return started.headers["Location"]
 
 
-def test_a_browser_signs_in_from_an_account_s_host_name(stage: Stage) -> None:
+def test_provider_sign_in_from_account_host_name(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.saml(stage.cast.alice)
     browser = stage.browser()
@@ -52,7 +52,7 @@ def test_a_browser_signs_in_from_an_account_s_host_name(stage: Stage) -> None:
     assert (started.status_code, "url" in started.json) == (200, True)
 
 
-def test_the_console_is_entered_where_it_was_left(stage: Stage) -> None:
+def test_console_provider_sign_in_returns_to_its_host_name(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     browser, other = stage.browser(), stage.browser()
     page = at(browser, f"{HOST}/console/sign-in")

@@ -17,7 +17,9 @@ MODELS = Path(reencryption.__file__).parent.parent.rglob("*models.py")
 FOR_MINUTES = {("sso_flows", "verifier"), ("sso_flows", "outcome")}
 
 
-def test_an_old_key_is_retired(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encryption_key_is_retired_by_reencrypt_command(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alice, runner = stage.cast.alice, stage.app.test_cli_runner()
     path = f"admin/configuration/{stage.oauth(alice)['id']}"
     hook = {"url": "https://hooks.example/", "collection": "posts", "events": ["create"]}
@@ -39,7 +41,7 @@ def test_an_old_key_is_retired(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     assert alice.get(f"workflows/{made['id']}").json["trigger"] == made["trigger"]
 
 
-def test_a_secret_that_no_key_reads_is_asked_for_anew(
+def test_encrypted_secret_without_its_key_is_asked_for_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = stage.cast.alice
@@ -56,7 +58,7 @@ def test_a_secret_that_no_key_reads_is_asked_for_anew(
     assert (mended.status_code, stage.sign_in().status_code) == (200, 302)
 
 
-def test_a_sign_in_begun_under_a_key_that_is_gone_is_refused(
+def test_oauth_sign_in_begun_under_retired_key_is_400(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"admin/configuration/{stage.oauth(stage.cast.alice)['id']}"
@@ -68,7 +70,7 @@ def test_a_sign_in_begun_under_a_key_that_is_gone_is_refused(
     assert stage.checks(stage.cast.alice) == ["state"]
 
 
-def test_every_encrypted_column_is_known() -> None:
+def test_encrypted_columns_are_all_known_to_reencryption() -> None:
     found = set()
     for models in MODELS:
         table = ""

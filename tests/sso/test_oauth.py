@@ -35,7 +35,7 @@ CHROME = (
 )
 
 
-def test_somebody_new_signs_in_and_becomes_a_viewer(stage: Stage) -> None:
+def test_oauth_sign_in_of_new_user_creates_viewer(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     browser = stage.browser()
     begun = stage.begin(browser, client_state="where I was?")
@@ -65,7 +65,7 @@ def test_somebody_new_signs_in_and_becomes_a_viewer(stage: Stage) -> None:
         assert (again.status_code, stage.last_refusal()[0]) == (400, "code")
 
 
-def test_a_client_of_the_api_knows_its_own_state(stage: Stage) -> None:
+def test_oauth_authorize_by_api_returns_client_state(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     body = {"account": "acme", "redirect_uri": stage.client, "state": "mine"}
     started = stage.anyone.post("auth/oauth/google/authorize", body).json
@@ -95,7 +95,7 @@ def test_a_client_of_the_api_knows_its_own_state(stage: Stage) -> None:
     assert (signed_in.status_code, signed_in.json["isNewUser"]) == (200, False)
 
 
-def test_tokens_come_in_the_fragment_where_the_account_asks_for_that(stage: Stage) -> None:
+def test_oauth_tokens_in_fragment_when_account_asks(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.cast.alice.patch("account", {"sso_tokens_in_fragment": True})
     target = stage.sign_in(client_state="x").headers["Location"]
@@ -113,7 +113,7 @@ def test_tokens_come_in_the_fragment_where_the_account_asks_for_that(stage: Stag
     assert not urlsplit(elsewhere).fragment
 
 
-def test_who_has_not_proved_an_address_leaves_with_who_does(stage: Stage) -> None:
+def test_oauth_unproved_identity_ends_when_owner_signs_in(stage: Stage) -> None:
     tenant = "00000000-1111-2222-3333-444444444444"
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
     stage.oauth(stage.cast.alice)
@@ -183,7 +183,7 @@ def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
 
 
 @pytest.mark.long
-def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
+def test_oauth_unproved_identity_ends_when_email_is_proved_by_mail(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
     mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
     assert stage.cast.alice.patch("account", mapping).status_code == 200
@@ -215,7 +215,7 @@ def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: 
 
 
 @pytest.mark.parametrize("place", ["api", "console"])
-def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
+def test_oauth_exchange_concurrent_with_email_proof_is_401(
     stage: Stage, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
@@ -245,7 +245,7 @@ def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
         assert db.session.scalars(alive.where(SignInSession.user_id == user["id"])).all() == []
 
 
-def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> None:
+def test_oauth_host_name_and_account_header_that_disagree_are_400(stage: Stage) -> None:
     for admin in (stage.cast.alice, stage.cast.charlie):
         stage.oauth(admin)
         stage.saml(admin)
@@ -267,7 +267,7 @@ def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> Non
         assert client.json["error"] == ("bad_request" if status == 400 else "invalid_state")
 
 
-def test_a_code_is_redeemed_in_its_account_only(stage: Stage) -> None:
+def test_oauth_code_is_redeemed_in_its_account_only(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     code = query_of(stage.sign_in().headers["Location"])["code"]
     login = {"email": stage.cast.bob.email, "password": PASSWORD}
@@ -290,7 +290,7 @@ def test_a_code_is_redeemed_in_its_account_only(stage: Stage) -> None:
     assert named.status_code == 200
 
 
-def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:
+def test_oauth_system_provider_signs_in_members_but_creates_no_users(stage: Stage) -> None:
     for admin in (stage.cast.alice, stage.cast.charlie):
         admin.patch("account", {"sso_provisioning": None})
     stage.oauth(stage.cast.root)
@@ -307,7 +307,7 @@ def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> 
     assert stage.traded(stage.sign_in())["isNewUser"] is True
 
 
-def test_nobody_becomes_a_superadmin(stage: Stage) -> None:
+def test_oauth_system_provider_never_creates_superadmins(stage: Stage) -> None:
     stage.oauth(stage.cast.root)
     root = stage.cast.root.acting_in("system")
     settings = {
@@ -324,7 +324,7 @@ def test_nobody_becomes_a_superadmin(stage: Stage) -> None:
     assert stage.traded(stage.sign_in(account="system"))["user"]["id"] == stage.cast.root.id
 
 
-def test_github_proves_addresses_by_its_list(stage: Stage) -> None:
+def test_oauth_github_email_is_verified_by_email_list(stage: Stage) -> None:
     addresses = {"userinfo_url": f"{stage.provider.url}/user"}
     stage.oauth(stage.cast.alice, "github", **addresses)
     stage.provider.who = {"id": 7, "login": "dora", "email": stage.cast.bob.email, "name": "D"}
@@ -347,14 +347,14 @@ UNREAD_KEYS: tuple[Any, ...] = (
 )
 
 
-def test_a_key_that_nobody_reads_hinders_no_other(stage: Stage) -> None:
+def test_oauth_key_set_with_unreadable_key_is_accepted(stage: Stage) -> None:
     good = signing_key("one").as_dict(private=False)
     stage.provider.answers["/keys/odd"] = {"keys": [*UNREAD_KEYS, good]}
     stage.oauth(stage.cast.alice, jwks_url=f"{stage.provider.url}/keys/odd")
     assert stage.traded(stage.sign_in())["user"]["email"] == "dora@acme.example"
 
 
-def test_a_proof_is_of_the_address_that_it_stands_beside(stage: Stage) -> None:
+def test_oauth_email_verified_claim_applies_to_email_of_same_document(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, userinfo_url=f"{stage.provider.url}/user")
     ours, bobs = "dora@acme.example", stage.cast.bob.email
     in_token: dict[str, Any] = {}
@@ -379,7 +379,7 @@ def test_a_proof_is_of_the_address_that_it_stands_beside(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_github_answers_below_its_issuer(stage: Stage, own: bool) -> None:
+def test_oauth_github_callback_issuer_is_checked(stage: Stage, own: bool) -> None:
     usual = "https://github.com"
     issuer, other = (stage.provider.url, usual) if own else (usual, stage.provider.url)
     stage.cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
@@ -399,7 +399,7 @@ def test_github_answers_below_its_issuer(stage: Stage, own: bool) -> None:
 
 
 @pytest.mark.parametrize("proved", [True, False])
-def test_microsoft_proves_an_address_by_one_claim_only(stage: Stage, proved: bool) -> None:
+def test_oauth_microsoft_email_is_verified_by_one_claim_only(stage: Stage, proved: bool) -> None:
     tenant = "00000000-1111-2222-3333-444444444444"
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
     stage.provider.who = {"sub": "m-1", "email": stage.cast.bob.email, "email_verified": True}
@@ -417,7 +417,7 @@ OPEN_TENANTS = (None, "common", "Organizations", "consumers", PERSONAL)
 
 
 @pytest.mark.parametrize("tenant", OPEN_TENANTS)
-def test_a_directory_that_nobody_named_makes_no_users_and_gives_no_roles(
+def test_oauth_microsoft_open_tenant_creates_no_users_and_gives_no_roles(
     stage: Stage, tenant: str | None
 ) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
@@ -438,7 +438,7 @@ def test_a_directory_that_nobody_named_makes_no_users_and_gives_no_roles(
     assert stage.cast.alice.post("account/sso/plan").json["changes"] == []
 
 
-def test_the_named_directory_makes_users_and_gives_roles(stage: Stage) -> None:
+def test_oauth_microsoft_named_tenant_creates_users_and_gives_roles(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=TENANT.upper())
     mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
     stage.cast.alice.patch("account", {"sso_provisioning": None, **mapping})
@@ -455,7 +455,7 @@ def test_the_named_directory_makes_users_and_gives_roles(stage: Stage) -> None:
     assert stage.traded(stage.sign_in("microsoft"))["user"]["role"] == "viewer"
 
 
-def test_a_provider_of_all_the_world_makes_users_of_named_domains_only(stage: Stage) -> None:
+def test_oauth_public_provider_creates_users_of_named_domains_only(stage: Stage) -> None:
     alice, domains = stage.cast.alice, {"sso_email_domains": ["acme.example"]}
     stage.oauth(alice)
     hub = {"userinfo_url": f"{stage.provider.url}/user", "issuer": None}
@@ -478,7 +478,7 @@ def test_a_provider_of_all_the_world_makes_users_of_named_domains_only(stage: St
             assert "must name the email domains of new users" in stage.last_refusal()[1]
 
 
-def test_apple_gets_a_signed_secret_and_posts_its_answer(stage: Stage) -> None:
+def test_oauth_apple_signed_client_secret_and_form_post(stage: Stage) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(
         serialization.Encoding.PEM,
@@ -504,7 +504,7 @@ def test_apple_gets_a_signed_secret_and_posts_its_answer(stage: Stage) -> None:
     assert (shown["iss"], jwt.get_unverified_header(secret)["kid"]) == ("TEAM", "KEY")
 
 
-def test_the_cookie_comes_with_a_post_from_another_site_only_where_that_is_needed(
+def test_oauth_flow_cookie_is_samesite_none_only_for_form_post(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.oauth(stage.cast.alice)
@@ -517,7 +517,7 @@ def test_the_cookie_comes_with_a_post_from_another_site_only_where_that_is_neede
         assert {"Secure", "HttpOnly", "Path=/"} <= set(cookie.split("; "))
 
 
-def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
+def test_oauth_refusal_in_browser_reveals_no_detail(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.provider.lies = lambda claims, header: claims.update(aud="another")  # type: ignore[func-returns-value]
     browser = stage.browser()
@@ -537,7 +537,7 @@ def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
     assert stage.cast.bob.get("account/sso/refusals").status_code == 403
 
 
-def test_who_cancels_at_the_provider_comes_back_to_the_client_application(stage: Stage) -> None:
+def test_oauth_cancel_at_provider_returns_to_client_application(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     browser = stage.browser()
     target, values = stage.provider.authorize(
@@ -551,20 +551,22 @@ def test_who_cancels_at_the_provider_comes_back_to_the_client_application(stage:
     assert query == dict.fromkeys(("state", "client_state", "relay_state"), "where I was")
 
 
-def test_relay_state_comes_back_unchanged(stage: Stage) -> None:
+def test_oauth_relay_state_is_returned_unchanged(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     answer = stage.sign_in(relay_state="?a=1&b=2")
     assert query_of(answer.headers["Location"])["relay_state"] == "?a=1&b=2"
 
 
-def test_starts_are_limited_by_address(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oauth_starts_are_limited_per_address(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.oauth(stage.cast.alice)
     stage.changed(monkeypatch, login_rate_limit="on", sign_in_starts_per_address=3)
     path = "/oauth/google/authorize?account=acme"
     assert [stage.browser().get(path).status_code for _ in range(5)] == [302] * 3 + [429] * 2
 
 
-def test_what_was_begun_and_left_is_gone_within_the_hour(stage: Stage) -> None:
+def test_oauth_flows_left_open_are_purged_after_one_hour(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.begin(stage.browser())
     with stage.app.app_context(), time_machine.travel(clock.now() + timedelta(minutes=59)):
@@ -572,7 +574,7 @@ def test_what_was_begun_and_left_is_gone_within_the_hour(stage: Stage) -> None:
         assert db.session.scalar(sa.select(sa.func.count()).select_from(Flow)) == 0
 
 
-def test_a_first_try_on_the_own_machine_needs_no_tls(
+def test_saml_flow_cookie_on_loopback_without_tls_is_secure(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Browsers send a Secure cookie to loopback without TLS, also with another site's form."""
@@ -582,7 +584,7 @@ def test_a_first_try_on_the_own_machine_needs_no_tls(
     assert {"SameSite=None", "Secure"} <= set(cookie.split("; "))
 
 
-def test_an_unknown_relay_state_without_an_account_is_a_bad_request(stage: Stage) -> None:
+def test_saml_unknown_relay_state_without_account_is_invalid_state(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     form = {"SAMLResponse": "eA==", "RelayState": "eA=="}
     answer = stage.browser().post("/saml/okta/acs", data=form)

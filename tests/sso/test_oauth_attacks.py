@@ -121,7 +121,7 @@ TOKENS: dict[str, tuple[Lie, str]] = {
 }
 
 
-def test_a_token_that_is_not_for_us_is_refused(stage: Stage) -> None:
+def test_oauth_id_token_that_is_invalid_is_sign_in_refused(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     before = stage.users()
     for name, (lie, check) in TOKENS.items():
@@ -188,7 +188,7 @@ STATES: dict[str, Act] = {
 }
 
 
-def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
+def test_oauth_state_of_other_browser_is_invalid_state(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.oauth(stage.cast.alice, "github", userinfo_url=f"{stage.provider.url}/user")
     before = stage.users()
@@ -201,7 +201,7 @@ def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize("victims", ["acme", "system"])
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_code_for_one_row_never_reaches_another_rows_provider(
+def test_oauth_mix_up_attack_sends_code_to_no_other_provider(
     stage: Stage, victims: str, shared: bool
 ) -> None:
     """The mix-up attack: globex's own provider sends a victim on to the provider of another row."""
@@ -240,7 +240,7 @@ def test_a_code_for_one_row_never_reaches_another_rows_provider(
         assert query_of(str(aim))["redirect_uri"] not in addresses
 
 
-def test_each_row_has_a_redirect_address_of_its_own(stage: Stage) -> None:
+def test_oauth_callback_url_is_distinct_per_provider(stage: Stage) -> None:
     rows = [stage.oauth(by) for by in (stage.cast.alice, stage.cast.charlie, stage.cast.root)]
     assert len({row["callback_url"] for row in rows}) == 3
     address = query_of(stage.begin(stage.browser()))
@@ -249,7 +249,7 @@ def test_each_row_has_a_redirect_address_of_its_own(stage: Stage) -> None:
     assert stage.provider.forms[-1]["redirect_uri"] == rows[0]["callback_url"]
 
 
-def test_only_usual_endpoints_share_a_redirect_address(stage: Stage) -> None:
+def test_oauth_shared_callback_needs_usual_endpoints(stage: Stage) -> None:
     honest = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}
     body = {"category": "auth_providers", "provider_name": "google", "config": honest}
     row = stage.cast.alice.post("admin/configuration", {**body, "shared_callback": True}).json
@@ -282,7 +282,7 @@ def test_only_usual_endpoints_share_a_redirect_address(stage: Stage) -> None:
         "https://appleid.apple.com",
     ],
 )
-def test_no_row_takes_the_name_of_a_provider_with_endpoints_of_its_own(
+def test_oauth_provider_with_own_endpoints_cannot_claim_known_issuer(
     stage: Stage, issuer: str
 ) -> None:
     config = stage.provider.config(issuer=issuer)
@@ -292,7 +292,7 @@ def test_no_row_takes_the_name_of_a_provider_with_endpoints_of_its_own(
     assert (refused.status_code, "config.issuer" in fields) == (400, True), refused.json
 
 
-def test_a_strangers_state_is_not_used_up_by_who_only_knows_it(stage: Stage) -> None:
+def test_oauth_state_survives_attempt_from_other_browser(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     browser = stage.browser()
     address = stage.begin(browser)
@@ -300,7 +300,7 @@ def test_a_strangers_state_is_not_used_up_by_who_only_knows_it(stage: Stage) -> 
     assert stage.back(browser, address).status_code == 302
 
 
-def test_a_code_of_another_sign_in_is_refused(stage: Stage) -> None:
+def test_oauth_code_of_other_flow_is_refused(stage: Stage) -> None:
     """A stolen code in an own flow: PKCE and nonce belong to the other."""
     stage.oauth(stage.cast.alice)
     before = stage.users()
@@ -315,7 +315,7 @@ def test_a_code_of_another_sign_in_is_refused(stage: Stage) -> None:
     assert stage.users() == before
 
 
-def test_a_provider_that_refuses_or_answers_for_another_is_refused(stage: Stage) -> None:
+def test_oauth_callback_with_error_or_other_issuer_is_401(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     for changed, check in (
         ({"error": "access_denied", "code": None}, "provider"),
@@ -328,7 +328,7 @@ def test_a_provider_that_refuses_or_answers_for_another_is_refused(stage: Stage)
         assert stage.checks(stage.cast.alice)[0] == check
 
 
-def test_a_token_endpoint_that_answers_nonsense_is_refused(stage: Stage) -> None:
+def test_oauth_malformed_token_response_is_401(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     for said in ({"error": "x", "error_description": 5}, {"error": [1]}, {"access_token": 5}, {}):
         stage.provider.token_answer = said
@@ -356,7 +356,7 @@ REDIRECTS = (
 )
 
 
-def test_no_address_is_returned_to_that_is_not_on_the_list_exactly(stage: Stage) -> None:
+def test_oauth_redirect_uri_not_on_allow_list_is_400(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.saml(stage.cast.alice)
     for uri in REDIRECTS:
@@ -371,7 +371,7 @@ def test_no_address_is_returned_to_that_is_not_on_the_list_exactly(stage: Stage)
             assert answer.json["details"][0]["field"] == "redirect_uri"
 
 
-def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
+def test_oauth_provider_not_configured_is_404(stage: Stage) -> None:
     made = stage.oauth(stage.cast.alice)
     for name, account in (("github", "acme"), ("google", "globex"), ("google", "nobody")):
         found = stage.browser().get(f"/oauth/{name}/authorize?account={account}")
@@ -388,7 +388,7 @@ def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
     assert stage.browser().get(hosted.headers["Location"]).status_code == 404
 
 
-def test_what_is_switched_off_while_the_provider_thinks_lets_nobody_in(stage: Stage) -> None:
+def test_oauth_provider_or_account_disabled_during_flow_is_refused(stage: Stage) -> None:
     path = f"admin/configuration/{stage.oauth(stage.cast.alice)['id']}"
     alice, account = stage.cast.alice, f"accounts/{stage.cast.alice.account_id}"
     before = stage.users()
@@ -405,7 +405,7 @@ def test_what_is_switched_off_while_the_provider_thinks_lets_nobody_in(stage: St
         assert stage.users() == before
 
 
-def test_an_address_that_is_refused_too_often_has_to_wait(
+def test_oauth_refusals_are_rate_limited_per_address(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.oauth(stage.cast.alice)
@@ -416,7 +416,7 @@ def test_an_address_that_is_refused_too_often_has_to_wait(
     assert (limited.status_code, limited.json["error"]) == (429, "rate_limited")
 
 
-def test_the_same_person_in_several_windows_becomes_one_user(stage: Stage) -> None:
+def test_oauth_concurrent_sign_ins_of_one_person_create_one_user(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     before = len(stage.users())
     browsers = [stage.browser() for _ in range(4)]
@@ -427,7 +427,7 @@ def test_the_same_person_in_several_windows_becomes_one_user(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("proved", [True, False])
-def test_who_joins_in_another_window_while_being_looked_for_is_let_in(
+def test_oauth_sign_in_concurrent_with_user_creation_succeeds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, proved: bool
 ) -> None:
     stage.oauth(stage.cast.alice)
@@ -443,7 +443,7 @@ def test_who_joins_in_another_window_while_being_looked_for_is_let_in(
     assert stage.traded(stage.sign_in())["user"]["id"] == first["id"]
 
 
-def test_what_is_over_is_removed(stage: Stage, app: Flask) -> None:
+def test_oauth_expired_flows_codes_and_refusals_are_purged(stage: Stage, app: Flask) -> None:
     stage.oauth(stage.cast.alice)
     stage.sign_in()
     stage.browser().get("/oauth/google/callback?state=x")
@@ -457,7 +457,7 @@ def test_what_is_over_is_removed(stage: Stage, app: Flask) -> None:
             assert db.db.session.query(model).count() == 0
 
 
-def test_identities_of_one_account_are_nobodys_in_another(stage: Stage) -> None:
+def test_oauth_identities_are_separate_per_account(stage: Stage) -> None:
     for admin in (stage.cast.alice, stage.cast.charlie):
         stage.oauth(admin)
     mine = stage.traded(stage.sign_in())["user"]

@@ -51,7 +51,7 @@ def under_key(name: str) -> Lie:
 
 
 @pytest.mark.both_databases
-def test_several_issuers_of_an_account_and_of_the_system(stage: Stage) -> None:
+def test_oidc_several_issuers_per_account_and_system(stage: Stage) -> None:
     alice, charlie, root = stage.cast.alice, stage.cast.charlie, stage.cast.root
     made = stage.oidc(alice, "acme-id")
     assert (made["provider_name"], made["slug"]) == ("oidc", "acme-id")
@@ -77,7 +77,7 @@ def test_several_issuers_of_an_account_and_of_the_system(stage: Stage) -> None:
     assert stage.oidc(charlie, "acme-id")["callback_url"] != made["callback_url"]
 
 
-def test_a_slug_names_one_provider(stage: Stage) -> None:
+def test_oidc_slug_is_unique_per_account(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.oidc(alice, "acme-id")
     again = alice.post(PATH, new(stage, "acme-id"))
@@ -93,7 +93,7 @@ def test_a_slug_names_one_provider(stage: Stage) -> None:
     assert alice.patch(path, {"slug": "other"}).status_code == 422
 
 
-def test_an_account_has_a_bounded_number_of_providers(
+def test_provider_limit_per_account_is_limit_reached(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MAX_PROVIDERS", 2)
@@ -133,7 +133,7 @@ DOCUMENTS: dict[str, tuple[Claims, list[str]]] = {
 }
 
 
-def test_everything_that_is_wrong_with_an_issuer_is_said_at_once(stage: Stage) -> None:
+def test_oidc_issuer_problems_are_reported_at_once(stage: Stage) -> None:
     alice = stage.cast.alice
     for name, (document, messages) in DOCUMENTS.items():
         stage.provider.document = document
@@ -165,7 +165,7 @@ def test_everything_that_is_wrong_with_an_issuer_is_said_at_once(stage: Stage) -
     assert alice.get(PATH).json["total"] == 0
 
 
-def test_in_production_an_issuer_and_its_addresses_are_public(
+def test_oidc_private_addresses_in_production_are_refused(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = stage.cast.alice
@@ -181,7 +181,7 @@ def test_in_production_an_issuer_and_its_addresses_are_public(
     assert [message.partition(":")[0] for _, message in found] == ["token_endpoint", "jwks_uri"]
 
 
-def test_settings_that_are_switched_off_may_wait_for_their_issuer(stage: Stage) -> None:
+def test_oidc_disabled_provider_is_not_checked(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.provider.document = {"issuer": "https://evil.example"}
     row = alice.post(PATH, {**new(stage, "acme-id"), "enabled": False})
@@ -199,7 +199,7 @@ def test_settings_that_are_switched_off_may_wait_for_their_issuer(stage: Stage) 
         assert alice.patch(path, unrelated).status_code == 200
 
 
-def test_a_test_reads_the_issuer_the_keys_and_asks_for_the_client(stage: Stage) -> None:
+def test_oidc_test_connection_reads_discovery_keys_and_client(stage: Stage) -> None:
     alice = stage.cast.alice
     tried = alice.post(f"{PATH}/test-connection", new(stage)).json
     assert tried["success"], tried
@@ -227,7 +227,7 @@ TOKENS: dict[str, tuple[Lie, str]] = {
 
 
 @pytest.mark.both_databases
-def test_a_token_that_is_not_for_us_is_refused(stage: Stage) -> None:
+def test_oidc_id_token_that_is_invalid_is_401(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     before = stage.users()
     for name, (lie, check) in TOKENS.items():
@@ -237,7 +237,7 @@ def test_a_token_that_is_not_for_us_is_refused(stage: Stage) -> None:
         assert stage.users() == before
 
 
-def test_a_callback_names_its_issuer_where_that_is_published(stage: Stage) -> None:
+def test_oidc_callback_issuer_is_required_when_advertised(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     browser = stage.browser()
     assert stage.back(browser, stage.begin(browser, "acme-id")).status_code == 302
@@ -255,7 +255,7 @@ def test_a_callback_names_its_issuer_where_that_is_published(stage: Stage) -> No
         assert status == 302 or stage.last_refusal()[0] == "issuer"
 
 
-def test_a_client_without_redirects_passes_the_issuer_on(stage: Stage) -> None:
+def test_oidc_exchange_by_api_client_checks_issuer(stage: Stage) -> None:
     stage.provider.document = {"authorization_response_iss_parameter_supported": True}
     stage.oidc(stage.cast.alice)
     for issuer, status in ((None, 401), ("https://other.example", 401), (stage.provider.url, 200)):
@@ -266,7 +266,7 @@ def test_a_client_without_redirects_passes_the_issuer_on(stage: Stage) -> None:
         assert answer.status_code == status, answer.json
 
 
-def test_a_code_of_one_issuer_never_reaches_another(stage: Stage) -> None:
+def test_oidc_code_of_other_issuer_is_400(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "one")
     stage.oidc(stage.cast.alice, "two")
     browser = stage.browser()
@@ -276,7 +276,7 @@ def test_a_code_of_one_issuer_never_reaches_another(stage: Stage) -> None:
     assert (answer.status_code, stage.provider.forms) == (400, [])
 
 
-def test_new_keys_are_read_once_a_minute(stage: Stage) -> None:
+def test_oidc_key_set_is_refetched_at_most_once_a_minute(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     provider = stage.provider
     assert stage.sign_in("acme-id").status_code == 302
@@ -300,7 +300,7 @@ def test_new_keys_are_read_once_a_minute(stage: Stage) -> None:
         assert stage.sign_in("acme-id").status_code == 302
 
 
-def test_the_document_is_read_every_ten_minutes(stage: Stage) -> None:
+def test_oidc_discovery_is_cached_ten_minutes(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     for _ in range(2):
         assert stage.sign_in("acme-id").status_code == 302
@@ -313,7 +313,7 @@ def test_the_document_is_read_every_ten_minutes(stage: Stage) -> None:
     assert stage.provider.asked.count(openid.DOCUMENT) == 2
 
 
-def test_the_client_application_learns_that_the_issuer_is_away(stage: Stage) -> None:
+def test_oidc_issuer_outage_returns_to_client_application(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     stage.provider.answers[openid.DOCUMENT] = Answer(503)
     with time_machine.travel(clock.now().timestamp() + 3601):  # what was read before is kept
@@ -352,7 +352,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("slug", ["acme-id", "google"])
-def test_errors_of_the_provider_return_to_the_client_application(stage: Stage, slug: str) -> None:
+def test_oidc_provider_errors_return_to_client_application(stage: Stage, slug: str) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     stage.oauth(stage.cast.alice)
     for error, code in ERRORS.items():
@@ -371,7 +371,7 @@ def test_errors_of_the_provider_return_to_the_client_application(stage: Stage, s
         assert browser.get(path, query_string=query, headers=HTML).status_code == 400
 
 
-def test_claims_that_the_token_lacks_come_from_the_user_info(stage: Stage) -> None:
+def test_oidc_claims_missing_in_token_come_from_userinfo(stage: Stage) -> None:
     stage.oidc(stage.cast.alice, "acme-id", groups_claim="https://x.example/roles")
     stage.cast.alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
     who = {**stage.provider.who, "https://x.example/roles": ["Finance"]}
@@ -388,7 +388,7 @@ def test_claims_that_the_token_lacks_come_from_the_user_info(stage: Stage) -> No
     assert stage.provider.asked.count("/userinfo") == before
 
 
-def test_requests_carry_what_the_settings_ask_for(stage: Stage) -> None:
+def test_oidc_authorization_request_has_configured_parameters(stage: Stage) -> None:
     extra = {"scopes": "email groups", "prompt": "login", "acr_values": "gold silver"}
     stage.oidc(stage.cast.alice, "acme-id", **extra)
     asked = query_of(stage.begin(stage.browser(), "acme-id"))
@@ -414,14 +414,12 @@ FACTORS = [
 
 
 @pytest.mark.parametrize(("claims", "mfa"), FACTORS)
-def test_two_factors_are_what_the_token_says(claims: Claims, mfa: bool) -> None:
+def test_oidc_second_factor_is_derived_from_claims(claims: Claims, mfa: bool) -> None:
     assert sign_in._used_mfa(connection(mfa_acr_values=["gold"]), claims) is mfa
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_session_knows_the_second_factor_of_the_accounts_own_provider(
-    stage: Stage, own: bool
-) -> None:
+def test_oidc_second_factor_counts_for_own_provider_only(stage: Stage, own: bool) -> None:
     stage.oidc(stage.cast.alice if own else stage.cast.root, "acme-id")
     for amr, mfa in ((["pwd"], False), (["pwd", "mfa"], own)):
         stage.provider.who["amr"] = amr
@@ -443,7 +441,7 @@ def test_a_session_knows_the_second_factor_of_the_accounts_own_provider(
         ("https://gitlab.com.acme.example", False),
     ],
 )
-def test_anyone_has_an_account_at_public_issuers(issuer: str, is_open: bool) -> None:
+def test_oidc_public_issuers_are_open_to_all(issuer: str, is_open: bool) -> None:
     found = connection(issuer=issuer)
     assert found.is_open_to_all is is_open
     assert (sign_in._groups(found, {"groups": ["Admins"]}) == []) is is_open
@@ -452,7 +450,7 @@ def test_anyone_has_an_account_at_public_issuers(issuer: str, is_open: bool) -> 
     assert sign_in._is_email_verified(found, claims) is not of_microsoft
 
 
-def test_the_secret_is_encoded_in_a_header() -> None:
+def test_oidc_client_secret_basic_is_percent_encoded() -> None:
     found = connection(client_id="a:b", client_secret="c d%ü")
     header = sign_in.client_auth(replace(found, metadata=Metadata(accepts_post=False)))
     _, headers, body = header.prepare("POST", "https://x.example", {}, "code=1")
@@ -460,7 +458,7 @@ def test_the_secret_is_encoded_in_a_header() -> None:
     assert body == "code=1"
 
 
-def test_the_console_sets_up_an_issuer(stage: Stage) -> None:
+def test_console_oidc_issuer_set_up(stage: Stage) -> None:
     console = Browser(stage.app, stage.cast.alice)
     path = f"sso/{stage.cast.alice.account_id}"
     form = f"{path}/new/auth_providers/oidc"
@@ -492,7 +490,7 @@ def test_the_console_sets_up_an_issuer(stage: Stage) -> None:
         assert "The provider answered 503." in away.text
 
 
-def test_a_manifest_names_issuers_by_their_slugs(stage: Stage) -> None:
+def test_manifest_oidc_providers_are_named_by_slug(stage: Stage) -> None:
     root, alice = stage.cast.root, stage.cast.alice
     row = stage.oidc(alice, "acme-id")
     stage.oidc(alice)
@@ -530,7 +528,7 @@ def test_a_manifest_names_issuers_by_their_slugs(stage: Stage) -> None:
         ({}, None),
     ],
 )
-def test_a_name_is_composed_of_its_parts(stage: Stage, claims: Claims, name: str | None) -> None:
+def test_oidc_name_is_composed_of_its_parts(stage: Stage, claims: Claims, name: str | None) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     who = {"sub": "g-1", "email": "dora@acme.example", "email_verified": True}
     stage.provider.who = {**who, **claims}
@@ -538,7 +536,7 @@ def test_a_name_is_composed_of_its_parts(stage: Stage, claims: Claims, name: str
 
 
 @pytest.mark.parametrize("position", [0, 499, 500, 900])
-def test_a_mapped_group_counts_wherever_the_provider_lists_it(stage: Stage, position: int) -> None:
+def test_oidc_and_saml_mapped_group_counts_at_any_position(stage: Stage, position: int) -> None:
     stage.oidc(stage.cast.alice, "acme-id")
     stage.saml(stage.cast.alice)
     mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}

@@ -63,7 +63,9 @@ def mails(app: Flask, subject: str) -> list[tuple[str, str]]:
     return [(one["To"], body_of(one)) for one in found]
 
 
-def test_a_provider_set_up_from_outside_signs_no_member_in(stage: Stage, dan: Caller) -> None:
+def test_pii_access_member_cannot_sign_in_by_provider_of_non_member(
+    stage: Stage, dan: Caller
+) -> None:
     made = stage.oauth(dan)
     assert made["admits_pii_members"] is False
     for _ in range(3):
@@ -85,7 +87,7 @@ def test_a_provider_set_up_from_outside_signs_no_member_in(stage: Stage, dan: Ca
     assert stage.traded(as_alice(stage))["user"]["id"] == stage.cast.alice.id
 
 
-def test_what_somebody_outside_points_elsewhere_signs_no_linked_member_in(
+def test_pii_access_member_cannot_sign_in_by_provider_outsider_changed(
     stage: Stage, dan: Caller
 ) -> None:
     made = stage.oauth(stage.cast.alice)
@@ -106,7 +108,7 @@ def test_what_somebody_outside_points_elsewhere_signs_no_linked_member_in(
     refused(stage, as_alice(stage))
 
 
-def test_settings_from_before_count_until_somebody_outside_changes_them(
+def test_provider_from_before_pii_check_admits_members_until_changed(
     stage: Stage, dan: Caller
 ) -> None:
     made = stage.oauth(dan)
@@ -120,14 +122,14 @@ def test_settings_from_before_count_until_somebody_outside_changes_them(
     refused(stage, as_alice(stage))
 
 
-def test_a_certificate_from_outside_signs_no_member_in(stage: Stage, dan: Caller) -> None:
+def test_pii_access_member_cannot_sign_in_by_saml_of_non_member(stage: Stage, dan: Caller) -> None:
     stage.saml(dan)
     answer = stage.assert_in(subject=stage.cast.alice.email)
     refused(stage, answer)
     assert stage.traded(stage.assert_in())["isNewUser"] is True
 
 
-def test_an_invitation_into_the_group_takes_a_trusted_provider(stage: Stage, dan: Caller) -> None:
+def test_pii_access_invitation_needs_trusted_provider(stage: Stage, dan: Caller) -> None:
     made = stage.oauth(dan)
     invited = {"email": "dora@acme.example", "groups": [PII_GROUP]}
     assert stage.cast.alice.post("invitations", invited).status_code == 201
@@ -136,7 +138,7 @@ def test_an_invitation_into_the_group_takes_a_trusted_provider(stage: Stage, dan
     assert PII_GROUP in str(stage.traded(stage.sign_in())["user"]["groups"])
 
 
-def test_whoever_came_in_as_somebody_leaves_when_that_user_is_let_in(
+def test_pii_access_join_ends_sessions_begun_by_untrusted_provider(
     stage: Stage, dan: Caller
 ) -> None:
     stage.oauth(dan)
@@ -159,7 +161,7 @@ def test_whoever_came_in_as_somebody_leaves_when_that_user_is_let_in(
     assert stage.anyone.post("auth/login", login).status_code == 200
 
 
-def test_superadmins_settings_count_by_the_system_s_group(stage: Stage) -> None:
+def test_provider_set_by_superadmin_is_trusted_by_system_pii_access(stage: Stage) -> None:
     root, pia = stage.cast.root, admitted(stage)
     stage.cast.alice.patch("account", {"sso_provisioning": None})
     # Of an account: as everybody's.
@@ -183,7 +185,9 @@ def test_superadmins_settings_count_by_the_system_s_group(stage: Stage) -> None:
     assert stage.traded(stage.sign_in(account="system"))["user"]["id"] == root.id
 
 
-def test_no_member_returns_to_an_address_from_outside(stage: Stage, dan: Caller) -> None:
+def test_pii_access_member_is_not_returned_to_redirect_uri_of_non_member(
+    stage: Stage, dan: Caller
+) -> None:
     alice, thief = stage.cast.alice, "https://thief.example/in"
     stage.oauth(alice)
     stage.saml(alice)
@@ -211,7 +215,7 @@ def test_no_member_returns_to_an_address_from_outside(stage: Stage, dan: Caller)
     assert dan.patch(f"{ROWS}/{row['id']}", {"config": other}).json["admits_pii_members"] is False
 
 
-def test_the_console_says_so_and_lets_members_confirm(stage: Stage, dan: Caller) -> None:
+def test_console_provider_page_lets_pii_access_member_confirm(stage: Stage, dan: Caller) -> None:
     made = stage.oauth(dan)
     page = f"sso/{stage.cast.alice.account_id}/{made['id']}"
     said = "Members of pii_access cannot sign in with this provider"
@@ -229,7 +233,9 @@ def test_the_console_says_so_and_lets_members_confirm(stage: Stage, dan: Caller)
     assert stage.traded(as_alice(stage))["user"]["id"] == stage.cast.alice.id
 
 
-def test_an_address_from_outside_ends_membership(stage: Stage, dan: Caller) -> None:
+def test_pii_access_membership_ends_with_email_change_by_non_member(
+    stage: Stage, dan: Caller
+) -> None:
     alice = stage.cast.alice
     pia = make_user(stage.app, alice.account_id, "pia@acme.example")
     path = f"groups/{pii_group(alice)}/users"
@@ -261,7 +267,7 @@ def test_an_address_from_outside_ends_membership(stage: Stage, dan: Caller) -> N
     assert again.status_code == 200
 
 
-def test_a_password_from_outside_ends_membership(stage: Stage) -> None:
+def test_pii_access_membership_ends_with_password_set_by_non_member(stage: Stage) -> None:
     root, pia = stage.cast.root, admitted(stage)
     password = {"new_password": "Another-horse-1"}
     for member in (pia, stage.cast.alice):
@@ -280,7 +286,7 @@ def test_a_password_from_outside_ends_membership(stage: Stage) -> None:
     assert PII_GROUP not in str(root.get(f"users/{third.id}").json["groups"])
 
 
-def test_a_key_lets_nobody_in(stage: Stage) -> None:
+def test_pii_access_member_cannot_be_added_by_api_key(stage: Stage) -> None:
     alice = stage.cast.alice
     secret = alice.post("api-keys", {"name": "key"}).json["key"]
     key = Caller(stage.app, Authorization=f"Bearer {secret}")

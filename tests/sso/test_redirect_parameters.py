@@ -45,7 +45,7 @@ def returned(stage: Stage, browser: FlaskClient, asked: str) -> TestResponse:
 
 
 @pytest.mark.parametrize("label", ["www", "mail", "globex", "acme", "system"])
-def test_a_host_that_a_link_names_gets_no_code(stage: Stage, label: str) -> None:
+def test_oauth_return_host_forged_in_link_is_400(stage: Stage, label: str) -> None:
     stage.oauth(stage.cast.alice)
     victim = stage.browser()
     forged = (f"{label}.{MARK}", signed(stage, f"{label}.{MARK}", "another purpose"))
@@ -57,7 +57,7 @@ def test_a_host_that_a_link_names_gets_no_code(stage: Stage, label: str) -> None
 
 
 @pytest.mark.parametrize("label", ["www", "mail", "globex", "system", "aa0001"])
-def test_only_the_host_name_of_the_flow_s_account_is_returned_to(stage: Stage, label: str) -> None:
+def test_oauth_returns_only_to_host_name_of_flow_account(stage: Stage, label: str) -> None:
     """Even if the service signed it, as it does at every host name that leads to it."""
     stage.oauth(stage.cast.alice)
     victim = stage.browser()
@@ -71,7 +71,7 @@ def test_only_the_host_name_of_the_flow_s_account_is_returned_to(stage: Stage, l
     assert "dora@acme.example" in at(victim, f"{BASE}/console/profile").text
 
 
-def test_a_code_needs_the_cookies_of_both_host_names(stage: Stage) -> None:
+def test_oauth_code_needs_cookies_of_both_host_names(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     # The attacker has the service sign a return to the account, with a mark of its own.
     own = attacker(stage, HOST)
@@ -86,7 +86,7 @@ def test_a_code_needs_the_cookies_of_both_host_names(stage: Stage) -> None:
     assert at(victim, f"{HOST}/console").status_code == 302
 
 
-def test_a_flow_of_an_older_process_returns_to_its_account_alone(stage: Stage) -> None:
+def test_oauth_flow_of_older_process_returns_to_its_account(stage: Stage) -> None:
     """It stored what the address said."""
     stage.oauth(stage.cast.alice)
     victim = stage.browser()
@@ -113,7 +113,7 @@ ELSEWHERE = (
 
 
 @pytest.mark.parametrize("there", ELSEWHERE)
-def test_next_leads_to_no_page_but_the_console_s(stage: Stage, there: str) -> None:
+def test_oauth_next_parameter_leads_to_console_only(stage: Stage, there: str) -> None:
     stage.oauth(stage.cast.alice)
     written = quote(there)
     for host in (BASE, HOST):
@@ -141,7 +141,7 @@ def test_next_leads_to_no_page_but_the_console_s(stage: Stage, there: str) -> No
         ("error", "server_error"),
     ],
 )
-def test_what_a_stranger_adds_to_the_start_leads_nowhere_else(
+def test_oauth_start_parameters_cannot_redirect_elsewhere(
     stage: Stage, name: str, value: str
 ) -> None:
     stage.oauth(stage.cast.alice)
@@ -185,7 +185,7 @@ def test_what_a_stranger_adds_to_the_start_leads_nowhere_else(
         "code=a&code=b&state=AA0001-%00",
     ],
 )
-def test_a_callback_that_a_stranger_wrote_is_refused(stage: Stage, written: str) -> None:
+def test_oauth_callback_with_forged_parameters_is_refused(stage: Stage, written: str) -> None:
     made = stage.oauth(stage.cast.alice)
     paths = ("/oauth/google/callback", urlsplit(made["callback_url"]).path)
     for path in (*paths, "/console/sso/finish"):
@@ -198,7 +198,7 @@ def test_a_callback_that_a_stranger_wrote_is_refused(stage: Stage, written: str)
 @pytest.mark.parametrize(
     "there", ["https://evil.example/x", "//evil.example/x", f"{BASE}.evil.example/console/team"]
 )
-def test_a_referrer_leads_to_no_other_site(stage: Stage, there: str) -> None:
+def test_console_preference_form_ignores_foreign_referer(stage: Stage, there: str) -> None:
     browser = Browser(stage.app, stage.cast.alice)
     form_token = token(browser.client)
     for path in ("/console/language", "/console/theme"):
@@ -209,7 +209,7 @@ def test_a_referrer_leads_to_no_other_site(stage: Stage, there: str) -> None:
 
 
 @pytest.mark.parametrize("until", ["x", "9999-99-99", "2020-01-01T00:00:00Z", "\0", "1" * 5000])
-def test_a_moment_that_a_stranger_wrote_shows_a_page_or_none(stage: Stage, until: str) -> None:
+def test_console_resent_deliveries_page_handles_malformed_until(stage: Stage, until: str) -> None:
     cast = stage.cast
     browser = Browser(stage.app, cast.alice)
     account = cast.alice.get("account").json["id"]

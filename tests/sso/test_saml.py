@@ -22,7 +22,7 @@ from tests.sso.flows import HTML, Stage, query_of
 COMMENT = "<!-- as the provider\nwrote it -->"
 
 
-def test_somebody_new_signs_in_by_the_metadata_alone(stage: Stage) -> None:
+def test_saml_sign_in_of_new_user_with_metadata_only(stage: Stage) -> None:
     body = {
         "category": "saml_providers",
         "provider_name": "okta",
@@ -68,7 +68,7 @@ NAMED: dict[str, tuple[dict[str, list[str]], str | None]] = {
 }
 
 
-def test_a_name_is_found_where_providers_write_it(stage: Stage) -> None:
+def test_saml_name_is_found_in_usual_attributes(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     for number, (attributes, expected) in enumerate(NAMED.values()):
         about = {"subject": f"dora-{number}@acme.example", "attributes": attributes}
@@ -76,7 +76,7 @@ def test_a_name_is_found_where_providers_write_it(stage: Stage) -> None:
         assert user["name"] == expected, attributes
 
 
-def test_our_metadata_and_request_are_xml_and_carry_the_account(stage: Stage) -> None:
+def test_saml_metadata_and_request_carry_the_account(stage: Stage) -> None:
     stage.saml(stage.cast.alice, "generic", idp_sso_url="https://idp.example/sso?a=1&b=2")
     path = "auth/saml/metadata?account=acme&provider=generic_saml"
     metadata = stage.anyone.get(path)
@@ -94,7 +94,7 @@ def test_our_metadata_and_request_are_xml_and_carry_the_account(stage: Stage) ->
     assert other.status_code == 404
 
 
-def test_a_client_of_the_api_is_answered_in_json(stage: Stage) -> None:
+def test_saml_api_client_gets_json(stage: Stage) -> None:
     stage.saml(stage.cast.alice, "generic")
     path = "auth/saml/sso?account=acme&provider=generic_saml&relayState=mine"
     started = stage.anyone.get(path, headers={"Accept": "application/json"})
@@ -113,7 +113,7 @@ def test_a_client_of_the_api_is_answered_in_json(stage: Stage) -> None:
     assert redirected.headers["Location"].startswith(saml_idp.SSO)
 
 
-def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_it(
+def test_saml_idp_initiated_sign_in_needs_permission(
     stage: Stage,
 ) -> None:
     made = stage.saml(stage.cast.alice)
@@ -137,7 +137,7 @@ def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_i
     assert stage.checks(stage.cast.alice)[:2] == ["InResponseTo", "replay"]
 
 
-def test_the_system_lets_nobody_in_unasked(stage: Stage) -> None:
+def test_saml_idp_initiated_sign_in_by_system_provider_is_refused(stage: Stage) -> None:
     """One response would be good in every account; each allows it with settings of its own."""
     shared = {"sp_entity_id": "https://sp.example", "assertion_consumer_url": "https://sp.example/"}
     named = {"category": "saml_providers", "provider_name": "okta"}
@@ -158,7 +158,7 @@ def test_the_system_lets_nobody_in_unasked(stage: Stage) -> None:
     assert stage.checks(stage.cast.alice) == ["unsolicited"]
 
 
-def test_what_the_account_misses_is_told_to_its_admins(stage: Stage) -> None:
+def test_saml_missing_settings_are_reported_to_admins(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice, allow_idp_initiated=True)
     alice.patch("account", {"allowed_redirect_uris": [], "default_redirect_uri": None})
@@ -177,7 +177,7 @@ def test_what_the_account_misses_is_told_to_its_admins(stage: Stage) -> None:
     assert stage.checks(alice) == ["state", "state", "state", "provider", "redirect_uri"]
 
 
-def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
+def test_saml_sign_in_of_unverified_user_removes_password(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = make_user(stage.app, stage.cast.alice.account_id, "dora@acme.example", verified=False)
     key = Caller(stage.app, user).post("api-keys", {"name": "first"}).json["key"]
@@ -195,7 +195,7 @@ def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
     assert stage.anyone.post("auth/login", login).status_code == 200
 
 
-def test_an_assertion_may_be_good_for_ever(stage: Stage) -> None:
+def test_saml_assertion_without_expiry_is_accepted(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     ever = 'NotOnOrAfter="9999-12-31T23:59:59.9999999Z"'
     browser = stage.browser()
@@ -205,16 +205,14 @@ def test_an_assertion_may_be_good_for_ever(stage: Stage) -> None:
     assert stage.traded(stage.post(browser, response, request.relay_state))["isNewUser"]
 
 
-def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Stage) -> None:
+def test_saml_email_not_vouched_for_links_no_user(stage: Stage) -> None:
     stage.saml(stage.cast.alice, email_verified=False)
     refused = stage.assert_in(subject=stage.cast.bob.email)
     assert (refused.status_code, refused.json["error"]) == (403, "not_invited")
     assert stage.traded(stage.assert_in())["user"]["email_verified"] is False
 
 
-def test_an_invited_person_joins_by_a_sign_in(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saml_sign_in_accepts_invitation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     alice = stage.cast.alice
     path = f"admin/configuration/{stage.saml(alice)['id']}"
     alice.patch("account", {"sso_provisioning": False})
@@ -235,7 +233,7 @@ def test_an_invited_person_joins_by_a_sign_in(
     assert roles_of(stage, ["Finance"]) == "editor"
 
 
-def test_a_domain_is_one_however_it_is_written(stage: Stage) -> None:
+def test_sso_email_domain_is_normalized_and_matched_exactly(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     domains = {"sso_email_domains": ["CORP.example", "m\u00fcnchen.example", "corp.example"]}
@@ -247,7 +245,7 @@ def test_a_domain_is_one_however_it_is_written(stage: Stage) -> None:
     assert stage.assert_in(subject="d@corp.example.evil.example").status_code == 403
 
 
-def test_who_is_not_active_is_refused(stage: Stage) -> None:
+def test_saml_sign_in_of_inactive_user_is_401(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = stage.traded(stage.assert_in())["user"]
     browser = stage.browser()
@@ -260,7 +258,7 @@ def test_who_is_not_active_is_refused(stage: Stage) -> None:
     assert stage.checks(stage.cast.alice) == ["user", "user"]
 
 
-def test_only_the_domains_of_the_account_become_users(stage: Stage) -> None:
+def test_saml_sign_in_of_other_email_domain_is_not_invited(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     stage.cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
     assert stage.assert_in(subject="eve@evil.example").status_code == 403
@@ -276,7 +274,7 @@ def roles_of(stage: Stage, groups: list[str]) -> str:
     return str(signed_in["user"]["role"])
 
 
-def test_groups_give_roles_until_somebody_sets_one_by_hand(stage: Stage) -> None:
+def test_saml_groups_give_roles_until_role_is_set_by_hand(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     assert roles_of(stage, ["Finance"]) == "viewer"
@@ -301,7 +299,7 @@ def test_groups_give_roles_until_somebody_sets_one_by_hand(stage: Stage) -> None
     assert roles_of(stage, ["Finance"]) == "viewer"
 
 
-def test_a_role_of_a_group_goes_with_the_identity_that_gave_it(stage: Stage) -> None:
+def test_saml_group_role_ends_with_its_identity(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice, email_verified=False)
     stage.saml(alice, "azure_ad")
@@ -318,7 +316,7 @@ def test_a_role_of_a_group_goes_with_the_identity_that_gave_it(stage: Stage) -> 
         assert stage.traded(later)["user"]["role"] == "viewer"
 
 
-def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
+def test_saml_group_role_confirmed_by_hand_stays(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
@@ -328,7 +326,7 @@ def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
     assert roles_of(stage, []) == "editor"
 
 
-def test_what_an_emptied_mapping_gave_is_taken_back(stage: Stage) -> None:
+def test_saml_group_role_of_emptied_mapping_is_taken_back(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice, default_role="editor")
     assert roles_of(stage, ["Readers"]) == "editor"
@@ -344,7 +342,7 @@ def test_what_an_emptied_mapping_gave_is_taken_back(stage: Stage) -> None:
     assert roles_of(stage, ["Finance"]) == "viewer"
 
 
-def test_a_group_counts_whichever_identity_it_comes_with(stage: Stage) -> None:
+def test_saml_groups_of_all_identities_count(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     stage.saml(alice, "azure_ad")
@@ -364,7 +362,7 @@ def test_a_group_counts_whichever_identity_it_comes_with(stage: Stage) -> None:
     assert role("azure_ad", []) == "viewer"
 
 
-def test_a_plan_tells_what_a_sign_in_does(stage: Stage) -> None:
+def test_sso_plan_equals_outcome_of_next_sign_in(stage: Stage) -> None:
     alice, root = stage.cast.alice, stage.cast.root
     clerk = root.post("roles", {"name": "clerk"}).json["id"]
     path = f"admin/configuration/{stage.saml(alice, default_role='clerk')['id']}"
@@ -400,7 +398,7 @@ def test_a_plan_tells_what_a_sign_in_does(stage: Stage) -> None:
     assert roles_of(stage, ["Bosses"]) == "viewer"
 
 
-def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> None:
+def test_saml_group_gives_admin_role_only_if_allowed(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     mapping = {"sso_group_roles": [{"group": "Bosses", "role": "admin"}]}
@@ -432,7 +430,7 @@ def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> Non
     assert bob["user"]["groups"] == []
 
 
-def test_a_browser_goes_back_to_the_client_application_with_the_error(stage: Stage) -> None:
+def test_saml_refusal_in_browser_returns_to_client_application(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     browser = stage.browser()
     request = stage.begin_saml(browser)
@@ -449,7 +447,7 @@ CANCELLED = "The sign-in was cancelled at the provider. Try again."
 STATUSES = {"AuthnFailed": True, "RequestDenied": True, "NoPassive": True, "Responder": False}
 
 
-def test_a_sign_in_that_fails_at_the_provider_goes_back_to_the_client(stage: Stage) -> None:
+def test_saml_error_status_returns_to_client_application(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     for status, is_cancelled in STATUSES.items():
         browser = stage.browser()
@@ -465,7 +463,7 @@ def test_a_sign_in_that_fails_at_the_provider_goes_back_to_the_client(stage: Sta
 
 
 @pytest.mark.parametrize("context", ["https://refeds.org/profile/mfa", "urn:x:Password"])
-def test_several_factors_at_the_provider_are_part_of_the_claims(context: str) -> None:
+def test_saml_authn_context_sets_second_factor(context: str) -> None:
     request = saml_idp.Asked("_1", "http://here/acs", "http://here", "")
     account = Account(id="x", slug="acme")
     addresses = {"sp_entity_id": request.issuer, "assertion_consumer_url": request.consumer}
@@ -477,7 +475,7 @@ def test_several_factors_at_the_provider_are_part_of_the_claims(context: str) ->
     assert parsed.claimed.mfa is (context != "urn:x:Password")
 
 
-def test_what_changes_is_audited(stage: Stage) -> None:
+def test_saml_sign_in_is_audited_with_masked_secrets(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = stage.traded(stage.assert_in())["user"]
     entries = stage.cast.root.get("audit-logs?limit=500").json["items"]
@@ -499,12 +497,12 @@ def test_what_changes_is_audited(stage: Stage) -> None:
         {"ends": 30, "confirmed_for": -45},
     ],
 )
-def test_clocks_may_differ_by_a_minute(stage: Stage, changes: dict[str, Any]) -> None:
+def test_saml_clock_skew_of_one_minute_is_accepted(stage: Stage, changes: dict[str, Any]) -> None:
     stage.saml(stage.cast.alice)
     assert stage.traded(stage.assert_in(**changes))["account"]["slug"] == "acme"
 
 
-def test_we_may_be_one_of_several_audiences_of_each_restriction(stage: Stage) -> None:
+def test_saml_audience_may_be_one_of_several(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     browser = stage.browser()
     request = stage.begin_saml(browser)

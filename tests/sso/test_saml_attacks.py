@@ -100,7 +100,7 @@ SPOILED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_response_that_is_not_for_us_is_refused(stage: Stage, encrypted: bool) -> None:
+def test_saml_response_that_is_invalid_is_sign_in_refused(stage: Stage, encrypted: bool) -> None:
     stage.saml(stage.cast.alice)
     before = stage.users()
     encrypt = Encrypt(stage.certificates()[0]) if encrypted else None
@@ -263,7 +263,7 @@ DOCUMENTS: dict[str, Callable[[Response], bytes]] = {
 }
 
 
-def test_a_document_that_was_meddled_with_is_refused(stage: Stage) -> None:
+def test_saml_response_with_manipulated_xml_is_sign_in_refused(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     before = stage.users()
     browser = stage.browser()
@@ -285,7 +285,7 @@ def test_a_document_that_was_meddled_with_is_refused(stage: Stage) -> None:
         assert stage.users() == before
 
 
-def test_what_is_hidden_by_encryption_is_refused_as_well(stage: Stage) -> None:
+def test_saml_response_with_manipulated_encrypted_xml_is_sign_in_refused(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     before = stage.users()
     encrypt = Encrypt(stage.certificates()[0])
@@ -367,7 +367,7 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_the_admins_are_told_that_encryption_is_the_reason(stage: Stage) -> None:
+def test_saml_decryption_failure_is_reported_to_admins(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     before, ours = stage.users(), stage.certificates()[0]
     other = "".join(saml_idp.pair("evil")[1].splitlines()[1:-1])
@@ -394,7 +394,7 @@ def _encrypted_by(encrypt: Encrypt, stage: Stage, response: Response) -> str:
 
 
 @pytest.mark.parametrize("what", ["EncryptedID", "EncryptedAttribute"])
-def test_parts_of_an_assertion_are_not_decrypted(stage: Stage, what: str) -> None:
+def test_saml_encrypted_id_or_attribute_is_sign_in_refused(stage: Stage, what: str) -> None:
     stage.saml(stage.cast.alice)
     browser = stage.browser()
     request = stage.begin_saml(browser)
@@ -409,7 +409,7 @@ def test_parts_of_an_assertion_are_not_decrypted(stage: Stage, what: str) -> Non
     assert what in detail
 
 
-def test_the_admins_are_told_which_certificates_do_not_fit(stage: Stage) -> None:
+def test_saml_wrong_certificate_is_named_to_admins(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     assert stage.assert_in(key="evil").status_code == 401
     check, detail = stage.last_refusal()
@@ -435,7 +435,7 @@ NO_RESPONSES = {
 }
 
 
-def test_what_is_no_response_is_refused(stage: Stage) -> None:
+def test_saml_malformed_post_is_refused(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     before = stage.users()
     for name, posted in NO_RESPONSES.items():
@@ -457,7 +457,7 @@ def relayed(stage: Stage, request: Asked, **changes: Any) -> str:
     return saml_idp.answer(request, **changes).encoded()
 
 
-def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
+def test_saml_relay_state_of_other_browser_is_refused(stage: Stage) -> None:
     for admin in (stage.cast.alice, stage.cast.charlie):
         for name in ("okta", "generic"):
             stage.saml(admin, name)
@@ -482,7 +482,7 @@ def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
     assert stage.last_refusal() == ("state", "The state was used before.")
 
 
-def test_an_assertion_of_one_account_does_nothing_in_another(stage: Stage) -> None:
+def test_saml_assertion_of_other_account_is_refused(stage: Stage) -> None:
     """Both trust the same identity provider: what is meant for one is for no other."""
     for admin in (stage.cast.alice, stage.cast.charlie):
         stage.saml(admin)
@@ -496,7 +496,7 @@ def test_an_assertion_of_one_account_does_nothing_in_another(stage: Stage) -> No
     assert stage.users() == before
 
 
-def test_one_assertion_posted_many_times_at_once_signs_in_once(stage: Stage) -> None:
+def test_saml_assertion_posted_concurrently_signs_in_once(stage: Stage) -> None:
     stage.saml(stage.cast.alice, allow_idp_initiated=True)
     audience = "http://atrium.test/saml/okta?account=acme"
     consumer = "http://atrium.test/saml/okta/acs?account=acme"

@@ -36,7 +36,7 @@ def signed_request(stage: Stage) -> str:
     return str(answer.headers["Location"].partition("?")[2])
 
 
-def test_requests_are_signed_by_the_active_key(stage: Stage) -> None:
+def test_saml_requests_are_signed_by_active_key(stage: Stage) -> None:
     row = stage.saml(stage.cast.alice)
     query = signed_request(stage)
     (certificate,) = stage.certificates("signing")
@@ -55,7 +55,7 @@ def test_requests_are_signed_by_the_active_key(stage: Stage) -> None:
     assert [one.rpartition(":")[2] for one in formats] == ["emailAddress", "persistent"]
 
 
-def test_our_metadata_keeps_to_the_schema(stage: Stage) -> None:
+def test_saml_metadata_is_valid_by_schema(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     found = OneLogin_Saml2_XML.validate_xml(stage.metadata(), "saml-schema-metadata-2.0.xsd")
     assert not isinstance(found, str), found
@@ -65,7 +65,7 @@ WAYS = itertools.product((GCM, CBC_MODE), (OAEP_SHA1, OAEP), (False, True), ("as
 
 
 @pytest.mark.long
-def test_encrypted_assertions_are_decrypted(stage: Stage) -> None:
+def test_saml_encrypted_assertion_is_decrypted(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     (certificate,) = stage.certificates()
     for content, transport, sha256, sign in WAYS:
@@ -75,7 +75,7 @@ def test_encrypted_assertions_are_decrypted(stage: Stage) -> None:
         assert stage.traded(answer)["user"]["email"] == "dora@acme.example"
 
 
-def test_a_rollover_interrupts_nobody(stage: Stage) -> None:
+def test_saml_key_rollover_keeps_sign_in_working(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
     (old,) = stage.certificates()
@@ -105,14 +105,14 @@ def test_a_rollover_interrupts_nobody(stage: Stage) -> None:
     assert stage.certificates() == [new]
 
 
-def test_two_first_sign_ins_at_once_make_one_key(stage: Stage) -> None:
+def test_saml_concurrent_first_sign_ins_create_one_key(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     answers = at_once(4, lambda n: stage.app.test_client().get("/saml/okta/sso?account=acme"))
     assert {answer.status_code for answer in answers} == {302}
     assert len(keys(stage)) == 1
 
 
-def test_the_private_key_is_shown_to_nobody(stage: Stage) -> None:
+def test_saml_private_key_is_never_shown(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     stage.metadata()
     (key,) = keys(stage)
@@ -134,7 +134,7 @@ def test_the_private_key_is_shown_to_nobody(stage: Stage) -> None:
     assert public.key_size == 3072
 
 
-def test_keys_of_other_accounts_and_of_no_admin(stage: Stage) -> None:
+def test_saml_keys_access_per_account_and_role(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     stage.metadata()
     (key,) = keys(stage)
@@ -147,9 +147,7 @@ def test_keys_of_other_accounts_and_of_no_admin(stage: Stage) -> None:
         assert answer.status_code == 404
 
 
-def test_a_key_that_cannot_be_read_is_replaced(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saml_unreadable_key_is_replaced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.saml(stage.cast.alice)
     (old,) = stage.certificates()
     stage.changed(monkeypatch, encryption_key=(Fernet.generate_key().decode(),))

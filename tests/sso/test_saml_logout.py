@@ -38,7 +38,7 @@ def is_active(caller: Caller) -> bool:
     return bool(caller.get("auth/me").status_code == 200)
 
 
-def test_the_identity_provider_ends_the_sessions_that_it_names(idp: Stage) -> None:
+def test_saml_logout_request_ends_named_sessions(idp: Stage) -> None:
     first, second = (sign_in(idp, session_index=index) for index in ("_1", "_2"))
     other = sign_in(idp, subject="erin@acme.example", session_index="_1")
     request = Message(session_index="_1")
@@ -54,7 +54,7 @@ def test_the_identity_provider_ends_the_sessions_that_it_names(idp: Stage) -> No
     assert [is_active(one) for one in (first, second, other)] == [False, False, True]
 
 
-def test_white_space_around_a_name_means_nothing(idp: Stage) -> None:
+def test_saml_logout_request_ignores_whitespace_around_name_id(idp: Stage) -> None:
     padded = "\n  dora@acme.example\n"
     for signed_in, named in ((padded, "dora@acme.example"), ("dora@acme.example", padded)):
         session = sign_in(idp, subject=signed_in)
@@ -62,19 +62,19 @@ def test_white_space_around_a_name_means_nothing(idp: Stage) -> None:
         assert not is_active(session)
 
 
-def test_the_maximum_date_stands_for_no_expiry(idp: Stage) -> None:
+def test_saml_logout_request_with_maximum_date_is_accepted(idp: Stage) -> None:
     session = sign_in(idp)
     assert idp.browser().get(Message(end_date="9999-12-31T23:59:59Z").query()).status_code == 302
     assert not is_active(session)
 
 
-def test_a_code_that_is_not_exchanged_yet_stops_working(idp: Stage) -> None:
+def test_saml_logout_request_voids_unexchanged_code(idp: Stage) -> None:
     code = query_of(idp.assert_in().headers["Location"])["code"]
     assert idp.browser().get(Message().query()).status_code == 302
     assert idp.anyone.post("auth/exchange", {"code": code}).status_code == 400
 
 
-def test_a_session_of_the_console_ends_as_well(idp: Stage) -> None:
+def test_saml_logout_request_ends_console_session(idp: Stage) -> None:
     browser = console_session(idp)
     assert browser.client.get("/console/profile").status_code == 200
     assert idp.browser().get(Message().query()).status_code == 302
@@ -92,7 +92,9 @@ def console_session(stage: Stage) -> Browser:
 
 
 @pytest.mark.parametrize("when", ["before the second factor", "after it"])
-def test_a_sign_in_that_our_second_factor_completes_ends_as_well(stage: Stage, when: str) -> None:
+def test_saml_logout_request_ends_session_completed_by_second_factor(
+    stage: Stage, when: str
+) -> None:
     stage.saml(stage.cast.root, idp_slo_url=SLO)  # a provider of the system is one factor
     stage.cast.alice.patch("account", {"sso_provisioning": True})
     phone = set_up_in(first := sign_in(stage), first)
@@ -111,7 +113,7 @@ def test_a_sign_in_that_our_second_factor_completes_ends_as_well(stage: Stage, w
         assert (late.status_code, late.json["error"]) == (401, "invalid_mfa_token")
 
 
-def test_a_logout_while_the_second_factor_is_being_asked_for_wins(
+def test_saml_logout_request_wins_over_pending_second_factor(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.saml(stage.cast.root, idp_slo_url=SLO)
@@ -216,7 +218,7 @@ REFUSED: dict[str, tuple[Callable[[Stage], TestResponse], str]] = {
 
 
 @pytest.mark.long
-def test_what_is_not_the_identity_providers_ends_nothing(idp: Stage) -> None:
+def test_saml_logout_request_that_is_invalid_ends_no_session(idp: Stage) -> None:
     caller = sign_in(idp)
     for name, (send, check) in REFUSED.items():
         answer = send(idp)
@@ -234,13 +236,13 @@ def test_what_is_not_the_identity_providers_ends_nothing(idp: Stage) -> None:
     assert is_active(caller)
 
 
-def test_one_request_sent_many_times_at_once_works_once(idp: Stage) -> None:
+def test_saml_logout_request_sent_concurrently_works_once(idp: Stage) -> None:
     query = Message().query()
     answers = at_once(4, lambda n: idp.app.test_client().get(query).status_code)
     assert sorted(answers) == [302, 401, 401, 401]
 
 
-def test_a_client_application_signs_out_at_the_identity_provider_too(idp: Stage) -> None:
+def test_saml_logout_by_client_application_continues_at_provider(idp: Stage) -> None:
     caller = sign_in(idp, session_index="_7")
     bad = caller.post("auth/saml/logout", {"redirect_uri": "https://evil.example"})
     assert (bad.status_code, is_active(caller)) == (400, True)
@@ -267,7 +269,7 @@ def test_a_client_application_signs_out_at_the_identity_provider_too(idp: Stage)
 NS = saml_idp.NAMESPACES
 
 
-def test_a_failed_logout_there_returns_as_well(idp: Stage) -> None:
+def test_saml_logout_failure_at_provider_returns_to_client(idp: Stage) -> None:
     answer = sign_in(idp).post("auth/saml/logout")
     request, state = received(answer.json["logout_url"], "SAMLRequest", idp.certificates("signing"))
     failed = "urn:oasis:names:tc:SAML:2.0:status:Responder"
@@ -275,7 +277,7 @@ def test_a_failed_logout_there_returns_as_well(idp: Stage) -> None:
     assert idp.browser().post(SLO_PATH, data=form).headers["Location"] == idp.client
 
 
-def test_other_sessions_end_here_alone(stage: Stage) -> None:
+def test_saml_logout_without_single_logout_ends_local_session_only(stage: Stage) -> None:
     stage.saml(stage.cast.alice)  # without single logout
     caller = sign_in(stage)
     answer = caller.post("auth/saml/logout")
@@ -289,7 +291,7 @@ def test_other_sessions_end_here_alone(stage: Stage) -> None:
     assert (page.status_code, "You are signed out of Atrium." in page.text) == (200, True)
 
 
-def test_signing_out_of_the_console_goes_on_at_the_identity_provider(idp: Stage) -> None:
+def test_saml_logout_of_console_continues_at_provider(idp: Stage) -> None:
     browser = console_session(idp)
     page = browser.send("sign-out")
     assert page.status_code == 200

@@ -61,7 +61,9 @@ def run_due(stage: Stage) -> None:
         saml_metadata.read_due({})
 
 
-def test_new_certificates_and_addresses_are_taken(stage: Stage, publisher: Publisher) -> None:
+def test_saml_metadata_url_updates_certificates_and_addresses(
+    stage: Stage, publisher: Publisher
+) -> None:
     id = configured(stage, publisher)
     assert read(stage, id)["changes"] == []
     assert stage.assert_in(key="next").status_code == 401
@@ -82,7 +84,9 @@ def test_new_certificates_and_addresses_are_taken(stage: Stage, publisher: Publi
     assert [e for e in audited if e["column_name"] == "config" and e["operation"] == "UPDATE"]
 
 
-def test_another_entity_never_takes_over(stage: Stage, publisher: Publisher) -> None:
+def test_saml_metadata_url_with_other_entity_changes_nothing(
+    stage: Stage, publisher: Publisher
+) -> None:
     id = configured(stage, publisher)
     publisher.text = saml_idp.metadata(key="evil").replace(saml_idp.ENTITY, "https://evil.example")
     found = read(stage, id)
@@ -102,7 +106,7 @@ def test_another_entity_never_takes_over(stage: Stage, publisher: Publisher) -> 
         (200, saml_idp.metadata().replace("entityID", f"{EXPIRED} entityID"), "expired"),
     ],
 )
-def test_a_failed_read_is_shown_and_changes_nothing(
+def test_saml_metadata_url_failure_is_shown_and_changes_nothing(
     stage: Stage, publisher: Publisher, status: int, text: str, part: str
 ) -> None:
     id = configured(stage, publisher)
@@ -118,7 +122,7 @@ def test_a_failed_read_is_shown_and_changes_nothing(
     assert refused.json["details"][0]["field"] == "config.metadata_url"
 
 
-def test_it_is_read_daily(
+def test_saml_metadata_url_is_read_daily(
     stage: Stage, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = configured(stage, publisher)
@@ -138,7 +142,9 @@ def test_it_is_read_daily(
     assert [one["name"] for one in stage.cast.alice.get(path).json["changes"]] == ["idp_x509_cert"]
 
 
-def test_an_entity_is_chosen_from_several(stage: Stage, publisher: Publisher) -> None:
+def test_saml_metadata_url_with_several_entities_uses_named_one(
+    stage: Stage, publisher: Publisher
+) -> None:
     other = saml_idp.metadata(key="evil").replace(saml_idp.ENTITY, "https://evil.example")
     both = f'<md:EntitiesDescriptor xmlns:md="{saml_idp.NAMESPACES["md"]}">{other}'
     publisher.text = f"{both}{saml_idp.metadata()}</md:EntitiesDescriptor>"
@@ -148,7 +154,7 @@ def test_an_entity_is_chosen_from_several(stage: Stage, publisher: Publisher) ->
     assert stage.assert_in().status_code == 302
 
 
-def test_the_console_reads_it_and_rolls_keys_over(stage: Stage, publisher: Publisher) -> None:
+def test_console_saml_metadata_read_and_key_rollover(stage: Stage, publisher: Publisher) -> None:
     id = configured(stage, publisher)
     stage.metadata()
     browser = Browser(stage.app, stage.cast.alice)
@@ -166,7 +172,7 @@ def test_the_console_reads_it_and_rolls_keys_over(stage: Stage, publisher: Publi
 
 
 @pytest.mark.both_databases
-def test_a_broken_document_of_one_account_stops_no_read_of_another(
+def test_saml_metadata_url_failure_of_one_account_spares_others(
     stage: Stage, publisher: Publisher
 ) -> None:
     broken = configured(stage, publisher)
@@ -183,7 +189,7 @@ def test_a_broken_document_of_one_account_stops_no_read_of_another(
     other.close()
 
 
-def test_addresses_in_metadata_are_as_safe_as_typed_ones(
+def test_saml_metadata_addresses_must_be_https_without_fragment(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.changed(monkeypatch, env="production")

@@ -17,13 +17,13 @@ def phone(stage: Stage) -> Phone:
     return set_up(stage.cast.alice)
 
 
-def test_the_accounts_own_provider_needs_no_factor_of_ours(stage: Stage, phone: Phone) -> None:
+def test_own_provider_sign_in_needs_no_second_factor(stage: Stage, phone: Phone) -> None:
     stage.oauth(stage.cast.alice)
     code = query_of(stage.sign_in().headers["Location"])["code"]
     assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 200
 
 
-def test_a_provider_of_the_system_is_one_factor(stage: Stage, phone: Phone) -> None:
+def test_system_provider_sign_in_is_mfa_required(stage: Stage, phone: Phone) -> None:
     stage.oauth(stage.cast.root)
     code = query_of(stage.sign_in().headers["Location"])["code"]
     asked = stage.anyone.post("auth/exchange", {"code": code})
@@ -32,7 +32,7 @@ def test_a_provider_of_the_system_is_one_factor(stage: Stage, phone: Phone) -> N
     assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 400, "used"
 
 
-def test_a_fragment_has_the_missing_step_instead_of_tokens(stage: Stage, phone: Phone) -> None:
+def test_sign_in_fragment_has_mfa_token_instead_of_tokens(stage: Stage, phone: Phone) -> None:
     stage.oauth(stage.cast.root)
     stage.cast.alice.patch("account", {"sso_tokens_in_fragment": True})
     target = stage.sign_in(client_state="x").headers["Location"]

@@ -32,7 +32,7 @@ def fields(answer: Any) -> dict[str, str]:
     return {one["field"]: one["code"] for one in answer.json["details"]}
 
 
-def test_secrets_are_encrypted_and_never_shown(stage: Stage, app: Flask) -> None:
+def test_provider_secrets_are_encrypted_and_never_shown(stage: Stage, app: Flask) -> None:
     alice = stage.cast.alice
     made = stage.oauth(alice)
     one = f"{PATH}/{made['id']}"
@@ -65,7 +65,7 @@ def test_secrets_are_encrypted_and_never_shown(stage: Stage, app: Flask) -> None
     assert openid.SECRET not in entries.text
 
 
-def test_a_level_has_one_row_of_each_provider(stage: Stage) -> None:
+def test_provider_is_unique_per_account_and_system(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     again = body("auth", "google", **stage.provider.config())
     refused = stage.cast.alice.post(PATH, again)
@@ -89,7 +89,7 @@ def test_a_level_has_one_row_of_each_provider(stage: Stage) -> None:
     assert acting.delete(one).status_code == 204
 
 
-def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:
+def test_provider_changes_by_api_key_are_403(stage: Stage) -> None:
     made = stage.oauth(stage.cast.alice)
     key = stage.cast.alice.post("api-keys", {"name": "k"}).json["key"]
     program = Caller(stage.app, **{"X-API-Key": key})
@@ -108,7 +108,7 @@ def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:
     assert program.patch("account", {"name": "Acme"}).status_code == 200
 
 
-def test_a_key_of_a_superadmin_reads_the_systems_settings_only(stage: Stage) -> None:
+def test_provider_settings_visible_to_superadmin_api_key(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.oauth(stage.cast.root)
     key = stage.cast.root.post("api-keys", {"name": "k"}).json["key"]
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 }
 
 
-def test_everything_that_is_wrong_is_said_at_once(stage: Stage) -> None:
+def test_provider_setting_problems_are_reported_at_once(stage: Stage) -> None:
     for name, (wrong, expected) in WRONG.items():
         assert fields(stage.cast.alice.post(PATH, wrong)) == expected, name
     # Bombs, and what no XML parser should see.
@@ -204,7 +204,9 @@ def test_everything_that_is_wrong_is_said_at_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", [" ", "\u200b", "Goo\ngle", "\u202e\t"])
-def test_a_provider_has_a_name_that_can_be_read(stage: Stage, name: str) -> None:
+def test_provider_display_name_with_unreadable_text_is_name_invalid(
+    stage: Stage, name: str
+) -> None:
     alice, made = stage.cast.alice, stage.oauth(stage.cast.alice)
     new = body("saml", "okta") | {"display_name": name}
     assert fields(alice.post(PATH, new))["display_name"] == "name_invalid"
@@ -215,7 +217,7 @@ def test_a_provider_has_a_name_that_can_be_read(stage: Stage, name: str) -> None
     assert alice.get(f"{PATH}/{made['id']}").json["display_name"] == "Google"
 
 
-def test_a_superadmin_names_an_account_s_settings_by_their_id_alone(stage: Stage) -> None:
+def test_provider_settings_of_account_by_id_for_superadmin(stage: Stage) -> None:
     root = stage.cast.root
     config = stage.provider.config()
     made = root.post(PATH, {**body("auth", "google", **config), "account_id": "acme"}).json
@@ -241,7 +243,7 @@ def test_a_superadmin_names_an_account_s_settings_by_their_id_alone(stage: Stage
     assert stage.cast.alice.get(one).status_code == 404
 
 
-def test_what_is_switched_off_need_not_be_complete(stage: Stage) -> None:
+def test_provider_that_is_disabled_may_be_incomplete(stage: Stage) -> None:
     alice = stage.cast.alice
     for category, name in (("auth", "google"), ("auth", "apple"), ("saml", "okta")):
         draft = {**body(category, name), "enabled": False}
@@ -267,7 +269,7 @@ def test_what_is_switched_off_need_not_be_complete(stage: Stage) -> None:
     }
 
 
-def test_our_metadata_is_there_before_the_provider_s(stage: Stage) -> None:
+def test_saml_metadata_is_available_before_provider_is_complete(stage: Stage) -> None:
     alice, path = stage.cast.alice, "auth/saml/metadata?account=acme&provider=okta"
     assert stage.anyone.get(path).status_code == 404
     console = Browser(stage.app, alice)
@@ -300,7 +302,7 @@ ENDLESS: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_certificates_that_never_end_cost_nothing(stage: Stage) -> None:
+def test_provider_certificates_of_endless_size_are_refused_quickly(stage: Stage) -> None:
     alice = stage.cast.alice
     console = Browser(stage.app, alice)
     form = f"sso/{alice.account_id}/new/saml_providers/okta"
@@ -319,7 +321,7 @@ def test_certificates_that_never_end_cost_nothing(stage: Stage) -> None:
     assert told["message"] == "At most 10 certificates of 50,000 characters in total."
 
 
-def test_metadata_that_demands_signed_requests_needs_signatures(stage: Stage) -> None:
+def test_provider_metadata_demanding_signed_requests_forbids_unsigned(stage: Stage) -> None:
     alice = stage.cast.alice
     for demand, refused in (("true", True), ("1", True), ("false", False)):
         demanding = saml_idp.metadata().replace(
@@ -335,19 +337,19 @@ def test_metadata_that_demands_signed_requests_needs_signatures(stage: Stage) ->
 
 
 @pytest.mark.parametrize("until", ["2020-01-01T00:00:00Z", "soon"])
-def test_expired_metadata_is_refused(stage: Stage, until: str) -> None:
+def test_provider_metadata_that_expired_is_pattern_mismatch(stage: Stage, until: str) -> None:
     expired = saml_idp.metadata().replace("entityID", f'validUntil="{until}" entityID')
     answer = stage.cast.alice.post(PATH, body("saml", "okta", idp_metadata=expired))
     assert fields(answer)["config.idp_metadata"] == "pattern_mismatch"
 
 
-def test_a_name_id_format_is_one_of_three(stage: Stage) -> None:
+def test_provider_name_id_format_outside_list_is_invalid_option(stage: Stage) -> None:
     wrong = body("saml", "okta", **saml_idp.config(name_id_format="transient"))
     answer = stage.cast.alice.post(PATH, wrong)
     assert fields(answer) == {"config.name_id_format": "invalid_option"}
 
 
-def test_each_provider_publishes_its_schema(stage: Stage) -> None:
+def test_provider_schemas_are_published(stage: Stage) -> None:
     alice = stage.cast.alice
     listed = alice.get(f"{PATH}/providers").json
     assert listed["total"] == len(PROVIDERS) == 8
@@ -365,7 +367,7 @@ def test_each_provider_publishes_its_schema(stage: Stage) -> None:
     assert stage.cast.bob.get(f"{PATH}/schema/auth_providers/google").status_code == 403
 
 
-def test_settings_are_tried_before_anybody_depends_on_them(stage: Stage) -> None:
+def test_provider_test_connection_reports_each_step(stage: Stage) -> None:
     path, alice = f"{PATH}/test-connection", stage.cast.alice
     good = body("auth", "google", **stage.provider.config())
     answer = alice.post(path, good)
@@ -388,7 +390,7 @@ def test_settings_are_tried_before_anybody_depends_on_them(stage: Stage) -> None
     assert alice.post(path, saml).json["success"]
 
 
-def test_in_production_no_provider_is_asked_in_our_own_network(
+def test_provider_private_addresses_in_production_are_refused(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.changed(monkeypatch, webhook_allow_private=False)
@@ -398,7 +400,7 @@ def test_in_production_no_provider_is_asked_in_our_own_network(
         assert {"config.token_url", "config.jwks_url"} <= set(fields(answer))
 
 
-def test_a_closed_account_takes_its_providers_along(stage: Stage, app: Flask) -> None:
+def test_provider_settings_are_deleted_with_account(stage: Stage, app: Flask) -> None:
     stage.oauth(stage.cast.charlie)
     stage.traded(stage.sign_in(account="globex"))
     assert stage.cast.root.delete(f"accounts/{stage.cast.charlie.account_id}").status_code == 204
@@ -407,7 +409,7 @@ def test_a_closed_account_takes_its_providers_along(stage: Stage, app: Flask) ->
         worker.run_due()
 
 
-def test_settings_are_listed_as_arrays_by_the_paths_of_the_published_client(stage: Stage) -> None:
+def test_provider_settings_by_paths_of_published_client(stage: Stage) -> None:
     alice, charlie, root = stage.cast.alice, stage.cast.charlie, stage.cast.root
     own = stage.oauth(alice)
     usual = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}

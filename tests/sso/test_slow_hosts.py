@@ -91,7 +91,7 @@ def start(stage: Stage, slug: str, account: str) -> tuple[str, float]:
 
 @pytest.mark.long
 @pytest.mark.both_databases
-def test_one_request_of_a_process_waits_for_the_issuers_of_an_account(
+def test_slow_issuers_of_one_account_hold_one_request_per_process(
     stage: Stage, slow: SlowProvider
 ) -> None:
     charlie = stage.cast.charlie
@@ -112,7 +112,9 @@ def test_one_request_of_a_process_waits_for_the_issuers_of_an_account(
     assert slow.most == 1
 
 
-def test_accounts_with_slow_hosts_leave_a_place_to_others(stage: Stage, slow: SlowProvider) -> None:
+def test_slow_issuers_of_several_accounts_leave_a_place_to_others(
+    stage: Stage, slow: SlowProvider
+) -> None:
     cast = stage.cast
     set_up(cast.charlie, slow, 1)
     stage.oidc(cast.alice, "acme-id")
@@ -133,7 +135,7 @@ def test_accounts_with_slow_hosts_leave_a_place_to_others(stage: Stage, slow: Sl
 
 @pytest.mark.long
 @pytest.mark.parametrize("path", [openid.DOCUMENT, "/token", "/keys", "/userinfo"])
-def test_no_request_of_a_sign_in_takes_more_than_three_seconds(
+def test_slow_issuer_request_times_out_after_3_seconds(
     stage: Stage, slow: SlowProvider, path: str
 ) -> None:
     set_up(stage.cast.charlie, slow, 1)
@@ -155,7 +157,7 @@ def test_no_request_of_a_sign_in_takes_more_than_three_seconds(
     assert (error, took < 4.5) == ("temporarily_unavailable", True)
 
 
-def test_documents_are_kept_while_the_issuer_is_slow_and_renewed_by_a_job(
+def test_slow_issuer_documents_are_cached_and_renewed_by_job(
     stage: Stage, slow: SlowProvider
 ) -> None:
     set_up(stage.cast.charlie, slow, 1)
@@ -184,7 +186,7 @@ def test_documents_are_kept_while_the_issuer_is_slow_and_renewed_by_a_job(
         assert start(stage, "slow0", "globex")[0] == "temporarily_unavailable"
 
 
-def test_changed_settings_are_read_anew(stage: Stage, slow: SlowProvider) -> None:
+def test_provider_change_invalidates_cached_documents(stage: Stage, slow: SlowProvider) -> None:
     made = stage.oidc(stage.cast.alice, "acme-id")
     assert stage.sign_in("acme-id").status_code == 302
     config = {"issuer": slow.url, "client_secret": openid.SECRET}
@@ -193,7 +195,9 @@ def test_changed_settings_are_read_anew(stage: Stage, slow: SlowProvider) -> Non
 
 
 @pytest.mark.long
-def test_saves_and_tests_of_one_account_hold_up_no_other(stage: Stage, slow: SlowProvider) -> None:
+def test_provider_saves_and_tests_of_one_account_do_not_block_others(
+    stage: Stage, slow: SlowProvider
+) -> None:
     cast = stage.cast
     slow.delay = DELAY
     row = {"category": "auth_providers", "provider_name": "oidc", "config": slow.issuer_config()}
@@ -215,7 +219,7 @@ def test_saves_and_tests_of_one_account_hold_up_no_other(stage: Stage, slow: Slo
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["webhook", "stream", "metadata", "saml test"])
-def test_a_slow_receiver_holds_a_thread_for_three_seconds(
+def test_slow_receiver_request_times_out_after_3_seconds(
     stage: Stage, slow: SlowProvider, kind: str
 ) -> None:
     alice = stage.cast.alice
@@ -245,7 +249,7 @@ def test_a_slow_receiver_holds_a_thread_for_three_seconds(
 
 
 @pytest.mark.long
-def test_slow_name_servers_hold_a_thread_for_three_seconds(
+def test_slow_name_server_lookup_times_out_after_3_seconds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alice = stage.cast.alice

@@ -8,7 +8,7 @@ import sys
 from tests.test_architecture import PROJECT
 
 
-def test_a_process_loads_large_libraries_only_where_it_uses_them() -> None:
+def test_application_import_loads_no_large_libraries() -> None:
     large = {"authlib", "dns", "lxml", "onelogin", "opentelemetry", "PIL", "segno"}
     large |= {"webauthn", "xmlsec"}
     code = "import app, sys; print(*(m for m in sys.modules if '.' not in m))"

@@ -42,7 +42,9 @@ def truncated(file: Path) -> Path:
 @pytest.mark.not_on_citus(
     "A restore needs a database without the extension: tests/system/test_citus_nodes.py has it"
 )
-def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+def test_backup_command_refuses_foreign_files_and_changes_nothing(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
     app, cast = kept
     before = tables(app)
     assert run(app, "backup", str(tmp_path / "whole")).exit_code == 0

@@ -80,7 +80,7 @@ def lost(callers: dict[int, Caller]) -> Iterator[int]:
     nodes("start", FOLDER)
 
 
-def test_accounts_on_a_lost_worker_are_unavailable_and_others_are_not(
+def test_citus_lost_worker_makes_only_its_accounts_unavailable(
     app: Flask, cast: Cast, callers: dict[int, Caller], lost: int
 ) -> None:
     record = {"title": "meanwhile"}
@@ -122,7 +122,7 @@ def move(app: Flask, account_id: str, source: int, target: int) -> None:
             cursor.execute(MOVE, (account_id, source, target))
 
 
-def test_no_write_is_lost_or_fails_while_shards_move(
+def test_citus_shard_move_loses_and_fails_no_write(
     app: Flask, cast: Cast, callers: dict[int, Caller]
 ) -> None:
     (source, caller), (target, _) = sorted(callers.items())
@@ -162,7 +162,7 @@ def empty(app: Flask) -> Iterator[str]:
     services.Postgres().drop_database(name)
 
 
-def test_a_backup_is_restored_and_distributed_again(
+def test_citus_backup_is_restored_and_distributed_again(
     app: Flask, cast: Cast, callers: dict[int, Caller], empty: str, tmp_path: Path
 ) -> None:
     settings, file = app.extensions["atrium.config"], str(tmp_path / "atrium.backup")

@@ -158,7 +158,7 @@ def working(load: Load, act: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_process_and_a_failover_lose_no_confirmed_write(tmp_path: Path) -> None:
+def test_cluster_process_kill_and_failover_lose_no_confirmed_write(tmp_path: Path) -> None:
     with site(tmp_path) as own:
         with Load(own) as load:
             for name in ("web-1", "pgbouncer"):
@@ -169,7 +169,7 @@ def test_a_killed_process_and_a_failover_lose_no_confirmed_write(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_every_part_may_be_killed_and_restarted(tmp_path: Path) -> None:
+def test_cluster_parts_can_be_killed_and_restarted(tmp_path: Path) -> None:
     with site(tmp_path) as own:
         with Load(own) as load:
             for part in own.cluster.parts.values():

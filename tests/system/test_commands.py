@@ -16,7 +16,9 @@ from tests.project import PROJECT
 
 
 @pytest.mark.parametrize(("output", "told"), [("full", "No space left on device"), ("closed", "")])
-def test_where_nothing_can_be_printed(tmp_path: Path, output: str, told: str) -> None:
+def test_command_with_full_or_closed_output_fails_without_traceback(
+    tmp_path: Path, output: str, told: str
+) -> None:
     reader, taker = os.pipe()
     os.close(reader)
     if output == "full":
@@ -37,7 +39,7 @@ def test_where_nothing_can_be_printed(tmp_path: Path, output: str, told: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_production_makes_the_folder_of_its_default_database(tmp_path: Path) -> None:
+def test_production_start_creates_folder_of_default_database(tmp_path: Path) -> None:
     instance = tmp_path / "fresh" / "instance"
     env = environment(
         tmp_path,
@@ -56,7 +58,7 @@ def test_production_makes_the_folder_of_its_default_database(tmp_path: Path) -> 
     assert instance.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_release_is_told_by_the_command() -> None:
+def test_version_command_prints_release() -> None:
     command = [str(PROJECT / "bin" / "atrium"), "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told == f"atrium {web.VERSION}\n"

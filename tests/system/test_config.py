@@ -10,7 +10,7 @@ from pathlib import Path
 from app.config import PROJECT
 
 
-def test_a_refused_start_says_why(tmp_path: Path) -> None:
+def test_start_with_invalid_settings_names_them(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "SERVICE_INSTANCE_DIR": str(tmp_path)}
     environ |= {"SERVICE_ENV": "prod", "SERVICE_TRUSTED_PROXIES": "x"}
     command = [sys.executable, "-c", "import wsgi"]

@@ -346,7 +346,7 @@ def no_log_tells_a_secret(site: Site, cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path) -> None:
+def test_deployment_behind_nginx_works_through_restart(tmp_path: Path) -> None:
     with running(tmp_path, SERVICE_LOGIN_TRIES="3") as site:
         cast = settle(site)
         each_obeys_what_the_other_changed(site, cast)
@@ -365,7 +365,7 @@ def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
-def test_a_site_under_load_survives_many_restarts(tmp_path: Path) -> None:
+def test_deployment_under_load_survives_restarts(tmp_path: Path) -> None:
     with running(tmp_path) as site:
         cast = settle(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=10)
@@ -378,7 +378,7 @@ def test_a_site_under_load_survives_many_restarts(tmp_path: Path) -> None:
         no_log_tells_a_secret(site, cast)
 
 
-def test_process_managers_start_everything_at_once(tmp_path: Path) -> None:
+def test_procfile_managers_start_all_processes(tmp_path: Path) -> None:
     """honcho and foreman stop all processes when one ends, and `release` ends by itself."""
     port, log = free_port(), tmp_path / "log"
     command = [str(PROGRAMS / "honcho"), "start", "-p", str(port)]
@@ -390,7 +390,7 @@ def test_process_managers_start_everything_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in log.read_text()
 
 
-def test_units_do_what_the_procfile_says_and_give_it_time() -> None:
+def test_systemd_units_equal_procfile_with_stop_timeouts() -> None:
     commands = {name: command.split() for name, command in procfile().items()}
     web, worker = unit("atrium-web@.service", "8001"), unit("atrium-worker@.service", "1")
     for command in (web, worker, *commands.values()):
@@ -403,7 +403,7 @@ def test_units_do_what_the_procfile_says_and_give_it_time() -> None:
         assert f"TimeoutStopSec={STOP_WITHIN_SECONDS + 5}" in text
 
 
-def test_units_are_ones_that_systemd_takes(tmp_path: Path) -> None:
+def test_systemd_units_are_valid(tmp_path: Path) -> None:
     for file in UNITS.iterdir():
         text = file.read_text().replace("/opt/atrium", str(PROJECT))
         (tmp_path / file.name).write_text(text)

@@ -30,7 +30,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[services.Po
             db.db.engine.dispose()
 
 
-def test_without_its_database_the_service_says_503_and_comes_back_by_itself(
+def test_database_outage_is_503_until_it_returns(
     lost: tuple[services.Postgres, Caller],
 ) -> None:
     server, alice = lost
@@ -61,7 +61,7 @@ def test_without_its_database_the_service_says_503_and_comes_back_by_itself(
     assert alice.get("/ready").status_code == 200
 
 
-def test_a_restarted_database_costs_a_503_at_worst(
+def test_database_restart_costs_at_most_one_503(
     lost: tuple[services.Postgres, Caller],
 ) -> None:
     server, alice = lost

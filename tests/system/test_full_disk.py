@@ -14,7 +14,7 @@ from tests.project import PROJECT
 MOUNT = "mount -t tmpfs -o size=192m none {0} && exec {1} -m tests.system.full_disk {0}"
 
 
-def test_on_a_disk_without_a_byte_left_people_sign_in_and_delete(tmp_path: Path) -> None:
+def test_full_disk_allows_sign_in_and_deletion(tmp_path: Path) -> None:
     """On a real one, in a namespace of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -66,7 +66,7 @@ def tried(app: Flask, cast: Cast, made: int, times: int, seed: int) -> fuzzing.R
         ("/live", ('{"status": "' + "x" * 2**21 + '"}', 200, JSON), "Amplification"),
     ],
 )
-def test_an_answer_that_is_not_described_is_found(
+def test_fuzz_detects_undescribed_response(
     described: Flask, monkeypatch: pytest.MonkeyPatch, path: str, answer: Any, fault: str
 ) -> None:
     description = described.test_client().get("/openapi.json").json
@@ -79,14 +79,14 @@ def test_an_answer_that_is_not_described_is_found(
     assert fault in " ".join(run.faults)
 
 
-def test_a_few_requests_to_every_operation(app: Flask, cast: Cast, alone: None) -> None:
+def test_fuzz_few_requests_to_every_operation(app: Flask, cast: Cast, alone: None) -> None:
     run = tried(app, cast, made=2, times=2, seed=SEED)
     assert {caller for _, caller in run.sent} == run.callers.keys()
     assert run.share_done() > 0.1
 
 
 @pytest.mark.slow
-def test_thousands_of_requests_by_every_kind_of_caller(
+def test_fuzz_thousands_of_requests_by_every_caller(
     app: Flask, cast: Cast, alone: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ten thousand on each database; FUZZ_SEED in the environment repeats those of another run."""

@@ -92,7 +92,7 @@ def ask(port: int, method: str, path: str, *sent: Any) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("length", [1, 65_536, 65_537, 300_000])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_an_application_gets_all_of_a_body(port: int, length: int, chunked: bool) -> None:
+def test_granian_passes_whole_request_body(port: int, length: int, chunked: bool) -> None:
     body = b"x" * length
     headers = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(length)}
     _, text = ask(port, "POST", "/", in_chunks(body) if chunked else body, headers)
@@ -102,7 +102,7 @@ def test_an_application_gets_all_of_a_body(port: int, length: int, chunked: bool
     assert "HTTP_TRANSFER_ENCODING" not in told
 
 
-def test_an_application_gets_the_request_as_it_was_sent(port: int) -> None:
+def test_granian_passes_request_unchanged(port: int) -> None:
     head = (
         b"GET /%C3%BC/a%2Fb?q=%20 HTTP/1.1\r\nHost: a\r\nX-One: \xfc\r\nX-One: 2\r\n"
         b"X_One: forged\r\nCookie: a=1\r\nCookie: b=2\r\nContent-Type: a/b\r\n"
@@ -125,17 +125,17 @@ def test_an_application_gets_the_request_as_it_was_sent(port: int) -> None:
     assert expected.items() <= told.items()
 
 
-def test_answers_have_no_body_where_there_is_none(port: int) -> None:
+def test_granian_sends_no_body_for_head_and_204(port: int) -> None:
     assert ask(port, "HEAD", "/") == (200, b"")
     assert ask(port, "GET", "/nothing") == (204, b"")
 
 
-def test_a_body_beyond_the_limit_is_not_waited_for(port: int) -> None:
+def test_granian_does_not_wait_for_body_over_limit(port: int) -> None:
     with send(port, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n") as client:
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_large_bodies_at_once_take_a_bounded_part_of_the_disk(port: int) -> None:
+def test_granian_bodies_of_concurrent_requests_take_bounded_disk(port: int) -> None:
     head, body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n", b"x" * 290_000
 
     def status() -> int:
@@ -151,7 +151,7 @@ def test_large_bodies_at_once_take_a_bounded_part_of_the_disk(port: int) -> None
     until(lambda: status() == 200)
 
 
-def test_slow_readers_hold_no_thread_and_get_all(port: int) -> None:
+def test_granian_slow_readers_hold_no_thread(port: int) -> None:
     with ExitStack() as held:
         request = b"GET /stream/slow HTTP/1.0\r\nHost: a\r\n\r\n"
         slow = [held.enter_context(send(port, request, 4096)) for _ in range(20)]
@@ -164,7 +164,7 @@ def test_slow_readers_hold_no_thread_and_get_all(port: int) -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_stream_that_nobody_takes_is_closed(port: int, leaves: bool, folder: Path) -> None:
+def test_granian_stream_without_reader_is_closed(port: int, leaves: bool, folder: Path) -> None:
     path = f"/stream/{leaves}"
     with send(port, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), 4096) as client:
         assert client.recv(1000)
@@ -173,6 +173,6 @@ def test_a_stream_that_nobody_takes_is_closed(port: int, leaves: bool, folder: P
         until(lambda: f"closed {path}" in (folder / "log").read_text(), 20)
 
 
-def test_a_stream_that_fails_is_broken_off(port: int) -> None:
+def test_granian_failing_stream_is_broken_off(port: int) -> None:
     with pytest.raises((HTTPException, ConnectionError)):
         ask(port, "GET", "/stream/breaks")

@@ -57,7 +57,7 @@ def dies(app: Flask, caller: Caller, moment: str) -> None:
         ("before it is sent", True),
     ],
 )
-def test_who_is_killed_leaves_the_change_with_its_answer_or_neither(
+def test_idempotency_key_after_kill_keeps_change_and_answer_together(
     app: Flask, alice: Caller, posts: Any, moment: str, *, kept: bool
 ) -> None:
     dies(app, alice, moment)

@@ -61,7 +61,7 @@ def furnished(app: Flask, cast: Cast) -> Flask:
 
 
 @pytest.mark.both_databases
-def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
+def test_isolation_check_finds_no_leak_and_leaves_no_data(furnished: Flask) -> None:
     kept = remaining(furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
     last = result.output.splitlines()[-1]
@@ -71,7 +71,7 @@ def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     assert remaining(furnished) == kept
 
 
-def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> None:
+def test_isolation_check_works_without_collections(app: Flask, cast: Cast) -> None:
     only = "/(console|api/v1)/(records|groups|collections)"
     result = app.test_cli_runner().invoke(args=["isolation-check", "--only", only])
     assert result.exit_code == 0, result.output
@@ -186,7 +186,7 @@ PLANTED = {
     "Citus refuses some statements that lack their account, before anything leaks"
 )
 @pytest.mark.parametrize("leak", PLANTED)
-def test_what_is_made_to_leak_is_found(
+def test_isolation_check_finds_intentional_leak(
     furnished: Flask, monkeypatch: pytest.MonkeyPatch, leak: str
 ) -> None:
     plant, only, told = PLANTED[leak]
@@ -199,7 +199,7 @@ def test_what_is_made_to_leak_is_found(
     assert any(told in line for line in leaks), result.output
 
 
-def test_a_pattern_that_names_no_route_is_told_of(furnished: Flask) -> None:
+def test_isolation_check_with_pattern_of_no_route_fails(furnished: Flask) -> None:
     for only, code, told in [
         ("/nowhere", 1, "Error: No route matches /nowhere."),
         ("[", 2, "[ is not a regular expression: unterminated character set"),
@@ -209,7 +209,7 @@ def test_a_pattern_that_names_no_route_is_told_of(furnished: Flask) -> None:
         assert (result.exit_code, told in result.output) == (code, True)
 
 
-def test_a_route_that_nobody_says_how_to_call_is_not_covered(
+def test_isolation_check_reports_uncovered_route(
     furnished: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only = ["isolation-check", "--only", "/api/v1/groups/<uuid:group_id>$"]

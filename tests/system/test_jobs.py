@@ -68,7 +68,7 @@ def working(environ: dict[str, str], log: Path) -> Iterator[None]:
 
 
 @pytest.mark.one_database
-def test_with_redis_the_queue_wakes_a_worker(
+def test_job_queue_in_redis_wakes_worker(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with queued(app, monkeypatch) as (_, environ):
@@ -114,7 +114,9 @@ def listeners(app: Flask) -> list[int]:
 
 
 @WORKER_OF_POSTGRESQL
-def test_without_redis_postgresql_wakes_a_worker(app: Flask, anyone: Caller) -> None:
+def test_job_notification_by_postgresql_wakes_worker_without_redis(
+    app: Flask, anyone: Caller
+) -> None:
     with told(app):
         for name in ("ann", "ben", "cleo"):
             begun = time.monotonic()
@@ -125,7 +127,7 @@ def test_without_redis_postgresql_wakes_a_worker(app: Flask, anyone: Caller) -> 
 
 
 @WORKER_OF_POSTGRESQL
-def test_without_redis_postgresql_wakes_deliveries(app: Flask, cast: Cast) -> None:
+def test_delivery_notification_by_postgresql_without_redis(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     with receiving() as receiver, told(app):
         make_webhook(cast.alice, receiver.url)
@@ -142,7 +144,7 @@ def asked(app: Flask) -> list[Any]:
 
 
 @WORKER_OF_POSTGRESQL
-def test_a_worker_that_postgresql_cut_off_is_woken_again(app: Flask, anyone: Caller) -> None:
+def test_job_worker_reconnects_to_postgresql_notifications(app: Flask, anyone: Caller) -> None:
     with told(app):
         (lost,) = listeners(app)
         with app.app_context(), owner_connection.connect() as connection:
@@ -154,7 +156,7 @@ def test_a_worker_that_postgresql_cut_off_is_woken_again(app: Flask, anyone: Cal
 
 
 @WORKER_OF_POSTGRESQL
-def test_a_worker_that_postgresql_cannot_tell_looks_often(
+def test_job_worker_polls_often_without_postgresql_notifications(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(topic: wakeups.Topic) -> Iterator[str]:
@@ -181,7 +183,7 @@ def test_a_worker_that_postgresql_cannot_tell_looks_often(
 
 
 @WORKER_OF_POSTGRESQL
-def test_only_what_is_due_at_once_is_told_and_after_the_commit(
+def test_job_notification_is_sent_for_due_jobs_after_commit(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = list[tuple[wakeups.Topic, str]]()
@@ -200,7 +202,7 @@ def test_only_what_is_due_at_once_is_told_and_after_the_commit(
 
 
 @pytest.mark.one_database
-def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
+def test_job_queue_without_redis_is_served_by_sweep(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with queued(app, monkeypatch) as (server, environ):
@@ -215,7 +217,7 @@ def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_worker_that_loses_redis_tells_so_in_lines_of_json(
+def test_job_worker_logs_redis_loss_as_json(
     app: Flask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

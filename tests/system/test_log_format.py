@@ -25,13 +25,13 @@ def lines(*, text: bool) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_text_is_one_short_line_each() -> None:
+def test_log_text_format_is_one_line_per_event() -> None:
     request, warning = lines(text=True)
     assert request[8:] == " info    GET /health 200 1.5 ms"
     assert warning[8:] == r" warning refused reason=caf\xe9\n00:00:00 info forged"
 
 
-def test_json_is_one_object_each() -> None:
+def test_log_json_format_is_one_object_per_event() -> None:
     request, warning = map(orjson.loads, lines(text=False))
     assert (request["event"], request["route"], request["level"]) == ("request", "/health", "info")
     assert warning["reason"] == "café\n00:00:00 info forged"
@@ -48,7 +48,7 @@ def test_json_is_one_object_each() -> None:
         ("development", "json", False),
     ],
 )
-def test_the_format_follows_the_environment_or_the_setting(
+def test_log_format_follows_environment_or_setting(
     app: Flask, env: str, format: str, is_text: bool
 ) -> None:
     settings = app.extensions["atrium.config"]

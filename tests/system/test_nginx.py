@@ -124,7 +124,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
         ("GET", "/api/v1/records/x?a=b", 0, {}, 200),
     ],
 )
-def test_large_bodies_need_a_credential(
+def test_nginx_body_over_one_megabyte_needs_credential(
     server: Behind,
     method: str,
     path: str,
@@ -137,7 +137,7 @@ def test_large_bodies_need_a_credential(
     assert server.arrived == ([(method, path, length)] if expected == 200 else [])
 
 
-def test_a_chunked_body_without_a_credential_ends_at_a_megabyte(server: Behind) -> None:
+def test_nginx_chunked_body_without_credential_is_413_at_one_megabyte(server: Behind) -> None:
     with server.begin("POST", "/console/sign-in", None) as connection:
         with suppress(OSError):
             for _ in range(40):
@@ -146,7 +146,9 @@ def test_a_chunked_body_without_a_credential_ends_at_a_megabyte(server: Behind) 
 
 
 @pytest.mark.parametrize("length", [100 * MB, None])
-def test_an_address_sends_so_many_large_bodies_at_once(server: Behind, length: int | None) -> None:
+def test_nginx_concurrent_large_bodies_per_address_are_limited(
+    server: Behind, length: int | None
+) -> None:
     with ExitStack() as stack:
         for _ in range(20):
             begun = server.begin("POST", "/api/v1/records/x", length, {"Authorization": "made-up"})
@@ -163,7 +165,7 @@ def test_an_address_sends_so_many_large_bodies_at_once(server: Behind, length: i
 
 
 @pytest.mark.parametrize("path", ["/_with_files", "/_with_body", "/_files/a"])
-def test_its_own_places_have_no_address(server: Behind, path: str) -> None:
+def test_nginx_internal_locations_are_404(server: Behind, path: str) -> None:
     server.arrived.clear()
     for headers in ({}, BEARER):
         with server.begin("GET", path, 0, headers) as connection:

@@ -85,13 +85,13 @@ def redocly(folder: Path, *descriptions: str) -> None:
     assert "warning was generated" not in printed.lower(), printed
 
 
-def test_linters_have_no_remark(folder: Path) -> None:
+def test_openapi_linters_report_nothing(folder: Path) -> None:
     redocly(folder, "plain.json")
     spectral(folder, "plain.json")
 
 
 @pytest.mark.slow
-def test_linters_have_no_remark_on_collections(folder: Path) -> None:
+def test_openapi_linters_report_nothing_with_collections(folder: Path) -> None:
     redocly(folder, "typed.json")
     spectral(folder, "typed.json")
 
@@ -106,7 +106,7 @@ def test_linters_have_no_remark_on_collections(folder: Path) -> None:
     ],
     ids=["hey-api", "orval"],
 )
-def test_typescript_clients_compile(
+def test_openapi_typescript_clients_compile(
     folder: Path, generator: list[str], client: list[str], description: str
 ) -> None:
     programs = npm.installed(FOLDER)
@@ -129,7 +129,7 @@ def generators() -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("description", ["plain.json", "typed.json"])
-def test_openapi_python_client_leaves_nothing_out(
+def test_openapi_python_client_generates_without_warning(
     folder: Path, generators: Path, description: str
 ) -> None:
     settings = str(FOLDER / "openapi-python-client.yaml")
@@ -142,7 +142,7 @@ def test_openapi_python_client_leaves_nothing_out(
 @pytest.mark.slow
 @pytest.mark.parametrize("description", ["plain.json", "typed.json"])
 @pytest.mark.parametrize("language", ["python", "typescript-axios", "go"])
-def test_openapi_generator_warns_of_nothing(
+def test_openapi_generator_generates_without_warning(
     folder: Path, generators: Path, language: str, description: str
 ) -> None:
     settings = str(FOLDER / f"{language}.yaml")

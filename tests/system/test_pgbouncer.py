@@ -62,7 +62,7 @@ def run(pooler: PgBouncer, folder: Path, *command: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("settings", SHARED, ids=str)
-def test_shared_sessions_are_refused_by_ready_and_by_doctor(
+def test_pgbouncer_with_shared_sessions_fails_ready_and_doctor(
     app: Flask, cast: Cast, settings: dict[str, str]
 ) -> None:
     with pooled(app, **settings) as pooler:
@@ -88,7 +88,7 @@ def test_shared_sessions_are_refused_by_ready_and_by_doctor(
     ],
     ids=" ".join,
 )
-def test_shared_sessions_are_refused_at_the_start(
+def test_pgbouncer_with_shared_sessions_refuses_start(
     app: Flask, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     with pooled(app, pool_mode="transaction") as pooler:
@@ -99,7 +99,7 @@ def test_shared_sessions_are_refused_at_the_start(
     assert "Traceback" not in said
 
 
-def test_a_pooler_that_begins_to_share_is_noticed(
+def test_pgbouncer_change_to_shared_sessions_fails_ready(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_session, "PASS_SECONDS", 0)
@@ -112,7 +112,7 @@ def test_a_pooler_that_begins_to_share_is_noticed(
         assert noticing.get("/ready").status_code == 200
 
 
-def test_whole_sessions_work_with_the_settings_of_a_direct_connection(tmp_path: Path) -> None:
+def test_pgbouncer_session_pooling_has_settings_of_direct_connection(tmp_path: Path) -> None:
     settings = settings_for("postgresql", tmp_path)
     with PgBouncer(settings.database_url, pool_mode="session") as pooler:
         app = make_app(replace(settings, database_url=pooler.url))
@@ -133,7 +133,9 @@ def test_whole_sessions_work_with_the_settings_of_a_direct_connection(tmp_path: 
         assert shown == {"timezone": "UTC", "idle_in_transaction_session_timeout": "1min"}
 
 
-def test_a_full_pool_is_no_shared_one(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pgbouncer_full_session_pool_passes_ready(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postgres_session, "PROBE_SECONDS", 0.2)
     with pooled(app, pool_mode="session", default_pool_size="1") as pooler:
         assert Caller(behind(app, pooler)).get("/ready").status_code == 200

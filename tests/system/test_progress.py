@@ -60,7 +60,9 @@ def env(database: str, tmp_path: Path) -> dict[str, str]:
     )
 
 
-def test_commands_show_their_progress(env: dict[str, str], database: str, tmp_path: Path) -> None:
+def test_command_progress_is_bar_on_terminal_and_lines_in_pipe(
+    env: dict[str, str], database: str, tmp_path: Path
+) -> None:
     unit = {"sqlite": "Pages", "postgresql": "Tables"}[database]
     for number, show in enumerate((on_a_terminal, in_a_pipe)):
         file = str(tmp_path / f"{number}.backup")
@@ -80,7 +82,7 @@ def test_commands_show_their_progress(env: dict[str, str], database: str, tmp_pa
             assert "\r" not in saved + restored + verified
 
 
-def test_help_has_every_command_in_a_group_with_an_example(env: dict[str, str]) -> None:
+def test_command_help_groups_every_command_with_example(env: dict[str, str]) -> None:
     listed = subprocess.run([ATRIUM, "--help"], env=env, check=True, capture_output=True, text=True)
     assert "Other:" not in listed.stdout
     groups = re.findall(r"^(\w[\w ]+):$", listed.stdout, re.MULTILINE)

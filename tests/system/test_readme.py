@@ -64,13 +64,13 @@ def commands(address: str, password: str) -> str:
     return script.replace("the one that make run printed", password)
 
 
-def test_no_other_page_has_commands_that_are_not_run() -> None:
+def test_documented_commands_are_only_in_tested_pages() -> None:
     pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
     with_commands = {page for page in pages if "```bash" in page.read_text()}
     assert with_commands == {PROJECT / guide for guide in GUIDES}
 
 
-def test_the_commands_work_as_written(running: tuple[str, str], tmp_path: Path) -> None:
+def test_documented_commands_run_as_written(running: tuple[str, str], tmp_path: Path) -> None:
     address, password = running
     script = "set -e\n" + commands(address, password)
     run = subprocess.run(

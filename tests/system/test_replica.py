@@ -93,7 +93,7 @@ def titles(response: TestResponse) -> list[str]:
 
 
 @pytest.mark.parametrize("path", READS)
-def test_who_accepts_the_lag_reads_on_the_replica(app: Flask, cast: Cast, path: str) -> None:
+def test_replica_read_with_prefer_stale(app: Flask, cast: Cast, path: str) -> None:
     caught_up(app)
     expected = cast.alice.get(path)
     with sql.statements(app) as sent:
@@ -106,13 +106,13 @@ def test_who_accepts_the_lag_reads_on_the_replica(app: Flask, cast: Cast, path: 
 @pytest.mark.parametrize(
     "value", ["", "stale", "stale=0", "stale=-1", "stale=99999", "stale=1e3", "return=minimal"]
 )
-def test_everybody_else_reads_on_the_primary(app: Flask, cast: Cast, value: str) -> None:
+def test_replica_is_not_read_without_valid_prefer_stale(app: Flask, cast: Cast, value: str) -> None:
     caught_up(app)
     answer = cast.alice.get("records/posts", headers={"Prefer": value})
     assert (answer.status_code, answer.headers.get(APPLIED)) == (200, None)
 
 
-def test_a_replica_that_lags_further_is_not_read(
+def test_replica_with_lag_over_limit_is_not_read(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica]
 ) -> None:
     caught_up(app)
@@ -143,7 +143,7 @@ RIGHTS: dict[str, tuple[Callable[[Cast], object], int | list[str]]] = {
 
 
 @pytest.mark.parametrize("name", RIGHTS)
-def test_rights_that_the_replica_does_not_know_of_yet_apply_at_once(
+def test_replica_read_applies_rights_of_primary(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica], name: str
 ) -> None:
     act, expected = RIGHTS[name]
@@ -156,7 +156,7 @@ def test_rights_that_the_replica_does_not_know_of_yet_apply_at_once(
     assert APPLIED not in answer.headers
 
 
-def test_a_deactivated_user_reads_nothing_more(
+def test_replica_read_by_deactivated_user_is_401(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica]
 ) -> None:
     made = builders.make_user(app, cast.alice.account_id, "mallory@acme.test")
@@ -179,7 +179,7 @@ def test_a_deactivated_user_reads_nothing_more(
         ("updated_by = @request.auth.id", "records/posts", False),
     ],
 )
-def test_rules_about_what_may_change_are_judged_on_the_primary(
+def test_replica_is_not_read_for_rules_on_mutable_data(
     app: Flask, cast: Cast, rule: str, path: str, is_applied: bool
 ) -> None:
     change(cast, list_rule=rule)
@@ -191,22 +191,22 @@ def test_rules_about_what_may_change_are_judged_on_the_primary(
 
 
 @pytest.mark.parametrize("query", ["expand=parent", "filter=parent.title = 'first'"])
-def test_so_are_those_of_records_that_a_read_leads_to(app: Flask, cast: Cast, query: str) -> None:
+def test_replica_is_not_read_for_rules_on_referenced_records(
+    app: Flask, cast: Cast, query: str
+) -> None:
     change(cast, view_rule="title != 'x'")
     caught_up(app)
     answer = cast.alice.get(f"records/posts?{query}", headers=stale(600))
     assert (answer.status_code, answer.headers.get(APPLIED)) == (200, None)
 
 
-def test_reads_of_personal_data_on_the_replica_are_in_the_security_log(
-    app: Flask, cast: Cast
-) -> None:
+def test_replica_read_of_personal_data_is_in_security_log(app: Flask, cast: Cast) -> None:
     caught_up(app)
     assert cast.alice.get("records/posts", headers=stale(600)).headers[APPLIED]
     assert reads(cast.alice)[-1]["details"]["fields"] == ["phone"]
 
 
-def test_an_answer_of_the_replica_that_is_not_sent_is_not_in_the_security_log(
+def test_replica_read_that_is_discarded_is_not_in_security_log(
     app: Flask,
     cast: Cast,
     servers: tuple[Postgres, Replica],
@@ -223,7 +223,7 @@ def test_an_answer_of_the_replica_that_is_not_sent_is_not_in_the_security_log(
     assert len(reads(cast.alice)) == count
 
 
-def test_without_the_replica_everything_is_read_on_the_primary(
+def test_replica_outage_moves_reads_to_primary(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica]
 ) -> None:
     caught_up(app)
@@ -234,7 +234,7 @@ def test_without_the_replica_everything_is_read_on_the_primary(
         assert answer.data
 
 
-def test_another_server_is_never_taken_for_the_replica(app: Flask, cast: Cast) -> None:
+def test_replica_url_of_other_server_fails_doctor(app: Flask, cast: Cast) -> None:
     settings = app.extensions["atrium.config"]
     wrong = create_app(replace(settings, database_replica_url=settings.database_url))
     with wrong.app_context():
@@ -245,7 +245,7 @@ def test_another_server_is_never_taken_for_the_replica(app: Flask, cast: Cast) -
     assert (finding.state, "accepts writes" in finding.message) == ("fail", True)
 
 
-def test_doctor_measures_the_lag(
+def test_replica_lag_is_reported_by_doctor(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def finding() -> doctor.Finding:

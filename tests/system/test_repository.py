@@ -13,7 +13,7 @@ from tests.project import PROJECT
 from tests.test_repository import loaded, text
 
 
-def test_nginx_of_compose_asks_web(tmp_path: Path) -> None:
+def test_compose_nginx_forwards_to_web(tmp_path: Path) -> None:
     *_, script = loaded(PROJECT / "compose.yaml")["services"]["nginx"]["command"]
     edit = script.partition(" && ")[0].replace("/etc/atrium.conf", "deploy/nginx.conf")
     edit = edit.replace("/etc/nginx/conf.d/default.conf", str(tmp_path / "atrium.conf"))
@@ -23,7 +23,7 @@ def test_nginx_of_compose_asks_web(tmp_path: Path) -> None:
     assert {"/tls/atrium.pem", "/tls/atrium.key"} <= set(re.findall(r"ssl_\w+ +(\S+);", edited))
 
 
-def test_blame_skips_commits_of_this_history() -> None:
+def test_git_blame_ignore_revs_are_commits_of_this_history() -> None:
     lines = [
         line for line in text(".git-blame-ignore-revs").splitlines() if line and line[0] != "#"
     ]

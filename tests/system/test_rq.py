@@ -121,7 +121,7 @@ def hooked(app: Flask, cast: Cast) -> Receiver:
     return receiver
 
 
-def test_rq_does_all_kinds_of_work(
+def test_rq_worker_runs_all_kinds_of_jobs(
     app: Flask, cast: Cast, anyone: Caller, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
@@ -144,7 +144,7 @@ def test_rq_does_all_kinds_of_work(
     receiver.close()
 
 
-def test_the_stock_command_does_all_kinds_of_work(
+def test_rq_stock_worker_runs_all_kinds_of_jobs(
     app: Flask, cast: Cast, anyone: Caller, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
@@ -159,7 +159,7 @@ def test_the_stock_command_does_all_kinds_of_work(
     assert not any(queue.failed_job_registry.count for queue in queues(server).values())
 
 
-def test_an_emptied_redis_loses_no_work(
+def test_rq_emptied_redis_loses_no_job(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
@@ -177,7 +177,7 @@ def test_an_emptied_redis_loses_no_work(
     receiver.close()
 
 
-def test_without_redis_a_worker_goes_on_and_returns_to_it(
+def test_rq_worker_without_redis_goes_on_and_returns(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
@@ -193,9 +193,7 @@ def test_without_redis_a_worker_goes_on_and_returns_to_it(
     receiver.close()
 
 
-def test_many_due_deliveries_of_an_account_are_one_job(
-    app: Flask, cast: Cast, server: Redis
-) -> None:
+def test_rq_due_deliveries_of_account_are_one_job(app: Flask, cast: Cast, server: Redis) -> None:
     receiver = hooked(app, cast)
     for number in range(20):
         assert cast.alice.post("records/posts", {"title": f"{number}"}).status_code == 201
@@ -207,7 +205,7 @@ def test_many_due_deliveries_of_an_account_are_one_job(
     receiver.close()
 
 
-def test_a_retry_is_a_scheduled_job(
+def test_rq_delivery_retry_is_a_scheduled_job(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)
@@ -226,7 +224,7 @@ def test_a_retry_is_a_scheduled_job(
     receiver.close()
 
 
-def test_delays_and_schedules_of_workflows_are_scheduled_jobs(
+def test_rq_workflow_delays_and_schedules_are_scheduled_jobs(
     app: Flask, cast: Cast, environ: dict[str, str], server: Redis
 ) -> None:
     make_collection(cast.root)
@@ -240,7 +238,7 @@ def test_delays_and_schedules_of_workflows_are_scheduled_jobs(
         assert until(lambda: instance(cast.alice, id)["status"] == "completed")
 
 
-def test_a_job_that_is_given_up_is_a_failed_one_without_its_data(
+def test_rq_failed_job_has_no_data(
     app: Flask, server: Redis, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:
     monkeypatch.setitem(jobs.KINDS, "test", jobs.Kind(fail, 1))
@@ -258,7 +256,7 @@ def test_a_job_that_is_given_up_is_a_failed_one_without_its_data(
     assert (row.status, row.last_error) == ("failed", "OSError")
 
 
-def test_a_worker_runs_no_other_function_than_its_own(
+def test_rq_worker_refuses_foreign_functions(
     app: Flask, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     """Who can write to Redis cannot run code here."""
@@ -271,7 +269,7 @@ def test_a_worker_runs_no_other_function_than_its_own(
     assert "Traceback" not in log.read_text()
 
 
-def test_jobs_that_wait_at_the_start_get_the_dispatcher_of_the_worker(
+def test_rq_jobs_waiting_at_start_get_dispatcher_of_worker(
     app: Flask, cast: Cast, environ: dict[str, str], tmp_path: Path
 ) -> None:
     receiver = hooked(app, cast)
@@ -308,7 +306,7 @@ def _serve_late(environ: dict[str, str], made: Path) -> None:
     _serve(environ, 3600, None)
 
 
-def test_a_stopped_worker_leaves_its_jobs_to_others(
+def test_rq_stopped_worker_leaves_its_jobs_to_others(
     app: Flask, cast: Cast, environ: dict[str, str], log: Path, server: Redis
 ) -> None:
     receiver = hooked(app, cast)

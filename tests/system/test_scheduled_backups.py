@@ -55,7 +55,7 @@ POINTS = ("written", "restored", "files", "published")
 @pytest.mark.parametrize(
     ("database", "place"), [("sqlite", "folder"), ("postgresql", "bucket")], indirect=True
 )
-def test_a_kill_leaves_nothing_that_counts_and_the_next_worker_goes_on(
+def test_scheduled_backup_killed_is_resumed_by_next_worker(
     app_of: Callable[..., tuple[Flask, Cast]], place: str, tmp_path: Path
 ) -> None:
     app, _ = app_of(place)

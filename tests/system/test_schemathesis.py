@@ -93,14 +93,14 @@ def statuses(log: Path) -> dict[str, set[int]]:
     return found
 
 
-def test_a_few_operations_are_as_described(run: Run) -> None:
+def test_schemathesis_few_operations_conform_to_description(run: Run) -> None:
     met = run("--phases=examples,coverage", f"--include-path-regex={FEW}")
     assert 201 in met["POST /api/v1/groups"]
 
 
 @pytest.mark.slow
 @pytest.mark.both_databases
-def test_all_operations_are_as_described(run: Run, app: Flask) -> None:
+def test_schemathesis_all_operations_conform_to_description(run: Run, app: Flask) -> None:
     met = run("--phases=examples,coverage,fuzzing", "--max-examples=10")
     count = len(list(operations(Caller(app).get("/openapi.json").json)))
     assert sum(any(status < 400 for status in found) for found in met.values()) > 0.7 * count

@@ -76,12 +76,12 @@ def drive(node: str, server: Server, *script: str) -> None:
     assert "the client is served" in driven.stdout
 
 
-def test_the_published_client_is_served_unmodified(node: str, server: Server) -> None:
+def test_snackbase_sdk_works_unmodified(node: str, server: Server) -> None:
     drive(node, server, "drive.mjs")
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])
-def test_the_published_client_follows_changes(node: str, server: Server, transport: str) -> None:
+def test_snackbase_sdk_follows_changes(node: str, server: Server, transport: str) -> None:
     drive(node, server, "realtime.mjs", transport, str(server.process))
 
 

@@ -214,7 +214,7 @@ def serve(environ, start_response):
 """
 
 
-def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
+def test_granian_finishes_requests_on_terminal_interrupt(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "at_work.py").write_text(AT_WORK)
@@ -239,7 +239,7 @@ time.sleep(9)
 """
 
 
-def test_granian_stops_at_once_though_its_processes_still_begin(tmp_path: Path) -> None:
+def test_granian_stops_at_once_while_processes_start(tmp_path: Path) -> None:
     (tmp_path / "begins.py").write_text(BEGINS_SLOWLY)
     log = tmp_path / "log"
     command = [*GRANIAN, "begins:serve"]
@@ -276,7 +276,7 @@ raise AssertionError("it goes on")
 """
 
 
-def test_gunicorn_stops_at_once_also_where_it_was_handing_out_a_request(tmp_path: Path) -> None:
+def test_gunicorn_stops_at_once_while_handing_out_a_request(tmp_path: Path) -> None:
     command = [str(PROGRAMS / "python"), "-c", INTERRUPTED]
     done = run(command, cwd=PROJECT, env=environment(tmp_path), timeout=10, check=False)
     assert done.returncode == 0
@@ -295,7 +295,7 @@ sys.exit(first)
 """
 
 
-def test_gunicorn_leaves_no_counts_behind_where_it_is_reloaded_or_never_serves(
+def test_gunicorn_removes_metric_files_on_reload_or_failed_start(
     tmp_path: Path,
 ) -> None:
     command = [str(PROGRAMS / "python"), "-c", RELOADED]
@@ -327,7 +327,7 @@ def counting(folder: Path) -> Iterator[tuple[Popen[bytes], Path]]:
     rmtree(counts, ignore_errors=True)
 
 
-def test_counts_that_a_killed_server_left_go_with_the_start_of_another(tmp_path: Path) -> None:
+def test_gunicorn_start_removes_metric_files_of_killed_server(tmp_path: Path) -> None:
     with counting(tmp_path) as (killed, left), counting(tmp_path) as (_, held):
         killed.kill()
         killed.wait()
@@ -340,7 +340,7 @@ def test_counts_that_a_killed_server_left_go_with_the_start_of_another(tmp_path:
 
 @pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
 @pytest.mark.parametrize("text", ["0", "99999999", "9" * 5000, "-1", "1.5", "eight"])
-def test_a_number_that_is_none_is_told(
+def test_server_port_and_process_count_out_of_range_are_refused(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, text)
@@ -348,7 +348,7 @@ def test_a_number_that_is_none_is_told(
         deploy.port() if name == "PORT" else deploy.processes()
 
 
-def test_granian_tells_that_an_address_is_taken(tmp_path: Path) -> None:
+def test_granian_reports_address_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         env = environment(tmp_path, PORT=str(other.getsockname()[1]))
         with started(SERVERS["granian"], env, tmp_path / "log") as process:
@@ -359,7 +359,7 @@ def test_granian_tells_that_an_address_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["::1", "[::1]"])  # gunicorn's --bind wants brackets
-def test_an_address_of_ipv6_may_have_brackets(
+def test_server_listen_address_ipv6_may_have_brackets(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATRIUM_LISTEN", address)
@@ -367,14 +367,14 @@ def test_an_address_of_ipv6_may_have_brackets(
 
 
 @pytest.mark.parametrize("command", [SERVERS["gunicorn"], [*GRANIAN, DEMO]], ids=SERVERS)
-def test_a_server_listens_on_an_address_of_ipv6(command: list[str], tmp_path: Path) -> None:
+def test_server_listens_on_ipv6_address(command: list[str], tmp_path: Path) -> None:
     port = free_port()
     settings = {"PORT": str(port), "ATRIUM_LISTEN": "::1", "WEB_CONCURRENCY": "1"}
     with started(command, environment(tmp_path, **settings), tmp_path / "log"):
         wait_for(f"http://[::1]:{port}/live", tmp_path / "log")
 
 
-def test_granian_tells_that_it_cannot_listen_on_a_name(tmp_path: Path) -> None:
+def test_granian_reports_listen_address_that_is_a_name(tmp_path: Path) -> None:
     env = environment(tmp_path, PORT=str(free_port()), ATRIUM_LISTEN="localhost")
     with started(SERVERS["granian"], env, tmp_path / "log") as process:
         assert process.wait(30) == 1
@@ -385,7 +385,7 @@ def test_granian_tells_that_it_cannot_listen_on_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> None:
+def test_server_serves_limits_counts_logs_and_stops(name: str, app: Flask, tmp_path: Path) -> None:
     with serving(name, app, tmp_path) as server:
         with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
             it_does_what_it_is_there_for(client)

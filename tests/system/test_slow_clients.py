@@ -106,7 +106,7 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
         return found.status, found.read()
 
 
-def test_half_sent_requests_hold_no_thread(server: Server) -> None:
+def test_slow_requests_hold_no_thread(server: Server) -> None:
     with ExitStack() as held:
         for sent in SLOW.values():
             for _ in range(20):  # each kind alone would take all threads
@@ -116,7 +116,7 @@ def test_half_sent_requests_hold_no_thread(server: Server) -> None:
     assert slowest < 3  # not the ten that a read may take
 
 
-def test_a_sender_of_slow_bodies_leaves_threads_to_others(server: Server) -> None:
+def test_slow_request_bodies_leave_threads_to_others(server: Server) -> None:
     upload = b'{"name": "' + b"a" * 100_000 + b'"}'
     with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
         root.sign_in("system", ROOT)
@@ -133,7 +133,9 @@ def test_a_sender_of_slow_bodies_leaves_threads_to_others(server: Server) -> Non
 
 
 @pytest.mark.timing
-def test_bodies_that_wait_for_a_thread_cost_others_nothing(name: str, server: Server) -> None:
+def test_slow_request_bodies_waiting_for_thread_do_not_delay_others(
+    name: str, server: Server
+) -> None:
     number = 800 if name == "gunicorn" else 400  # granian accepts fewer
     with ExitStack() as held:
         for _ in range(number):
@@ -148,7 +150,7 @@ def all_at_once(check: Callable[[Any], None], cases: Sequence[Any]) -> None:
         list(pool.map(check, cases))
 
 
-def test_what_does_not_come_in_is_given_up(name: str, hasty: Server) -> None:
+def test_slow_request_is_closed_after_read_timeout(name: str, hasty: Server) -> None:
     def check(what: str) -> None:
         with connect(hasty) as slow:
             began = time.monotonic()
@@ -170,7 +172,7 @@ def test_what_does_not_come_in_is_given_up(name: str, hasty: Server) -> None:
     all_at_once(check, ["head", "body", "long body", "chunks", "expectation"])
 
 
-def test_a_request_that_comes_byte_by_byte_has_a_deadline(hasty: Server) -> None:
+def test_slow_request_byte_by_byte_has_a_deadline(hasty: Server) -> None:
     def check(what: str) -> None:
         with connect(hasty) as slow:
             slow.sendall(SLOW[what].encode())
@@ -189,7 +191,7 @@ def in_chunks(body: bytes) -> bytes:
     return b"".join(b"%X\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
 
 
-def test_a_body_that_comes_in_pieces_is_taken(server: Server) -> None:
+def test_request_body_in_pieces_is_accepted(server: Server) -> None:
     def check(sent: tuple[int, bool]) -> None:
         length, chunked = sent
         body = b'{"account": "' + b"a" * length + b'"}'
@@ -210,7 +212,7 @@ def test_a_body_that_comes_in_pieces_is_taken(server: Server) -> None:
     all_at_once(check, [(20, False), (20, True), (65_500, False), (65_500, True)])
 
 
-def test_an_answer_that_nobody_takes_is_given_up(hasty: Server) -> None:
+def test_response_without_reader_is_given_up(hasty: Server) -> None:
     before = len(hasty.log.read_text())
     with ExitStack() as held:
         for _ in range(6):  # more than there are threads
@@ -225,7 +227,7 @@ def test_an_answer_that_nobody_takes_is_given_up(hasty: Server) -> None:
     assert '"error"' not in hasty.log.read_text()[before:]
 
 
-def test_an_export_that_is_taken_slowly_arrives_whole(server: Server) -> None:
+def test_slow_reader_receives_whole_export(server: Server) -> None:
     with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
         it_does_what_it_is_there_for(root)
         records = {"records": [{"title": str(number) * 2000} for number in range(100, 400)]}

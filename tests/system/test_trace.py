@@ -1,4 +1,4 @@
-"""The way of a created record stays short: modules of `app`, and changes between them."""
+"""The ways of a created record and of a page stay short: modules of `app`, and changes of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 # As reached.
-MODULES, CHANGES = 42, 144
+CREATED, PAGE = (42, 144), (62, 304)
 
 
-def test_created_record_takes_a_short_way() -> None:
+@pytest.mark.parametrize(
+    ("options", "bounds"), [((), CREATED), (("--page",), PAGE)], ids=["created record", "page"]
+)
+def test_request_takes_a_short_way(options: tuple[str, ...], bounds: tuple[int, int]) -> None:
     # In a process of its own: what other tests leave behind would lengthen the way.
-    command = [sys.executable, "-m", "bench.trace", "sqlite"]
+    command = [sys.executable, "-m", "bench.trace", "sqlite", *options]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     figures = re.match(r"(\d+) modules, (\d+) changes of module", printed)
     assert figures is not None, printed
     modules, changes = map(int, figures.groups())
-    assert modules <= MODULES, printed
-    assert changes <= CHANGES, printed
+    assert modules <= bounds[0], printed
+    assert changes <= bounds[1], printed

@@ -162,7 +162,7 @@ def work_through(instance: Instance, receiver: Receiver) -> dict[str, Any]:
     return created
 
 
-def test_a_request_has_its_route_status_and_caller(traced: Traced) -> None:
+def test_tracing_request_span_has_route_status_and_caller(traced: Traced) -> None:
     span = traced.request("GET /api/v1/records/<collection>/<record_id>")
     assert span.kind == SERVER
     assert not span.is_error
@@ -178,7 +178,7 @@ def test_a_request_has_its_route_status_and_caller(traced: Traced) -> None:
     }
 
 
-def test_an_unknown_path_is_not_named(traced: Traced) -> None:
+def test_tracing_request_span_of_unknown_path_omits_path(traced: Traced) -> None:
     (span,) = traced.collector.named("GET")
     assert span.attributes["http.response.status_code"] == 404
     assert "url.path" not in span.attributes
@@ -186,14 +186,14 @@ def test_an_unknown_path_is_not_named(traced: Traced) -> None:
     assert route.attributes["url.path"] == "/api/v1/workflow-webhooks/<token>"
 
 
-def test_the_trace_of_the_client_goes_on(traced: Traced) -> None:
+def test_tracing_request_span_continues_client_trace(traced: Traced) -> None:
     for span in traced.collector.named("GET /api/v1/records/<collection>/<record_id>"):
         assert (span.trace_id, span.parent_id) == (TRACE, PARENT)
         assert all(child.trace_id == TRACE for child in traced.collector.children(span))
     assert not traced.request("POST /api/v1/records/<collection>").parent_id
 
 
-def test_statements_are_below_their_request(traced: Traced) -> None:
+def test_tracing_statement_spans_are_children_of_request(traced: Traced) -> None:
     for name, expected in (
         ("GET /api/v1/records/<collection>/<record_id>", [r"SELECT .*\sFROM col_posts"]),
         ("GET /api/v1/records/<collection>", [r"SELECT .*\sFROM col_posts"]),
@@ -207,7 +207,7 @@ def test_statements_are_below_their_request(traced: Traced) -> None:
             assert re.search(one, texts, re.DOTALL), texts
 
 
-def test_a_delivery_is_a_job_with_an_outgoing_request(traced: Traced) -> None:
+def test_tracing_delivery_is_job_span_with_client_span(traced: Traced) -> None:
     job = traced.request("job delivery")
     assert (job.kind, job.parent_id) == (CONSUMER, "")
     (sent,) = traced.receiver.requests
@@ -227,7 +227,7 @@ def test_a_delivery_is_a_job_with_an_outgoing_request(traced: Traced) -> None:
     assert "traceparent" not in sent.headers
 
 
-def test_jobs_have_their_statements(traced: Traced) -> None:
+def test_tracing_job_span_has_statement_spans(traced: Traced) -> None:
     until(lambda: traced.collector.named("job jobs.purge"))
     job = traced.request("job jobs.purge")
     assert job.kind == CONSUMER
@@ -235,25 +235,25 @@ def test_jobs_have_their_statements(traced: Traced) -> None:
     assert any("jobs" in text for text in texts)
 
 
-def test_only_requests_and_jobs_begin_a_trace(traced: Traced) -> None:
+def test_tracing_root_spans_are_requests_and_jobs(traced: Traced) -> None:
     roots = {span.kind for span in traced.collector.spans if not span.parent_id}
     assert roots == {SERVER, CONSUMER}
 
 
-def test_nothing_that_is_sent_has_a_value_of_a_client(traced: Traced) -> None:
+def test_tracing_export_contains_no_client_values(traced: Traced) -> None:
     sent = b"".join(traced.collector.bodies)
     values = (SECRET, PASSWORD, ROOT, traced.instance.token, HEADER_SECRET, "python-requests")
     assert [value for value in values if value.encode() in sent] == []
 
 
-def test_the_variables_of_the_sdk_count_and_their_secrets_stay(traced: Traced) -> None:
+def test_tracing_otel_variables_apply_and_stay_secret(traced: Traced) -> None:
     assert {headers["x-key"] for headers in traced.collector.headers} == {HEADER_SECRET}
     printed = traced.instance.run("doctor")
     assert f"ok    traces      go to {traced.collector.url}" in printed
     assert HEADER_SECRET not in printed + traced.instance.log.read_text()
 
 
-def test_log_lines_have_the_ids_of_their_span(traced: Traced) -> None:
+def test_log_lines_have_trace_and_span_id(traced: Traced) -> None:
     span = traced.request("GET /api/v1/records/<collection>/<record_id>")
     lines = [json.loads(line) for line in traced.instance.log.read_text().splitlines()]
     (line,) = [line for line in lines if line.get("span_id") == span.id]
@@ -264,7 +264,7 @@ def test_log_lines_have_the_ids_of_their_span(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize("server", ["gunicorn", "granian"])
-def test_a_stop_sends_what_is_recorded(tmp_path: Path, server: str) -> None:
+def test_tracing_stop_flushes_recorded_spans(tmp_path: Path, server: str) -> None:
     with ExitStack() as stack:
         collector = stack.enter_context(collecting())
         settings = {**NEVER, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
@@ -285,7 +285,7 @@ def _has_purged(folder: Path) -> bool:
         return database.execute(finished).fetchone() is not None
 
 
-def test_a_job_of_the_stock_worker_is_sent_before_its_process_ends(tmp_path: Path) -> None:
+def test_tracing_stock_worker_flushes_job_span(tmp_path: Path) -> None:
     with ExitStack() as stack:
         collector, receiver = (stack.enter_context(one()) for one in (collecting, receiving))
         instance = Instance(
@@ -302,7 +302,7 @@ def test_a_job_of_the_stock_worker_is_sent_before_its_process_ends(tmp_path: Pat
         until(lambda: collector.named("job delivery"))
 
 
-def test_a_collector_that_hangs_costs_no_request_and_delays_no_stop(tmp_path: Path) -> None:
+def test_tracing_collector_that_hangs_delays_no_request_or_stop(tmp_path: Path) -> None:
     with ExitStack() as stack:
         endpoint = stack.enter_context(hostile(hang)).rstrip("/")
         settings = {**SOON, "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
@@ -322,7 +322,7 @@ def test_a_collector_that_hangs_costs_no_request_and_delays_no_stop(tmp_path: Pa
         assert warnings.count("Queue full, dropping ....") == 1
 
 
-def test_nothing_is_loaded_and_sent_without_the_variable(tmp_path: Path) -> None:
+def test_tracing_is_not_loaded_without_endpoint(tmp_path: Path) -> None:
     program = "import sys, wsgi; print([name for name in sys.modules if 'opentelemetry' in name])"
     with collecting() as collector:
         env = environment(tmp_path, OTEL_EXPORTER_OTLP_HEADERS="a=b")
@@ -331,20 +331,20 @@ def test_nothing_is_loaded_and_sent_without_the_variable(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("program", ["import wsgi", "from app.ops.main import main; main()"])
-def test_missing_packages_are_said_at_start(tmp_path: Path, program: str) -> None:
+def test_tracing_start_reports_missing_packages(tmp_path: Path, program: str) -> None:
     hidden = "import sys; sys.modules['opentelemetry'] = None; sys.argv[1:] = ['doctor']; "
     env = environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318")
     assert tracing.MISSING in _output(hidden + program, env)
 
 
-def test_variables_that_the_sdk_cannot_use_are_refused_at_start(tmp_path: Path) -> None:
+def test_tracing_start_refuses_unusable_otel_variables(tmp_path: Path) -> None:
     env = environment(
         tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9", OTEL_BSP_MAX_QUEUE_SIZE="1"
     )
     assert "An OTEL_ variable cannot be used: max_export" in _output("import wsgi", env)
 
 
-def test_a_malformed_header_is_not_quoted(tmp_path: Path) -> None:
+def test_tracing_malformed_header_is_not_logged(tmp_path: Path) -> None:
     program = (
         "from app import create_app; from app.context import tracing; create_app();"
         "tracing.job('some', '', '').__enter__().__exit__(None, None, None); tracing.close()"
@@ -383,5 +383,5 @@ def _output(program: str, env: dict[str, str]) -> str:
         ("", "SQL", ""),
     ],
 )
-def test_the_text_of_a_statement_has_no_constants(text: str, operation: str, shown: str) -> None:
+def test_tracing_statement_text_has_no_constants(text: str, operation: str, shown: str) -> None:
     assert tracing._described(text) == (operation, shown)

@@ -13,7 +13,7 @@ from app.db import sqlite_driver
 from tests.test_turns import write
 
 
-def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> None:
+def test_sqlite_writer_killed_releases_its_turn(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
     program = "import sys, time; from app.db.sqlite_driver import Driver; one = Driver(sys.argv[1])"
     program += "; one.begin(); print('begun', flush=True); time.sleep(60)"
@@ -26,7 +26,7 @@ def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> 
             assert mine.in_transaction
 
 
-def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
+def test_sqlite_wal_is_checkpointed_when_unused_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(tmp_path / "atrium.db")

@@ -28,7 +28,7 @@ def tools() -> Path:
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
-def test_a_generator_makes_a_typed_client(
+def test_typed_openapi_generates_typed_client(
     tmp_path: Path, tools: Path, root: Caller, tasks: dict[str, Any]
 ) -> None:
     root.put("collections/tasks/rules", {"update_fields": "*"})

@@ -68,7 +68,7 @@ def reaches_others(app: Flask) -> bool:
     return bool(settings.redis_url) or not settings.database_url.startswith("sqlite")
 
 
-def test_this_process_hears_at_once_and_once(channel: Flask) -> None:
+def test_wakeup_is_heard_by_own_process_once(channel: Flask) -> None:
     with listening(channel) as heard:
         if reaches_others(channel):
             until(lambda: heard == [None])
@@ -80,7 +80,7 @@ def test_this_process_hears_at_once_and_once(channel: Flask) -> None:
         assert len(heard) == count
 
 
-def test_other_processes_hear_what_a_process_announces(channel: Flask) -> None:
+def test_wakeup_is_heard_by_other_processes(channel: Flask) -> None:
     if not reaches_others(channel):
         return
     other = wakeups.Sender(channel)
@@ -96,7 +96,7 @@ def test_other_processes_hear_what_a_process_announces(channel: Flask) -> None:
         until(lambda: accounts <= set().union(*(one or () for one in heard)))
 
 
-def test_whoever_lost_its_connection_looks_at_all(channel: Flask) -> None:
+def test_wakeup_listener_after_lost_connection_checks_everything(channel: Flask) -> None:
     if not reaches_others(channel):
         return
     other = wakeups.Sender(channel)
@@ -108,7 +108,7 @@ def test_whoever_lost_its_connection_looks_at_all(channel: Flask) -> None:
         until(lambda: {"a"} in heard)
 
 
-def test_an_announcement_costs_a_writer_nothing_where_nobody_answers(
+def test_wakeup_to_silent_server_does_not_delay_writer(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(topic: wakeups.Topic, message: str) -> None:
@@ -128,7 +128,7 @@ def test_an_announcement_costs_a_writer_nothing_where_nobody_answers(
     until(lambda: any("after a failure" in (one or ()) for one in heard))
 
 
-def test_a_topic_is_heard_apart_from_others(channel: Flask) -> None:
+def test_wakeup_topics_are_independent(channel: Flask) -> None:
     if not reaches_others(channel):
         return
     other = wakeups.Sender(channel)
@@ -141,7 +141,7 @@ def test_a_topic_is_heard_apart_from_others(channel: Flask) -> None:
         assert other._quiet_until[TOPIC] == 0
 
 
-def test_a_listener_that_leaves_ends_its_connection(
+def test_wakeup_listener_that_leaves_closes_its_connection(
     channel: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups, "IDLE_SECONDS", 0.1)

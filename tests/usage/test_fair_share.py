@@ -74,13 +74,13 @@ def desk() -> Iterator[Desk]:
     made.close()
 
 
-def test_an_account_alone_has_all_threads(desk: Desk) -> None:
+def test_thread_pool_gives_all_threads_to_lone_account(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
 
 
-def test_half_of_the_threads_stay_free_beside_others(desk: Desk) -> None:
+def test_thread_pool_keeps_half_of_threads_free_beside_others(desk: Desk) -> None:
     desk.send("quiet").set()
     for _ in range(6):
         desk.send("noisy")
@@ -89,7 +89,7 @@ def test_half_of_the_threads_stay_free_beside_others(desk: Desk) -> None:
     desk.wait(1 + 2 + 1)
 
 
-def test_one_thread_is_left_for_who_has_none(desk: Desk) -> None:
+def test_thread_pool_keeps_one_thread_for_account_without_any(desk: Desk) -> None:
     for caller in ("noisy", "loud", "noisy", "loud", "noisy", "loud"):
         desk.send(caller)
     desk.wait(4)
@@ -102,7 +102,7 @@ def test_one_thread_is_left_for_who_has_none(desk: Desk) -> None:
     assert desk.served[4:] == ["quiet", "quiet"]
 
 
-def test_who_is_alone_leaves_a_thread_to_the_next(desk: Desk) -> None:
+def test_thread_pool_lone_account_leaves_a_thread_to_next(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
@@ -112,7 +112,7 @@ def test_who_is_alone_leaves_a_thread_to_the_next(desk: Desk) -> None:
     assert desk.served[4] == "quiet"
 
 
-def test_accounts_are_served_in_turn(desk: Desk) -> None:
+def test_thread_pool_serves_accounts_in_turn(desk: Desk) -> None:
     first = [desk.send("noisy") for _ in range(4)]
     desk.wait(4)
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_accounts_are_served_in_turn(desk: Desk) -> None:
     assert "quiet" in desk.served[4:7]  # and not behind the five
 
 
-def test_a_second_after_the_last_request_of_others_it_has_all_threads_again(desk: Desk) -> None:
+def test_thread_pool_gives_all_threads_back_one_second_after_others(desk: Desk) -> None:
     desk.send("quiet").set()
     sent = [desk.send("noisy") for _ in range(6)]
     desk.wait(1 + 2)
@@ -135,7 +135,7 @@ def test_a_second_after_the_last_request_of_others_it_has_all_threads_again(desk
     desk.wait(1 + 2 + 2 + 2)
 
 
-def test_too_many_waiting_requests_are_refused_beside_others_only(desk: Desk) -> None:
+def test_thread_pool_queue_limit_applies_beside_others_only(desk: Desk) -> None:
     for _ in range(4 + fair_pool.MAX_WAITING):
         desk.send("noisy")
     desk.wait(4)
@@ -146,13 +146,13 @@ def test_too_many_waiting_requests_are_refused_beside_others_only(desk: Desk) ->
     assert not desk.pool.is_full(Request("quiet", threading.Event()))
 
 
-def test_errors_reach_whoever_waits_for_the_result(desk: Desk) -> None:
+def test_thread_pool_result_raises_error_of_request(desk: Desk) -> None:
     future = desk.pool.submit(lambda request: 1 // 0, Request("a", threading.Event()))
     assert isinstance(future.exception(SECONDS), ZeroDivisionError)
     assert desk.pool.submit(lambda request: 7, Request("a", threading.Event())).result(SECONDS) == 7
 
 
-def test_credentials_are_known_once_the_application_has_checked_them() -> None:
+def test_thread_pool_knows_only_credentials_that_were_checked() -> None:
     """Who makes up credentials has one turn for all of them."""
     callers = Callers()
     assert callers.of(b"made up") is None
@@ -164,7 +164,7 @@ def test_credentials_are_known_once_the_application_has_checked_them() -> None:
 
 
 @pytest.mark.timing
-def test_a_noisy_account_moves_the_p95_of_a_quiet_one_by_less_than_a_fifth_of_a_second() -> None:
+def test_thread_pool_noisy_account_adds_under_200_ms_to_quiet_p95() -> None:
     """At ten times as many connections as there are threads (docs/usage.md)."""
     found = fair_share.run(2, 80)
     alone, beside = (min(times.p95 for times in found[start::2]) for start in (0, 1))
@@ -186,7 +186,7 @@ class Captured:
         monkeypatch.setattr(app, "wsgi_app", capture)
 
 
-def test_only_who_has_signed_in_takes_the_turns_of_an_account(
+def test_thread_pool_account_is_taken_from_signed_in_callers_only(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or strangers, who can name any account, would use them up under a cookie of their own."""
@@ -199,7 +199,7 @@ def test_only_who_has_signed_in_takes_the_turns_of_an_account(
     assert captured.account_id == cast.alice.account_id
 
 
-def test_a_cookie_beside_a_token_in_the_address_takes_no_turns(
+def test_thread_pool_ignores_cookie_beside_token_in_query(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = Captured(app, monkeypatch)
@@ -211,7 +211,7 @@ def test_a_cookie_beside_a_token_in_the_address_takes_no_turns(
     assert captured.account_id is None
 
 
-def test_long_credentials_take_no_more_memory() -> None:
+def test_thread_pool_memory_for_long_credentials_is_bounded() -> None:
     callers = Callers()
     tracemalloc.start()
     for n in range(2000):
@@ -223,9 +223,7 @@ def test_long_credentials_take_no_more_memory() -> None:
     assert callers.of(b"") is None
 
 
-def test_an_access_token_has_the_turn_of_its_account_from_the_first_request(
-    app: Flask, cast: Cast
-) -> None:
+def test_thread_pool_knows_account_of_access_token_at_first_request(app: Flask, cast: Cast) -> None:
     callers = Callers()
     callers.account_of_token = partial(intake._account_of_token, app)
     bearer = cast.alice.headers["Authorization"]

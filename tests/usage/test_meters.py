@@ -77,7 +77,7 @@ def busy(cast: Cast) -> Cast:
     return cast
 
 
-def test_requests_count_for_the_account_of_the_caller(app: Flask, cast: Cast) -> None:
+def test_usage_requests_count_for_account_of_caller(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     before = {caller.id: used(caller)["requests"] for caller in (cast.alice, cast.charlie)}
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_requests_count_for_the_account_of_the_caller(app: Flask, cast: Cast) ->
     assert used(cast.charlie)["requests"] == before[cast.charlie.id] + 1
 
 
-def test_strangers_count_only_where_they_may_read(app: Flask, cast: Cast) -> None:
+def test_usage_anonymous_requests_count_only_where_rules_allow(app: Flask, cast: Cast) -> None:
     """Else anybody could use up the requests of any account."""
     make_collection(cast.root, "news", list_rule="true", view_rule="@request.auth.id != ''")
     stranger, before = Caller(app, **{"X-Account-ID": "acme"}), used(cast.alice)["requests"]
@@ -101,7 +101,7 @@ def test_strangers_count_only_where_they_may_read(app: Flask, cast: Cast) -> Non
     assert used(cast.alice)["requests"] == before + 1
 
 
-def test_rows_and_files_are_counted_as_they_change(app: Flask, busy: Cast) -> None:
+def test_usage_of_rows_and_files_follows_changes(app: Flask, busy: Cast) -> None:
     alice, before = busy.alice, used(busy.charlie)
     first = make_record(alice, title="x" * 300)
     second = make_record(alice, title="é" * 10, done=True)
@@ -119,7 +119,7 @@ def test_rows_and_files_are_counted_as_they_change(app: Flask, busy: Cast) -> No
     assert used(busy.charlie).items() >= {**before, "requests": before["requests"] + 1}.items()
 
 
-def test_a_changed_schema_is_measured_again(app: Flask, busy: Cast) -> None:
+def test_usage_of_rows_is_recounted_after_schema_change(app: Flask, busy: Cast) -> None:
     alice = busy.alice
     made = [make_record(alice, title=f"{n}" * 20, done=True) for n in range(3)]
     posts = busy.root.get("collections/posts").json
@@ -133,7 +133,7 @@ def test_a_changed_schema_is_measured_again(app: Flask, busy: Cast) -> None:
     assert stored(app, alice).items() <= used(alice).items()
 
 
-def test_steps_and_mails_are_counted(app: Flask, busy: Cast) -> None:
+def test_usage_counts_workflow_steps_and_mails(app: Flask, busy: Cast) -> None:
     alice = busy.alice
     flow = make_workflow(alice, [create("one", "a", next="two"), create("two", "b")])
     start(alice, flow)
@@ -157,7 +157,7 @@ def move_back(app: Flask, days: int) -> date:
     return day
 
 
-def test_days_are_listed_with_the_level_of_each(app: Flask, busy: Cast) -> None:
+def test_usage_days_list_counts_and_levels(app: Flask, busy: Cast) -> None:
     alice = busy.alice
     make_record(alice, title="x")
     with app.app_context():
@@ -174,7 +174,7 @@ def test_days_are_listed_with_the_level_of_each(app: Flask, busy: Cast) -> None:
     assert len(lines) == 3
 
 
-def test_parts_of_past_days_are_added_up(app: Flask, busy: Cast) -> None:
+def test_usage_parts_of_past_days_are_summed(app: Flask, busy: Cast) -> None:
     alice = busy.alice
     make_record(alice, title="x")
     day = move_back(app, 40)
@@ -196,11 +196,11 @@ def test_parts_of_past_days_are_added_up(app: Flask, busy: Cast) -> None:
         ("format=xml", 422),
     ],
 )
-def test_ranges_are_checked(alice: Caller, query: str, status: int) -> None:
+def test_usage_with_invalid_date_range_is_refused(alice: Caller, query: str, status: int) -> None:
     assert alice.get(f"account/usage?{query}").status_code == status
 
 
-def test_a_closed_account_leaves_nothing(app: Flask, busy: Cast) -> None:
+def test_usage_rows_are_deleted_with_account(app: Flask, busy: Cast) -> None:
     make_record(busy.alice, title="x")
     used(busy.alice)
     assert busy.root.delete(f"accounts/{busy.alice.account_id}").status_code == 204
@@ -210,7 +210,7 @@ def test_a_closed_account_leaves_nothing(app: Flask, busy: Cast) -> None:
         assert db.connection().scalar(left, {"id": busy.alice.account_id}) == 0
 
 
-def test_wide_rows_are_measured(app: Flask, cast: Cast) -> None:
+def test_usage_of_rows_with_over_100_fields(app: Flask, cast: Cast) -> None:
     """SQLite's functions take 100 arguments only."""
     make_collection(cast.root, schema=[{"name": f"f{n}", "type": "text"} for n in range(120)])
     record = make_record(cast.alice, f0="é", f119="x" * 50)

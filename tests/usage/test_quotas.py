@@ -38,7 +38,7 @@ def check_refused(answer: Any, quota: str, limit: int, seconds: int = 86_400) ->
     assert 1 <= int(answer.headers["Retry-After"]) <= seconds
 
 
-def test_requests_beyond_the_quota_are_refused_until_the_next_day(app: Flask, cast: Cast) -> None:
+def test_quota_of_requests_is_429_until_next_day(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     count = used(cast.alice)["requests"] + 1  # that one itself
     limit(cast.root, cast.alice, requests=count + 3)
@@ -54,7 +54,7 @@ def test_requests_beyond_the_quota_are_refused_until_the_next_day(app: Flask, ca
 
 
 @pytest.mark.parametrize("rule", ["", "title = 'x'"])
-def test_strangers_cannot_use_up_the_quota_of_an_account(app: Flask, cast: Cast, rule: str) -> None:
+def test_quota_of_requests_is_not_used_by_strangers(app: Flask, cast: Cast, rule: str) -> None:
     make_collection(cast.root, list_rule=rule)
     count = used(cast.alice)["requests"] + 1
     limit(cast.root, cast.alice, requests=2 * count + 20)
@@ -68,7 +68,7 @@ def test_strangers_cannot_use_up_the_quota_of_an_account(app: Flask, cast: Cast,
     check_refused(answers[-1], "requests", 2 * count + 20)
 
 
-def test_a_new_quota_applies_to_other_processes(app: Flask, cast: Cast) -> None:
+def test_quota_change_applies_in_other_processes(app: Flask, cast: Cast) -> None:
     """Whose caches have the account without one."""
     make_collection(cast.root)
     assert cast.bob.get("records/posts").status_code == 200
@@ -82,7 +82,7 @@ def test_a_new_quota_applies_to_other_processes(app: Flask, cast: Cast) -> None:
     check_refused(cast.bob.get("records/posts"), "requests", 0)
 
 
-def test_stocks_are_limited(app: Flask, cast: Cast) -> None:
+def test_quota_of_records_and_files_is_enforced(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=FIELDS)
     limit(cast.root, cast.alice, records=2, file_bytes=1500)
     first = make_record(cast.alice, title="x")
@@ -100,7 +100,7 @@ def test_stocks_are_limited(app: Flask, cast: Cast) -> None:
     make_record(cast.charlie, title="another account's")
 
 
-def test_uploads_that_arrive_together_stay_within_the_quota(
+def test_quota_of_files_holds_for_concurrent_uploads(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_drawer(cast.root)
@@ -124,7 +124,7 @@ def test_uploads_that_arrive_together_stay_within_the_quota(
     assert [blob.key for blob in place.blobs()] == keys[1:]
 
 
-def test_rows_beyond_their_quota_are_refused(app: Flask, cast: Cast) -> None:
+def test_quota_of_row_bytes_is_enforced(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     record = make_record(cast.alice, title="x" * 1000)
     limit(cast.root, cast.alice, row_bytes=1000)
@@ -135,7 +135,7 @@ def test_rows_beyond_their_quota_are_refused(app: Flask, cast: Cast) -> None:
     make_record(cast.alice, title="y")
 
 
-def test_deliveries_beyond_the_quota_wait_for_the_next_day(app: Flask, cast: Cast) -> None:
+def test_quota_of_deliveries_delays_them_to_next_day(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     webhook = make_webhook(cast.alice, "http://127.0.0.1:9/")
     limit(cast.root, cast.alice, deliveries=1)
@@ -148,7 +148,7 @@ def test_deliveries_beyond_the_quota_wait_for_the_next_day(app: Flask, cast: Cas
     check_refused(cast.alice.post(path), "deliveries", 1)
 
 
-def test_workflows_beyond_the_quota_do_not_start(app: Flask, cast: Cast) -> None:
+def test_quota_of_workflow_steps_blocks_start(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     flow = make_workflow(cast.alice, [create("one")])
     limit(cast.root, cast.alice, workflow_steps=1)
@@ -157,7 +157,7 @@ def test_workflows_beyond_the_quota_do_not_start(app: Flask, cast: Cast) -> None
     check_refused(cast.alice.post(f"workflows/{flow['id']}/trigger", {}), "workflow_steps", 1)
 
 
-def test_mails_of_workflows_beyond_the_quota_fail(app: Flask, cast: Cast) -> None:
+def test_quota_of_mails_fails_workflow_step(app: Flask, cast: Cast) -> None:
     mailing = action("one", "send_email", to=cast.bob.email, subject="s", body="b")
     flow = make_workflow(cast.alice, [mailing])
     limit(cast.root, cast.alice, mails=0)
@@ -168,7 +168,7 @@ def test_mails_of_workflows_beyond_the_quota_fail(app: Flask, cast: Cast) -> Non
     assert "quota of mails" in found["error_message"]
 
 
-def test_admins_get_one_mail_at_80_and_at_100_percent(app: Flask, cast: Cast) -> None:
+def test_quota_mails_are_sent_at_80_and_100_percent(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     path = f"accounts/{cast.alice.account_id}/quotas"
     assert cast.root.patch(path, {"records": {"soft": 5}}).status_code == 200
@@ -187,7 +187,7 @@ def test_admins_get_one_mail_at_80_and_at_100_percent(app: Flask, cast: Cast) ->
     assert "/console/usage" in body_of(mails[0])
 
 
-def test_limits_are_set_and_removed(cast: Cast) -> None:
+def test_quota_limits_are_set_and_removed(cast: Cast) -> None:
     path = f"accounts/{cast.alice.account_id}/quotas"
     answer = cast.root.put(path, {"records": {"soft": 5, "hard": 10}, "mails": {"hard": 3}})
     assert answer.json["records"] == {"used": 0, "soft": 5, "hard": 10}
@@ -209,17 +209,19 @@ def test_limits_are_set_and_removed(cast: Cast) -> None:
         ({"bananas": {"hard": 1}}, 422, "validation_error"),
     ],
 )
-def test_invalid_limits_are_refused(cast: Cast, body: Any, status: int, code: str) -> None:
+def test_quota_with_invalid_limits_is_refused(
+    cast: Cast, body: Any, status: int, code: str
+) -> None:
     answer = cast.root.patch(f"accounts/{cast.alice.account_id}/quotas", body)
     assert (answer.status_code, answer.json["error"]) == (status, code)
 
 
-def test_the_system_account_has_none(cast: Cast) -> None:
+def test_quota_of_system_account_is_409(cast: Cast) -> None:
     path = f"accounts/{cast.root.account_id}/quotas"
     assert cast.root.patch(path, {"requests": {"hard": 1}}).status_code == 409
 
 
-def test_the_service_sets_limits_for_accounts_without_their_own(
+def test_quota_defaults_of_service_apply_without_own(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)
@@ -242,7 +244,7 @@ def test_the_service_sets_limits_for_accounts_without_their_own(
         ("requests", None),
     ],
 )
-def test_the_setting_is_parsed(text: str, limits: Any) -> None:
+def test_quota_setting_is_parsed(text: str, limits: Any) -> None:
     environ = {"SERVICE_ENV": "test", "SERVICE_QUOTAS": text}
     if limits is None:
         with pytest.raises(ConfigError, match="SERVICE_QUOTAS"):
@@ -251,6 +253,6 @@ def test_the_setting_is_parsed(text: str, limits: Any) -> None:
         assert Config.from_env(environ).quotas == limits
 
 
-def test_all_meters_may_be_limited(cast: Cast) -> None:
+def test_quota_covers_all_meters(cast: Cast) -> None:
     limit(cast.root, cast.alice, **dict.fromkeys(METERS, 1000))
     assert cast.alice.get("account/usage").json["meters"].keys() == set(METERS)

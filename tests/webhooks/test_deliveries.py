@@ -68,7 +68,7 @@ def log_of(caller: Caller, webhook: dict[str, Any], query: str = "") -> Any:
 
 
 @pytest.mark.both_databases
-def test_each_change_is_told_as_it_was(app: Flask, alice: Caller) -> None:
+def test_delivery_payload_has_record_as_changed(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url)
         made = make_record(alice, title="Grüße", n=1, extra={"b": 1, "a": [1.5]})
@@ -88,7 +88,9 @@ def test_each_change_is_told_as_it_was(app: Flask, alice: Caller) -> None:
     assert [row.status for row in deliveries(app)] == ["delivered"] * 3
 
 
-def test_only_what_a_webhook_asks_for_is_told(app: Flask, cast: Cast, root: Caller) -> None:
+def test_delivery_is_made_only_for_matching_event_and_collection(
+    app: Flask, cast: Cast, root: Caller
+) -> None:
     make_collection(root, "pages")
     wanted = make_webhook(cast.alice, NOWHERE, events=["update"], collection="POSTS")
     make_webhook(cast.alice, NOWHERE, collection="pages")
@@ -100,7 +102,7 @@ def test_only_what_a_webhook_asks_for_is_told(app: Flask, cast: Cast, root: Call
     assert [row.webhook_id for row in deliveries(app)] == [wanted["id"]]
 
 
-def test_a_change_of_the_webhooks_is_obeyed_by_the_next_write(app: Flask, alice: Caller) -> None:
+def test_delivery_follows_webhook_changes_at_next_write(app: Flask, alice: Caller) -> None:
     make_record(alice, title="0")  # caches that there are none
     webhook = make_webhook(alice, NOWHERE)
     make_record(alice, title="1")
@@ -114,9 +116,7 @@ def test_a_change_of_the_webhooks_is_obeyed_by_the_next_write(app: Flask, alice:
     assert told == ["1", "3"]
 
 
-def test_another_process_that_cached_the_webhooks_sees_the_change(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_follows_webhook_changes_of_other_process(app: Flask, alice: Caller) -> None:
     make_record(alice, title="0")
     before = dict(app.extensions["atrium.caches"]["webhooks"]._values)
     make_webhook(alice, NOWHERE)
@@ -125,16 +125,14 @@ def test_another_process_that_cached_the_webhooks_sees_the_change(
     assert len(deliveries(app)) == 1
 
 
-def test_a_superadmin_who_writes_into_another_account_is_told_of_there(
-    app: Flask, cast: Cast
-) -> None:
+def test_delivery_of_superadmin_write_belongs_to_other_account(app: Flask, cast: Cast) -> None:
     make_webhook(cast.alice, NOWHERE)
     body = {"title": "x", "account_id": cast.alice.account_id}
     assert cast.root.post("records/posts", body).status_code == 201
     assert [row.account_id for row in deliveries(app)] == [cast.alice.account_id]
 
 
-def test_a_write_that_nobody_listens_to_costs_no_statement(app: Flask, alice: Caller) -> None:
+def test_delivery_costs_one_statement_and_none_without_webhook(app: Flask, alice: Caller) -> None:
     def cost(title: str) -> int:
         with statements(app) as sent:
             make_record(alice, title=title)
@@ -148,7 +146,7 @@ def test_a_write_that_nobody_listens_to_costs_no_statement(app: Flask, alice: Ca
 
 
 @pytest.mark.both_databases
-def test_a_change_that_is_rolled_back_is_not_told(app: Flask, alice: Caller) -> None:
+def test_delivery_is_not_made_for_rolled_back_change(app: Flask, alice: Caller) -> None:
     make_webhook(alice, NOWHERE)
     make_record(alice, title="x")
     assert alice.post("records/posts", {"title": "x"}).status_code == 409
@@ -156,7 +154,7 @@ def test_a_change_that_is_rolled_back_is_not_told(app: Flask, alice: Caller) -> 
     assert len(deliveries(app)) == 1
 
 
-def test_the_signatures_are_over_the_exact_bytes(app: Flask, alice: Caller) -> None:
+def test_delivery_signatures_cover_exact_body_bytes(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url, headers={"X-Mine": "yes"})
         make_record(alice, title="Grüße 😀")
@@ -177,7 +175,9 @@ def test_the_signatures_are_over_the_exact_bytes(app: Flask, alice: Caller) -> N
         Verifier(webhook["signing_secret"]).verify(request.body + b" ", request.headers)
 
 
-def test_after_a_rotation_both_secrets_sign_for_a_day(app: Flask, alice: Caller) -> None:
+def test_delivery_is_signed_with_both_secrets_for_a_day_after_rotation(
+    app: Flask, alice: Caller
+) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url, secret="chosen by the caller")
         rotated = alice.post(f"webhooks/{webhook['id']}/rotate-secret").json
@@ -199,9 +199,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(app: Flask, alice: Caller)
     assert "x-service-signature-previous" not in after.headers
 
 
-def test_deliveries_that_wait_in_a_worker_go_where_the_webhook_points_by_then(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_waiting_in_worker_follows_webhook_url_change(app: Flask, alice: Caller) -> None:
     go_on = threading.Event()
 
     def ten_then_none(request: Request) -> tuple[int, str]:
@@ -242,7 +240,7 @@ def working(app: Flask) -> Iterator[None]:
 
 
 @pytest.mark.both_databases
-def test_retries_come_by_the_table_and_then_it_has_failed(app: Flask, alice: Caller) -> None:
+def test_delivery_is_retried_by_schedule_then_failed(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (500, "no\0t now")) as receiver:
         webhook = make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -274,7 +272,7 @@ def test_retries_come_by_the_table_and_then_it_has_failed(app: Flask, alice: Cal
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299])
-def test_any_2xx_is_success(app: Flask, alice: Caller, status: int) -> None:
+def test_delivery_with_any_2xx_is_delivered(app: Flask, alice: Caller, status: int) -> None:
     with receiving(lambda request: (status, "")) as receiver:
         make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -283,7 +281,7 @@ def test_any_2xx_is_success(app: Flask, alice: Caller, status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 304, 400, 404, 410, 500, 599])
-def test_everything_else_is_failure(app: Flask, alice: Caller, status: int) -> None:
+def test_delivery_with_other_status_is_retrying(app: Flask, alice: Caller, status: int) -> None:
     with receiving(lambda request: (status, "")) as receiver:
         make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -292,7 +290,7 @@ def test_everything_else_is_failure(app: Flask, alice: Caller, status: int) -> N
     assert deliveries(app)[0].status == "retrying"
 
 
-def test_a_receiver_that_recovers_gets_what_it_missed(app: Flask, alice: Caller) -> None:
+def test_delivery_is_delivered_after_receiver_recovers(app: Flask, alice: Caller) -> None:
     webhook = make_webhook(alice, NOWHERE)
     make_record(alice, title="x")
     deliver(app)
@@ -308,7 +306,7 @@ def test_a_receiver_that_recovers_gets_what_it_missed(app: Flask, alice: Caller)
 
 
 @pytest.mark.both_databases
-def test_filters_of_the_log(app: Flask, alice: Caller) -> None:
+def test_delivery_list_filters(app: Flask, alice: Caller) -> None:
     with receiving(lambda one: (200 if b'"n":1' in one.body else 500, "")) as receiver:
         webhook = make_webhook(alice, receiver.url)
         for n in (1, 1, 0):
@@ -327,7 +325,7 @@ def test_filters_of_the_log(app: Flask, alice: Caller) -> None:
 
 
 @pytest.mark.both_databases
-def test_one_delivery_can_be_made_again(app: Flask, alice: Caller) -> None:
+def test_delivery_can_be_resent(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -348,7 +346,7 @@ def test_one_delivery_can_be_made_again(app: Flask, alice: Caller) -> None:
 
 
 @pytest.mark.both_databases
-def test_all_that_failed_since_a_time_can_be_made_again_once(app: Flask, alice: Caller) -> None:
+def test_delivery_resend_since_time_covers_failed_ones_once(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url)
         for n in range(6):
@@ -379,7 +377,7 @@ def set_status(app: Flask, status: str, *ids: str) -> None:
 
 
 @pytest.mark.both_databases
-def test_what_failed_again_is_made_again_once(app: Flask, alice: Caller) -> None:
+def test_delivery_resend_covers_newest_failed_copy_only(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url)
         home = f"webhooks/{webhook['id']}/deliveries"
@@ -402,7 +400,7 @@ def test_what_failed_again_is_made_again_once(app: Flask, alice: Caller) -> None
 
 
 @pytest.mark.parametrize("part", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_many_large_deliveries_are_made_again_in_little_memory(
+def test_delivery_resend_of_many_large_ones_has_bounded_memory(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
     """All sizes are a part of the real ones."""
@@ -426,9 +424,7 @@ def test_many_large_deliveries_are_made_again_in_little_memory(
 
 
 @pytest.mark.both_databases
-def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_of_disabled_webhook_waits_until_enabled(app: Flask, alice: Caller) -> None:
     status = [500]
     with receiving(lambda request: (status[0], "")) as receiver:
         webhook = make_webhook(alice, receiver.url)
@@ -453,9 +449,7 @@ def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
 
 @pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
 @pytest.mark.both_databases
-def test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_claimed_from_disabled_webhook_waits(app: Flask, alice: Caller) -> None:
     webhook = make_webhook(alice, NOWHERE)
     make_record(alice, title="x")
     with app.app_context(), db.transaction() as session:
@@ -473,7 +467,7 @@ def test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too(
 
 
 @pytest.mark.both_databases
-def test_what_a_deleted_webhook_leaves_behind_is_removed(app: Flask, cast: Cast) -> None:
+def test_deliveries_of_deleted_webhook_are_removed(app: Flask, cast: Cast) -> None:
     kept = make_webhook(cast.alice, NOWHERE)
     gone = make_webhook(cast.alice, NOWHERE)
     make_webhook(cast.charlie, NOWHERE)
@@ -497,9 +491,7 @@ def test_what_a_deleted_webhook_leaves_behind_is_removed(app: Flask, cast: Cast)
 
 
 @pytest.mark.both_databases
-def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
-    app: Flask, cast: Cast
-) -> None:
+def test_webhook_is_disabled_after_five_days_of_failure(app: Flask, cast: Cast) -> None:
     alice, day = cast.alice, 86400
     webhook = make_webhook(alice, "http://127.0.0.1:9/with-a-secret-path")
     make_record(alice, title="x")
@@ -526,7 +518,7 @@ def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
     assert (shown["enabled"], shown["disabled_at"], shown["failing_since"]) == (True, None, None)
 
 
-def test_a_receiver_that_is_gone_disables_its_webhook(app: Flask, alice: Caller) -> None:
+def test_webhook_is_disabled_when_receiver_is_410(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (410, "moved away")) as receiver, receiving() as other:
         gone, stays = make_webhook(alice, receiver.url), make_webhook(alice, other.url)
         make_record(alice, title="x")
@@ -561,7 +553,7 @@ def test_a_receiver_that_is_gone_disables_its_webhook(app: Flask, alice: Caller)
         (500, "5", DELAYS[0]),
     ],
 )
-def test_a_busy_receiver_may_ask_for_a_sooner_retry(
+def test_delivery_retry_respects_shorter_retry_after(
     app: Flask, alice: Caller, status: int, asked: str, delay: int
 ) -> None:
     with receiving(lambda request: (status, "busy")) as receiver:
@@ -572,7 +564,7 @@ def test_a_busy_receiver_may_ask_for_a_sooner_retry(
         assert max(-5, delay - 5) < (due_in(app) or 0) <= delay
 
 
-def test_the_log_says_who_had_a_delivery_sent_again(app: Flask, cast: Cast) -> None:
+def test_delivery_list_shows_who_resent(app: Flask, cast: Cast) -> None:
     alice, root = cast.alice, cast.root.acting_in("acme")
     with receiving(lambda request: (500, "no")) as receiver:
         webhook = make_webhook(alice, receiver.url)
@@ -597,7 +589,7 @@ def test_the_log_says_who_had_a_delivery_sent_again(app: Flask, cast: Cast) -> N
 
 
 @pytest.mark.both_databases
-def test_one_success_within_five_days_keeps_it(app: Flask, alice: Caller) -> None:
+def test_webhook_stays_enabled_after_one_success_in_five_days(app: Flask, alice: Caller) -> None:
     status = [500]
     with receiving(lambda request: (status[0], "")) as receiver:
         webhook = make_webhook(alice, receiver.url)
@@ -609,7 +601,7 @@ def test_one_success_within_five_days_keeps_it(app: Flask, alice: Caller) -> Non
     assert run_jobs(app) == 0
 
 
-def test_a_filter_that_says_no_keeps_a_change_back(
+def test_webhook_filter_that_is_false_makes_no_delivery(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -627,7 +619,7 @@ def test_a_filter_that_says_no_keeps_a_change_back(
 
 
 @pytest.mark.both_databases
-def test_two_workers_at_once_deliver_each_once(app: Flask, alice: Caller) -> None:
+def test_deliveries_are_sent_once_with_concurrent_workers(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         make_webhook(alice, receiver.url)
         make_records(alice, 60)
@@ -642,9 +634,7 @@ def test_two_workers_at_once_deliver_each_once(app: Flask, alice: Caller) -> Non
 
 
 @pytest.mark.both_databases
-def test_what_a_dead_worker_had_claimed_is_taken_up_after_its_lease(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_claimed_by_dead_worker_is_retaken_after_lease(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -663,7 +653,7 @@ def test_what_a_dead_worker_had_claimed_is_taken_up_after_its_lease(
 
 
 @pytest.mark.both_databases
-def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice: Caller) -> None:
+def test_delivery_worker_with_expired_lease_changes_nothing(app: Flask, alice: Caller) -> None:
     make_webhook(alice, NOWHERE)
     make_record(alice, title="x")
     (row,) = deliveries(app)
@@ -687,7 +677,7 @@ def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice
 
 
 @pytest.mark.both_databases
-def test_attempts_are_written_together_and_keep_one_statement(
+def test_delivery_attempts_are_stored_by_one_constant_statement(
     app: Flask, database: str, alice: Caller
 ) -> None:
     """SQLite's driver keeps each text that it has seen, of as much memory as it is long."""
@@ -708,7 +698,7 @@ def test_attempts_are_written_together_and_keep_one_statement(
 
 
 @pytest.mark.both_databases
-def test_clocks_of_worker_machines_do_not_matter(app: Flask, alice: Caller) -> None:
+def test_delivery_schedule_ignores_worker_clock(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (500, "")) as receiver:
         make_webhook(alice, receiver.url)
         make_record(alice, title="x")
@@ -724,7 +714,7 @@ def test_clocks_of_worker_machines_do_not_matter(app: Flask, alice: Caller) -> N
     assert 290 < (due_in(app) or 0) <= 300
 
 
-def test_receivers_that_hang_delay_nobody_else(app: Flask, cast: Cast) -> None:
+def test_delivery_to_hanging_receiver_does_not_delay_others(app: Flask, cast: Cast) -> None:
     # What hangs is cut off before the worker is told to stop, which would wait for it.
     with working(app), hostile(hang) as nowhere, receiving() as receiver:
         for _ in range(15):
@@ -743,7 +733,7 @@ def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
         dispatch.work(stop, woken)
 
 
-def test_an_account_never_has_all_threads(
+def test_delivery_threads_per_account_are_limited(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "ACCOUNT_THREADS", 6)
@@ -770,7 +760,7 @@ def test_an_account_never_has_all_threads(
     assert len(quiet.requests) == 1
 
 
-def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
+def test_receiver_queue_limit_grows_and_shrinks_with_response_time() -> None:
     work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None)
 
     def result(milliseconds: int, status: int | None) -> queue.Result:
@@ -789,7 +779,7 @@ def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
 
 
 @pytest.mark.both_databases
-def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice: Caller) -> None:
+def test_delivery_worker_that_stops_releases_unsent_work(app: Flask, alice: Caller) -> None:
     def slowly(request: Request) -> tuple[int, str]:
         time.sleep(0.2)
         return 200, "ok"
@@ -812,7 +802,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice:
 
 
 @pytest.mark.both_databases
-def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(app: Flask, alice: Caller) -> None:
+def test_deliveries_are_purged_by_age_unless_waiting(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         make_webhook(alice, receiver.url)
         make_record(alice, title="old")
@@ -827,9 +817,7 @@ def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(app: Flask, alice
 
 
 @pytest.mark.both_databases
-def test_an_attempt_that_outlived_its_delivery_is_forgotten_in_time(
-    app: Flask, alice: Caller
-) -> None:
+def test_delivery_attempt_without_delivery_is_purged(app: Flask, alice: Caller) -> None:
     make_webhook(alice, NOWHERE)
     for title in ("gone", "kept"):
         make_record(alice, title=title)
@@ -847,7 +835,7 @@ def test_an_attempt_that_outlived_its_delivery_is_forgotten_in_time(
 
 
 @pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
-def test_a_secret_that_cannot_be_read_harms_no_other_webhook(app: Flask, alice: Caller) -> None:
+def test_webhook_with_unreadable_secret_does_not_affect_others(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         broken = make_webhook(alice, receiver.url)
         make_webhook(alice, receiver.url)
@@ -859,7 +847,7 @@ def test_a_secret_that_cannot_be_read_harms_no_other_webhook(app: Flask, alice: 
     assert "secret cannot be decrypted" in log_of(alice, broken)["items"][0]["error"]
 
 
-def test_settings_say_how_often_it_is_tried(
+def test_delivery_retry_delays_follow_settings(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(app.extensions["atrium.config"], webhook_retry_delays=(7,))

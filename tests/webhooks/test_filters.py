@@ -54,7 +54,7 @@ def told(app: Flask) -> dict[str, list[str]]:
     return found
 
 
-def test_a_filter_decides_what_is_told(app: Flask, root: Caller, alice: Caller) -> None:
+def test_webhook_filter_decides_deliveries(app: Flask, root: Caller, alice: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     made = [make_webhook(alice, NOWHERE, filter=text, events=["create"]) for text, _ in FILTERS]
     make_record(alice, title="Hello", views=10, state="draft")
@@ -62,7 +62,7 @@ def test_a_filter_decides_what_is_told(app: Flask, root: Caller, alice: Caller) 
     assert fired == dict(FILTERS)
 
 
-def test_a_filter_tells_nothing_of_what_the_webhook_may_not_be_told(
+def test_webhook_filter_on_masked_field_does_not_reveal_it(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     secret = {"name": "state", "type": "text", "pii": True}
@@ -77,7 +77,7 @@ def test_a_filter_tells_nothing_of_what_the_webhook_may_not_be_told(
     assert [id in told(app) for id in seeing] == [True, False, True, False]
 
 
-def test_the_actor_is_whoever_makes_the_change(app: Flask, cast: Cast) -> None:
+def test_webhook_filter_operand_request_auth_is_the_actor(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     of_bob = make_webhook(cast.alice, NOWHERE, filter="@request.auth.id = created_by")
     record = make_record(cast.bob, state="draft")
@@ -86,7 +86,7 @@ def test_the_actor_is_whoever_makes_the_change(app: Flask, cast: Cast) -> None:
     assert told(app) == {of_bob["id"]: ["records.create", "records.update"]}
 
 
-def test_an_update_is_judged_by_the_new_record_a_deletion_by_the_old(
+def test_webhook_filter_judges_update_by_new_and_deletion_by_old_record(
     app: Flask, root: Caller, alice: Caller
 ) -> None:
     make_collection(root, schema=SCHEMA)
@@ -101,7 +101,7 @@ def test_an_update_is_judged_by_the_new_record_a_deletion_by_the_old(
     }
 
 
-def test_a_filter_follows_the_schema_as_it_changes(app: Flask, root: Caller, alice: Caller) -> None:
+def test_webhook_filter_follows_schema_changes(app: Flask, root: Caller, alice: Caller) -> None:
     early = make_webhook(alice, NOWHERE, filter="state = 'public'", events=["create"])["id"]
     posts = make_collection(root)
     make_record(alice, title="before the field was there")
@@ -114,7 +114,7 @@ def test_a_filter_follows_the_schema_as_it_changes(app: Flask, root: Caller, ali
     assert len(told(app)[early]) == 2
 
 
-def test_a_filter_must_parse_and_leads_nowhere(alice: Caller) -> None:
+def test_webhook_filter_that_does_not_parse_is_filter_invalid(alice: Caller) -> None:
     wrong_paths = ("author.name = 'x'", "@request.data.", "@request.data.x = 1")
     for text in ("state =", *wrong_paths, "state IN ["):
         body = {"url": NOWHERE, "collection": "posts", "events": ["create"], "filter": text}

@@ -67,7 +67,7 @@ def bodies(receiver: Receiver) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_sent_to_who_is_no_admin_until_an_admin_takes_it_over(
+def test_webhook_of_former_admin_is_paused_until_taken_over(
     app: Flask, cast: Cast, dan: Caller, way: str
 ) -> None:
     alice = cast.alice
@@ -104,7 +104,7 @@ def test_nothing_is_sent_to_who_is_no_admin_until_an_admin_takes_it_over(
         assert left(alice, dan) == {}
 
 
-def test_what_somebody_left_is_listed_and_mailed_to_the_other_admins(
+def test_objects_left_by_former_admin_are_listed_and_mailed(
     app: Flask, cast: Cast, dan: Caller
 ) -> None:
     alice = cast.alice
@@ -138,7 +138,7 @@ def test_what_somebody_left_is_listed_and_mailed_to_the_other_admins(
     assert {"scim_token", "redirect_address"}.isdisjoint(left(alice, dan))
 
 
-def test_what_somebody_left_is_for_admins_of_the_account(cast: Cast, dan: Caller) -> None:
+def test_objects_left_by_former_admin_access_per_role(cast: Cast, dan: Caller) -> None:
     make_webhook(dan, "http://127.0.0.1:9/")
     path = f"account/users/{dan.id}/left"
     assert cast.bob.get(path).status_code == 403
@@ -148,7 +148,7 @@ def test_what_somebody_left_is_for_admins_of_the_account(cast: Cast, dan: Caller
     assert len(cast.root.acting_in("acme").get(path).json["items"]) == 1
 
 
-def test_a_superadmin_who_leaves_leaves_in_each_account(app: Flask, cast: Cast) -> None:
+def test_webhook_of_former_superadmin_is_paused_in_each_account(app: Flask, cast: Cast) -> None:
     system = cast.root.account_id
     other = Caller(app, builders.make_user(app, system, "sue@atrium.example", "admin"))
     builders.make_collection(cast.root)
@@ -168,7 +168,7 @@ def test_a_superadmin_who_leaves_leaves_in_each_account(app: Flask, cast: Cast) 
     assert {mail["To"] for mail in outbox(app)[before:]} >= {cast.alice.email, cast.charlie.email}
 
 
-def test_a_new_password_or_another_role_of_a_viewer_pauses_nothing(
+def test_webhook_is_not_paused_by_password_or_other_changes(
     app: Flask, cast: Cast, dan: Caller
 ) -> None:
     webhook = make_webhook(dan, "http://127.0.0.1:9/")["id"]
@@ -181,7 +181,7 @@ def test_a_new_password_or_another_role_of_a_viewer_pauses_nothing(
     assert cast.alice.get(f"webhooks/{webhook}").json["paused_at"] is None
 
 
-def test_only_taking_over_ends_a_pause(app: Flask, cast: Cast, dan: Caller) -> None:
+def test_webhook_pause_ends_only_by_takeover(app: Flask, cast: Cast, dan: Caller) -> None:
     webhook = make_webhook(dan, "http://127.0.0.1:9/")["id"]
     WAYS["deactivated"](cast, dan)
     path = f"webhooks/{webhook}"
@@ -208,7 +208,7 @@ def users_of(app: Flask, caller: Caller) -> Any:
         return user
 
 
-def test_a_stream_without_a_maker_goes_on(app: Flask, cast: Cast, dan: Caller) -> None:
+def test_security_stream_without_owner_is_not_paused(app: Flask, cast: Cast, dan: Caller) -> None:
     with receiving() as log:
         dan.put(STREAM, {"url": log.url})
         with app.app_context(), db.transaction() as session:
@@ -219,7 +219,7 @@ def test_a_stream_without_a_maker_goes_on(app: Flask, cast: Cast, dan: Caller) -
         assert cast.alice.get(STREAM).json["paused_at"] is None
 
 
-def test_the_console_leads_to_what_somebody_leaves(app: Flask, cast: Cast, dan: Caller) -> None:
+def test_console_lists_objects_left_by_former_admin(app: Flask, cast: Cast, dan: Caller) -> None:
     webhook = make_webhook(dan, "http://127.0.0.1:9/")["id"]
     dan.put(STREAM, {"url": "http://127.0.0.1:9/"})
     assert dan.post("account/scim/tokens").status_code == 201

@@ -61,9 +61,7 @@ def codes(webhook: dict[str, Any]) -> list[str]:
     return [one["code"] for one in webhook["warnings"]]
 
 
-def test_the_oldest_that_are_over_are_removed_and_no_more_than_needed(
-    app: Flask, bounded: Cast
-) -> None:
+def test_delivery_log_bound_removes_oldest_finished_only(app: Flask, bounded: Cast) -> None:
     with receiving() as receiver, receiving() as others:
         made = make_webhook(bounded.alice, receiver.url)
         make_webhook(bounded.charlie, others.url)
@@ -83,7 +81,7 @@ def test_the_oldest_that_are_over_are_removed_and_no_more_than_needed(
     assert codes(bounded.alice.get(f"webhooks/{made['id']}").json) == []
 
 
-def test_what_waits_is_kept_and_new_deliveries_hold_ids_until_it_is_less(
+def test_delivery_log_bound_keeps_waiting_and_cuts_new_payloads(
     app: Flask, bounded: Cast, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with receiving() as receiver:
@@ -122,7 +120,7 @@ def test_what_waits_is_kept_and_new_deliveries_hold_ids_until_it_is_less(
         assert "payloads whole again" in capfd.readouterr().out
 
 
-def test_what_a_disabled_webhook_waits_with_is_kept_too(app: Flask, bounded: Cast) -> None:
+def test_delivery_log_bound_keeps_deliveries_of_disabled_webhook(app: Flask, bounded: Cast) -> None:
     with receiving() as receiver:
         made = make_webhook(bounded.alice, receiver.url)
         write(bounded.alice, 15)
@@ -136,7 +134,7 @@ def test_what_a_disabled_webhook_waits_with_is_kept_too(app: Flask, bounded: Cas
         assert len(receiver.requests) == 15
 
 
-def test_what_is_sent_again_holds_ids_too(app: Flask, bounded: Cast) -> None:
+def test_delivery_log_bound_cuts_payloads_of_resent_deliveries(app: Flask, bounded: Cast) -> None:
     with receiving(lambda request: (500, "no")) as receiver:
         made = make_webhook(bounded.alice, receiver.url)
         path = f"webhooks/{made['id']}"

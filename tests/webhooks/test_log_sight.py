@@ -95,7 +95,9 @@ def seen(story: Story, by: Caller) -> bool:
         (EVERYBODY, True),
     ],
 )
-def test_who_sees_a_payload(story: Story, rules: dict[str, Any], dora_sees: bool) -> None:
+def test_delivery_payload_visibility_per_rules(
+    story: Story, rules: dict[str, Any], dora_sees: bool
+) -> None:
     story.rule(rules)
     story.write()
     deliver(story.app)
@@ -106,7 +108,7 @@ def test_who_sees_a_payload(story: Story, rules: dict[str, Any], dora_sees: bool
 
 
 @pytest.mark.parametrize(("before", "after"), [(EVERYBODY, OWNERS), (OWNERS, EVERYBODY)])
-def test_the_rules_of_now_decide(
+def test_delivery_payload_visibility_follows_current_rules(
     story: Story, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     story.rule(before)
@@ -116,7 +118,7 @@ def test_the_rules_of_now_decide(
     assert seen(story, story.dora) is (after is EVERYBODY)
 
 
-def test_of_a_deleted_collection_others_see_nothing(story: Story) -> None:
+def test_delivery_payload_of_deleted_collection_is_hidden_from_others(story: Story) -> None:
     story.rule(EVERYBODY)
     story.write()
     deliver(story.app)
@@ -127,7 +129,7 @@ def test_of_a_deleted_collection_others_see_nothing(story: Story) -> None:
     assert seen(story, story.cast.alice)
 
 
-def test_whoever_takes_over_does_not_see_what_was_before(story: Story) -> None:
+def test_delivery_payload_from_before_takeover_is_hidden(story: Story) -> None:
     story.rule(OWNERS)
     story.write()
     deliver(story.app)
@@ -136,7 +138,7 @@ def test_whoever_takes_over_does_not_see_what_was_before(story: Story) -> None:
     assert seen(story, story.cast.alice)
 
 
-def test_without_an_active_maker_it_is_what_any_admin_may_view(story: Story) -> None:
+def test_delivery_payload_without_active_owner_is_visible_by_rules(story: Story) -> None:
     story.rule(ADMINS)
     assert story.dora.post(f"{story.path}/take-over").status_code == 200
     story.write()
@@ -146,14 +148,14 @@ def test_without_an_active_maker_it_is_what_any_admin_may_view(story: Story) -> 
     assert seen(story, story.cast.alice)
 
 
-def test_tests_hold_no_record_and_are_shown(story: Story) -> None:
+def test_delivery_of_webhook_test_is_visible(story: Story) -> None:
     story.rule(OWNERS)
     assert story.cast.alice.post(f"{story.path}/test").json["success"]
     (shown,) = story.dora.get(f"{story.path}/deliveries").json["items"]
     assert (shown["payload"]["record"], shown["response_body"]) == ({}, "echo")
 
 
-def test_a_page_looks_rules_up_once(story: Story) -> None:
+def test_delivery_list_looks_up_rules_once(story: Story) -> None:
     story.rule(OWNERS)
     counts = []
     story.dora.get(f"{story.path}/deliveries")  # which fills caches
@@ -169,7 +171,7 @@ def test_a_page_looks_rules_up_once(story: Story) -> None:
 
 @pytest.mark.parametrize(("rules", "sent"), [(OWNERS, 0), (LISTED, 0), (EVERYBODY, 2)])
 @pytest.mark.parametrize("way", ["take over", "move"])
-def test_what_waits_is_sent_to_a_new_maker_who_may_view_it(
+def test_delivery_waiting_at_takeover_is_sent_only_if_viewable(
     story: Story, rules: dict[str, Any], sent: int, way: str
 ) -> None:
     story.rule(rules)
@@ -192,7 +194,7 @@ def test_what_waits_is_sent_to_a_new_maker_who_may_view_it(
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(("rules", "again"), [(OWNERS, False), (EVERYBODY, True)])
-def test_what_was_before_is_sent_again_to_a_new_maker_who_may_view_it(
+def test_delivery_from_before_takeover_is_resent_only_if_viewable(
     story: Story, rules: dict[str, Any], again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story.rule(rules)

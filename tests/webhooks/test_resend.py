@@ -86,7 +86,7 @@ DELIVERED = {"status": "delivered", "due_at": None}
 
 
 @pytest.mark.both_databases
-def test_what_waits_for_a_retry_is_sent_at_once_under_its_own_id(story: Story) -> None:
+def test_delivery_resend_of_retrying_one_keeps_its_id(story: Story) -> None:
     waiting = story.fail(3)
     story.set(waiting[2], **FAILED)
     story.status[0] = 200
@@ -100,7 +100,7 @@ def test_what_waits_for_a_retry_is_sent_at_once_under_its_own_id(story: Story) -
 
 
 @pytest.mark.both_databases
-def test_a_receiver_that_still_fails_is_tried_once_for_each_request(
+def test_delivery_resend_to_failing_receiver_tries_once(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resend, "BATCH_SIZE", 2)
@@ -112,7 +112,7 @@ def test_a_receiver_that_still_fails_is_tried_once_for_each_request(
 
 
 @pytest.mark.both_databases
-def test_what_is_being_sent_is_left_alone(story: Story) -> None:
+def test_delivery_resend_skips_those_being_sent(story: Story) -> None:
     (id,) = story.fail(1)
     story.set(id, due_at=clock.now())
     with story.app.app_context():
@@ -130,9 +130,7 @@ def test_what_is_being_sent_is_left_alone(story: Story) -> None:
 
 @pytest.mark.parametrize("way", ["api", "console"])
 @pytest.mark.both_databases
-def test_a_selection_is_sent_again_as_far_as_it_is_not_under_way(
-    story: Story, cast: Cast, way: str
-) -> None:
+def test_delivery_resend_of_selection_skips_pending(story: Story, cast: Cast, way: str) -> None:
     delivered, failed, waiting, pending = story.fail(4)
     story.set(delivered, **DELIVERED)
     story.set(failed, **FAILED)
@@ -155,7 +153,7 @@ def test_a_selection_is_sent_again_as_far_as_it_is_not_under_way(
     assert theirs not in story.sent()
 
 
-def test_of_a_delivery_and_its_copy_one_is_sent(story: Story) -> None:
+def test_delivery_resend_of_original_and_copy_sends_one(story: Story) -> None:
     (first,) = story.fail(1)
     story.set(first, **FAILED)
     assert story.resend(ids=[first]) == 1
@@ -175,7 +173,7 @@ FORMS: dict[str, Callable[[Story, str], tuple[str, dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("state", ["failed", "retrying"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_is_sent_twice_sends_once(
+def test_console_delivery_resend_form_sent_twice_sends_once(
     story: Story, cast: Cast, form: str, state: str
 ) -> None:
     (id,) = story.fail(1)
@@ -206,9 +204,7 @@ def test_a_form_that_is_sent_twice_sends_once(
         ({"record_id": "nobody"}, 0),
     ],
 )
-def test_filters_choose_what_is_sent_again(
-    story: Story, selection: dict[str, str], number: int
-) -> None:
+def test_delivery_resend_by_filter(story: Story, selection: dict[str, str], number: int) -> None:
     failed, _ = story.fail(2)
     story.set(failed, **FAILED)
     record = deliveries(story.app)[0].record_id
@@ -231,11 +227,13 @@ def test_filters_choose_what_is_sent_again(
         {**ALL, "record_id": 1},
     ],
 )
-def test_what_cannot_be_selected_is_refused(story: Story, body: dict[str, Any]) -> None:
+def test_delivery_resend_with_invalid_selection_is_422(story: Story, body: dict[str, Any]) -> None:
     assert story.alice.post(f"{story.path}/redeliver", body).status_code == 422
 
 
-def test_few_requests_wait_at_a_time(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delivery_resend_pending_requests_are_limited(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resend, "MAX_JOBS", 2)
     story.fail(1)
     made = [story.alice.post(f"{story.path}/redeliver", ALL).status_code for _ in range(3)]
@@ -246,9 +244,7 @@ def test_few_requests_wait_at_a_time(story: Story, monkeypatch: pytest.MonkeyPat
     assert story.resend() == 0
 
 
-def test_the_pages_say_how_many_did_not_arrive_and_send_them_in_one_act(
-    story: Story, cast: Cast
-) -> None:
+def test_console_webhook_page_counts_and_resends_undelivered(story: Story, cast: Cast) -> None:
     failed, *_ = story.fail(3)
     story.set(failed, **FAILED)
     admin = Browser(story.app, cast.alice)
@@ -272,7 +268,7 @@ def test_the_pages_say_how_many_did_not_arrive_and_send_them_in_one_act(
     assert "Everything has arrived" in admin.get(one).text
 
 
-def test_retries_are_counted_as_attempts(story: Story) -> None:
+def test_delivery_resend_counts_as_attempt(story: Story) -> None:
     story.fail(1)
     for number in range(2, 8):
         story.resend()
@@ -283,7 +279,7 @@ def test_retries_are_counted_as_attempts(story: Story) -> None:
 
 
 @pytest.mark.both_databases
-def test_counting_what_did_not_arrive_reads_nothing_else(story: Story, database: str) -> None:
+def test_delivery_undelivered_count_uses_its_index(story: Story, database: str) -> None:
     (failed,) = story.fail(1)
     story.set(failed, **FAILED)
     (row,) = deliveries(story.app)

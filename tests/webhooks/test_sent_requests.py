@@ -32,7 +32,7 @@ def path_of(app: Flask, owner: Caller) -> str:
 
 
 @pytest.mark.both_databases
-def test_each_attempt_shows_the_headers_that_it_sent(app: Flask, cast: Cast) -> None:
+def test_console_delivery_shows_sent_headers_of_each_attempt(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     with receiving(lambda request: (500, "no")) as receiver:
         made = make_webhook(cast.alice, receiver.url, headers={"X-Token": "very secret"})
@@ -81,7 +81,7 @@ def hidden(app: Flask, cast: Cast) -> Any:
     return record["id"]
 
 
-def test_who_may_not_see_a_payload_gets_no_signature_of_it(
+def test_delivery_signature_headers_are_hidden_with_payload(
     app: Flask, cast: Cast, hidden: str
 ) -> None:
     dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
@@ -102,7 +102,7 @@ def test_who_may_not_see_a_payload_gets_no_signature_of_it(
     assert owned["request"]["headers"].keys() >= SIGNATURES
 
 
-def test_deliveries_are_found_by_record_by_those_who_may_see_it(
+def test_delivery_list_filter_by_record_needs_view_right(
     app: Flask, cast: Cast, hidden: str
 ) -> None:
     cast.alice.post("records/diary", {"title": "another"})
@@ -121,9 +121,7 @@ def test_deliveries_are_found_by_record_by_those_who_may_see_it(
         assert answer.json["count"] == number
 
 
-def test_erasing_a_record_removes_the_signatures_of_its_payloads(
-    app: Flask, cast: Cast, hidden: str
-) -> None:
+def test_record_erasure_removes_delivery_signatures(app: Flask, cast: Cast, hidden: str) -> None:
     assert attempts(app)[0].request is not None
     assert cast.alice.delete(f"records/diary/{hidden}").status_code == 204
     assert cast.alice.post(f"records/diary/{hidden}/erase").status_code == 200

@@ -48,7 +48,7 @@ def write(by: Caller, **values: Any) -> dict[str, Any]:
     return made
 
 
-def test_a_webhook_is_sent_what_its_maker_may_view(app: Flask, diary: Cast) -> None:
+def test_webhook_payload_is_limited_to_view_of_owner(app: Flask, diary: Cast) -> None:
     make_webhook(diary.alice, URL, collection="diary")
     write(diary.bob)
     assert payloads(app) == []
@@ -59,9 +59,7 @@ def test_a_webhook_is_sent_what_its_maker_may_view(app: Flask, diary: Cast) -> N
     assert sent["record"]["ssn"] == "***-**-6789"
 
 
-def test_a_filter_tells_nothing_of_fields_that_the_maker_may_not_view(
-    app: Flask, diary: Cast
-) -> None:
+def test_webhook_filter_on_field_hidden_from_owner_is_ignored(app: Flask, diary: Cast) -> None:
     """Where it names such a field it cannot be evaluated: the webhook fires, whatever the value."""
     make_webhook(diary.alice, URL, collection="diary", filter="hidden = 'x'")
     write(diary.alice, hidden="x")
@@ -69,9 +67,7 @@ def test_a_filter_tells_nothing_of_fields_that_the_maker_may_not_view(
     assert len(payloads(app)) == 2
 
 
-def test_superadmins_webhooks_see_everything_and_admins_do_not_read_it(
-    app: Flask, diary: Cast
-) -> None:
+def test_webhook_of_superadmin_is_unmasked_and_hidden_from_admins(app: Flask, diary: Cast) -> None:
     acting = Caller(app, **{**diary.root.headers, "X-Account-ID": "acme"})
     made = make_webhook(acting, URL, collection="diary")
     write(diary.bob)
@@ -84,9 +80,7 @@ def test_superadmins_webhooks_see_everything_and_admins_do_not_read_it(
     assert seen["payload"]["record"]["hidden"] == "h"
 
 
-def test_what_a_superadmin_viewed_is_not_sent_to_who_takes_the_webhook_over(
-    app: Flask, diary: Cast
-) -> None:
+def test_webhook_payload_of_superadmin_is_not_sent_after_takeover(app: Flask, diary: Cast) -> None:
     acting = Caller(app, **{**diary.root.headers, "X-Account-ID": "acme"})
     with receiving() as receiver:
         made = make_webhook(acting, receiver.url, collection="diary")
@@ -100,7 +94,7 @@ def test_what_a_superadmin_viewed_is_not_sent_to_who_takes_the_webhook_over(
         assert again.status_code == 409, again.json
 
 
-def test_personal_data_that_waits_is_not_sent_once_the_maker_has_left(
+def test_webhook_personal_data_waiting_is_not_sent_after_owner_left_group(
     app: Flask, cast: Cast
 ) -> None:
     make_collection(cast.root, "diary", FIELDS)
@@ -118,7 +112,7 @@ def test_personal_data_that_waits_is_not_sent_once_the_maker_has_left(
         assert receiver.requests == []
 
 
-def test_a_filter_sees_the_record_as_its_maker_does(app: Flask, diary: Cast) -> None:
+def test_webhook_filter_sees_record_as_its_owner(app: Flask, diary: Cast) -> None:
     """A record that leaves what the maker may view is matched by what it was before."""
     rules = {**OPEN, "view_rule": "title != 'private'"}
     assert diary.root.put("collections/diary/rules", rules).status_code == 200
@@ -129,7 +123,7 @@ def test_a_filter_sees_the_record_as_its_maker_does(app: Flask, diary: Cast) -> 
     assert payloads(app) == []
 
 
-def test_whoever_moves_a_webhook_becomes_its_maker(app: Flask, diary: Cast) -> None:
+def test_webhook_url_change_makes_caller_its_owner(app: Flask, diary: Cast) -> None:
     acting = Caller(app, **{**diary.root.headers, "X-Account-ID": "acme"})
     made = make_webhook(acting, URL, collection="diary")
     moved = diary.alice.patch(f"webhooks/{made['id']}", {"url": "https://mine.example/"})
@@ -138,7 +132,7 @@ def test_whoever_moves_a_webhook_becomes_its_maker(app: Flask, diary: Cast) -> N
     assert payloads(app) == []
 
 
-def test_include_pii_counts_only_while_the_maker_is_a_member(app: Flask, cast: Cast) -> None:
+def test_webhook_include_pii_needs_owner_in_pii_access(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "diary", FIELDS)
     rules = {**OPEN, "view_rule": "true"}
     assert cast.root.put("collections/diary/rules", rules).status_code == 200
@@ -163,7 +157,7 @@ def test_include_pii_counts_only_while_the_maker_is_a_member(app: Flask, cast: C
     assert (taken.json["created_by"], taken.json["has_active_maker"]) == (cast.alice.id, True)
 
 
-def test_a_small_change_writes_no_large_payloads(app: Flask, cast: Cast) -> None:
+def test_webhook_payload_of_small_change_is_stored_small(app: Flask, cast: Cast) -> None:
     fields = [{"name": "text", "type": "text"}, {"name": "n", "type": "number"}]
     make_collection(cast.root, "posts", fields)
     rules = {**OPEN, "view_rule": "true"}
@@ -180,7 +174,7 @@ def test_a_small_change_writes_no_large_payloads(app: Flask, cast: Cast) -> None
     assert sent["record"] == sent["previous"] == {"id": record["id"]}
 
 
-def test_one_request_stores_no_more_than_its_share(
+def test_webhook_payload_bytes_per_request_are_limited(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "MAX_STORED_BYTES", 10_000)
@@ -195,7 +189,7 @@ def test_one_request_stores_no_more_than_its_share(
     assert (len(sent), 0 < len(whole) < 10) == (30, True)
 
 
-def test_values_of_headers_are_encrypted_and_shown_to_nobody(app: Flask, cast: Cast) -> None:
+def test_webhook_header_values_are_encrypted_and_hidden(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     with receiving() as receiver:
         made = make_webhook(cast.alice, receiver.url, headers={"X-Key": "HDR-SECRET-7781"})
@@ -213,7 +207,7 @@ def test_values_of_headers_are_encrypted_and_shown_to_nobody(app: Flask, cast: C
 
 
 @pytest.mark.parametrize("headers", [None, {"headers": {"X-Key": "***"}}])
-def test_a_webhook_that_moves_to_another_host_takes_no_values_along(
+def test_webhook_url_change_to_other_host_requires_header_values(
     cast: Cast, headers: dict[str, Any] | None
 ) -> None:
     made = make_webhook(cast.alice, URL, headers={"X-Key": "secret"})
@@ -224,7 +218,7 @@ def test_a_webhook_that_moves_to_another_host_takes_no_values_along(
     assert cast.alice.patch(f"webhooks/{made['id']}", again).status_code == 200
 
 
-def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -> None:
+def test_webhook_with_unknown_collection_has_warning(app: Flask, cast: Cast) -> None:
     made = make_webhook(cast.alice, URL, collection="pots")
     (warning,) = made["warnings"]
     assert (warning["field"], warning["code"]) == ("collection", "collection_missing")

@@ -75,29 +75,29 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_name_in_any_script_is_the_one_that_browsers_reach(host: str) -> None:
+def test_outbound_host_name_is_normalized_like_browsers(host: str) -> None:
     assert address_policy.parse_target(f"https://{host}/", ANYWHERE).host == HOSTS[host]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_private_address_is_not_public(address: str) -> None:
+def test_outbound_private_address_is_not_public(address: str) -> None:
     assert not address_policy.is_public(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_an_open_address_is_public(address: str) -> None:
+def test_outbound_public_address_is_public(address: str) -> None:
     assert address_policy.is_public(address)
 
 
 @pytest.mark.parametrize("url", SPELLINGS)
-def test_our_own_network_is_refused_however_it_is_spelled(url: str) -> None:
+def test_outbound_request_to_own_network_is_refused_in_any_spelling(url: str) -> None:
     assert client.url_problem(url, PUBLIC_ONLY)
     with pytest.raises(RequestRefused):
         client.send("POST", url, {}, b"", PUBLIC_ONLY)
 
 
 @pytest.mark.parametrize("url", MALFORMED)
-def test_what_is_no_address_for_a_request_is_refused(url: str) -> None:
+def test_outbound_malformed_url_is_refused(url: str) -> None:
     assert client.url_problem(url, ANYWHERE)
     with pytest.raises(RequestRefused):
         client.send("POST", url, {}, b"", ANYWHERE)
@@ -109,7 +109,7 @@ def resolving(*answers: list[str]) -> Callable[[str, int], list[str]]:
     return lambda host, port: left.pop(0) if len(left) > 1 else left[0]
 
 
-def test_a_name_is_looked_at_again_when_the_connection_is_made() -> None:
+def test_outbound_dns_rebinding_is_refused() -> None:
     with receiving() as receiver:
         rebound = resolving(["93.184.216.34"], ["127.0.0.1"])
         rules = Rules(allow_private=False, seconds=2, resolve=rebound)
@@ -120,7 +120,7 @@ def test_a_name_is_looked_at_again_when_the_connection_is_made() -> None:
         assert receiver.requests == []
 
 
-def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
+def test_outbound_connection_uses_checked_address() -> None:
     # Were the name resolved once more to connect, the second answer would be taken.
     with receiving() as receiver:
         once = resolving(["127.0.0.1"], ["192.0.2.1"])
@@ -157,7 +157,7 @@ def by_tls(host: str, port: int, *addresses: str) -> client.Response:
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_trusted_certificate_is_accepted_for_its_own_host_only(tls: ssl.SSLContext) -> None:
+def test_outbound_trusted_certificate_is_valid_for_own_host_only(tls: ssl.SSLContext) -> None:
     with receiving(tls=tls) as receiver:
         assert by_tls("hooks.example", receiver.port, "127.0.0.1").status == 200
         with pytest.raises(RequestFailed, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
@@ -165,7 +165,7 @@ def test_a_trusted_certificate_is_accepted_for_its_own_host_only(tls: ssl.SSLCon
         assert len(receiver.requests) == 1
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(tls: ssl.SSLContext) -> None:
+def test_outbound_untrusted_certificate_is_refused(tls: ssl.SSLContext) -> None:
     with receiving(tls=tls) as receiver:
         with pytest.raises(RequestFailed, match="TLS failed: CERTIFICATE_VERIFY_FAILED"):
             by_tls("hooks.example", receiver.port, "127.0.0.1")
@@ -173,7 +173,7 @@ def test_a_certificate_that_nobody_trusts_is_refused(tls: ssl.SSLContext) -> Non
 
 
 @pytest.mark.usefixtures("trusted")
-def test_an_address_that_speaks_no_tls_is_followed_by_the_next(tls: ssl.SSLContext) -> None:
+def test_outbound_address_without_tls_falls_back_to_next(tls: ssl.SSLContext) -> None:
     with (
         receiving(tls=tls) as receiver,
         socket.create_server(("127.0.0.2", receiver.port)) as plain,
@@ -182,7 +182,7 @@ def test_an_address_that_speaks_no_tls_is_followed_by_the_next(tls: ssl.SSLConte
         assert by_tls("hooks.example", receiver.port, "127.0.0.2", "127.0.0.1").status == 200
 
 
-def test_blanks_around_the_value_of_a_header_are_not_sent() -> None:
+def test_outbound_header_values_are_stripped() -> None:
     with receiving() as receiver:
         url = f"http://127.0.0.1:{receiver.port}/"
         headers = {"X-Padded": " \tone two ", "X-Blank": "  "}
@@ -191,7 +191,7 @@ def test_blanks_around_the_value_of_a_header_are_not_sent() -> None:
     assert (request.headers["x-padded"], request.headers["x-blank"]) == ("one two", "")
 
 
-def test_a_malformed_answer_leaves_no_url_in_the_log(
+def test_outbound_malformed_response_logs_no_url(
     app: Flask, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answer = b"HTTP/1.1 200 OK\r\nno header\r\nX: y\r\n\r\nok"
@@ -205,7 +205,7 @@ INTERIM = HINTS + b"HTTP/1.1 102 Processing\r\n\r\n" + b"HTTP/1.1 100 Continue\r
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_what_is_said_before_the_answer_is_no_answer(size: int) -> None:
+def test_outbound_interim_responses_are_skipped(size: int) -> None:
     sent = INTERIM + OK + b"X: y\r\n\r\nHTTP/1.1 103 as the body"
 
     def behave(connection: socket.socket) -> None:
@@ -217,14 +217,14 @@ def test_what_is_said_before_the_answer_is_no_answer(size: int) -> None:
     assert (answer.status, answer.body) == (200, "HTTP/1.1 103 as the body")
 
 
-def test_a_change_of_protocol_is_the_answer() -> None:
+def test_outbound_status_101_is_final_response() -> None:
     sent = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK + b"\r\n"
     with hostile(lambda connection: connection.sendall(sent)) as url:
         assert client.send("POST", url, {}, b"", ANYWHERE).status == 101
 
 
 @pytest.mark.parametrize(("start", "more"), [(b"", HINTS), (HINTS[:-2], b"Link: </x>\r\n")])
-def test_not_much_may_be_said_before_the_answer(start: bytes, more: bytes) -> None:
+def test_outbound_interim_responses_are_limited(start: bytes, more: bytes) -> None:
     with (
         hostile(lambda connection: connection.sendall(start + more * 10_000)) as url,
         pytest.raises(RequestFailed, match="not valid HTTP"),
@@ -233,7 +233,7 @@ def test_not_much_may_be_said_before_the_answer(start: bytes, more: bytes) -> No
 
 
 @pytest.mark.parametrize("private", ["127.0.0.1", "fd00::1", "::ffff:10.0.0.1"])
-def test_one_private_address_among_several_is_enough(private: str) -> None:
+def test_outbound_host_with_one_private_address_is_refused(private: str) -> None:
     rules = Rules(
         allow_private=False, seconds=1, resolve=lambda host, port: ["93.184.216.34", private]
     )
@@ -246,7 +246,7 @@ def unknown(host: str, port: int) -> list[str]:
     raise socket.gaierror
 
 
-def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
+def test_outbound_unknown_and_internal_host_have_same_error() -> None:
     told = set()
     for resolve in (unknown, lambda host, port: ["10.0.0.7"]):
         rules = Rules(allow_private=False, seconds=1, resolve=resolve)
@@ -257,14 +257,14 @@ def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
     assert told == {address_policy.NOT_OPEN}
 
 
-def test_where_private_addresses_are_allowed_a_name_may_come_later() -> None:
+def test_outbound_unknown_host_is_saved_when_private_is_allowed() -> None:
     rules = Rules(allow_private=True, seconds=1, resolve=unknown)
     assert client.url_problem("https://soon.example/", rules) is None
     with pytest.raises(RequestFailed, match="cannot be resolved"):
         client.send("POST", "https://soon.example/", {}, b"", rules)
 
 
-def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() -> None:
+def test_outbound_dns_lookup_times_out() -> None:
     def never(host: str, port: int) -> list[str]:
         time.sleep(5)
         return ["127.0.0.1"]
@@ -276,20 +276,20 @@ def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() 
     assert time.monotonic() - started < 4
 
 
-def test_only_https_where_that_is_asked_for() -> None:
+def test_outbound_https_only_refuses_http() -> None:
     rules = Rules(allow_private=True, https_only=True)
     assert client.url_problem("http://a.example/", rules)
     assert client.url_problem("https://a.example/", rules) is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(status: int) -> None:
+def test_outbound_redirects_are_not_followed(status: int) -> None:
     with receiving(lambda request: (status, "")) as receiver:
         assert client.send("POST", receiver.url, {}, b"", ANYWHERE).status == status
         assert len(receiver.requests) == 1
 
 
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outbound_proxy_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with receiving() as receiver:
@@ -316,7 +316,7 @@ def continue_for_ever(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("behave", [hang, drip, drip_headers, continue_for_ever])
-def test_a_receiver_that_never_gets_to_an_answer_is_left_in_time(
+def test_outbound_receiver_without_response_times_out(
     behave: Callable[[socket.socket], None],
 ) -> None:
     with hostile(behave) as url:
@@ -326,7 +326,7 @@ def test_a_receiver_that_never_gets_to_an_answer_is_left_in_time(
         assert time.monotonic() - started < 4
 
 
-def test_a_receiver_that_reads_nothing_is_left_in_time() -> None:
+def test_outbound_receiver_that_reads_nothing_times_out() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
@@ -349,7 +349,7 @@ def never_close(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(("behave", "start"), [(drip_body, "xxx"), (never_close, "hello")])
-def test_the_status_counts_although_the_body_never_ends(
+def test_outbound_endless_body_keeps_status(
     behave: Callable[[socket.socket], None], start: str
 ) -> None:
     with hostile(behave) as url:
@@ -380,7 +380,7 @@ def bomb(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("behave", [flood, flood_chunked, bomb])
-def test_only_the_beginning_of_an_answer_is_read(
+def test_outbound_response_body_is_read_to_limit(
     behave: Callable[[socket.socket], None],
 ) -> None:
     with hostile(behave) as url:
@@ -393,7 +393,7 @@ def test_only_the_beginning_of_an_answer_is_read(
     assert peak < 6_000_000  # the server's own buffers are in this process, too
 
 
-def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
+def test_outbound_response_keeps_5000_characters() -> None:
     with receiving(lambda request: (200, "ü€😀" * 5000)) as receiver:
         body = client.send("POST", receiver.url, {}, b"", ANYWHERE).body
     assert body == ("ü€😀" * 5000)[:5000]
@@ -447,18 +447,18 @@ def test_response_with_many_headers_is_read(count: int, last: bytes, body: bytes
         *(b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n" + end for end in (b"", b"x\r\n")),
     ],
 )
-def test_a_body_that_breaks_off_is_kept_so_far(broken: bytes) -> None:
+def test_outbound_response_body_that_breaks_off_is_kept(broken: bytes) -> None:
     with hostile(lambda connection: connection.sendall(OK + broken)) as url:
         assert client.send("POST", url, {}, b"", ANYWHERE) == client.Response(200, "ok")
 
 
-def test_nobody_listening_is_a_failure_that_says_so() -> None:
+def test_outbound_connection_refused_is_named() -> None:
     receiver = Receiver()
     receiver.close()
     with pytest.raises(RequestFailed, match="refused"):
         client.send("POST", receiver.url, {}, b"", ANYWHERE)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_a_failure() -> None:
+def test_outbound_self_signed_certificate_is_failure() -> None:
     with receiving() as receiver, pytest.raises(RequestFailed):
         client.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)

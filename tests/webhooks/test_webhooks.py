@@ -41,7 +41,7 @@ FIELDS = {
 }
 
 
-def test_the_secret_is_shown_once(app: Flask, alice: Caller) -> None:
+def test_webhook_secret_is_shown_once(app: Flask, alice: Caller) -> None:
     made = make_webhook(alice, URL)
     assert made.keys() == FIELDS | {"secret", "signing_secret"}
     assert len(made["secret"]) == 64
@@ -63,7 +63,7 @@ def test_the_secret_is_shown_once(app: Flask, alice: Caller) -> None:
         assert crypto.decrypt(stored) == made["secret"]
 
 
-def test_put_and_patch_keep_what_is_not_sent(alice: Caller) -> None:
+def test_webhook_put_and_patch_keep_unsent_values(alice: Caller) -> None:
     made = make_webhook(alice, URL, headers={"X-A": "1"})
     for verb, change in (
         ("PUT", {"events": ["delete", "create", "delete"]}),
@@ -79,7 +79,7 @@ def test_put_and_patch_keep_what_is_not_sent(alice: Caller) -> None:
     assert shown["created_at"] == made["created_at"] < shown["updated_at"]
 
 
-def test_a_secret_of_ones_own_and_a_new_one_later(app: Flask, alice: Caller) -> None:
+def test_webhook_secret_can_be_chosen_and_replaced(app: Flask, alice: Caller) -> None:
     made = make_webhook(alice, URL, secret="mine")
     assert made["secret"] == "mine"
     assert "secret" not in alice.put(f"webhooks/{made['id']}", {"secret": "another"}).json
@@ -105,7 +105,7 @@ MALFORMED: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("change", "loc"), MALFORMED)
-def test_what_does_not_fit_the_shape_is_422(
+def test_webhook_body_with_wrong_shape_is_422(
     alice: Caller, change: dict[str, Any], loc: list[str]
 ) -> None:
     made = make_webhook(alice, URL)
@@ -140,7 +140,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "field", "code"), REFUSED)
-def test_what_breaks_a_rule_is_400(
+def test_webhook_with_invalid_value_is_400(
     alice: Caller, change: dict[str, Any], field: str, code: str
 ) -> None:
     made = make_webhook(alice, URL)
@@ -151,13 +151,13 @@ def test_what_breaks_a_rule_is_400(
     assert alice.get("webhooks").json["total"] == 1
 
 
-def test_all_problems_are_told_at_once(alice: Caller) -> None:
+def test_webhook_problems_are_reported_at_once(alice: Caller) -> None:
     body = {"url": "x", "collection": "1", "events": EVENTS, "filter": "(", "headers": {"a b": ""}}
     details = alice.post("webhooks", body).json["details"]
     assert {one["field"] for one in details} == {"url", "collection", "filter", "headers"}
 
 
-def test_private_and_plain_targets_are_refused_in_production(
+def test_webhook_private_or_http_url_in_production_is_invalid_url(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = make_webhook(alice, "http://127.0.0.1:9/")
@@ -177,7 +177,7 @@ def test_private_and_plain_targets_are_refused_in_production(
 
 
 @pytest.mark.parametrize("racing", [6, pytest.param(20, marks=pytest.mark.slow)])
-def test_twenty_at_most_also_when_many_race(app: Flask, alice: Caller, racing: int) -> None:
+def test_webhook_limit_of_20_holds_in_race(app: Flask, alice: Caller, racing: int) -> None:
     for _ in range(19):
         make_webhook(alice, "http://127.0.0.1:9/")
     body = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": EVENTS}
@@ -191,9 +191,7 @@ def test_twenty_at_most_also_when_many_race(app: Flask, alice: Caller, racing: i
     assert alice.post("webhooks", body).status_code == 201
 
 
-def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(
-    app: Flask, alice: Caller
-) -> None:
+def test_webhook_change_concurrent_with_deletion_is_404(app: Flask, alice: Caller) -> None:
     for _ in range(3):
         one = f"webhooks/{make_webhook(alice, 'http://127.0.0.1:9/')['id']}"
         calls = [
@@ -208,7 +206,7 @@ def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(
         assert statuses.count(204) == 1
 
 
-def test_a_webhook_and_the_end_of_its_account_wait_for_each_other(
+def test_webhook_creation_and_account_deletion_exclude_each_other(
     app: Flask, alice: Caller
 ) -> None:
     body = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": EVENTS}
@@ -222,7 +220,7 @@ def test_a_webhook_and_the_end_of_its_account_wait_for_each_other(
         assert made.result().status_code == 201
 
 
-def test_a_test_is_sent_at_once_and_kept_in_the_log(app: Flask, alice: Caller) -> None:
+def test_webhook_test_is_sent_at_once_and_logged(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (202, "fine")) as receiver:
         made = make_webhook(alice, receiver.url, enabled=False)
         tested = alice.post(f"webhooks/{made['id']}/test").json
@@ -240,7 +238,7 @@ def test_a_test_is_sent_at_once_and_kept_in_the_log(app: Flask, alice: Caller) -
     assert [row.status for row in deliveries(app)] == ["delivered", "failed"]
 
 
-def test_only_admins_of_the_account(cast: Cast) -> None:
+def test_webhook_access_per_role(cast: Cast) -> None:
     made = make_webhook(cast.alice, URL)
     for method, path in (
         ("GET", "webhooks"),
@@ -261,7 +259,7 @@ def outsider(app: Flask, cast: Cast) -> Caller:
     return Caller(app, make_user(app, cast.alice.account_id, "dan@acme.example", ADMIN))
 
 
-def test_only_members_of_pii_access_may_have_personal_data_sent(
+def test_webhook_include_pii_requires_pii_access(
     app: Flask, alice: Caller, outsider: Caller
 ) -> None:
     body = {"url": URL, "collection": "posts", "events": EVENTS, "include_pii": True}
@@ -301,7 +299,7 @@ MASKED |= {"ssn": "***-**-6789", "card": "****1111", "city": "London"}
 MASKED |= {"salary": "********", "greeting": "********"}
 
 
-def test_personal_data_is_masked_and_the_log_withholds_it(
+def test_webhook_personal_data_is_masked_and_hidden_in_log(
     app: Flask, root: Caller, alice: Caller, outsider: Caller
 ) -> None:
     make_collection(root, schema=PERSON)
@@ -333,7 +331,7 @@ def test_personal_data_is_masked_and_the_log_withholds_it(
         assert "Ada Lovelace" not in reader.get(f"webhooks/{masked['id']}/deliveries").text
 
 
-def test_personal_data_goes_nowhere_once_a_webhook_is_not_to_be_sent_it(
+def test_webhook_personal_data_is_not_sent_after_include_pii_ends(
     app: Flask, root: Caller, alice: Caller, outsider: Caller
 ) -> None:
     make_collection(root, schema=PERSON)
@@ -360,9 +358,7 @@ def test_personal_data_goes_nowhere_once_a_webhook_is_not_to_be_sent_it(
         assert alice.post(f"{path}/deliveries/redeliver", since).json["count"] == 1
 
 
-def test_a_test_that_arrives_ends_the_time_of_failing(
-    app: Flask, root: Caller, alice: Caller
-) -> None:
+def test_webhook_test_success_clears_failing_since(app: Flask, root: Caller, alice: Caller) -> None:
     make_collection(root)
     with receiving(lambda request: (500, "not now")) as receiver:
         made = make_webhook(alice, receiver.url)
@@ -381,7 +377,9 @@ def test_a_test_that_arrives_ends_the_time_of_failing(
         assert alice.get(path).json["failing_since"] is None
 
 
-def test_ids_of_nothing(app: Flask, alice: Caller, root: Caller) -> None:
+def test_webhook_and_delivery_unknown_ids_are_404_and_malformed_422(
+    app: Flask, alice: Caller, root: Caller
+) -> None:
     made = make_webhook(alice, URL)
     other = make_webhook(alice, URL)
     make_collection(root)
@@ -397,7 +395,7 @@ def test_ids_of_nothing(app: Flask, alice: Caller, root: Caller) -> None:
     assert alice.get(f"webhooks/{made['id'].upper()}").status_code == 200
 
 
-def test_internal_names_cannot_be_told_from_those_that_do_not_exist(
+def test_webhook_url_with_internal_and_unknown_host_has_same_error(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def resolve(host: str, port: int) -> list[str]:

@@ -38,7 +38,7 @@ def deep(app: Flask, depth: int) -> dict[str, str]:
         return trigger_depth.headers(depth)
 
 
-def test_of_events(app: Flask, alice: Caller, posts: Any) -> None:
+def test_trigger_depth_limit_of_record_events(app: Flask, alice: Caller, posts: Any) -> None:
     make_workflow(alice, [create("again")], ON_CREATE)
     make_record(alice, title="first")
     work(app)
@@ -47,7 +47,7 @@ def test_of_events(app: Flask, alice: Caller, posts: Any) -> None:
     assert alice.get("records/posts").json["total"] == 9
 
 
-def test_of_requests_that_start_workflows(app: Flask, alice: Caller) -> None:
+def test_trigger_depth_limit_of_workflow_webhooks(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         made = make_workflow(alice, [send(receiver)], {"type": "webhook"})
         path = f"workflow-webhooks/{made['trigger']['token']}"
@@ -62,7 +62,9 @@ def test_of_requests_that_start_workflows(app: Flask, alice: Caller) -> None:
     assert alice.get("workflow-instances?status=cancelled").json["total"] == 2
 
 
-def test_of_requests_that_write_records(app: Flask, alice: Caller, posts: Any) -> None:
+def test_trigger_depth_limit_of_record_writes_by_requests(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
     def write(request: Request) -> tuple[int, str]:
         if len(receiver.requests) < MOST:
             headers = {k: v for k, v in request.headers.items() if k.startswith("x-service-")}
@@ -76,7 +78,7 @@ def test_of_requests_that_write_records(app: Flask, alice: Caller, posts: Any) -
     assert states(app) == ENDED
 
 
-def test_of_webhooks(app: Flask, alice: Caller, posts: Any) -> None:
+def test_trigger_depth_limit_of_webhook_deliveries(app: Flask, alice: Caller, posts: Any) -> None:
     def trigger(request: Request) -> tuple[int, str]:
         headers = {k: v for k, v in request.headers.items() if k.startswith("x-service-")}
         return alice.post(path, headers=headers).status_code, ""
@@ -97,7 +99,7 @@ def test_of_webhooks(app: Flask, alice: Caller, posts: Any) -> None:
         assert (last.depth, deliveries(app)[-1].depth) == (8, 8)
 
 
-def test_a_depth_is_believed_that_we_have_signed_of_late(
+def test_trigger_depth_header_needs_recent_signature(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_workflow(alice, [], ON_CREATE)

@@ -104,7 +104,7 @@ FAULTS: list[tuple[Any, dict[str, str]]] = [
 ]
 
 
-def test_a_text_of_many_brackets_is_read_in_no_time(alice: Caller) -> None:
+def test_template_text_with_many_braces_is_parsed_quickly(alice: Caller) -> None:
     begun = time.process_time()
     for text in ("{{" * 400, "{" * 100_000, "{{ " + "x" * 200_000, "}}" * 100_000):
         steps = [create("a", text)]
@@ -112,7 +112,7 @@ def test_a_text_of_many_brackets_is_read_in_no_time(alice: Caller) -> None:
     assert time.process_time() - begun < 2
 
 
-def test_a_token_is_not_kept_to_be_given_again(alice: Caller) -> None:
+def test_workflow_token_is_not_repeated_by_idempotency_key(alice: Caller) -> None:
     once = {"Idempotency-Key": "k1"}
     body = {"name": "x", "trigger": {"type": "webhook"}, "steps": [create("a")]}
     made = alice.post("workflows", body, headers=once)
@@ -124,7 +124,7 @@ def test_a_token_is_not_kept_to_be_given_again(alice: Caller) -> None:
     assert answers[0].json == answers[1].json
 
 
-def test_each_fault_is_told_with_its_place(alice: Caller) -> None:
+def test_workflow_definition_problems_have_their_place(alice: Caller) -> None:
     for steps, places in FAULTS:
         answer = alice.post("workflows", {"name": "x", "trigger": MANUAL, "steps": steps})
         assert answer.status_code == 400, (steps, answer.json)
@@ -186,7 +186,7 @@ MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", 
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "7")
 
 
-def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
+def test_cron_ranges_equal_brute_force() -> None:
     """Of one value, or all, too, and of days that end with the Sunday that is called 7."""
     minutes, hours, days = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
     checks: list[tuple[str, timedelta, Callable[[datetime], bool]]] = []
@@ -239,7 +239,7 @@ def _is_second_sunday(at: datetime) -> bool:
     return _day(at) == 0 and 8 <= at.day <= 14
 
 
-def test_schedules_are_in_utc_whatever_the_clocks_of_the_server_do(
+def test_cron_schedules_are_in_utc(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TZ", "Europe/Berlin")
@@ -262,7 +262,7 @@ def test_schedules_are_in_utc_whatever_the_clocks_of_the_server_do(
         time.tzset()
 
 
-def test_odd_crons_are_refused_wherever_one_is_given() -> None:
+def test_cron_expression_that_is_invalid_is_refused() -> None:
     for text, wrong in CRONS.items():
         assert wrong in (cron.problem(text) or ""), text
     assert [cron.problem(text) for text in GOOD] == [None] * len(GOOD)
@@ -288,7 +288,7 @@ def sending(number: int) -> list[dict[str, Any]]:
     return [action(f"s{n}", "send_webhook", url=url) for n, url in enumerate(hosts)]
 
 
-def test_slow_name_servers_take_no_more_time_for_many_steps(
+def test_workflow_save_with_slow_dns_takes_constant_time(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_names(app, monkeypatch, lambda: time.sleep(0.4))
@@ -298,7 +298,7 @@ def test_slow_name_servers_take_no_more_time_for_many_steps(
     assert time.monotonic() - begun < 2
 
 
-def test_nobody_waits_for_a_name_server_that_a_changed_definition_asks(
+def test_workflow_save_with_slow_dns_does_not_block_others(
     app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)
@@ -317,7 +317,7 @@ def test_nobody_waits_for_a_name_server_that_a_changed_definition_asks(
     assert statuses == [201, 201]
 
 
-def test_a_trigger_is_checked(alice: Caller) -> None:
+def test_workflow_trigger_that_is_invalid_is_400(alice: Caller) -> None:
     for trigger, place in TRIGGERS:
         answer = alice.post("workflows", {"name": "x", "trigger": trigger})
         assert answer.status_code == 400, (trigger, answer.json)
@@ -334,7 +334,7 @@ def test_a_trigger_is_checked(alice: Caller) -> None:
         assert "step" in detail["message"]
 
 
-def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
+def test_workflow_create_read_update_delete(cast: Cast) -> None:
     made = make_workflow(cast.alice, [create("a")], {"type": "schedule", "cron": "5 4  * * *"})
     assert made["trigger"] == {"type": "schedule", "cron": "5 4 * * *"}
     assert (made["trigger_type"], made["trigger_config"]) == ("schedule", {"cron": "5 4 * * *"})
@@ -358,7 +358,7 @@ def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
     assert cast.alice.get(path).status_code == 404
 
 
-def test_a_name_is_one_line_that_can_be_read(alice: Caller) -> None:
+def test_workflow_and_hook_name_with_unreadable_text_is_name_invalid(alice: Caller) -> None:
     parts = {"workflows": "steps", "hooks": "actions"}
     for kind, part in parts.items():
         made = alice.post(kind, {"name": "Nightly", "trigger": MANUAL, part: []})
@@ -371,7 +371,7 @@ def test_a_name_is_one_line_that_can_be_read(alice: Caller) -> None:
         assert alice.get(path).json["name"] == "Nightly"
 
 
-def test_true_and_one_are_two_values_of_a_step(alice: Caller) -> None:
+def test_workflow_step_values_true_and_one_are_distinct(alice: Caller) -> None:
     def steps(value: Any) -> list[dict[str, Any]]:
         return [action("a", "create_record", collection="posts", data={"on": value})]
 
@@ -383,7 +383,7 @@ def test_true_and_one_are_two_values_of_a_step(alice: Caller) -> None:
     assert alice.put(path, {"steps": steps(1.0)}).json["version"] == 4
 
 
-def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(alice: Caller) -> None:
+def test_workflow_change_concurrent_with_deletion_is_404(alice: Caller) -> None:
     for _ in range(3):
         one = f"workflows/{make_workflow(alice, [create('one')])['id']}"
         calls = [
@@ -398,7 +398,7 @@ def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(alice:
         assert statuses.count(204) == 1
 
 
-def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
+def test_workflow_limit_per_account_is_limit_reached(app: Flask, alice: Caller) -> None:
     for _ in range(2):
         make_workflow(alice, [create("a")])
     settings = app.extensions["atrium.config"]
@@ -410,7 +410,7 @@ def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
         app.extensions["atrium.config"] = settings
 
 
-def test_whole_numbers_past_64_bits_are_doubles(alice: Caller) -> None:
+def test_workflow_whole_number_over_64_bits_is_a_double(alice: Caller) -> None:
     hooked = {"type": "webhook"}
     token = make_workflow(alice, [], hooked)["trigger"]["token"]
     id = make_workflow(alice, [])["id"]
@@ -437,7 +437,7 @@ def test_whole_numbers_past_64_bits_are_doubles(alice: Caller) -> None:
     assert answer.status_code == 422
 
 
-def test_templates_read_a_minus_as_conditions_do() -> None:
+def test_template_minus_is_parsed_like_conditions() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     names = {"trigger": {"n": 5, "all": [{"n": 7}]}}
     rendering = templates.Rendering(names, now)
@@ -447,9 +447,7 @@ def test_templates_read_a_minus_as_conditions_do() -> None:
     assert rendering.value("{{ trigger.all.0.n }}") == 7
 
 
-def test_an_api_key_makes_and_changes_no_workflow_as_that_would_outlive_it(
-    app: Flask, alice: Caller
-) -> None:
+def test_api_key_on_workflow_and_hook_changes_is_403(app: Flask, alice: Caller) -> None:
     workflow = make_workflow(alice, [])
     hook = {"name": "h", "trigger": {"type": "manual"}, "actions": []}
     made = alice.post("hooks", hook).json
@@ -469,7 +467,7 @@ def test_an_api_key_makes_and_changes_no_workflow_as_that_would_outlive_it(
     assert alice.get("workflows").json["total"] == alice.get("hooks").json["total"] == 1
 
 
-def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -> None:
+def test_workflow_with_unknown_collection_has_warning(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "others")
     wait = {"name": "w", "type": "wait_event", "event": "records.create", "collection": "nowhere"}
     loop = {**LOOP, "steps": [create("deep"), action("t", "query_records", collection="{{ now }}")]}
@@ -575,7 +573,7 @@ TITLE = {"title": "{{ trigger.record.titel }} {{ trigger.previous.title }} {{ st
         (on_orders(if_("trigger.record.x = 1"), collection="ordrs"), {}),
     ],
 )
-def test_fields_that_a_collection_lacks_or_hides_are_warned_of(
+def test_workflow_with_unknown_or_hidden_field_has_warning(
     cast: Cast, body: dict[str, Any], places: dict[str, str]
 ) -> None:
     make_collection(cast.root)
@@ -594,7 +592,7 @@ def test_fields_that_a_collection_lacks_or_hides_are_warned_of(
     assert not any("no field hidden" in one["message"] for one in by_root)
 
 
-def test_hooks_are_warned_of_fields_too(cast: Cast) -> None:
+def test_hook_with_unknown_field_has_warning(cast: Cast) -> None:
     make_collection(cast.root, "orders", FIELDS)
     config = {"collection": "orders", "data": {"titel": "x"}}
     hook = {"name": "h", "trigger": ORDERS, "condition": "trigger.record.titel = 'x'"}

@@ -42,7 +42,7 @@ def kept(app: Flask) -> str:
     return str([rows(app), logs(app), rows(app, SUBSCRIPTIONS)])
 
 
-def test_an_erased_record_leaves_nothing_in_instances(app: Flask, cast: Cast, posts: Any) -> None:
+def test_record_erasure_removes_values_from_instances(app: Flask, cast: Cast, posts: Any) -> None:
     root, alice = cast.root.acting_in("acme"), cast.alice
     copy, end = (
         action(name, "create_record", collection="others", data={"title": TITLE})
@@ -77,7 +77,7 @@ def test_an_erased_record_leaves_nothing_in_instances(app: Flask, cast: Cast, po
     assert instance(alice, found[3]["id"])["status"] == "completed"
 
 
-def test_an_erased_record_leaves_nothing_in_instances_of_another_account_that_made_it(
+def test_record_erasure_removes_values_from_instances_of_other_account(
     app: Flask, cast: Cast, posts: Any
 ) -> None:
     data = {"account_id": cast.alice.account_id, "title": "{{ trigger.title }}"}
@@ -91,7 +91,9 @@ def test_an_erased_record_leaves_nothing_in_instances_of_another_account_that_ma
         assert instance(owner, done["id"])["status"] == "completed"
 
 
-def test_an_erased_user_leaves_neither_id_nor_address(app: Flask, cast: Cast, posts: Any) -> None:
+def test_user_erasure_removes_id_and_email_from_instances(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
     eve = make_user(app, cast.alice.account_id, "Zoë@acme.example", "admin")
     wait = {"name": "w", "type": "wait_delay", "duration": "1h"}
     flow = make_workflow(cast.alice, [create("a", "{{ trigger.by }}"), wait])
@@ -110,9 +112,7 @@ def test_an_erased_user_leaves_neither_id_nor_address(app: Flask, cast: Cast, po
     assert instance(cast.alice, other["id"]) == other
 
 
-def test_a_worker_does_not_write_down_again_what_is_erased(
-    app: Flask, cast: Cast, posts: Any
-) -> None:
+def test_erasure_during_running_instance_is_not_undone(app: Flask, cast: Cast, posts: Any) -> None:
     """Neither a user's id nor a record that it knows by heart, being in the middle of its steps."""
     eve = make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
     id = make_record(cast.alice, title=HER)["id"]
@@ -135,7 +135,7 @@ def test_a_worker_does_not_write_down_again_what_is_erased(
     assert cast.alice.get("records/posts").json["total"] == 1
 
 
-def test_answers_of_resumed_instances_do_not_tell_of_an_erased_record(
+def test_record_erasure_removes_idempotent_responses_of_resumes(
     app: Flask, cast: Cast, posts: Any
 ) -> None:
     id = make_record(cast.alice, title=HER)["id"]

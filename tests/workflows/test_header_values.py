@@ -53,7 +53,7 @@ def sent(receiver: Receiver) -> list[tuple[str, str]]:
     return [(one.headers["authorization"], one.headers["x-order"]) for one in receiver.requests]
 
 
-def test_values_of_headers_are_encrypted_and_shown_nowhere(
+def test_workflow_header_values_are_encrypted_and_hidden(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     key = {"Idempotency-Key": "k1"}
@@ -72,7 +72,7 @@ def test_values_of_headers_are_encrypted_and_shown_nowhere(
     assert [place for place, text in enumerate(texts) if SECRET in text] == []
 
 
-def test_values_of_a_hooks_headers_are_encrypted_and_kept(
+def test_hook_header_values_are_encrypted_and_kept(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     actions = [{"type": "send_webhook", "config": send(receiver.url)["config"]}]
@@ -93,7 +93,7 @@ def test_values_of_a_hooks_headers_are_encrypted_and_kept(
     assert fields == [f"actions[0].config.headers.{name}" for name in SHOWN]
 
 
-def test_what_is_shown_is_sent_back_and_changes_nothing(
+def test_workflow_header_mask_sent_back_changes_nothing(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     made = make_workflow(alice, nested(send(receiver.url)))
@@ -112,7 +112,7 @@ def test_what_is_shown_is_sent_back_and_changes_nothing(
     assert "is saved" in browser.done(one, **body, seen="")
 
 
-def test_a_value_that_is_kept_goes_to_no_other_host(
+def test_workflow_header_value_is_not_kept_for_other_host(
     app: Flask, cast: Cast, receiver: Receiver
 ) -> None:
     dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
@@ -138,7 +138,7 @@ def test_a_value_that_is_kept_goes_to_no_other_host(
     assert cast.alice.get(path).json["version"] == 1
 
 
-def test_a_template_of_the_host_stands_for_no_other_host(
+def test_workflow_header_value_is_not_kept_for_host_template(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     host = receiver.url.removeprefix("http://").partition("/")[0]
@@ -157,7 +157,7 @@ def test_a_template_of_the_host_stands_for_no_other_host(
 
 
 @pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
-def test_a_new_key_reads_what_older_versions_and_keys_stored(
+def test_workflow_header_values_of_older_versions_are_reencrypted(
     app: Flask, alice: Caller, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, runner = make_workflow(alice, nested(send(receiver.url))), app.test_cli_runner()

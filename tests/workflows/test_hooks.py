@@ -42,7 +42,7 @@ def executions(owner: Caller, hook: dict[str, Any]) -> list[tuple[str, int]]:
     return [(one["status"], one["actions_executed"]) for one in items]
 
 
-def test_an_event_sets_off_what_the_condition_holds_for(app: Flask, cast: Cast, posts: Any) -> None:
+def test_hook_runs_for_event_that_meets_its_condition(app: Flask, cast: Cast, posts: Any) -> None:
     text = "{{ trigger.record.title }}!"
     trigger = {**ON_CREATE, "condition": "n < 9 || n = 10"}
     hook = make_hook(cast.alice, trigger, copy(text), condition="n > 1")
@@ -56,7 +56,7 @@ def test_an_event_sets_off_what_the_condition_holds_for(app: Flask, cast: Cast, 
     assert cast.alice.get("workflow-instances").json["total"] == 0
 
 
-def test_by_hand_and_by_the_clock(app: Flask, alice: Caller, posts: Any) -> None:
+def test_hook_runs_by_hand_and_schedule(app: Flask, alice: Caller, posts: Any) -> None:
     asked = {"condition": "trigger.go = true || trigger.cron != null"}
     hook = make_hook(alice, {"type": "schedule", "cron": "0 4 * * *"}, copy("a"), **asked)
     assert (hook["cron"], hook["last_run_at"], hook["next_run_at"] is None) == (
@@ -82,7 +82,7 @@ def test_by_hand_and_by_the_clock(app: Flask, alice: Caller, posts: Any) -> None
     assert alice.get(path).status_code == 404
 
 
-def test_what_fails_tells_how_far_it_came_and_is_resumed(
+def test_hook_failure_reports_progress_and_can_be_resumed(
     app: Flask, cast: Cast, posts: Any
 ) -> None:
     flat = {"action_type": "create_record", "collection": "none", "data": {"title": "b"}}
@@ -97,9 +97,7 @@ def test_what_fails_tells_how_far_it_came_and_is_resumed(
     assert cast.alice.get("records/others").json["total"] == 1
 
 
-def test_who_changes_something_else_takes_no_actions_over(
-    app: Flask, alice: Caller, posts: Any
-) -> None:
+def test_hook_change_without_actions_keeps_owner(app: Flask, alice: Caller, posts: Any) -> None:
     hook = make_hook(alice, {"type": "schedule", "cron": "0 4 * * *"}, copy("a"))
     path = f"hooks/{hook['id']}"
     let_pass(app, 86400)
@@ -119,7 +117,7 @@ def test_who_changes_something_else_takes_no_actions_over(
     assert other.patch(path, {"trigger": {"type": "manual"}}).json["next_run_at"] is None
 
 
-def test_who_changes_only_when_it_acts_lends_it_no_rights(app: Flask, cast: Cast) -> None:
+def test_hook_and_workflow_trigger_change_keeps_owner_rights(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "others", FIELDS, create_rule=None)
     hook = make_hook(cast.alice, {"type": "manual"}, copy("a"))
     flow = make_workflow(
@@ -140,9 +138,7 @@ def test_who_changes_only_when_it_acts_lends_it_no_rights(app: Flask, cast: Cast
     assert admin.get("records/others").json["total"] == 0
 
 
-def test_who_changes_only_the_condition_lends_no_sight_and_borrows_none(
-    app: Flask, cast: Cast
-) -> None:
+def test_hook_condition_change_keeps_owner_and_its_view(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "posts", [{"name": "mail", "type": "email", "pii": True}])
     make_collection(cast.root, "others", FIELDS)
     dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
@@ -167,7 +163,7 @@ def test_who_changes_only_the_condition_lends_no_sight_and_borrows_none(
     assert cast.alice.patch(path, sent).json["owner_id"] == cast.alice.id
 
 
-def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:
+def test_hook_execution_count_includes_withheld_steps(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, "others", [{**FIELDS[0], "pii": True}])
     bad = {"type": "delete_record", "config": {"collection": "others", "record_id": "none"}}
     hook = make_hook(cast.alice, {"type": "manual"}, copy("her secret"), bad)
@@ -181,7 +177,7 @@ def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:
     assert "secret" not in seen.text
 
 
-def test_bulk_resume_takes_what_the_list_shows(app: Flask, cast: Cast) -> None:
+def test_instance_bulk_resume_equals_list_filter(app: Flask, cast: Cast) -> None:
     hook = make_hook(cast.alice, {"type": "manual"}, copy("a", "none"))
     flow = make_workflow(cast.alice, [create("a")])
     for path in (f"hooks/{hook['id']}", f"workflows/{flow['id']}"):
@@ -199,7 +195,7 @@ def test_bulk_resume_takes_what_the_list_shows(app: Flask, cast: Cast) -> None:
     assert both(workflow_id=hook["id"]) == ([hook["id"]], 1)
 
 
-def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:
+def test_hook_validation_and_change(alice: Caller, posts: Any) -> None:
     bad = {
         "name": "x",
         "trigger": {"type": "webhook"},
@@ -226,7 +222,7 @@ def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:
     assert alice.patch(path, {"condition": "n > 1"}).status_code == 400
 
 
-def test_places_of_what_is_wrong_are_those_of_the_hook(alice: Caller) -> None:
+def test_hook_problems_have_places_of_the_hook(alice: Caller) -> None:
     def refused(config: Any) -> list[str]:
         hook = {"name": "x", "trigger": {"type": "manual"}}
         body = {**hook, "actions": [{"type": "create_record", "config": config}]}
@@ -237,7 +233,7 @@ def test_places_of_what_is_wrong_are_those_of_the_hook(alice: Caller) -> None:
     assert refused({"collection": "posts", "data": {"x": "x" * 2**18}}) == ["actions"]
 
 
-def test_changes_at_once_do_not_undo_each_other(
+def test_hook_concurrent_changes_all_stay(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook = make_hook(alice, {"type": "manual"}, copy("a"))

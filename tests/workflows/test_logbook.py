@@ -34,7 +34,7 @@ def stored(app: Flask) -> int:
 
 
 @pytest.mark.one_database
-def test_the_log_keeps_the_beginning_of_what_is_long(app: Flask, alice: Caller) -> None:
+def test_step_log_keeps_beginning_of_long_values(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         body = "{{ trigger.a }}" * 10
         steps = [action(f"s{n}", "send_webhook", url=receiver.url, body=body) for n in range(10)]
@@ -49,7 +49,7 @@ def test_the_log_keeps_the_beginning_of_what_is_long(app: Flask, alice: Caller) 
     assert len(alice.get(f"workflow-instances/{found['id']}").data) < 10 * 20_000 + 200_000
 
 
-def test_an_instance_that_has_ended_runs_again(app: Flask, alice: Caller, root: Caller) -> None:
+def test_instance_rerun_of_ended_instance(app: Flask, alice: Caller, root: Caller) -> None:
     make_collection(root)
     workflow = make_workflow(alice, [create("one", "{{ trigger.title }}")])
     ended = ran(app, alice, workflow, {"title": "given"})
@@ -64,7 +64,7 @@ def test_an_instance_that_has_ended_runs_again(app: Flask, alice: Caller, root: 
     assert titles == ["given", "given"]
 
 
-def test_later_steps_and_a_resume_take_outputs_from_the_context(
+def test_instance_steps_use_full_outputs_despite_cut_log(
     app: Flask, alice: Caller, root: Caller
 ) -> None:
     make_collection(root)
@@ -88,7 +88,7 @@ def test_later_steps_and_a_resume_take_outputs_from_the_context(
     assert alice.get("records/posts").json["total"] == 2
 
 
-def test_an_instance_logs_so_many_bytes(
+def test_step_log_bytes_per_instance_are_limited(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)
@@ -103,7 +103,7 @@ def test_an_instance_logs_so_many_bytes(
     assert "Later inputs and outputs are not stored" in last["output"]["reason"]
 
 
-def test_the_log_is_answered_by_pages(app: Flask, cast: Cast) -> None:
+def test_step_log_is_paged(app: Flask, cast: Cast) -> None:
     loop = {"name": "l", "type": "loop", "items": list(range(120))}
     ask = {"name": "c", "type": "condition", "expression": "true"}
     found = ran(app, cast.alice, make_workflow(cast.alice, [{**loop, "steps": [ask]}]))
@@ -124,7 +124,7 @@ def test_the_log_is_answered_by_pages(app: Flask, cast: Cast) -> None:
     assert "This page does not exist" in browser.get(f"{one}?page=9").text
 
 
-def test_logs_of_older_versions_stay_readable(app: Flask, alice: Caller, root: Caller) -> None:
+def test_step_log_of_older_version_is_readable(app: Flask, alice: Caller, root: Caller) -> None:
     make_collection(root)
     found = ran(app, alice, make_workflow(alice, [create("one"), create("two")]))
     whole = f'{{"title": "{LONG * 10}"}}'
@@ -142,7 +142,7 @@ def test_logs_of_older_versions_stay_readable(app: Flask, alice: Caller, root: C
     assert (one["output"], two["input"]) == (None, {"title": LONG[:20_000]})
 
 
-def test_an_erasure_finds_what_the_log_has_cut_off(app: Flask, cast: Cast) -> None:
+def test_record_erasure_finds_values_cut_from_step_log(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     id = make_record(cast.alice, title="x")["id"]
     other = "0" * 20_000
@@ -160,14 +160,14 @@ def test_an_erasure_finds_what_the_log_has_cut_off(app: Flask, cast: Cast) -> No
     assert "Eve Example" not in str(logs(app))
 
 
-def test_no_half_of_an_address_is_left_of_what_is_cut() -> None:
+def test_step_log_cut_leaves_no_part_of_an_email() -> None:
     for place in range(step_log.LONGEST_VALUE - 40, step_log.LONGEST_VALUE + 5):
         text = f"{'x ' * (place // 2)}{'y' * (place % 2)} eve@secret.example {'z ' * 100}"
         cut = step_log.cut(text)
         assert ("eve" in cut) == ("eve@secret.example" in cut), place
 
 
-def test_the_steps_store_so_many_bytes(
+def test_instance_written_bytes_are_limited(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)

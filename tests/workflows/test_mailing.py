@@ -25,7 +25,7 @@ def use(app: Flask, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
 
 
-def test_no_workflow_mails_a_stranger(app: Flask, cast: Cast) -> None:
+def test_workflow_mail_to_stranger_fails(app: Flask, cast: Cast) -> None:
     lists = [[f"user{n}@list{one}.example" for n in range(20)] for one in range(3)]
     workflow = make_workflow(cast.alice, [{**LOOP, "steps": [mail("{{ item }}")]}])
     found = ran(app, cast.alice, workflow, {"lists": lists})
@@ -36,7 +36,7 @@ def test_no_workflow_mails_a_stranger(app: Flask, cast: Cast) -> None:
     assert (found["status"], outbox(app)) == ("failed", [])
 
 
-def test_only_active_members_at_verified_addresses_get_mails(app: Flask, cast: Cast) -> None:
+def test_workflow_mail_goes_to_active_verified_members_only(app: Flask, cast: Cast) -> None:
     other = make_account(app, "elsewhere")
     unverified = make_user(app, cast.alice.account_id, "new@x.example", verified=False)
     inactive = make_user(app, cast.alice.account_id, "gone@x.example")
@@ -49,7 +49,7 @@ def test_only_active_members_at_verified_addresses_get_mails(app: Flask, cast: C
     assert [one["To"].lower() for one in outbox(app)] == [cast.bob.email]
 
 
-def test_a_hook_mails_no_stranger(app: Flask, alice: Caller) -> None:
+def test_hook_mail_to_stranger_fails(app: Flask, alice: Caller) -> None:
     actions = [{"type": "send_email", "config": mail("stranger@x.example")["config"]}]
     hook = alice.post(
         "hooks", {"name": "h", "trigger": {"type": "manual"}, "actions": actions}
@@ -60,7 +60,7 @@ def test_a_hook_mails_no_stranger(app: Flask, alice: Caller) -> None:
     assert (done["status"], outbox(app)) == ("failed", [])
 
 
-def test_each_mail_counts_for_its_account_and_its_mailbox(
+def test_workflow_mail_limits_per_account_and_mailbox(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(app, monkeypatch, workflow_mails_per_day=4, workflow_mails_per_mailbox=2)
@@ -81,7 +81,7 @@ def test_each_mail_counts_for_its_account_and_its_mailbox(
     assert ran(app, cast.charlie, theirs)["status"] == "completed"
 
 
-def test_a_refused_mail_is_tried_again_by_a_resume_only(
+def test_workflow_mail_refused_is_retried_by_resume_only(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(app, monkeypatch, workflow_mails_per_mailbox=0)
@@ -94,7 +94,7 @@ def test_a_refused_mail_is_tried_again_by_a_resume_only(
     assert len(outbox(app)) == 1
 
 
-def test_a_mail_names_the_account_that_has_it_sent(
+def test_workflow_mail_names_its_account(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(app, monkeypatch, workflow_mail_recipients="anyone")

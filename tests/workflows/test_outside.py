@@ -35,7 +35,7 @@ def send(receiver: Receiver, name: str = "send", **config: Any) -> dict[str, Any
     return action(name, "send_webhook", url=receiver.url, **config)
 
 
-def test_a_request_carries_its_templates_and_its_answer_comes_back(
+def test_workflow_request_renders_templates_and_keeps_response(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     receiver.answer = lambda request: (200, '{"id": 7, "ok": true}')
@@ -54,7 +54,7 @@ def test_a_request_carries_its_templates_and_its_answer_comes_back(
     assert SECRET not in str(found)
 
 
-def test_whatever_a_template_gives_a_text_is_written_as_within_one(
+def test_template_values_are_rendered_as_text_in_headers_and_subjects(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     values = {"b": True, "n": 5.0, "o": {"a": 1}, "none": None}
@@ -73,7 +73,7 @@ def test_whatever_a_template_gives_a_text_is_written_as_within_one(
     assert not [one for one in mails if "null" in str(one) or "True" in str(one)]
 
 
-def test_an_answer_that_cannot_be_kept_as_json_is_kept_as_text(
+def test_workflow_response_not_storable_as_json_is_kept_as_text(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     receiver.answer = lambda request: (200, '{"n": 1e400}')
@@ -82,7 +82,7 @@ def test_an_answer_that_cannot_be_kept_as_json_is_kept_as_text(
     assert outputs(found)["send"]["body"] == '{"n": 1e400}'
 
 
-def test_what_breaks_a_step_leaves_no_log_open(
+def test_workflow_step_failure_closes_its_log(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*given: Any) -> Any:
@@ -97,7 +97,7 @@ def test_what_breaks_a_step_leaves_no_log_open(
     assert log["completed_at"] is not None
 
 
-def test_a_request_that_fails_is_sent_again_under_its_key(
+def test_workflow_request_is_retried_with_same_idempotency_key(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
     receiver.answer = lambda request: (503, "not now")
@@ -120,7 +120,9 @@ def test_a_request_that_fails_is_sent_again_under_its_key(
     assert (keys[0], keys[1] != keys[2], len(keys)) == (keys[1], True, 3)
 
 
-def test_branches_send_at_the_same_time(app: Flask, alice: Caller, receiver: Receiver) -> None:
+def test_workflow_branches_send_requests_concurrently(
+    app: Flask, alice: Caller, receiver: Receiver
+) -> None:
     met = threading.Barrier(4)
 
     def together(request: Any) -> tuple[int, str]:
@@ -138,7 +140,7 @@ def test_branches_send_at_the_same_time(app: Flask, alice: Caller, receiver: Rec
 
 
 @pytest.mark.long
-def test_a_slow_mail_server_gets_each_mail_once(
+def test_workflow_slow_mail_server_gets_each_mail_once(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(MailServer):
@@ -162,7 +164,9 @@ def test_a_slow_mail_server_gets_each_mail_once(
     assert [log["attempt"] for log in found["step_logs"]] == [1]
 
 
-def test_requests_go_where_webhooks_may(app: Flask, alice: Caller, receiver: Receiver) -> None:
+def test_workflow_request_to_private_address_is_refused(
+    app: Flask, alice: Caller, receiver: Receiver
+) -> None:
     steps = [action("send", "send_webhook", url="{{ trigger.url }}")]
     workflow = make_workflow(alice, steps)
     settings = app.extensions["atrium.config"]
@@ -180,9 +184,7 @@ def test_requests_go_where_webhooks_may(app: Flask, alice: Caller, receiver: Rec
     assert receiver.requests == []
 
 
-def test_whoever_is_no_admin_any_more_sends_nothing(
-    app: Flask, cast: Cast, receiver: Receiver
-) -> None:
+def test_workflow_of_former_admin_sends_nothing(app: Flask, cast: Cast, receiver: Receiver) -> None:
     workflow = make_workflow(cast.alice, [send(receiver)])
     admin = cast.root.acting_in("acme")
     with app.app_context():
@@ -193,7 +195,7 @@ def test_whoever_is_no_admin_any_more_sends_nothing(
     assert "no longer an admin" in found["error_message"]
 
 
-def test_mails_are_sent(app: Flask, cast: Cast) -> None:
+def test_workflow_mail_is_sent_with_rendered_templates(app: Flask, cast: Cast) -> None:
     alice = cast.alice
     to = ["{{ trigger.to }}", cast.bob.email]
     mail = action(
@@ -210,7 +212,7 @@ def test_mails_are_sent(app: Flask, cast: Cast) -> None:
     assert (bad["status"], len(outbox(app))) == ("failed", 2)
 
 
-def test_personal_data_is_shown_to_those_who_may_see_it(app: Flask, cast: Cast) -> None:
+def test_instance_personal_data_needs_view_right(app: Flask, cast: Cast) -> None:
     fields = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=fields)
     make_record(cast.alice, mail="eve@x.example")
@@ -234,7 +236,7 @@ def test_personal_data_is_shown_to_those_who_may_see_it(app: Flask, cast: Cast) 
     assert theirs["withheld"] is False
 
 
-def test_personal_data_of_an_awaited_event_is_withheld_too(app: Flask, cast: Cast) -> None:
+def test_instance_personal_data_of_awaited_event_is_withheld(app: Flask, cast: Cast) -> None:
     fields = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=fields)
     waits = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}

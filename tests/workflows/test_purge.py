@@ -43,7 +43,7 @@ def counts(app: Flask) -> list[int]:
     return found
 
 
-def test_an_account_has_so_many_running_and_others_pending(app: Flask, cast: Cast) -> None:
+def test_workflow_concurrency_limit_per_account(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     settings = app.extensions["atrium.config"]
     app.extensions["atrium.config"] = replace(settings, workflow_concurrency=2)
@@ -72,7 +72,7 @@ def test_an_account_has_so_many_running_and_others_pending(app: Flask, cast: Cas
     assert {one["id"]: one["status"] for one in listed} == dict.fromkeys(ids, "completed")
 
 
-def test_what_lost_workers_had_holds_nothing_up(
+def test_instances_of_lost_workers_do_not_block_pending(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where more are due than a look finds, and those that were lost come last."""
@@ -96,7 +96,7 @@ def test_what_lost_workers_had_holds_nothing_up(
         db.db.session.remove()
 
 
-def test_no_more_are_begun_than_there_are_threads(
+def test_instances_begun_are_limited_by_worker_threads(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for owner in (cast.alice, cast.charlie):
@@ -116,7 +116,9 @@ def test_no_more_are_begun_than_there_are_threads(
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_what_is_deleted_takes_its_instances_along(app: Flask, cast: Cast, closes: bool) -> None:
+def test_instances_are_deleted_with_workflow_or_account(
+    app: Flask, cast: Cast, closes: bool
+) -> None:
     make_collection(cast.root)
     before = counts(app)
     flow = make_workflow(cast.alice, [create("a"), WAIT])
@@ -133,7 +135,7 @@ def test_what_is_deleted_takes_its_instances_along(app: Flask, cast: Cast, close
     assert counts(app) == before
 
 
-def test_what_was_over_long_ago_is_forgotten(
+def test_instances_and_versions_are_purged_by_age(
     app: Flask, alice: Caller, root: Caller, monkeypatch: Any
 ) -> None:
     make_collection(root)
@@ -164,7 +166,7 @@ def test_what_was_over_long_ago_is_forgotten(
     assert counts_after_purge() == [1, 1, 0, 1, 2, 1]
 
 
-def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
+def test_instance_due_lookup_is_found_by_an_index(
     app: Flask, database: str, alice: Caller, root: Caller
 ) -> None:
     make_collection(root)
@@ -182,9 +184,7 @@ def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
     assert "Sort" not in plan.replace("Sort Key", "")
 
 
-def test_only_the_last_claim_of_an_unfinished_instance_releases_it(
-    app: Flask, alice: Caller
-) -> None:
+def test_instance_is_released_by_its_last_claim_only(app: Flask, alice: Caller) -> None:
     id = start(alice, make_workflow(alice, [WAIT]))
     account_id, mine = alice.account_id, INSTANCES.c.id == id
     with app.app_context():
@@ -205,7 +205,7 @@ def test_only_the_last_claim_of_an_unfinished_instance_releases_it(
         db.db.session.remove()
 
 
-def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
+def test_instance_started_during_workflow_deletion_is_deleted(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, begun = make_workflow(alice, [], {"type": "webhook"}), service._start

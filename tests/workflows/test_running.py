@@ -39,7 +39,7 @@ def titles(caller: Caller) -> list[str]:
     return [one["title"] for one in items]
 
 
-def test_steps_on_records_run_in_order_and_see_each_other(
+def test_workflow_record_steps_run_in_order_with_outputs(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
     data = {"title": "Order {{ trigger.order }}", "n": "{{ trigger.order }}"}
@@ -78,7 +78,7 @@ def test_steps_on_records_run_in_order_and_see_each_other(
 
 
 @pytest.mark.both_databases
-def test_a_value_in_a_filter_cannot_change_what_it_asks(
+def test_workflow_filter_template_values_are_quoted(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
     for title in ("a", "b"):
@@ -94,7 +94,9 @@ def test_a_value_in_a_filter_cannot_change_what_it_asks(
     assert [one["total"] for one in outputs(found).values()] == [0, 0, 0, 2], found
 
 
-def test_a_limit_that_is_none_is_told(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+def test_workflow_query_limit_outside_1_to_100_fails(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
     step = action("all", "query_records", collection="posts", limit="{{ trigger.n }}")
     workflow = make_workflow(alice, [step])
     for n in (0, False, "", 101):
@@ -104,7 +106,7 @@ def test_a_limit_that_is_none_is_told(app: Flask, alice: Caller, posts: dict[str
     assert ran(app, alice, workflow)["status"] == "completed"
 
 
-def test_conditions_lead_to_steps_or_to_the_end(
+def test_workflow_conditions_lead_to_steps_or_end(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
     steps = [
@@ -125,7 +127,7 @@ def test_conditions_lead_to_steps_or_to_the_end(
     assert titles(alice) == ["big", "small"]
 
 
-def test_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+def test_workflow_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
     inner = {
         "name": "inner",
         "type": "loop",
@@ -163,7 +165,7 @@ def test_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any
 
 
 @pytest.mark.both_databases
-def test_a_failed_step_is_resumed_and_no_finished_one_repeated(
+def test_instance_resume_repeats_failed_step_only(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     alice = cast.alice
@@ -195,7 +197,7 @@ def test_a_failed_step_is_resumed_and_no_finished_one_repeated(
     ]
 
 
-def test_steps_have_the_rights_that_the_owner_has_now(
+def test_workflow_steps_have_current_rights_of_owner(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     workflow = make_workflow(cast.alice, [create("make", "x")])
@@ -220,7 +222,9 @@ def test_steps_have_the_rights_that_the_owner_has_now(
 
 
 @pytest.mark.both_databases
-def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+def test_instance_cancel_ends_waiting_step(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
     steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}, create("after")]
     found = ran(app, alice, make_workflow(alice, steps))
     assert (found["status"], found["current_step"]) == ("waiting", "rest")
@@ -239,7 +243,7 @@ def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]
     assert titles(alice) == []
 
 
-def test_outputs_that_are_too_large_fail_the_step(
+def test_workflow_step_outputs_over_limit_fail(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
     long = "x" * 100_000
@@ -251,7 +255,7 @@ def test_outputs_that_are_too_large_fail_the_step(
 
 
 @pytest.mark.both_databases
-def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
+def test_workflow_step_refused_by_database_fails(
     app: Flask, alice: Caller, posts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: Any) -> None:
@@ -267,7 +271,7 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
 
 
 @pytest.mark.both_databases
-def test_a_step_says_which_value_another_record_has(
+def test_workflow_step_error_names_conflicting_field(
     app: Flask, alice: Caller, root: Caller
 ) -> None:
     make_collection(root, schema=[{"name": "title", "type": "text", "unique": True}])
@@ -277,7 +281,7 @@ def test_a_step_says_which_value_another_record_has(
     assert found["error_message"].startswith("Another record has this value already. title:")
 
 
-def test_what_templates_stand_for_is_no_deeper_than_a_body(
+def test_workflow_template_value_over_depth_limit_fails(
     app: Flask, alice: Caller, root: Caller
 ) -> None:
     make_collection(root, schema=[{"name": "data", "type": "json"}])
@@ -296,7 +300,7 @@ def test_what_templates_stand_for_is_no_deeper_than_a_body(
 
 
 @pytest.mark.both_databases
-def test_whoever_saves_a_workflow_anew_takes_it_over_with_what_failed(
+def test_workflow_save_by_other_admin_moves_failed_instances_to_them(
     app: Flask, cast: Cast, posts: dict[str, Any]
 ) -> None:
     workflow = make_workflow(cast.alice, [create("a")])

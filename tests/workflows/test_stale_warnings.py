@@ -26,7 +26,9 @@ def codes(answer: Any) -> list[str]:
     return [one["code"] for one in answer.json["warnings"]]
 
 
-def test_warnings_know_what_another_process_changed(cast: Cast, other: Caller) -> None:
+def test_workflow_warnings_follow_schema_changes_of_other_process(
+    cast: Cast, other: Caller
+) -> None:
     posts = make_collection(cast.root)
     trigger = {"type": "event", "event": "records.create", "collection": "posts"}
     condition = {"condition": "record.extra = 'x'"}

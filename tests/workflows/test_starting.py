@@ -39,7 +39,7 @@ def states(app: Flask) -> Counter[str]:
     return Counter(row.status for row in rows(app))
 
 
-def test_a_fork_bomb_of_workflows_ends(
+def test_workflow_fork_bomb_is_limited(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_limits, "MAX_PER_EVENT", 30)
@@ -62,7 +62,7 @@ def test_a_fork_bomb_of_workflows_ends(
     assert states(app) == {"completed": 72, "cancelled": 2}
 
 
-def test_requests_of_steps_continue_the_count(
+def test_workflow_start_count_continues_through_requests(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_limits, "MAX_PER_EVENT", 3)
@@ -86,7 +86,7 @@ def test_requests_of_steps_continue_the_count(
     assert "further instances" in refused[0].json["message"]
 
 
-def test_an_account_has_so_many_pending_instances(
+def test_instance_pending_limit_per_account(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)
@@ -117,7 +117,7 @@ def test_an_account_has_so_many_pending_instances(
     assert states(app) == {"completed": 5, "cancelled": 2}
 
 
-def test_one_request_starts_no_more_than_the_bounds_let_it(
+def test_instance_start_limit_per_transaction(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start_limits, "MAX_TRANSACTION_BYTES", 5000)
@@ -129,7 +129,7 @@ def test_one_request_starts_no_more_than_the_bounds_let_it(
     assert found["pending"] + found["cancelled"] == 10
 
 
-def test_an_account_has_so_many_waiting_instances(
+def test_instance_waiting_limit_per_account(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(app, monkeypatch, workflow_waiting_max=2)
@@ -143,7 +143,7 @@ def test_an_account_has_so_many_waiting_instances(
     assert "SERVICE_WORKFLOW_WAITING_MAX" in answer.json["message"]
 
 
-def test_so_many_instances_wait_for_events(
+def test_instance_event_wait_limit(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_waits, "MAX_AWAITING", 2)
@@ -152,7 +152,7 @@ def test_so_many_instances_wait_for_events(
     assert [ran(app, alice, workflow)["status"] for _ in range(3)] == ["waiting"] * 2 + ["failed"]
 
 
-def test_a_root_is_believed_that_we_have_signed(app: Flask) -> None:
+def test_trigger_root_header_needs_signature(app: Flask) -> None:
     with app.app_context():
         headers = trigger_depth.headers(3, "r")
         assert trigger_depth.from_headers(None, headers[trigger_depth.ROOT_HEADER]).root == "r"

@@ -47,7 +47,9 @@ def listed(caller: Caller, query: str = "") -> list[dict[str, Any]]:
     return found
 
 
-def test_an_event_starts_what_its_condition_holds_for(cast: Cast, app: Flask, posts: Any) -> None:
+def test_workflow_event_trigger_starts_for_met_condition(
+    cast: Cast, app: Flask, posts: Any
+) -> None:
     alice = cast.alice
     condition = "trigger.record.n > 1 && n < 9 && @request.auth.email ~ 'alice%'"
     make_workflow(alice, [], {**ON_CREATE, "condition": condition})
@@ -72,7 +74,7 @@ def test_an_event_starts_what_its_condition_holds_for(cast: Cast, app: Flask, po
     assert len(listed(alice)) == 2
 
 
-def test_the_trigger_shows_what_the_owner_may_see(cast: Cast, app: Flask) -> None:
+def test_workflow_trigger_data_is_limited_to_view_of_owner(cast: Cast, app: Flask) -> None:
     fields = [*FIELDS, {"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=fields)
     workflow = make_workflow(cast.alice, [], ON_CREATE)
@@ -87,7 +89,7 @@ def test_the_trigger_shows_what_the_owner_may_see(cast: Cast, app: Flask) -> Non
     assert taken["owner_id"] == cast.root.id
 
 
-def test_a_webhook_needs_its_token_and_nothing_else(app: Flask, cast: Cast, posts: Any) -> None:
+def test_workflow_webhook_trigger_needs_its_token_only(app: Flask, cast: Cast, posts: Any) -> None:
     made = make_workflow(cast.alice, [create("a", "{{ trigger.x }}")], {"type": "webhook"})
     token, anyone = made["trigger"]["token"], Caller(app)
     sent = anyone.post(f"workflow-webhooks/{token}", {"x": "hello"})
@@ -107,7 +109,7 @@ def test_a_webhook_needs_its_token_and_nothing_else(app: Flask, cast: Cast, post
 
 
 @pytest.mark.parametrize("ticks", [30, pytest.param(100, marks=pytest.mark.slow)])
-def test_two_schedulers_fire_each_due_time_once(
+def test_workflow_schedule_fires_once_with_two_schedulers(
     app: Flask, alice: Caller, posts: Any, ticks: int
 ) -> None:
     made = make_workflow(alice, [], {"type": "schedule", "cron": "* * * * *"})
@@ -138,7 +140,7 @@ def test_two_schedulers_fire_each_due_time_once(
         db.db.session.remove()
 
 
-def test_what_cannot_be_fired_keeps_nothing_from_firing(
+def test_workflow_schedule_that_fails_does_not_block_others(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daily = {"type": "schedule", "cron": "0 4 * * *"}
@@ -172,7 +174,7 @@ OLD = "0 4 15W * *"  # accepted once
 
 
 @pytest.mark.not_on_citus("it locks rows of all accounts itself, or goes back to former migrations")
-def test_a_schedule_that_is_no_longer_supported_says_so(app: Flask, cast: Cast) -> None:
+def test_workflow_schedule_with_unsupported_cron_is_cancelled(app: Flask, cast: Cast) -> None:
     alice, daily = cast.alice, {"type": "schedule", "cron": "0 4 * * *"}
     path = f"workflows/{make_workflow(alice, [], daily)['id']}"
     hook = f"hooks/{alice.post('hooks', {'name': 'x', 'trigger': daily}).json['id']}"
@@ -206,7 +208,7 @@ def test_a_schedule_that_is_no_longer_supported_says_so(app: Flask, cast: Cast) 
     assert alice.patch(f"{path}/toggle").json["enabled"] is True
 
 
-def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: Any) -> None:
+def test_instance_event_wait_ends_once(app: Flask, cast: Cast, posts: Any) -> None:
     alice = cast.alice
     wait = {
         "name": "approved",
@@ -234,9 +236,7 @@ def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: A
     assert rows(app, SUBSCRIPTIONS) == []
 
 
-def test_an_event_is_awaited_with_the_rights_that_steps_have(
-    app: Flask, cast: Cast, posts: Any
-) -> None:
+def test_instance_event_wait_uses_rights_of_owner(app: Flask, cast: Cast, posts: Any) -> None:
     """Of whoever has saved the steps since; where nobody may act, the instance fails."""
     wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
     steps = [{**wait, "condition": "title = 'yes'"}]
@@ -255,7 +255,9 @@ def test_an_event_is_awaited_with_the_rights_that_steps_have(
     assert rows(app, SUBSCRIPTIONS) == []
 
 
-def test_an_event_tells_that_nobody_may_act(app: Flask, cast: Cast, posts: Any) -> None:
+def test_workflow_event_without_active_owner_fails_visibly(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
     """Whatever its condition, which nobody can ask: else nothing would happen, and nobody know."""
     trigger = {"type": "event", "event": "records.create", "condition": "title = 'yes'"}
     workflow = make_workflow(cast.alice, [create("one")], trigger)
@@ -269,9 +271,7 @@ def test_an_event_tells_that_nobody_may_act(app: Flask, cast: Cast, posts: Any) 
     assert "lost access" in found["error_message"]
 
 
-def test_a_condition_takes_no_record_for_one_that_is_none(
-    app: Flask, alice: Caller, posts: Any
-) -> None:
+def test_workflow_condition_on_non_record_values(app: Flask, alice: Caller, posts: Any) -> None:
     wait = {"name": "w", "type": "wait_condition", "expression": "record = null"}
     workflow = make_workflow(alice, [wait])
     sent: list[Any] = ["abc", {"id": ["x"]}, {"id": 7}, [{"id": "x"}], None, {"id": "none"}]
@@ -280,7 +280,7 @@ def test_a_condition_takes_no_record_for_one_that_is_none(
     assert {instance(alice, id)["status"] for id in ids} == {"completed"}
 
 
-def test_nothing_falls_between_the_check_and_the_wait(
+def test_instance_event_between_check_and_wait_is_not_lost(
     app: Flask, alice: Caller, posts: Any
 ) -> None:
     """An event that looked for who waits, and is not committed, lets nobody begin to wait."""
@@ -308,9 +308,7 @@ def test_nothing_falls_between_the_check_and_the_wait(
     assert outputs(instance(alice, id))["w"]["record"]["id"] == made["id"]
 
 
-def test_an_event_finds_an_instance_that_is_just_going_to_wait(
-    app: Flask, alice: Caller, posts: Any
-) -> None:
+def test_instance_event_of_own_branch_ends_its_wait(app: Flask, alice: Caller, posts: Any) -> None:
     """One branch waits while another works: the event of its own step wakes it at once."""
     wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
     both = {"name": "p", "type": "parallel", "branches": [[wait], [create("make", "own")]]}
@@ -319,7 +317,7 @@ def test_an_event_finds_an_instance_that_is_just_going_to_wait(
     assert outputs(found)["w"]["record"]["title"] == "own"
 
 
-def test_waits_end_in_time_or_fail(app: Flask, alice: Caller, posts: Any) -> None:
+def test_instance_waits_end_in_time_or_fail(app: Flask, alice: Caller, posts: Any) -> None:
     delay = {"name": "d", "type": "wait_delay", "duration": "2h"}
     true = {"name": "t", "type": "wait_condition", "expression": "now > '2020-01-01'"}
     poll = {
@@ -358,7 +356,7 @@ def test_waits_end_in_time_or_fail(app: Flask, alice: Caller, posts: Any) -> Non
     assert [one["status"] for one in listed(alice, f"status=pending&from={since}")] == ["pending"]
 
 
-def test_a_thousand_that_wait_cost_nothing(app: Flask, alice: Caller, posts: Any) -> None:
+def test_instances_that_wait_take_no_worker_time(app: Flask, alice: Caller, posts: Any) -> None:
     wait = {"name": "w", "type": "wait_event", "event": "records.delete", "timeout": "1h"}
     found = ran(app, alice, make_workflow(alice, [wait]))
     with app.app_context(), db.transaction():

@@ -69,7 +69,6 @@ class AccountDomain(Base):
 
     @property
     def state(self) -> str:
-        """Whether the domain is proved."""
         if self.verified_at is None:
             return PENDING
         return FAILING if self.failed_checks >= FAILING_AFTER else VERIFIED
@@ -81,7 +80,6 @@ class AccountDomain(Base):
 
     @property
     def record_name(self) -> str:
-        """The name of the TXT record."""
         return f"{LABEL}.{self.domain}"
 
     @property

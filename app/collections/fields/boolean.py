@@ -29,16 +29,13 @@ class BooleanField(Field):
 
     @property
     def choices(self) -> Mapping[str, str]:
-        """Its two values."""
         return {"true": YES, "false": NO}
 
     @property
     def example(self) -> bool:
-        """True."""
         return True
 
     def marked(self, mark: str, number: Callable[[], int]) -> bool:
-        """True, as no boolean tells whose it is."""
         return True
 
     def clean(self, value: object) -> bool:

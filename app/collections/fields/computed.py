@@ -37,7 +37,6 @@ class ComputedField(Field):
 
     @property
     def face(self) -> Face:  # type: ignore[override]
-        """That of the field that it is like."""
         return self.like.face
 
     @property
@@ -47,7 +46,6 @@ class ComputedField(Field):
 
     @property
     def value_schema(self) -> JSONObject:
-        """That of the field that it is like."""
         return self.like.value_schema
 
     def clean(self, value: object) -> object:

@@ -32,11 +32,9 @@ class DateField(Field):
         return "2026-01-31"
 
     def sample(self) -> str:
-        """Today."""
         return clock.now().date().isoformat()
 
     def marked(self, mark: str, number: Callable[[], int]) -> date:
-        """Today, as no date tells whose it is."""
         return clock.now().date()
 
     def clean(self, value: object) -> date:

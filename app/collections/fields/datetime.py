@@ -32,7 +32,6 @@ class DatetimeField(Field):
         return "2026-01-31T10:00:00Z"
 
     def sample(self) -> str:
-        """Now."""
         return clock.iso(clock.now())
 
     def marked(self, mark: str, number: Callable[[], int]) -> datetime:

@@ -29,7 +29,6 @@ class EmailField(Field):
         return "ada@example.com"
 
     def marked(self, mark: str, number: Callable[[], int]) -> str:
-        """An address with the mark."""
         return f"{mark}@isolation.example"
 
     def clean(self, value: object) -> str:

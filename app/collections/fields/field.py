@@ -152,7 +152,6 @@ class Field:
 
     @property
     def input_schema(self) -> JSONObject:
-        """The JSON schema of its values in requests."""
         return self.value_schema
 
     def definition_problems(self) -> Iterator[str]:

@@ -80,7 +80,6 @@ class FileField(Field):
         return not accepted or mime_type in accepted or f"{kind}/*" in accepted
 
     def sample(self) -> object:
-        """No files."""
         return []
 
     def clean(self, value: object) -> Sequence[str]:
@@ -114,7 +113,6 @@ class FileField(Field):
 
     @property
     def value_schema(self) -> JSONObject:
-        """A file, or a list of files."""
         return self._one_or_list(dict(self.json_schema))
 
     @property

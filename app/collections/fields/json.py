@@ -62,7 +62,6 @@ class JsonField(Field):
 
     @property
     def example(self) -> object:
-        """An object."""
         return {"key": "value"}
 
     def sample(self) -> object:
@@ -70,7 +69,6 @@ class JsonField(Field):
         return {}
 
     def marked(self, mark: str, number: Callable[[], int]) -> object:
-        """An object with the mark."""
         return {"value": mark}
 
     def clean(self, value: object) -> object:
@@ -82,7 +80,6 @@ class JsonField(Field):
         return json_input.plain(value)
 
     def parse(self, text: str, *, infinite: bool = False) -> object:
-        """JSON."""
         return parse_json(text, infinite=infinite)
 
     def written(self, value: object) -> str:

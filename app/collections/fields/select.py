@@ -66,7 +66,6 @@ class MultiSelectField(JsonField):
         return self.example
 
     def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
-        """A list of the mark, which is no choice."""
         return [mark]
 
     def clean(self, value: object) -> list[str]:

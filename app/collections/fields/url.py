@@ -37,7 +37,6 @@ class UrlField(Field):
         return "https://example.com"
 
     def marked(self, mark: str, number: Callable[[], int]) -> str:
-        """An address with the mark."""
         return f"https://isolation.example/{mark}"
 
     def clean(self, value: object) -> str:

@@ -39,7 +39,6 @@ MODES = {
 
 @page(SETTINGS, role=ADMIN)
 def show_settings_home() -> BaseResponse:
-    """Redirect to the settings of the own account."""
     return redirect(url_for("console.show_settings", account_id=guard.own_account_id()))
 
 

@@ -117,7 +117,6 @@ def show_audit_entry(entry_id: str) -> str:
 
 
 def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
-    """The change that an entry is of."""
     fields = {field.name: entry.get(field.name) for field in dataclasses.fields(Change)}
     occurred_at = clock.parse(entry["occurred_at"])
     own = {"first_id": entries[0]["id"], "is_complete": True, "entries": entries}
@@ -145,7 +144,6 @@ def export_audit_log(format: str) -> Response:
 
 @page(f"{AUDIT}/chains", role=SUPERADMIN)
 def show_chains() -> str:
-    """The head of each chain."""
     listing = lists.from_request("console.show_chains")
     listing.with_page(_chain_page(listing))
     has_key = bool(config.current().audit_checkpoint_key)

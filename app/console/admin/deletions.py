@@ -30,7 +30,6 @@ def show_deletions() -> str:
 
 @page(f"{DELETIONS}/<uuid:account_id>/certificate", role=SUPERADMIN)
 def download_certificate(account_id: str) -> Response:
-    """The certificate of a deletion as a file."""
     certificate = orjson.dumps(certificates.get(account_id), option=orjson.OPT_INDENT_2)
     name = f"deletion-{account_id.lower()}.json"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}

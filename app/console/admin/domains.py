@@ -6,7 +6,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import LOST_AFTER, STATES, AccountDomain
+from app.accounts.domains.models import LOST_AFTER, STATES
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
 from app.console.shell import forms, idempotent_forms, lists, scopes
@@ -14,7 +14,6 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError
 from app.sso import domain_settings, setup_links
 from app.web.languages import gettext, lazy_gettext
 
@@ -30,85 +29,8 @@ STATE_NAMES = dict(
 
 
 @page(DOMAINS, role=ADMIN, setup=setup_links.DOMAINS)
-def show_domains(account_id: str) -> Page:
-    """The domains of an account, with the form that adds one."""
-    return _list_page(scopes.account_scope(account_id), Form())
-
-
-@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS)
-def create_domain(account_id: str) -> Page | BaseResponse:
-    """Add a domain."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("domain")
-    try:
-        name = form.validated(("domain",), domain=names.LONGEST)["domain"]
-        row = domain_settings.create(name, by=scope.by)
-    except AppError as error:
-        return _list_page(scope, form.with_error(error))
-    notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
-    return _redirect(notice, scope, row.id)
-
-
-@page(DOMAIN, role=ADMIN, setup=setup_links.DOMAINS)
-def show_domain(account_id: str, domain_id: str) -> Page:
-    """A domain with its DNS record and its settings."""
-    scope = scopes.account_scope(account_id)
-    row = domains.get(scope.account.id, domain_id)
-    return _page(scope, row, Form(_values(row)))
-
-
-@page(DOMAIN, "POST", role=ADMIN)
-def change_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
-    """Save the settings of a domain."""
-    scope = scopes.account_scope(account_id)
-    form = forms.submitted("auto_join", "auto_join_role", "sso_only")
-    try:
-        body = form.validated(auto_join_role=100)
-        changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
-        role = {"auto_join_role": body["auto_join_role"] or None}
-        row = domain_settings.change(domain_id, {**changes, **role}, by=scope.by)
-    except AppError as error:
-        row = domains.get(scope.account.id, domain_id)
-        return _page(scope, row, form.with_error(error))
-    return _redirect(gettext("Saved."), scope, row.id)
-
-
-@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS)
-def verify_domain(account_id: str, domain_id: str) -> Page | BaseResponse:
-    """Look the DNS record up, and verify the domain."""
-    scope = scopes.account_scope(account_id)
-    try:
-        row = domain_settings.verify(domain_id, by=scope.by)
-    except AppError as error:
-        row = domains.get(scope.account.id, domain_id)
-        return _page(scope, row, Form(_values(row)).with_error(error))
-    notice = gettext("%(domain)s is verified.", domain=row.domain)
-    return _redirect(notice, scope, row.id)
-
-
-@page(f"{DOMAIN}/remove", "POST", role=ADMIN, setup=setup_links.DOMAINS)
-def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
-    """Remove a domain."""
-    scope = scopes.account_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
-        domain_settings.delete(domain_id, by=scope.by)
-    notice = gettext("The domain is removed. Its users are kept.")
-    return redirect_with_notice(notice, "console.show_domains", **scope.url_args)
-
-
-def _values(row: AccountDomain) -> dict[str, str]:
-    return {
-        "auto_join": "true" if row.auto_join else "",
-        "auto_join_role": row.auto_join_role or "",
-        "sso_only": "true" if row.sso_only else "",
-    }
-
-
-def _redirect(notice: str, scope: AccountScope, domain_id: str) -> BaseResponse:
-    url_args = {**scope.url_args, "domain_id": domain_id}
-    return redirect_with_notice(notice, "console.show_domain", **url_args)
-
-
-def _list_page(scope: AccountScope, form: Form) -> Page:
+def show_domains(account_id: str, form: Form | None = None) -> Page:
+    scope, form = scopes.account_scope(account_id), form or Form()
     listing = lists.from_request("console.show_domains", **scope.url_args)
     rows, total = domains.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page((list(rows), total))
@@ -117,8 +39,62 @@ def _list_page(scope: AccountScope, form: Form) -> Page:
     )
 
 
-def _page(scope: AccountScope, row: AccountDomain, form: Form) -> Page:
+@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domains)
+def create_domain(account_id: str) -> BaseResponse:
+    scope, form = scopes.account_scope(account_id), forms.submitted("domain")
+    name = form.validated(("domain",), domain=names.LONGEST)["domain"]
+    row = domain_settings.create(name, by=scope.by)
+    notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
+    return _redirect(notice, scope, row.id)
+
+
+@page(DOMAIN, role=ADMIN, setup=setup_links.DOMAINS)
+def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Page:
+    """A domain with its DNS record and its settings."""
+    scope, form = scopes.account_scope(account_id), form or Form()
+    row = domains.get(scope.account.id, domain_id)
+    stored = {
+        "auto_join": "true" if row.auto_join else "",
+        "auto_join_role": row.auto_join_role or "",
+        "sso_only": "true" if row.sso_only else "",
+    }
+    form.values = form.values or stored
     context = {"scope": scope, "row": row, "state_names": STATE_NAMES, "days": LOST_AFTER}
     if scope.by.setup is None:
         context |= choices(with_admin=False)
     return form.render("console/sso/domain.html", **context)
+
+
+@page(DOMAIN, "POST", role=ADMIN, form_page=show_domain)
+def change_domain(account_id: str, domain_id: str) -> BaseResponse:
+    """Save the settings of a domain."""
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted("auto_join", "auto_join_role", "sso_only")
+    body = form.validated(auto_join_role=100)
+    changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
+    role = {"auto_join_role": body["auto_join_role"] or None}
+    row = domain_settings.change(domain_id, {**changes, **role}, by=scope.by)
+    return _redirect(gettext("Saved."), scope, row.id)
+
+
+@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domain)
+def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
+    """Look the DNS record up, and verify the domain."""
+    scope = scopes.account_scope(account_id)
+    row = domain_settings.verify(domain_id, by=scope.by)
+    notice = gettext("%(domain)s is verified.", domain=row.domain)
+    return _redirect(notice, scope, row.id)
+
+
+@page(f"{DOMAIN}/remove", "POST", role=ADMIN, setup=setup_links.DOMAINS)
+def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
+    scope = scopes.account_scope(account_id)
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
+        domain_settings.delete(domain_id, by=scope.by)
+    notice = gettext("The domain is removed. Its users are kept.")
+    return redirect_with_notice(notice, "console.show_domains", **scope.url_args)
+
+
+def _redirect(notice: str, scope: AccountScope, domain_id: str) -> BaseResponse:
+    url_args = {**scope.url_args, "domain_id": domain_id}
+    return redirect_with_notice(notice, "console.show_domain", **url_args)

@@ -36,7 +36,6 @@ def show_exports(account_id: str) -> Page:
 # An address without a page: a passphrase is never part of a form that comes back.
 @page(f"{EXPORTS}/start", "POST", role=ADMIN)
 def start_export(account_id: str) -> Page | BaseResponse:
-    """Start an export."""
     scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
     scope.by.require_recent_sign_in()
     try:
@@ -48,7 +47,6 @@ def start_export(account_id: str) -> Page | BaseResponse:
 
 @page(f"{ONE_EXPORT}/download", role=ADMIN)
 def download_export(account_id: str, export_id: str) -> Response:
-    """The bundle of an export."""
     scope = scopes.account_scope(account_id)
     export = exports.ready(export_id, by=scope.by)
     return routes.send(exports.as_file(export, by=scope.by))

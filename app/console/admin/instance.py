@@ -33,7 +33,6 @@ ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
     menu=MenuItem(INSTANCE, 1, lazy_gettext("Accounts"), "building"),
 )
 def show_accounts() -> str:
-    """The accounts of this instance."""
     states = {"active": gettext("active"), "suspended": gettext("suspended")}
     listing = lists.from_request("console.show_accounts", {"status": states}, sorts=SORTS)
     status = listing.filters.get("status")
@@ -52,13 +51,11 @@ def show_accounts() -> str:
 
 @page("/console/accounts/new", role=SUPERADMIN)
 def show_new_account() -> Page:
-    """The form for a new account."""
     return Form().render("console/accounts/new.html")
 
 
 @page("/console/accounts/new", "POST", role=SUPERADMIN)
 def create_account() -> Page | BaseResponse:
-    """Create an account."""
     form = forms.submitted("name", "slug")
     try:
         body = form.validated(("name",), name=200, slug=200)
@@ -73,13 +70,11 @@ def create_account() -> Page | BaseResponse:
 
 @page(ONE_ACCOUNT, role=SUPERADMIN)
 def show_account(account_id: str) -> Page:
-    """One account with its users."""
     return _account_page(account_id, Form())
 
 
 @page(f"{ONE_ACCOUNT}/<any(suspend, resume):action>", "POST", role=SUPERADMIN)
 def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseResponse:
-    """Suspend or resume an account."""
     try:
         account = tenants.change(account_id, {"is_active": action == "resume"})
     except AppError as error:
@@ -123,14 +118,12 @@ def _account_page(account_id: str, form: Form) -> Page:
 
 @page("/console/users", role=SUPERADMIN, menu=MenuItem(INSTANCE, 2, lazy_gettext("Users"), "users"))
 def show_users() -> str:
-    """The users of all accounts."""
     listing = user_lists.load("console.show_users", None, {})
     return render_template("console/users/list.html", listing=listing)
 
 
 @page("/console/users/new", role=SUPERADMIN)
 def show_new_user() -> Page:
-    """The form for a new user."""
     account = request.args.get("account", "")[:100]  # no other: this page is about all accounts
     return _new_user_page(Form({"role": "admin" if account else "viewer", "account": account}))
 

@@ -30,7 +30,6 @@ NEW_RULES = 1
 
 @page(RETENTION, role=ADMIN)
 def show_retention(account_id: str) -> Page:
-    """The retention policy of an account."""
     scope = scopes.account_scope(account_id)
     policy = policies.of_account(scope.account.id)
     return _page(scope, _form(policy), policy)

@@ -179,7 +179,6 @@ def take_receiver_over(account_id: str) -> BaseResponse:
 
 @page(f"{RECEIVER}/rotate", "POST", role=ADMIN)
 def rotate_receiver_secret(account_id: str) -> BaseResponse:
-    """Replace the secret."""
     scope = scopes.account_scope(account_id)
     return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
 

@@ -65,7 +65,6 @@ class Numbers:
 
 @page(ACCOUNT_SETTINGS, role=ADMIN, menu=MenuItem(ACCOUNT, 1, lazy_gettext("Settings"), "settings"))
 def show_settings(account_id: str) -> str:
-    """The settings of an account, each with its state."""
     scope = scopes.account_scope(account_id)
     cards = list(_cards(scope, tenants.get(scope.account.id)))
     return render_template("console/settings/home.html", scope=scope, cards=cards)

@@ -99,14 +99,12 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
 
 @page(NEW, role=ADMIN, setup=setup_links.SSO)
 def show_new_provider(account_id: str, category: str, provider: str) -> Page:
-    """The form for a new provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
     return _form_page(scope, kind, sso_form.blank(kind), None)
 
 
 @page(NEW, "POST", role=ADMIN, setup=setup_links.SSO)
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
-    """Create a provider."""
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
     form = forms.submitted(*sso_form.field_names(kind), "slug")
     try:
@@ -125,7 +123,6 @@ def create_provider(account_id: str, category: str, provider: str) -> Page | Bas
 
 @page(SETTING, role=ADMIN, setup=setup_links.SSO)
 def show_provider(account_id: str, setting_id: str) -> Page:
-    """The settings of a provider."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     return _form_page(scope, service.get_provider(row), sso_form.from_setting(row), row)
@@ -133,7 +130,6 @@ def show_provider(account_id: str, setting_id: str) -> Page:
 
 @page(SETTING, "POST", role=ADMIN, setup=setup_links.SSO)
 def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
-    """Save the settings of a provider."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     kind = service.get_provider(row)
@@ -164,7 +160,6 @@ def try_provider(account_id: str, setting_id: str) -> Page:
 
 @page(f"{SETTING}/remove", "POST", role=ADMIN, setup=setup_links.SSO)
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
-    """Remove a provider."""
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
         service.delete(setting_id, by=scope.by)

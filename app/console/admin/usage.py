@@ -92,7 +92,6 @@ def show_usage_home() -> BaseResponse:
     menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
 )
 def show_usage(account_id: str) -> Page:
-    """The usage of an account, with its quotas."""
     scope = scopes.account_scope(account_id)
     usage = _usage(scope)
     return _page(scope, usage, Form(_values(usage.meters)))
@@ -107,7 +106,6 @@ def export_usage(account_id: str) -> Response:
 
 @page(ACCOUNT_USAGE, "POST", role=SUPERADMIN)
 def change_quotas(account_id: str) -> Page | BaseResponse:
-    """Save the quotas of an account."""
     scope = scopes.account_scope(account_id)
     form = forms.submitted(*FIELDS)
     try:

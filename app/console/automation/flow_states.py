@@ -13,7 +13,6 @@ SKIPPED, NOT_RUN = "skipped", "not run"
 
 
 def find(instance: JSONObject, series: Series, by: Principal) -> dict[str, StepState]:
-    """The states of the steps by name."""
     current, status = set((instance["current_step"] or "").split(", ")), instance["status"]
     logged = instances.step_statuses(instance["id"], by=by)
     may_run = _may_run(series, current) if status != InstanceState.COMPLETED else set()

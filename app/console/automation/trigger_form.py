@@ -32,7 +32,6 @@ def types(kind: str) -> dict[str, str]:
 
 
 def values(trigger: JSONMapping) -> dict[str, str]:
-    """The inputs for a trigger."""
     shown = {f"trigger_{name}": value for name, value in trigger.items()}
     return {name: str(shown.get(name, "")) for name in INPUTS}
 

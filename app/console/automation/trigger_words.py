@@ -38,7 +38,6 @@ EVERY_FEW_MINUTES = re.compile(r"\*/(\d{1,2})")
 
 
 def describe(trigger: JSONMapping) -> str:
-    """What a trigger waits for."""
     if trigger["type"] == Trigger.SCHEDULE:
         return of_schedule(trigger["cron"])
     if trigger["type"] == Trigger.EVENT and trigger["event"] in EVENTS:

@@ -57,7 +57,6 @@ def show_webhooks_home() -> str | BaseResponse:
 
 @page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"))
 def show_webhooks(account_id: str) -> str:
-    """The webhooks of an account."""
     scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
@@ -77,7 +76,6 @@ def show_webhooks(account_id: str) -> str:
 
 @page(f"{ACCOUNT}/new", role=ADMIN)
 def show_new_webhook(account_id: str) -> Page:
-    """The form for a new webhook."""
     return _new_page(scopes.account_scope(account_id), webhook_form.blank())
 
 
@@ -97,7 +95,6 @@ def create_webhook(account_id: str) -> Page | BaseResponse:
 
 @page(WEBHOOK, role=ADMIN)
 def show_webhook(account_id: str, webhook_id: str) -> Page:
-    """One webhook."""
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     return _page(scope, webhook, webhook_form.from_webhook(webhook))
@@ -105,7 +102,6 @@ def show_webhook(account_id: str, webhook_id: str) -> Page:
 
 @page(WEBHOOK, "POST", role=ADMIN)
 def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
-    """Save a webhook."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
     webhook = service.get(webhook_id, by=scope.by)
     try:
@@ -184,7 +180,6 @@ def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
 
 @page(f"{WEBHOOK}/delete", "POST", role=ADMIN)
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
-    """Delete a webhook with its deliveries."""
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
         service.delete(webhook_id, by=scope.by)
@@ -195,7 +190,6 @@ def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
 
 @page("/console/webhook/filter/check", "POST", role=ADMIN)
 def check_webhook_filter() -> str:
-    """Validate a filter."""
     text = checks.submitted()
     return checks.verdict_of_expression(
         text, webhook_filters.problems(text), gettext("Valid filter.")
@@ -205,7 +199,6 @@ def check_webhook_filter() -> str:
 def page_with_error(
     scope: AccountScope, webhook_id: str, error: AppError, form: Form | None = None
 ) -> Page:
-    """The webhook's page with an error."""
     webhook = service.get(webhook_id, by=scope.by)
     page_form, failed = webhook_form.from_webhook(webhook), (form or Form()).with_error(error)
     page_form.problem, page_form.status = failed.problem, failed.status

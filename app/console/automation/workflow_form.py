@@ -53,7 +53,6 @@ def blank() -> Form:
 
 
 def from_workflow(workflow: Workflow) -> Form:
-    """The form with a workflow's values."""
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
     return Form(
@@ -70,7 +69,6 @@ def from_workflow(workflow: Workflow) -> Form:
 
 
 def submitted() -> Form:
-    """The submitted form."""
     form = forms.submitted(*MAX_LENGTHS, *trigger_form.INPUTS, "seen")
     if (trigger := trigger_form.trigger(form)) is not None:
         form.values["trigger"] = pretty(trigger)
@@ -153,7 +151,6 @@ def pretty(value: object) -> str:
 def parse_json(
     text: str, name: str, kind: type, *, of_objects: bool = True
 ) -> tuple[Any, list[JSONObject]]:
-    """A value of a type, and the problems of the text."""
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:

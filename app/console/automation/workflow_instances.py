@@ -74,7 +74,6 @@ def _workflows(scope: AccountScope) -> dict[str, Workflow]:
 
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
-    """The failed instances of the selected workflow or of all."""
     params = {"workflow_id": listing.filters.get("workflow"), "status": InstanceState.FAILED}
     result = instances.page(params, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
     return Listing(listing.endpoint, listing.url_args).with_page(result)
@@ -82,7 +81,6 @@ def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
 
 @page(f"{INSTANCES}/resume", "POST", role=ADMIN)
 def resume_instances(account_id: str) -> BaseResponse:
-    """Resume all failed instances of one workflow or of all."""
     scope, workflow = (
         scopes.account_scope(account_id),
         forms.text("workflow")[: lists.MAX_INPUT_LENGTH],
@@ -124,7 +122,6 @@ def show_resumed(account_id: str, moment: str) -> str:
 
 @page(INSTANCE, role=ADMIN)
 def show_instance(account_id: str, instance_id: str) -> str:
-    """One instance, step by step."""
     scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_instance", **scope.url_args, instance_id=instance_id)
     instance = instances.get(instance_id, by=scope.by, skip=listing.skip, limit=lists.PAGE_SIZE)

@@ -72,7 +72,6 @@ def show_workflows_home() -> str | BaseResponse:
 
 @page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 2, lazy_gettext("Workflows"), "sitemap"))
 def show_workflows(account_id: str) -> str:
-    """The workflows and hooks of an account."""
     scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_workflows", **scope.url_args)
     listing.with_page(service.page({}, listing.skip, lists.PAGE_SIZE, by=scope.by))
@@ -120,7 +119,6 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
 
 @page(WORKFLOW, role=ADMIN)
 def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
-    """One workflow or hook."""
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     return _page(scope, workflow, workflow_form.from_workflow(workflow))

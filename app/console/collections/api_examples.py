@@ -64,7 +64,6 @@ def show_api_examples(collection_id: str) -> Page:
 
 @page("/console/records/<uuid:account_id>/<name>/api", role=ADMIN, retry_stale=True)
 def show_api(account_id: str, name: str) -> Page:
-    """The API of a collection, for admins of an account."""
     scope = scopes.collection_scope(account_id, name)
     return _page(scope, scope.collection, _form())
 

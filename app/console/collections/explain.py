@@ -63,7 +63,6 @@ OUTCOMES = {
 
 @page(EXPLAIN, role=SUPERADMIN, retry_stale=True)
 def show_explain(collection_id: str) -> Page:
-    """The form."""
     operation = request.args.get("operation") or "view"
     record_id = request.args.get("record_id", "")[:36]
     values = {"operation": operation, "who": USER, "record_id": record_id}

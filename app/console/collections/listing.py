@@ -50,7 +50,6 @@ NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id
     menu=MenuItem(INSTANCE, 4, lazy_gettext("Collections"), "database"),
 )
 def show_collections() -> str:
-    """The collections of this instance."""
     listing = lists.from_request("console.show_collections")
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, listing.search))
     counted = service.record_counts(listing.items, lists.MAX_COUNTED)

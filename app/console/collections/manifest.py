@@ -38,7 +38,6 @@ ACTIONS = {
 
 @page(MANIFEST, role=SUPERADMIN)
 def show_manifest() -> Page:
-    """The form for a manifest."""
     return _page(Form())
 
 

@@ -45,7 +45,6 @@ def show_rules(collection_id: str) -> Page:
 
 @page(f"{RULES}/preview", "POST", role=SUPERADMIN, renders_form=True)
 def preview_rules(collection_id: str) -> Page:
-    """The editor with a preview of its rules."""
     row, form = service.find(collection_id), rules_form.submitted()
     try:
         with versioned_cache.reloading():

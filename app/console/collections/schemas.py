@@ -41,7 +41,6 @@ Plan = JSONMapping
 
 @page(NEW, role=SUPERADMIN)
 def show_new_collection() -> Page:
-    """The editor for a new collection."""
     return _editor(None, schema_form.blank())
 
 

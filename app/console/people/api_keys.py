@@ -64,7 +64,6 @@ def _owners(scope: AccountScope) -> lists.Choices:
 
 @page("/console/keys/new", role=USER)
 def show_new_key() -> Page:
-    """The form for a new key."""
     return _form_page(Form({"access": FULL, "expires_in": NEVER}))
 
 

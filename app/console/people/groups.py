@@ -17,7 +17,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
@@ -44,40 +44,41 @@ def show_groups(account_id: str | None = None) -> str:
 
 
 @page("/console/groups/new", role=ADMIN, in_account=True)
-def show_new_group(account_id: str | None = None) -> Page:
+def show_new_group(account_id: str | None = None, form: Form | None = None) -> Page:
     """The form for a new group."""
-    return Form().render("console/groups/new.html", scope=scopes.account_or_own_scope(account_id))
+    scope = scopes.account_or_own_scope(account_id)
+    return (form or Form()).render("console/groups/new.html", scope=scope)
 
 
-@page("/console/groups/new", "POST", role=ADMIN, in_account=True)
-def create_group(account_id: str | None = None) -> Page | BaseResponse:
+@page("/console/groups/new", "POST", role=ADMIN, in_account=True, form_page=show_new_group)
+def create_group(account_id: str | None = None) -> BaseResponse:
     """Create a group."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
-    try:
-        body = form.validated(("name",), name=100, description=1000)
-        group = groups.create(scope.account.id, body["name"], body["description"] or None)
-    except AppError as error:
-        return form.with_error(error).render("console/groups/new.html", scope=scope)
+    body = form.validated(("name",), name=100, description=1000)
+    group = groups.create(scope.account.id, body["name"], body["description"] or None)
     return _redirect(gettext("The group %(name)s is created.", name=group.name), scope, group.id)
 
 
 @page(ONE_GROUP, role=ADMIN, in_account=True)
-def show_group(group_id: str, account_id: str | None = None) -> Page:
-    """One group with its members."""
-    return _group_page(scopes.account_or_own_scope(account_id), group_id, Form())
+def show_group(group_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
+    scope, form = scopes.account_or_own_scope(account_id), form or Form()
+    group = groups.get(scope.account.id, group_id)
+    listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
+    listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
+    users = _candidates(group)
+    form.values = {"name": group.name, "description": group.description or "", **form.values}
+    context = {"scope": scope, "group": group, "listing": listing, "users": users}
+    return form.render("console/groups/one.html", **context)
 
 
-@page(ONE_GROUP, "POST", role=ADMIN, in_account=True)
-def change_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
+@page(ONE_GROUP, "POST", role=ADMIN, in_account=True, form_page=show_group)
+def change_group(group_id: str, account_id: str | None = None) -> BaseResponse:
     """Save a group's name and description."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
-    try:
-        body = form.validated(("name",), name=100, description=1000)
-        changes = {"name": body["name"], "description": body["description"] or None}
-        shows_rules = scope.by.is_superadmin
-        group = groups.change(scope.account.id, group_id, changes, shows_rules=shows_rules)
-    except AppError as error:
-        return _group_page(scope, group_id, form.with_error(error))
+    body = form.validated(("name",), name=100, description=1000)
+    changes = {"name": body["name"], "description": body["description"] or None}
+    shows_rules = scope.by.is_superadmin
+    group = groups.change(scope.account.id, group_id, changes, shows_rules=shows_rules)
     return _redirect(gettext("The group %(name)s is saved.", name=group.name), scope, group_id)
 
 
@@ -89,16 +90,20 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     return {"options": user_options.search(group.account_id, request.args.get("text", ""))}
 
 
-@page(f"{ONE_GROUP}/members", "POST", role=ADMIN, renders_form=True, in_account=True)
-def add_member(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
+@page(
+    f"{ONE_GROUP}/members",
+    "POST",
+    role=ADMIN,
+    renders_form=True,
+    in_account=True,
+    form_page=show_group,
+)
+def add_member(group_id: str, account_id: str | None = None) -> BaseResponse:
     """Add a user to the group."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted("email")
-    try:
-        user_id = _find_user_id(scope, form.validated(("email",), email=320)["email"])
-        enrolment.check_group_assignment(scope.account.id, [group_id], by=scope.by)
-        groups.add_member(scope.account.id, group_id, user_id, by=scope.by.user_id)
-    except AppError as error:
-        return _group_page(scope, group_id, form.with_error(error))
+    user_id = _find_user_id(scope, form.validated(("email",), email=320)["email"])
+    enrolment.check_group_assignment(scope.account.id, [group_id], by=scope.by)
+    groups.add_member(scope.account.id, group_id, user_id, by=scope.by.user_id)
     return _redirect(
         gettext("%(email)s is now in the group.", email=form["email"]), scope, group_id
     )
@@ -106,21 +111,17 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
 
 @page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST", role=ADMIN, in_account=True)
 def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
-    """Remove a user from the group."""
     scope = scopes.account_or_own_scope(account_id)
     groups.remove_member(scope.account.id, group_id, user_id)
     return _redirect(gettext("The user is removed from the group."), scope, group_id)
 
 
-@page(f"{ONE_GROUP}/delete", "POST", role=ADMIN, in_account=True)
-def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
+@page(f"{ONE_GROUP}/delete", "POST", role=ADMIN, in_account=True, form_page=show_group)
+def delete_group(group_id: str, account_id: str | None = None) -> BaseResponse:
     """Delete a group."""
     scope = scopes.account_or_own_scope(account_id)
-    try:
-        with idempotent_forms.ignore_already_deleted(scope.account.id, "groups", group_id):
-            groups.delete(scope.account.id, group_id, shows_rules=scope.by.is_superadmin)
-    except AppError as error:
-        return _group_page(scope, group_id, Form().with_error(error))
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "groups", group_id):
+        groups.delete(scope.account.id, group_id, shows_rules=scope.by.is_superadmin)
     notice = gettext("The group is deleted.")
     return redirect_with_notice(notice, "console.show_groups", **scope.url_args)
 
@@ -140,13 +141,3 @@ def _find_user_id(scope: AccountScope, email: str) -> str:
 def _candidates(group: Group) -> list[User]:
     params = {"skip": 0, "limit": MAX_SUGGESTED, "sort_by": "email", "sort_order": "asc"}
     return people.page(group.account_id, params, max_total=0)[0]
-
-
-def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
-    group = groups.get(scope.account.id, group_id)
-    listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
-    listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
-    users = _candidates(group)
-    form.values = {"name": group.name, "description": group.description or "", **form.values}
-    context = {"scope": scope, "group": group, "listing": listing, "users": users}
-    return form.render("console/groups/one.html", **context)

@@ -69,7 +69,6 @@ def change_password() -> Page | BaseResponse:
 
 @page("/console/profile/sessions/<uuid:session_id>/end", "POST", role=USER)
 def end_session(session_id: str) -> BaseResponse:
-    """End one of the own sessions."""
     sessions.end_active(*sessions.user_key(guard.require_caller()), session_id)
     if session_id == g.console_session_id:
         return guard.end_session(url_for("console.sign_in"))

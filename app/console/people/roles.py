@@ -13,7 +13,6 @@ from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
-from app.errors import AppError
 from app.web.languages import gettext, lazy_gettext
 
 MAX_NAMING = 50  # collections that the page of a role lists
@@ -24,7 +23,6 @@ ROLE = "/console/roles/<integer:role_id>"
     "/console/roles", role=SUPERADMIN, menu=MenuItem(INSTANCE, 3, lazy_gettext("Roles"), "shield")
 )
 def show_roles() -> str:
-    """The roles."""
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
     counts = role_rules.user_counts(listing.items)
@@ -40,59 +38,22 @@ def show_roles() -> str:
 
 
 @page("/console/roles/new", role=SUPERADMIN)
-def show_new_role() -> Page:
-    """The form for a new role."""
-    return Form().render("console/roles/form.html", role=None)
+def show_new_role(form: Form | None = None) -> Page:
+    return (form or Form()).render("console/roles/form.html", role=None)
 
 
-@page("/console/roles/new", "POST", role=SUPERADMIN)
-def create_role() -> Page | BaseResponse:
-    """Create a role."""
+@page("/console/roles/new", "POST", role=SUPERADMIN, form_page=show_new_role)
+def create_role() -> BaseResponse:
     form = forms.submitted("name", "description")
-    try:
-        body = form.validated(("name",), name=100, description=1000)
-        role = roles.create(body["name"], body["description"] or None)
-    except AppError as error:
-        return form.with_error(error).render("console/roles/form.html", role=None)
+    body = form.validated(("name",), name=100, description=1000)
+    role = roles.create(body["name"], body["description"] or None)
     notice = gettext("The role %(name)s is created.", name=role.name)
     return redirect_with_notice(notice, "console.show_roles")
 
 
 @page(ROLE, role=SUPERADMIN)
-def show_role(role_id: str) -> Page:
-    """One role."""
-    return _role_page(role_id, Form())
-
-
-@page(ROLE, "POST", role=SUPERADMIN)
-def change_role(role_id: str) -> Page | BaseResponse:
-    """Save a role."""
-    form = forms.submitted("name", "description")
-    try:
-        body = form.validated(("name",), name=100, description=1000)
-        changes = {"name": body["name"], "description": body["description"] or None}
-        if body["description"] == role_texts.description(roles.get(int(role_id))):
-            del changes["description"]  # or a built-in text would stay in this page's language
-        role = roles.change(int(role_id), changes)
-    except AppError as error:
-        return _role_page(role_id, form.with_error(error))
-    notice = gettext("The role %(name)s is saved.", name=role.name)
-    return redirect_with_notice(notice, "console.show_roles")
-
-
-@page(f"{ROLE}/delete", "POST", role=SUPERADMIN)
-def delete_role(role_id: str) -> Page | BaseResponse:
-    """Delete a role without users."""
-    try:
-        with idempotent_forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
-            roles.delete(int(role_id))
-    except AppError as error:
-        return _role_page(role_id, Form().with_error(error))
-    return redirect_with_notice(gettext("The role is deleted."), "console.show_roles")
-
-
-def _role_page(role_id: str, form: Form) -> Page:
-    role = roles.get(int(role_id))
+def show_role(role_id: str, form: Form | None = None) -> Page:
+    role, form = roles.get(int(role_id)), form or Form()
     shown = {"name": role.name, "description": role_texts.description(role)}
     form.values = {**shown, **form.values}
     naming = role_rules.naming(role)
@@ -104,3 +65,23 @@ def _role_page(role_id: str, form: Form) -> Page:
         more=len(naming) - MAX_NAMING,
         users=role_rules.user_counts([role])[role.id],
     )
+
+
+@page(ROLE, "POST", role=SUPERADMIN, form_page=show_role)
+def change_role(role_id: str) -> BaseResponse:
+    form = forms.submitted("name", "description")
+    body = form.validated(("name",), name=100, description=1000)
+    changes = {"name": body["name"], "description": body["description"] or None}
+    if body["description"] == role_texts.description(roles.get(int(role_id))):
+        del changes["description"]  # or a built-in text would stay in this page's language
+    role = roles.change(int(role_id), changes)
+    notice = gettext("The role %(name)s is saved.", name=role.name)
+    return redirect_with_notice(notice, "console.show_roles")
+
+
+@page(f"{ROLE}/delete", "POST", role=SUPERADMIN, form_page=show_role)
+def delete_role(role_id: str) -> BaseResponse:
+    """Delete a role without users."""
+    with idempotent_forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
+        roles.delete(int(role_id))
+    return redirect_with_notice(gettext("The role is deleted."), "console.show_roles")

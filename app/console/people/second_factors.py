@@ -109,14 +109,12 @@ def _signed_in_with_codes(
 
 @page("/console/passkeys/options", "POST", role=ANYBODY)
 def passkey_sign_in_options() -> BaseResponse:
-    """Options for signing in with a passkey alone."""
     token = challenges.issue(challenges.PASSKEY_SIGN_IN)
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
 @page("/console/passkeys/sign-in", "POST", role=ANYBODY)
 def sign_in_with_passkey() -> Page | BaseResponse:
-    """Sign in with a passkey alone."""
     form = forms.submitted("assertion", "next", "account", resubmit.FIELD)
     try:
         sent = second_factor.credential(form["assertion"])
@@ -168,7 +166,6 @@ def add_app() -> Page | BaseResponse:
 
 @page(f"{PROFILE}/passkeys/options", "POST", role=USER, recent_sign_in=True)
 def passkey_registration_options() -> BaseResponse:
-    """Options for registering a passkey."""
     caller = guard.require_caller()
     token, options = mfa.start_passkey(auth.get_user(caller))
     return jsonify(token=token, options=options)
@@ -176,7 +173,6 @@ def passkey_registration_options() -> BaseResponse:
 
 @page(f"{PROFILE}/passkeys", "POST", role=USER, recent_sign_in=True)
 def add_passkey() -> Page | BaseResponse:
-    """Register a passkey."""
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
     try:
         sent = second_factor.credential(form["assertion"])
@@ -191,7 +187,6 @@ def add_passkey() -> Page | BaseResponse:
 
 @page(f"{PROFILE}/<uuid:factor_id>/remove", "POST", role=USER, recent_sign_in=True)
 def remove_factor(factor_id: str) -> Page | BaseResponse:
-    """Remove one of the own factors."""
     caller = guard.require_caller()
     try:
         mfa.remove(auth.get_user(caller), factor_id)
@@ -241,7 +236,6 @@ def signature_options() -> BaseResponse:
 
 @page("/console/team/second-factors", role=ADMIN, in_account=True)
 def show_team_factors(account_id: str | None = None) -> str:
-    """The users of the account with their second factors."""
     scope = scopes.account_or_own_scope(account_id)
     choices = {"state": {"without": gettext("without one"), "with": gettext("with one")}}
     listing = lists.from_request("console.show_team_factors", choices, **scope.url_args)

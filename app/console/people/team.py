@@ -50,7 +50,6 @@ def show_team(account_id: str | None = None) -> str:
 
 @page("/console/team/invitations", role=ADMIN, in_account=True)
 def show_invitations(account_id: str | None = None) -> str:
-    """The invitations of the account."""
     scope = scopes.account_or_own_scope(account_id)
     choices = {"status": names.states(invitations.STATES)}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
@@ -71,7 +70,6 @@ def show_invitations(account_id: str | None = None) -> str:
 
 @page("/console/team/invite", role=ADMIN, in_account=True)
 def show_invite(account_id: str | None = None) -> Page:
-    """The invitation form."""
     scope, form = scopes.account_or_own_scope(account_id), Form({"role": "viewer"})
     try:
         invitations.require_enabled()
@@ -160,7 +158,6 @@ def resend_invitation(invitation_id: str, account_id: str | None = None) -> Base
 
 @page(f"{INVITATION}/cancel", "POST", role=ADMIN, in_account=True)
 def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
-    """Cancel an invitation."""
     scope = scopes.account_or_own_scope(account_id)
     invitations.cancel(scope.account.id, invitation_id)
     notice = gettext("The invitation is cancelled. Its link no longer works.")

@@ -57,7 +57,6 @@ class UserPages:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that shows one user."""
         return f"console.show_{self.noun}"
 
 
@@ -91,12 +90,10 @@ def _description(role: Role) -> str:
 
 
 def show(pages: UserPages, user_id: str) -> Page:
-    """One user."""
     return _page(pages, user_id, Form())
 
 
 def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
-    """Change a user's role."""
     form, by = forms.submitted("role"), guard.require_caller().user_id
     try:
         user = users.change(pages.scope, user_id, form.validated(("role",)), by=by)
@@ -109,7 +106,6 @@ def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
 
 
 def change_name_and_address(pages: UserPages, user_id: str) -> Page | BaseResponse:
-    """Change a user's name and address."""
     form, by = forms.submitted("name", "email"), guard.require_caller()
     try:
         body: dict[str, object] = {**form.validated(("email",), name=MAX_NAME, email=MAX_EMAIL)}
@@ -137,7 +133,6 @@ def set_password(pages: UserPages, user_id: str) -> Page | BaseResponse:
 
 
 def add_group(pages: UserPages, user_id: str) -> Page | BaseResponse:
-    """Add a user to a group."""
     form, by = forms.submitted("group"), guard.require_caller()
     user = users.get(pages.scope, user_id)
     try:
@@ -151,7 +146,6 @@ def add_group(pages: UserPages, user_id: str) -> Page | BaseResponse:
 
 
 def leave_group(pages: UserPages, user_id: str, group_id: str) -> BaseResponse:
-    """Remove a user from a group."""
     user = users.get(pages.scope, user_id)
     with suppress(NotFound):  # pressed twice
         groups.remove_member(user.account_id, group_id, user.id)
@@ -178,7 +172,6 @@ def _left_page(account_id: str, user_id: str) -> UrlArgs | None:
 
 
 def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse:
-    """End a session of a user."""
     user = users.get(pages.scope, user_id)
     sessions.end_active(user.account_id, user.id, session_id)
     return redirect_with_notice(gettext("The session has ended."), pages.endpoint, user_id=user_id)

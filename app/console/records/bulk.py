@@ -57,7 +57,6 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
 
 @page(f"{SELECTION}/delete", "POST", role=ADMIN, retry_stale=True)
 def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
-    """Delete the selected records."""
     scope, form = scopes.collection_scope(account_id, name), Form()
     names = _selected(scope)
     if not names:  # such as by a double click

@@ -44,7 +44,6 @@ def _file_names(value: object) -> list[str]:
 
 
 def json_text(value: object) -> str:
-    """A value in its JSON form."""
     # JSON of a record is passed through unparsed; that of its history has been read.
     is_json = isinstance(value, orjson.Fragment | dict | list)
     return orjson.dumps(value).decode() if is_json else str(value)

@@ -44,7 +44,6 @@ IMPORT = f"{COLLECTION}/import"
 
 @page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=ADMIN, retry_stale=True)
 def export_records(account_id: str, name: str, format: str) -> Response:
-    """The filtered records as a file."""
     scope = scopes.collection_scope(account_id, name)
     form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
@@ -76,8 +75,6 @@ class Problem:
 
 @dataclass
 class ImportFile:
-    """A file to import."""
-
     name: str
     format: str
     content: IO[bytes]
@@ -97,7 +94,6 @@ class ImportFile:
         return cls(name, format, content, upload_id)
 
     def source(self, by: Principal) -> Source:
-        """Its records."""
         if self.format != formats.ARCHIVE:
             # A streamed page outlives the request's own copy.
             raw = self.content.read()
@@ -195,7 +191,6 @@ class ImportRun:
 
 @page(IMPORT, role=ADMIN, retry_stale=True)
 def show_import(account_id: str, name: str) -> Page:
-    """The import form."""
     return _page(scopes.collection_scope(account_id, name), Form())
 
 

@@ -62,7 +62,6 @@ class FilterForm(Form):
 
     @property
     def query_args(self) -> dict[str, str]:
-        """The query arguments of this filter."""
         return {name: value for name, value in self.values.items() if value}
 
     @property
@@ -125,7 +124,6 @@ class FilterForm(Form):
 
 
 def expression_problems(text: str, access: Access) -> list[JSONObject]:
-    """The problems of a filter expression."""
     try:
         accesses.read_filter(access, text)
     except rules.RuleError as error:
@@ -218,7 +216,6 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
 
 
 def _reference_condition(access: Access, name: str, operator: str, text: str) -> str:
-    """A condition on the name of the record that a reference points to."""
     target = access.definition.target(name)
     view = accesses.if_open(access.caller, target, "view") if target else None
     fields = display.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []

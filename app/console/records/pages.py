@@ -50,7 +50,6 @@ GONE = lazy_gettext(
 
 @page(NEW, role=ADMIN, retry_stale=True)
 def show_new_record(account_id: str, name: str) -> Page:
-    """The form of a new record."""
     scope = scopes.collection_scope(account_id, name)
     access = scope.access(scope.collection, "create")
     return _new_page(scope, record_form.blank(access) if access else RecordForm(), access)
@@ -125,7 +124,6 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 
 @page(f"{RECORD}/delete", "POST", role=ADMIN, retry_stale=True)
 def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
-    """Delete a record."""
     scope, signature = scopes.collection_scope(account_id, name), Form()
     try:
         signing.sign(scope, signature)

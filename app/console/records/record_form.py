@@ -42,7 +42,6 @@ class Widget:
 
     @property
     def name(self) -> str:
-        """The name of the input."""
         return f"f_{self.field.name}"
 
 
@@ -216,7 +215,6 @@ def blank(access: Access) -> RecordForm:
 
 
 def fill_submitted(form: RecordForm) -> RecordForm:
-    """The form with the submitted values."""
     for name in [*form.values, *(_search_input(widget) for widget in form.widgets)]:
         text = request.form.get(name, "")
         form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
@@ -247,7 +245,6 @@ def _search_input(widget: Widget) -> str:
 
 
 def input_text(spec: Field, value: object) -> str:
-    """A value as its input shows it."""
     if value is None:
         return ""
     if isinstance(spec, FileField):

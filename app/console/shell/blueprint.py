@@ -21,6 +21,7 @@ from app import clock, config
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.console.shell import (
     error_texts,
+    forms,
     guard,
     lists,
     names,
@@ -30,6 +31,7 @@ from app.console.shell import (
     theme,
 )
 from app.console.shell.access import ANYBODY, HOME, PageAccess, Role
+from app.console.shell.forms import Page
 from app.console.shell.navigation import MenuItem
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
@@ -86,17 +88,20 @@ def page(
     renders_form: bool = False,
     retry_stale: bool = False,
     in_account: bool = False,
+    form_page: Callable[..., Page] | None = None,
     menu: MenuItem | None = None,
 ) -> Callable[[View], View]:
     """Register a view, and declare who may open it and how it is served (`PageAccess`).
 
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
     second address, within the account that this one names. `menu` is its place in the sidebar.
+    `form_page` is the view that shows the form which this one takes, again if there is an error.
     """
     if menu:
         navigation.add(menu, path, role, in_account=in_account)
 
     def add(view: View) -> View:
+        view = forms.shown_again(view, form_page) if form_page else view
         view = guard.retry_stale(view) if retry_stale else view
         view.page = PageAccess(  # type: ignore[attr-defined]
             role=role,

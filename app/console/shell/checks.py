@@ -36,7 +36,6 @@ def submitted() -> str:
 def verdict_of_expression(
     text: str, problems: Sequence[JSONMapping], valid: str, name: str | None = None
 ) -> str:
-    """The fragment for an expression with its problems."""
     position = problems[0].get("position") if problems else None
     shown = excerpt(text, position) if position is not None else None
     return render_template(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from flask import flash, redirect, render_template, request, url_for
+from flask import flash, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
@@ -18,6 +19,7 @@ from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.web.schemas import Schema
 
+View = TypeVar("View", bound=Callable[..., Any])
 Page = tuple[str, int]  # HTML and status
 Problem = JSONObject  # as `errors.problem` returns it
 TemplateContext = JSONObject
@@ -82,7 +84,6 @@ class Form:
                 self.positions.setdefault(detail["field"], detail["position"])
 
     def render(self, template: str, **context: object) -> Page:
-        """The page with this form, and its status."""
         page = render_template(template, form=self, **context)
         return form_labels.fill(page) if form_labels.MARK in page else page, self.status
 
@@ -92,11 +93,30 @@ class Form:
 
 def submitted(*names: str, selected: str | None = None) -> Form:
     """The submitted form; `selected` names the field with several values."""
-    values = {name: text(name) for name in names}
-    if selected is None:
-        return Form(values)
-    choices = [value.replace("\0", "") for value in request.form.getlist(selected)[:MAX_SELECTED]]
-    return Form({**values, selected: ""}, choices)
+    g.submitted_form = form = Form({name: text(name) for name in names})
+    if selected is not None:
+        form.values[selected] = ""
+        choices = request.form.getlist(selected)[:MAX_SELECTED]
+        form.selected = [value.replace("\0", "") for value in choices]
+    return form
+
+
+def shown_again(view: View, form_page: Callable[..., Page]) -> View:
+    """The view of a form or button, whose errors show on its page, with the form as submitted.
+
+    `form_page` is the view of that page, which also takes a form.
+    """
+
+    @wraps(view)
+    def run(**url_args: object) -> object:
+        g.submitted_form = None
+        try:
+            return view(**url_args)
+        except AppError as error:
+            form: Form = g.submitted_form or Form()  # a button submits none
+            return form_page(**url_args, form=form.with_error(error))
+
+    return cast(View, run)
 
 
 def check_unchanged(form: Form, updated_at: datetime) -> None:

@@ -306,7 +306,6 @@ def provider_logout_url() -> str | None:
 
 
 def end_current_session() -> None:
-    """End the session of this browser, if there is one."""
     load_caller()
     current = caller()
     if current and current.home and current.setup is None:

@@ -53,22 +53,18 @@ def of_state(state: str) -> str:
 
 
 def states(some: Sequence[str]) -> dict[str, str]:
-    """The names of states, for a filter."""
     return {state: of_state(state) for state in some}
 
 
 def of_filter(name: str) -> str:
-    """The label of a filter."""
     return str(FILTERS.get(name, name.capitalize()))
 
 
 def of_type(type_: str) -> str:
-    """The name of a type of fields or values."""
     if type_ in fields.TYPES:
         return str(fields.TYPES[type_].label)
     return str(RULE_TYPES.get(type_, type_))
 
 
 def types(some: Iterable[str]) -> dict[str, str]:
-    """The names of types, for a select."""
     return {type_: of_type(type_) for type_ in some}

@@ -95,7 +95,6 @@ def add(item: MenuItem, path: str, role: Role, *, in_account: bool) -> None:
 
 
 def groups(caller: Principal) -> Sequence[Group]:
-    """The groups of the sidebar."""
     account = switcher.current(caller)
     found: list[tuple[tuple[Section, int], Entry]] = []
     for page in _pages:
@@ -143,7 +142,6 @@ class Shell:
 
     @cached_property
     def groups(self) -> Sequence[Group]:
-        """The groups of the sidebar."""
         return groups(self._caller)
 
     @cached_property
@@ -162,7 +160,6 @@ class Shell:
 
     @property
     def account(self) -> RecentAccount | None:
-        """The account that the navigation leads to."""
         return switcher.current(self._caller)
 
     @property

@@ -50,14 +50,11 @@ class OwnAccountScope(AccountScope):
 
     @property
     def url_args(self) -> UrlArgs:
-        """No arguments."""
         return {}
 
 
 @dataclass(frozen=True)
 class CollectionScope(AccountScope):
-    """A collection within an account."""
-
     collection: Definition
 
     @property

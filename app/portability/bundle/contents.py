@@ -39,8 +39,6 @@ class Event(NamedTuple):
 
 @dataclass
 class Contents:
-    """A verified bundle."""
-
     path: Path
     passphrase: str
     account: JSONObject = field(default_factory=dict)
@@ -112,7 +110,6 @@ class _Check:
         getattr(self, f"_take_{event.kind}")(event.value)
 
     def finished(self, trusted: str | None) -> Contents:
-        """The verified contents."""
         end, chain, security_log = self._end, self._chain, self._security_log
         if not end or not chain or not security_log or end["counts"] != self._counts:
             raise Conflict(frames.CUT)

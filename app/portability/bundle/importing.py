@@ -152,7 +152,6 @@ class _Import:
         self._staged: list[Staged] = []
 
     def run(self) -> Imported:
-        """Import everything."""
         target = self._target
         with ExitStack() as stack:
             if not target.is_reopened:  # else jobs that delete its files might be under way

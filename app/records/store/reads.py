@@ -54,7 +54,6 @@ class Selection:
 
     @property
     def definition(self) -> Definition:
-        """The collection."""
         return self.access.definition
 
     @property

@@ -171,7 +171,6 @@ class Run:
         return {"trigger": None, "steps": {}, **self.context, **place.names}
 
     def place_at(self, path: str) -> Place:
-        """The place with this path."""
         return next(place for place in self.position.places() if place.path == path)
 
     def apply(self, place: Place, outcome: Outcome) -> None:

@@ -53,7 +53,6 @@ class Listeners:
     awaited: frozenset[str]
 
     def started_by(self, event: str, collection: str) -> list[Listener]:
-        """The workflows that an event starts."""
         keys = ((event, collection), (event, ""))
         return [listener for key in keys for listener in self.started.get(key, ())]
 
@@ -135,8 +134,6 @@ def _wake_waiting(view: _EventView, name: str, collection: str) -> None:
 
 
 class _EventView:
-    """Views of an event for workflow owners."""
-
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
         self._caller = access.rule_caller(event.by)
@@ -144,7 +141,6 @@ class _EventView:
         self._owners: dict[tuple[str, str, str], Principal | None] = {}
 
     def holds(self, condition: str | None, visible: Any, instance_values: Any) -> bool:
-        """Whether a condition holds for the owner's view and the instance's values."""
         return expressions.holds_for(condition, visible, self._caller, clock.now(), instance_values)
 
     def view_for(self, *owner: str) -> tuple[JSONObject, bool]:

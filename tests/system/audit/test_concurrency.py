@@ -41,7 +41,7 @@ def run(app: Flask, count: int) -> int:
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(625, marks=pytest.mark.slow)])
-def test_every_chain_is_whole(app: Flask, count: int) -> None:
+def test_audit_chain_is_valid_after_concurrent_processes(app: Flask, count: int) -> None:
     written = run(app, count)
     with app.app_context():
         for account_id in ACCOUNTS:
@@ -51,7 +51,7 @@ def test_every_chain_is_whole(app: Flask, count: int) -> None:
         assert db.connection().scalar(mine) == written
 
 
-def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
+def test_audit_append_does_not_block_other_accounts(app: Flask) -> None:
     """On PostgreSQL, where one writer holds the head of another account."""
     with app.app_context():
         for account_id in ACCOUNTS:

@@ -104,7 +104,7 @@ def verify(settings: config.Config, told: Connection) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_entries(app: Flask, database: str) -> None:
+def test_audit_log_of_a_million_entries_is_listed_and_verified(app: Flask, database: str) -> None:
     with app.app_context():
         fill(0, FEW)
         few = fastest()

@@ -15,7 +15,7 @@ from tests.audit.test_vectors import VECTORS
 
 
 @pytest.mark.parametrize(("account", "status"), [(None, 0), ("there", 0), ("elsewhere", 1)])
-def test_an_account_without_entries_is_no_valid_one(
+def test_audit_verifiers_refuse_account_without_entries(
     app: Flask, tmp_path: Path, account: str | None, status: int
 ) -> None:
     entries = next(case["entries"] for case in VECTORS["chains"] if case["valid"])
@@ -42,7 +42,9 @@ def test_an_account_without_entries_is_no_valid_one(
         ("not_there.jsonl", None),
     ],
 )
-def test_what_is_no_export_is_refused_in_words(tmp_path: Path, name: str, text: str | None) -> None:
+def test_audit_verifier_refuses_malformed_export_with_message(
+    tmp_path: Path, name: str, text: str | None
+) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
     program = [sys.executable, PROJECT / "docs/verify_audit.py", tmp_path / name]

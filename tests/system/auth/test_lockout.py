@@ -21,7 +21,7 @@ def own_redis() -> Iterator[services.Redis]:
 
 
 @pytest.mark.timing
-def test_without_its_redis_the_database_counts(
+def test_lockout_counts_in_database_without_redis(
     app: Flask, bob: Caller, own_redis: services.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited, here = limit(app, monkeypatch, redis_url=own_redis.url), address()

@@ -43,7 +43,7 @@ def refused(url: str, number: int) -> int:
     return 200
 
 
-def test_fifty_logins_at_once_take_a_bounded_memory(database: str, tmp_path: Path) -> None:
+def test_login_memory_of_50_concurrent_logins_is_bounded(database: str, tmp_path: Path) -> None:
     settings = settings_for(database, tmp_path)
     app = make_app(settings)
     make_user(app, make_account(app, "acme"), "ann@acme.example")

@@ -43,7 +43,9 @@ def deleted(cast: Cast, app: Flask) -> None:
         certificates.certify({"account_id": cast.alice.account_id})
 
 
-def test_a_certificate_says_what_was_deleted(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_deletion_certificate_counts_deleted_rows_and_verifies(
+    cast: Cast, app: Flask, tmp_path: Path
+) -> None:
     furnish(cast)
     early = run(app, "account", "certificate", cast.alice.account_id)
     assert (early.exit_code, "No account with this id" in early.output) == (1, True)
@@ -72,7 +74,7 @@ def test_a_certificate_says_what_was_deleted(cast: Cast, app: Flask, tmp_path: P
         lambda it: it.update(signature="00" * 64),
     ],
 )
-def test_a_changed_certificate_is_invalid(
+def test_deletion_certificate_that_was_changed_is_invalid(
     cast: Cast, app: Flask, tmp_path: Path, change: Callable[[Any], None]
 ) -> None:
     deleted(cast, app)

@@ -56,7 +56,9 @@ def peak(environ: dict[str, str], *args: object) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("files", [1, 16])
-def test_a_gigabyte_takes_150_mib(database: str, tmp_path: Path, files: int) -> None:
+def test_bundle_of_a_gigabyte_is_moved_in_150_mib(
+    database: str, tmp_path: Path, files: int
+) -> None:
     settings = settings_for(database, tmp_path)
     app = make_app(settings)
     cast = builders.make_cast(app)

@@ -32,7 +32,7 @@ app.test_cli_runner().invoke(args=sys.argv[1:], catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("real_scrypt")  # which the other process has
-def test_a_killed_import_leaves_nothing(cast: Cast, app: Flask, tmp_path: Path) -> None:
+def test_bundle_import_killed_leaves_nothing(cast: Cast, app: Flask, tmp_path: Path) -> None:
     furnish(cast)
     file = export(app, tmp_path)
     before, settings = everything(app), app.extensions["atrium.config"]

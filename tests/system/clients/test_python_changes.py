@@ -53,7 +53,7 @@ def expire_first_changes(cast: Cast) -> None:
         session.execute(sa.update(HEADS).where(mine).values(expired_change=last))
 
 
-def test_changes_come_as_they_happen(client: Any, cast: Cast) -> None:
+def test_python_client_follow_yields_changes(client: Any, cast: Cast) -> None:
     with following(client.changes.follow("tasks")) as came:
         until(connections.registry.all)
         made = make_record(cast.alice, "tasks", title="line\u2028separator")
@@ -66,7 +66,7 @@ def test_changes_come_as_they_happen(client: Any, cast: Cast) -> None:
     assert (came[2].record, came[2].record_id, came[2].hidden) == (None, made["id"], False)
 
 
-def test_a_reader_that_is_cut_off_goes_on_where_it_was(
+def test_python_client_follow_resumes_after_disconnect(
     atrium: ModuleType, address: str, key: str, cast: Cast
 ) -> None:
     client = atrium.Client(address, api_key=key, retries=atrium.Retries(first_delay=0.2))
@@ -82,7 +82,7 @@ def test_a_reader_that_is_cut_off_goes_on_where_it_was(
     assert titles(came) == ["before", "meanwhile", "end"]
 
 
-def test_a_reader_starts_where_it_ended(client: Any, cast: Cast) -> None:
+def test_python_client_follow_starts_at_given_position(client: Any, cast: Cast) -> None:
     for title in ("one", "two", "end"):
         make_record(cast.alice, "tasks", title=title)
     with following(client.changes.follow("tasks", since=0), "one") as came:
@@ -92,7 +92,9 @@ def test_a_reader_starts_where_it_ended(client: Any, cast: Cast) -> None:
     assert titles(came + rest) == ["one", "two", "end"]
 
 
-def test_operations_and_records_are_chosen(atrium: ModuleType, client: Any, cast: Cast) -> None:
+def test_python_client_follow_chooses_operations_and_records(
+    atrium: ModuleType, client: Any, cast: Cast
+) -> None:
     filters = {"tasks": atrium.F.title != "no"}
     walk = client.changes.follow("tasks:create", since=0, filters=filters)
     for title in ("no", "yes"):
@@ -104,7 +106,9 @@ def test_operations_and_records_are_chosen(atrium: ModuleType, client: Any, cast
     assert titles(came) == ["yes", "end"]
 
 
-def test_missing_changes_are_reported(atrium: ModuleType, client: Any, cast: Cast) -> None:
+def test_python_client_follow_reports_reset_for_expired_position(
+    atrium: ModuleType, client: Any, cast: Cast
+) -> None:
     make_record(cast.alice, "tasks", title="one")
     first = client.changes.poll().next
     make_record(cast.alice, "tasks", title="two")
@@ -120,7 +124,7 @@ def test_missing_changes_are_reported(atrium: ModuleType, client: Any, cast: Cas
     assert titles(came[1:]) == ["end"]
 
 
-def test_an_expired_session_is_renewed_between_two_streams(
+def test_python_client_follow_renews_expired_session(
     atrium: ModuleType, address: str, cast: Cast
 ) -> None:
     with atrium.Client(address, retries=atrium.Retries(first_delay=0.05)) as client:
@@ -136,7 +140,7 @@ def test_an_expired_session_is_renewed_between_two_streams(
 
 
 @pytest.mark.parametrize(("collection", "error"), [("absent", "NotFound"), ("closed", "Forbidden")])
-def test_what_a_caller_may_not_follow_is_an_error(
+def test_python_client_follow_of_closed_collection_raises(
     atrium: ModuleType, client: Any, cast: Cast, collection: str, error: str
 ) -> None:
     closed = {"name": "closed", "schema": [{"name": "title", "type": "text"}]}
@@ -151,7 +155,7 @@ def event(change: int) -> str:
     return f"id: {change}\nevent: message\ndata: {json.dumps(data)}\n\n"
 
 
-def test_a_connection_that_is_silent_is_given_up(atrium: ModuleType) -> None:
+def test_python_client_follow_reconnects_silent_stream(atrium: ModuleType) -> None:
     answers = [Answer(body=event(change), cut=True, pause=1) for change in (7, 8)]
     with served(atrium, *answers) as (stub, client):
         walk = client.changes.follow("tasks", silence=0.1)
@@ -160,17 +164,17 @@ def test_a_connection_that_is_silent_is_given_up(atrium: ModuleType) -> None:
     assert [request.headers["Last-Event-ID"] for request in stub.requests] == [None, "7"]
 
 
-def test_a_failing_server_is_asked_again(atrium: ModuleType) -> None:
+def test_python_client_follow_retries_failing_server(atrium: ModuleType) -> None:
     with served(atrium, Answer(500), Answer(503), Answer(body=event(7)), attempts=1) as (_, client):
         assert next(client.changes.follow("tasks")).change == 7
 
 
-def test_a_server_without_streams_is_an_error(atrium: ModuleType) -> None:
+def test_python_client_follow_without_streams_raises_server_error(atrium: ModuleType) -> None:
     with served(atrium, Answer(501)) as (_, client), pytest.raises(atrium.ServerError):
         next(client.changes.follow("tasks"))
 
 
-def test_changes_are_polled(client: Any, cast: Cast) -> None:
+def test_python_client_poll_pages_through_changes(client: Any, cast: Cast) -> None:
     for title in ("one", "two", "three"):
         make_record(cast.alice, "tasks", title=title)
     page = client.changes.poll(collections=["tasks"], limit=2)
@@ -179,9 +183,7 @@ def test_changes_are_polled(client: Any, cast: Cast) -> None:
     assert (titles(page.items), page.has_more) == (["three"], False)
 
 
-def test_asynchronous_code_follows_too(
-    atrium: ModuleType, address: str, key: str, cast: Cast
-) -> None:
+def test_python_async_client_follow(atrium: ModuleType, address: str, key: str, cast: Cast) -> None:
     make_record(cast.alice, "tasks", title="one")
 
     async def use() -> str:

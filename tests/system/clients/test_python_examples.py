@@ -76,7 +76,7 @@ def examples(path: str, server: str) -> str:
     return "\n".join(code).replace("https://atrium.example", server)
 
 
-def test_examples_run(
+def test_python_client_documented_examples_run(
     atrium: ModuleType,
     server: str,
     api_key: str,

@@ -32,7 +32,7 @@ class Pipe(RawIOBase):
         return next(self._chunks, b"")
 
 
-def test_a_file_is_uploaded_given_to_a_record_and_downloaded(client: Any, tmp_path: Path) -> None:
+def test_python_client_file_upload_and_download_with_progress(client: Any, tmp_path: Path) -> None:
     source, target = tmp_path / "photo.bin", tmp_path / "copy.bin"
     source.write_bytes(CONTENT)
     sent, received = list[tuple[int, int]](), list[tuple[int, int]]()
@@ -48,7 +48,9 @@ def test_a_file_is_uploaded_given_to_a_record_and_downloaded(client: Any, tmp_pa
 
 
 @pytest.mark.parametrize("make_source", [lambda: CONTENT, lambda: BytesIO(CONTENT), Pipe])
-def test_bytes_and_streams_are_uploaded(client: Any, make_source: Callable[[], Any]) -> None:
+def test_python_client_uploads_bytes_and_streams(
+    client: Any, make_source: Callable[[], Any]
+) -> None:
     uploaded = client.files.upload(make_source(), progress=lambda done, size: None)
     assert (uploaded["name"], uploaded["size"]) == ("file", len(CONTENT))
     copy = BytesIO()
@@ -56,7 +58,7 @@ def test_bytes_and_streams_are_uploaded(client: Any, make_source: Callable[[], A
     assert copy.getvalue() == CONTENT
 
 
-def test_a_pipe_is_not_sent_twice_when_its_session_is_renewed(
+def test_python_client_pipe_upload_is_not_repeated_after_renewal(
     atrium: ModuleType, address: str, cast: Cast
 ) -> None:
     with atrium.Client(address) as client:
@@ -69,7 +71,7 @@ def test_a_pipe_is_not_sent_twice_when_its_session_is_renewed(
         assert client.files.upload(BytesIO(CONTENT))["size"] == len(CONTENT)
 
 
-def test_an_upload_that_no_record_has_is_deleted(atrium: ModuleType, client: Any) -> None:
+def test_python_client_deletes_unused_upload(atrium: ModuleType, client: Any) -> None:
     uploaded = client.files.upload(b"x", name="x.txt")
     assert uploaded["name"] == "x.txt"
     client.files.delete(uploaded)
@@ -77,7 +79,7 @@ def test_an_upload_that_no_record_has_is_deleted(atrium: ModuleType, client: Any
         client.files.download(uploaded, BytesIO())
 
 
-def test_a_link_needs_no_credential(client: Any, address: str) -> None:
+def test_python_client_file_link_needs_no_credential(client: Any, address: str) -> None:
     cover = client.files.upload(b"hello", name="x.txt")["id"]
     client.records("tasks").create({"title": "x", "cover": cover})
     link = client.files.link(cover, expires_in=60)
@@ -87,7 +89,9 @@ def test_a_link_needs_no_credential(client: Any, address: str) -> None:
     assert link.expires_at.endswith("Z")
 
 
-def test_a_download_that_is_cut_off_leaves_no_file(atrium: ModuleType, tmp_path: Path) -> None:
+def test_python_client_interrupted_download_keeps_former_file(
+    atrium: ModuleType, tmp_path: Path
+) -> None:
     target = tmp_path / "photo.bin"
     target.write_bytes(b"former")
     half = served(atrium, Answer(body="half", cut=True))
@@ -96,7 +100,7 @@ def test_a_download_that_is_cut_off_leaves_no_file(atrium: ModuleType, tmp_path:
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"former"]
 
 
-def test_asynchronous_code_transfers_files_too(atrium: ModuleType, address: str, key: str) -> None:
+def test_python_async_client_transfers_files(atrium: ModuleType, address: str, key: str) -> None:
     async def use() -> bytes:
         async with atrium.AsyncClient(address, api_key=key) as client:
             uploaded = await client.files.upload(CONTENT)

@@ -33,7 +33,7 @@ VALUES = st.fixed_dictionaries(
 
 
 @pytest.mark.usefixtures("tasks")
-def test_every_value_finds_its_record(atrium: ModuleType, client: Any) -> None:
+def test_python_client_filter_finds_generated_values(atrium: ModuleType, client: Any) -> None:
     tasks, F = client.records("tasks"), atrium.F
 
     @settings(
@@ -57,7 +57,7 @@ def as_json(value: Any) -> Any:
 
 
 @pytest.mark.usefixtures("tasks")
-def test_conditions_find_what_they_describe(atrium: ModuleType, client: Any) -> None:
+def test_python_client_filter_conditions(atrium: ModuleType, client: Any) -> None:
     tasks, F = client.records("tasks"), atrium.F
     tasks.create_many(
         [
@@ -93,7 +93,7 @@ def test_conditions_find_what_they_describe(atrium: ModuleType, client: Any) -> 
         assert [record["title"] for record in found] == expected, str(condition)
 
 
-def test_values_are_written_as_the_language_has_them(atrium: ModuleType) -> None:
+def test_python_client_filter_serializes_values(atrium: ModuleType) -> None:
     F = atrium.F
     assert str(F.author.name == 'a"\\') == r'author.name = "a\"\\"'
     assert str(F["like"] == Decimal("1.50")) == "like = 1.50"
@@ -111,11 +111,13 @@ def test_values_are_written_as_the_language_has_them(atrium: ModuleType) -> None
         lambda F: F["title = 1 || x"] == 1,
     ],
 )
-def test_what_the_language_cannot_express_is_an_error(atrium: ModuleType, wrong: Any) -> None:
+def test_python_client_filter_with_inexpressible_value_raises(
+    atrium: ModuleType, wrong: Any
+) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         wrong(atrium.F)
 
 
-def test_conditions_are_not_combined_by_words(atrium: ModuleType) -> None:
+def test_python_client_filter_in_boolean_context_raises(atrium: ModuleType) -> None:
     with pytest.raises(TypeError, match="&"):
         bool(atrium.F.a == 1)

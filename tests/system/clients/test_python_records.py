@@ -20,7 +20,7 @@ def titles(records: Any) -> list[str]:
     return [record["title"] for record in records]
 
 
-def test_records_are_created_read_changed_and_deleted(atrium: ModuleType, client: Any) -> None:
+def test_python_client_record_create_read_update_delete(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     made = tasks.create({"title": "one", "points": 3})
     assert tasks.get(made["id"]) == made
@@ -33,9 +33,7 @@ def test_records_are_created_read_changed_and_deleted(atrium: ModuleType, client
     assert error.value.request_id
 
 
-def test_a_record_that_somebody_changed_meanwhile_is_not_overwritten(
-    atrium: ModuleType, client: Any
-) -> None:
+def test_python_client_if_match_of_changed_record_raises(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     read = tasks.create({"title": "one"})
     changed = tasks.update(read["id"], {"title": "two"}, if_match=read)
@@ -49,7 +47,7 @@ def test_a_record_that_somebody_changed_meanwhile_is_not_overwritten(
     tasks.delete(read["id"], if_match=atrium.etag_of(changed))
 
 
-def test_lists_are_filtered_sorted_and_paged(atrium: ModuleType, client: Any) -> None:
+def test_python_client_list_filters_sorts_and_pages(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     tasks.create_many([{"title": f"t{number}", "points": number} for number in range(5)])
     page = tasks.list(filter=atrium.F.points >= 1, sort=["-points"], page=2, page_size=3)
@@ -58,7 +56,7 @@ def test_lists_are_filtered_sorted_and_paged(atrium: ModuleType, client: Any) ->
     assert tasks.list(fields=["title"], page_size=1).items[0].keys() == {"id", "title"}
 
 
-def test_all_records_come_page_by_page_as_they_are_needed(
+def test_python_client_iterate_fetches_pages_lazily(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = client.records("tasks")
@@ -74,7 +72,7 @@ def test_all_records_come_page_by_page_as_they_are_needed(
     assert len(requests) == 3
 
 
-def test_batches_write_all_or_nothing(atrium: ModuleType, client: Any) -> None:
+def test_python_client_batches_are_all_or_nothing(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     with pytest.raises(atrium.ValidationError) as error:
         tasks.create_many([{"title": "one"}, {"points": 1}])
@@ -90,14 +88,14 @@ def test_batches_write_all_or_nothing(atrium: ModuleType, client: Any) -> None:
     assert tasks.delete_many([one["id"], two["id"]]) == [one["id"], two["id"]]
 
 
-def test_records_are_aggregated(client: Any) -> None:
+def test_python_client_aggregate(client: Any) -> None:
     tasks = client.records("tasks")
     tasks.create_many([{"title": "a", "points": 1}, {"title": "a", "points": 2}, {"title": "b"}])
     results = tasks.aggregate("count()", "sum(points)", group_by="title", having="count > 1")
     assert results == [{"title": "a", "count": 2, "sum_points": 3}]
 
 
-def test_a_former_state_is_restored(client: Any) -> None:
+def test_python_client_record_restore(client: Any) -> None:
     tasks = client.records("tasks")
     made = tasks.create({"title": "one"})
     tasks.update(made["id"], {"title": "two"})
@@ -107,7 +105,7 @@ def test_a_former_state_is_restored(client: Any) -> None:
     assert restored["title"] == "one"
 
 
-def test_asynchronous_code_has_the_same(atrium: ModuleType, address: str, key: str) -> None:
+def test_python_async_client_records(atrium: ModuleType, address: str, key: str) -> None:
     async def use() -> None:
         async with atrium.AsyncClient(address, api_key=key) as client:
             tasks = client.records("tasks")
@@ -121,9 +119,7 @@ def test_asynchronous_code_has_the_same(atrium: ModuleType, address: str, key: s
     run_async(use())
 
 
-def test_everything_else_is_called_by_generated_functions(
-    atrium: ModuleType, client: Any, alice: Caller
-) -> None:
+def test_python_client_generated_functions(atrium: ModuleType, client: Any, alice: Caller) -> None:
     me = import_module("atrium_client.rest.api.authentication.get_me")
     assert me.sync(client=client.api).email == "alice@acme.example"
     made = client.records("tasks").create({"title": "x"})

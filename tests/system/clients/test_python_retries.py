@@ -59,7 +59,9 @@ def requests(client: Any) -> dict[str, Any]:
         ("post", RUNNING, 1),
     ],
 )
-def test_what_may_be_repeated_is(atrium: ModuleType, name: str, answer: Answer, times: int) -> None:
+def test_python_client_retries_only_repeatable_requests(
+    atrium: ModuleType, name: str, answer: Answer, times: int
+) -> None:
     with served(atrium, answer, DONE) as (stub, client):
         if times > 1:
             requests(client)[name]()
@@ -69,7 +71,7 @@ def test_what_may_be_repeated_is(atrium: ModuleType, name: str, answer: Answer, 
     assert len(stub.requests) == times
 
 
-def test_a_post_has_the_same_key_each_time_and_another_one_its_own(atrium: ModuleType) -> None:
+def test_python_client_retries_post_with_same_idempotency_key(atrium: ModuleType) -> None:
     answers = Answer(201, cut=True), RUNNING, DONE
     with served(atrium, *answers) as (stub, client):
         for _ in range(2):
@@ -81,7 +83,7 @@ def test_a_post_has_the_same_key_each_time_and_another_one_its_own(atrium: Modul
     assert len({request.body for request in stub.requests}) == 1
 
 
-def test_the_client_gives_up(atrium: ModuleType) -> None:
+def test_python_client_retries_end_after_maximum_attempts(atrium: ModuleType) -> None:
     failing = served(atrium, UNAVAILABLE, attempts=3)
     with failing as (stub, client), pytest.raises(atrium.ServerError) as error:
         client.records("tasks").get("1")
@@ -89,7 +91,7 @@ def test_the_client_gives_up(atrium: ModuleType) -> None:
     assert (error.value.status, error.value.code) == (503, "unavailable")
 
 
-def test_the_wait_that_the_server_names_is_observed_unless_it_is_long(atrium: ModuleType) -> None:
+def test_python_client_retries_respect_retry_after(atrium: ModuleType) -> None:
     soon, late = (Answer(429, FAILED, {"Retry-After": seconds}) for seconds in ("1", "900"))
     with served(atrium, soon, DONE) as (_, client):
         began = time.monotonic()
@@ -101,7 +103,7 @@ def test_the_wait_that_the_server_names_is_observed_unless_it_is_long(atrium: Mo
     assert len(stub.requests) == 1
 
 
-def test_a_server_that_cannot_be_reached_is_an_error_of_the_network(atrium: ModuleType) -> None:
+def test_python_client_unreachable_server_is_network_error(atrium: ModuleType) -> None:
     with served(atrium, DONE) as (stub, _):
         pass
     retries = atrium.Retries(first_delay=0.01)
@@ -111,30 +113,30 @@ def test_a_server_that_cannot_be_reached_is_an_error_of_the_network(atrium: Modu
     assert error.value.status is None
 
 
-def test_a_silent_server_is_an_error_of_the_network(atrium: ModuleType) -> None:
+def test_python_client_silent_server_is_network_error(atrium: ModuleType) -> None:
     silent = served(atrium, Answer(cut=True, pause=1), attempts=1)
     with silent as (_, client), pytest.raises(atrium.NetworkError):
         client.records("tasks").get("1")
 
 
-def test_a_page_of_a_proxy_is_an_error_like_others(atrium: ModuleType) -> None:
+def test_python_client_html_error_of_proxy_is_forbidden(atrium: ModuleType) -> None:
     proxy = served(atrium, Answer(403, "<html>no</html>"))
     with proxy as (_, client), pytest.raises(atrium.Forbidden, match="HTTP 403"):
         client.records("tasks").get("1")
 
 
-def test_an_unexpected_redirect_is_an_error_too(atrium: ModuleType) -> None:
+def test_python_client_unexpected_redirect_is_error(atrium: ModuleType) -> None:
     moved = served(atrium, Answer(301, "", {"Location": "https://atrium.example"}))
     with moved as (_, client), pytest.raises(atrium.AtriumError) as error:
         client.records("tasks").get("1")
     assert error.value.status == 301
 
 
-def test_waits_are_bounded_however_many_attempts_failed(atrium: ModuleType) -> None:
+def test_python_client_retry_delay_is_bounded(atrium: ModuleType) -> None:
     assert 2.5 <= atrium.Retries(max_delay=5).backoff(100_000) <= 5
 
 
-def test_another_origin_is_not_sent_the_credential(atrium: ModuleType) -> None:
+def test_python_client_redirect_to_other_origin_omits_credential(atrium: ModuleType) -> None:
     with served(atrium, Answer(body="bytes")) as (bucket, _):
         redirect = Answer(302, "", {"Location": f"{bucket.url}/file"})
         with served(atrium, redirect) as (stub, client):
@@ -144,7 +146,7 @@ def test_another_origin_is_not_sent_the_credential(atrium: ModuleType) -> None:
     assert "Authorization" not in bucket.requests[0].headers
 
 
-def test_asynchronous_code_repeats_too(atrium: ModuleType) -> None:
+def test_python_async_client_retries(atrium: ModuleType) -> None:
     async def use(url: str) -> Any:
         retries = atrium.Retries(first_delay=0.01)
         async with atrium.AsyncClient(url, api_key="x", retries=retries) as client:

@@ -28,7 +28,7 @@ def sessions(cast: Cast) -> int:
     return len(cast.alice.get("auth/sessions").json["items"])
 
 
-def test_a_session_lasts_from_sign_in_to_sign_out(
+def test_python_client_session_from_sign_in_to_sign_out(
     atrium: ModuleType, address: str, cast: Cast
 ) -> None:
     with atrium.Client(address) as client:
@@ -46,7 +46,9 @@ def test_a_session_lasts_from_sign_in_to_sign_out(
         assert not client.is_signed_in
 
 
-def test_a_wrong_password_is_an_error(atrium: ModuleType, address: str, cast: Cast) -> None:
+def test_python_client_wrong_password_is_error(
+    atrium: ModuleType, address: str, cast: Cast
+) -> None:
     with atrium.Client(address) as client:
         with pytest.raises(atrium.Unauthorized) as error:
             client.sign_in("acme", "alice@acme.example", "wrong")
@@ -58,7 +60,9 @@ def test_a_wrong_password_is_an_error(atrium: ModuleType, address: str, cast: Ca
         assert client.session.tokens == before  # which no refresh would help
 
 
-def test_a_second_factor_completes_a_sign_in(atrium: ModuleType, address: str, cast: Cast) -> None:
+def test_python_client_second_factor_completes_sign_in(
+    atrium: ModuleType, address: str, cast: Cast
+) -> None:
     user = builders.make_user(cast.alice.app, cast.alice.account_id, "factor@acme.example")
     phone = set_up(Caller(cast.alice.app, user))
     with atrium.Client(address) as client:
@@ -71,7 +75,7 @@ def test_a_second_factor_completes_a_sign_in(atrium: ModuleType, address: str, c
 
 
 @pytest.mark.parametrize("worn_out", WORN_OUT.values(), ids=WORN_OUT)
-def test_many_calls_of_threads_renew_a_token_once(
+def test_python_client_threads_renew_token_once(
     atrium: ModuleType, address: str, cast: Cast, worn_out: dict[str, Any]
 ) -> None:
     with atrium.Client(address) as client:
@@ -84,7 +88,7 @@ def test_many_calls_of_threads_renew_a_token_once(
 
 
 @pytest.mark.parametrize("worn_out", WORN_OUT.values(), ids=WORN_OUT)
-def test_many_calls_of_tasks_renew_a_token_once(
+def test_python_async_client_tasks_renew_token_once(
     atrium: ModuleType, address: str, cast: Cast, worn_out: dict[str, Any]
 ) -> None:
     async def use() -> None:
@@ -99,7 +103,7 @@ def test_many_calls_of_tasks_renew_a_token_once(
     run_async(use())
 
 
-def test_a_cancelled_call_does_not_lose_the_new_tokens(atrium: ModuleType) -> None:
+def test_python_async_client_cancelled_call_keeps_renewed_tokens(atrium: ModuleType) -> None:
     renewed = {"access_token": "new", "refresh_token": "next", "expires_in": 3600}
 
     async def use(stub: Stub) -> None:
@@ -117,7 +121,7 @@ def test_a_cancelled_call_does_not_lose_the_new_tokens(atrium: ModuleType) -> No
     assert stub.requests[1].headers["Authorization"] == "Bearer new"
 
 
-def test_a_session_survives_a_restart(
+def test_python_client_session_file_survives_restart(
     atrium: ModuleType, address: str, cast: Cast, tmp_path: Path
 ) -> None:
     path = tmp_path / "session.json"
@@ -131,7 +135,7 @@ def test_a_session_survives_a_restart(
     assert not path.exists()
 
 
-def test_tokens_that_another_client_has_renewed_are_taken_over(
+def test_python_client_takes_over_tokens_renewed_by_other_client(
     atrium: ModuleType, address: str, cast: Cast, tmp_path: Path
 ) -> None:
     storage = atrium.FileStorage(tmp_path / "session.json")
@@ -143,7 +147,7 @@ def test_tokens_that_another_client_has_renewed_are_taken_over(
                 assert client.records("tasks").list().total == 0
 
 
-def test_a_refresh_is_never_sent_twice(atrium: ModuleType) -> None:
+def test_python_client_refresh_is_never_repeated(atrium: ModuleType) -> None:
     tokens = atrium.Tokens("old", "single-use", 0)
     with Stub(Answer(cut=True)).serving() as stub, atrium.Client(stub.url) as client:
         client.session.store(tokens)
@@ -152,7 +156,7 @@ def test_a_refresh_is_never_sent_twice(atrium: ModuleType) -> None:
     assert [request.path for request in stub.requests] == ["/api/v1/auth/refresh"]
 
 
-def test_an_account_can_be_named(atrium: ModuleType, address: str, cast: Cast) -> None:
+def test_python_client_acting_account(atrium: ModuleType, address: str, cast: Cast) -> None:
     with atrium.Client(address, account="acme") as client:
         client.sign_in("system", "root@system.example", PASSWORD)
         made = client.records("tasks").create({"title": "x"})

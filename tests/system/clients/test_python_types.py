@@ -90,7 +90,7 @@ def mypy(*arguments: str, folder: Path) -> str:
     return run.stdout + run.stderr
 
 
-def test_a_type_checker_knows_the_collections(module: str, tmp_path: Path) -> None:
+def test_python_client_generated_types_check_collections(module: str, tmp_path: Path) -> None:
     assert "closed" not in module.lower()
     (tmp_path / "collections_of_mine.py").write_text(module)
     mistakes = [f"    {line}" for line in WRONG]
@@ -103,21 +103,23 @@ def test_a_type_checker_knows_the_collections(module: str, tmp_path: Path) -> No
     assert not errors
 
 
-def test_the_package_is_typed(atrium: ModuleType, tmp_path: Path) -> None:
+def test_python_client_package_is_typed(atrium: ModuleType, tmp_path: Path) -> None:
     assert mypy("-p", "atrium_client", folder=tmp_path).startswith("Success")
 
 
-def test_the_command_says_what_is_wrong(atrium: ModuleType, address: str, cast: Cast) -> None:
+def test_python_client_types_command_reports_errors(
+    atrium: ModuleType, address: str, cast: Cast
+) -> None:
     options = ("--url", address, "--account", "acme", "--email", cast.alice.email)
     found = run_types(*options, password="wrong")
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr.startswith("atrium: ")
 
 
-def test_the_version_is_that_of_the_api(atrium: ModuleType) -> None:
+def test_python_client_version_equals_api_version(atrium: ModuleType) -> None:
     assert atrium.__version__ == web.VERSION
 
 
-def test_modules_are_short() -> None:
+def test_python_client_modules_are_under_300_lines() -> None:
     for path in (PROJECT / "clients" / "python").rglob("*.py"):
         assert len(path.read_text().splitlines()) < 300, path

@@ -105,7 +105,7 @@ def shown_log(instance: Instance) -> Iterator[None]:
         raise AssertionError(f"{error}\n{instance.log.read_text()[-3000:]}") from None
 
 
-def test_the_client_against_an_instance(package: Path, instance: Instance) -> None:
+def test_typescript_client_suite_passes(package: Path, instance: Instance) -> None:
     scripts = [path.name for path in SCRIPTS.glob("*.test.mjs")]
     with shown_log(instance):
         run(["node", "--test", *scripts], SCRIPTS, **settings_of(instance, package))
@@ -141,7 +141,9 @@ def compile_program(project: Path, source: str) -> None:
     run([str(tools / ".bin" / "tsc"), *checks, *target, *types, source], project)
 
 
-def test_the_compiler_knows_the_collections(project: Path, instance: Instance) -> None:
+def test_typescript_client_generated_types_check_collections(
+    project: Path, instance: Instance
+) -> None:
     write_types(project, instance, "posts")
     shutil.copy(SCRIPTS / "typed.ts", project)
     compile_program(project, "typed.ts")
@@ -154,7 +156,7 @@ def test_the_compiler_knows_the_collections(project: Path, instance: Instance) -
         ("clients/typescript/README.md", "todos", "Write the plan"),
     ],
 )
-def test_the_examples_run(
+def test_typescript_client_documented_examples_run(
     project: Path, instance: Instance, page: str, collection: str, expected: str
 ) -> None:
     write_types(project, instance, collection)
@@ -168,11 +170,11 @@ def test_the_examples_run(
     assert expected in printed
 
 
-def test_the_command_explains_its_use(package: Path) -> None:
+def test_typescript_client_command_prints_usage(package: Path) -> None:
     command = ["node", str(package / "dist" / "cli.js")]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr[:19]) == (1, "usage: atrium types")
 
 
-def test_the_package_has_the_version_of_the_api() -> None:
+def test_typescript_client_version_equals_api_version() -> None:
     assert json.loads((built.PACKAGE / "package.json").read_text())["version"] == web.VERSION

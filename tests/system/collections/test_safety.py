@@ -113,12 +113,12 @@ def killed_changes(app: Flask, cast: Cast, kills: int, writers: int) -> None:
         before = len(revisions)
 
 
-def test_a_change_that_is_killed_leaves_definition_and_table_in_agreement(
+def test_schema_change_killed_leaves_definition_and_table_in_agreement(
     app: Flask, cast: Cast
 ) -> None:
     killed_changes(app, cast, 2, 4)
 
 
 @pytest.mark.slow
-def test_forty_killed_changes_tear_nothing(app: Flask, cast: Cast) -> None:
+def test_schema_change_killed_forty_times_stays_consistent(app: Flask, cast: Cast) -> None:
     killed_changes(app, cast, 40, 20)

@@ -48,7 +48,7 @@ def run(language: str, code: str, caller: Caller, record_id: str) -> str:
 
 @pytest.mark.parametrize("language", ["curl", "JavaScript", "Python"])
 @pytest.mark.parametrize("who", ["admin", "superadmin"])
-def test_the_examples_run_as_they_are(served: tuple[Flask, Cast], language: str, who: str) -> None:
+def test_api_examples_of_console_run(served: tuple[Flask, Cast], language: str, who: str) -> None:
     app, cast = served
     if who == "admin":
         caller, path = cast.alice, f"records/{cast.alice.account_id}/orders/api"

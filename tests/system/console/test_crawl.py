@@ -165,7 +165,9 @@ class Crawl:
 
 @WHOLE
 @pytest.mark.parametrize("role", ROLES)
-def test_every_link_and_every_form(app: Flask, cast: Cast, role: str, whole: bool) -> None:
+def test_console_crawl_of_every_link_and_form_per_role(
+    app: Flask, cast: Cast, role: str, whole: bool
+) -> None:
     furnished.furnish(app, cast)
     people = {"viewer": cast.bob, "admin": cast.alice, "superadmin": cast.root}
     caller = people.get(role) or furnished.editor(app, cast)

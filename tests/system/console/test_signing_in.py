@@ -13,7 +13,7 @@ from tests.builders import Caller
 from tests.console.browser import COOKIE, sign_in
 
 
-def test_no_secret_of_a_session_is_stored_as_it_is(
+def test_console_session_secret_is_not_in_database_file(
     app: Flask, browser: FlaskClient, alice: Caller
 ) -> None:
     sign_in(browser, alice)

@@ -27,7 +27,7 @@ def close_all(readers: Sequence[Reader]) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("cast")
-def test_slow_readers_hold_no_thread_and_end_with_the_process(app: Flask, tmp_path: Path) -> None:
+def test_file_download_of_slow_readers_holds_no_thread(app: Flask, tmp_path: Path) -> None:
     with (
         serving("gunicorn", app, tmp_path, processes=1) as server,
         closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client,

@@ -90,7 +90,7 @@ def bucket(kind: str) -> Iterator[str]:
         pytest.param("postgresql", "folder", marks=pytest.mark.slow),
     ],
 )
-def test_records_and_bytes_agree_whatever_is_killed(
+def test_files_and_records_agree_after_kills(
     database: str, kind: str, whole: bool, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)

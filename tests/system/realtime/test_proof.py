@@ -33,13 +33,11 @@ def prove(
 
 
 @pytest.mark.parametrize(("database", "faults"), [("sqlite", 2), ("postgresql", 3)])
-def test_readers_miss_nothing_and_see_nothing_twice(
-    database: str, faults: int, tmp_path: Path
-) -> None:
+def test_stream_readers_get_every_change_once(database: str, faults: int, tmp_path: Path) -> None:
     prove(database, tmp_path, writers=3, changes=300, readers=8, cuts=10, faults=faults)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_twenty_readers_follow_ten_thousand_changes(database: str, tmp_path: Path) -> None:
+def test_stream_twenty_readers_get_ten_thousand_changes_once(database: str, tmp_path: Path) -> None:
     prove(database, tmp_path, writers=8, changes=10_000, readers=20, cuts=100, faults=9)

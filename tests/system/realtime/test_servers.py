@@ -71,7 +71,7 @@ def test_open_streams_hold_no_thread_and_end_with_the_process(server: Server) ->
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_killed_process_leaves_no_open_streams_in_the_counts(server: Server) -> None:
+def test_open_stream_metrics_exclude_killed_process(server: Server) -> None:
     with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
         client.sign_in("system", ROOT)
         talk = Socket(server.port, f"token={client.token}")

@@ -34,7 +34,7 @@ with open("/proc/self/status") as status:
 
 
 @pytest.mark.slow
-def test_100_000_records_are_exported_in_150_mib(
+def test_record_export_of_100_000_records_takes_150_mib(
     app: Flask, alice: Caller, things: dict[str, Any]
 ) -> None:
     fill(app, alice, 100_000)

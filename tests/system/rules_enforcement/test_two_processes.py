@@ -83,7 +83,7 @@ def servers(database: str, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
 
 
 @pytest.mark.one_database
-def test_a_change_in_one_process_is_obeyed_by_the_next_request_of_the_other(
+def test_rule_field_and_group_changes_apply_in_other_process(
     servers: tuple[Server, Server],
 ) -> None:
     first, second = servers

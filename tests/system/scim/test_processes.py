@@ -49,7 +49,7 @@ def send(method: str, url: str, token: str | None, body: Any = None) -> tuple[in
         return error.code, json.load(error)
 
 
-def test_deprovisioned_holds_in_every_process(
+def test_scim_deactivation_applies_in_every_process(
     app: Flask, cast: Cast, okta: Directory, tmp_path: Path
 ) -> None:
     with two_processes(app, tmp_path) as server:

@@ -181,7 +181,7 @@ def is_for_callers(app: Flask, rule: Rule) -> bool:
     return level not in (AccessLevel.PUBLIC, AccessLevel.DIRECTORY)
 
 
-def test_every_look_at_rows_of_an_account_is_in_its_log(app: Flask, cast: Cast) -> None:
+def test_operator_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> None:
     values, root = known(app, cast), cast.root
     client, texts = Browser(app, root).client, texts_of(app, cast)
     unrecorded, unlisted = set[str](), []
@@ -219,7 +219,7 @@ def looks(caller: Caller) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["a record", "a user", "a difference"])
-def test_a_question_about_rules_is_a_look_at_what_it_reads(cast: Cast, way: str) -> None:
+def test_operator_rules_explain_is_recorded_as_read(cast: Cast, way: str) -> None:
     builders.make_collection(cast.root, **{**builders.OPEN, "view_rule": OWNS})
     record = builders.make_record(cast.alice, title="hers")
     about, asked = "collections/posts/rules/explain", {"operation": "view"}
@@ -235,7 +235,9 @@ def test_a_question_about_rules_is_a_look_at_what_it_reads(cast: Cast, way: str)
     assert looks(cast.charlie) == []
 
 
-def test_a_list_of_all_accounts_users_is_one_statement(app: Flask, cast: Cast) -> None:
+def test_operator_user_list_across_accounts_is_recorded_in_one_statement(
+    app: Flask, cast: Cast
+) -> None:
     for number in range(30):
         id = builders.make_account(app, f"tenant-{number}")
         builders.make_user(app, id, f"one@tenant-{number}.example")
@@ -246,7 +248,7 @@ def test_a_list_of_all_accounts_users_is_one_statement(app: Flask, cast: Cast) -
     assert looks(cast.alice) == looks(cast.charlie) == [f"{API}/users"]
 
 
-def test_an_account_has_one_event_of_a_request(cast: Cast) -> None:
+def test_operator_request_has_one_event_per_account(cast: Cast) -> None:
     builders.make_collection(cast.root)
     builders.make_record(cast.alice, title="hers")
     cast.root.get(f"records/posts?account_id={cast.alice.account_id}&fields=title")
@@ -259,7 +261,7 @@ def test_an_account_has_one_event_of_a_request(cast: Cast) -> None:
     assert looks(cast.charlie) == []
 
 
-def test_an_account_that_a_query_names_has_the_event_without_any_row(cast: Cast) -> None:
+def test_operator_query_naming_account_without_rows_is_recorded(cast: Cast) -> None:
     for reference in ("acme", cast.alice.account_id, "nobody", "*"):
         path = f"users?account_id={reference}&search=nobody-at-all"
         assert cast.root.get(path).status_code in (200, 400, 404)
@@ -267,7 +269,7 @@ def test_an_account_that_a_query_names_has_the_event_without_any_row(cast: Cast)
     assert looks(cast.charlie) == []
 
 
-def test_a_look_that_cannot_be_recorded_is_not_answered(
+def test_operator_read_that_cannot_be_recorded_is_500(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object) -> None:
@@ -281,7 +283,7 @@ def test_a_look_that_cannot_be_recorded_is_not_answered(
         assert "acme.example" not in answer.text
 
 
-def test_an_export_of_all_chains_is_recorded_as_it_is_sent(app: Flask, cast: Cast) -> None:
+def test_operator_export_of_all_chains_is_recorded_while_streaming(app: Flask, cast: Cast) -> None:
     answer = cast.root.get("audit-logs/export?format=jsonl", buffered=False)
     pieces = answer.iter_encoded()
     assert next(pieces)

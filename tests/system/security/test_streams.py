@@ -37,7 +37,7 @@ def wait_for(receiver: Receiver, count: int) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_a_killed_worker_leaves_no_gap(database: str, tmp_path: Path) -> None:
+def test_security_stream_has_no_gap_after_killed_worker(database: str, tmp_path: Path) -> None:
     settings = settings_for(database, tmp_path)
     app = make_app(settings)
     cast = builders.make_cast(app)

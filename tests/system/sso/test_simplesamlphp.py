@@ -76,7 +76,7 @@ def is_active(caller: Caller) -> bool:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_sign_in_and_logout_begun_here(
+def test_saml_sign_in_and_logout_with_simplesamlphp(
     stage: Stage, running: SimpleSamlPhp, person: Person, encrypted: bool
 ) -> None:
     set_up(stage, running, **{"assertion.encryption": encrypted})
@@ -88,7 +88,9 @@ def test_sign_in_and_logout_begun_here(
     assert stage.cast.alice.get("account/sso/refusals").json["total"] == 0
 
 
-def test_logout_begun_there(stage: Stage, running: SimpleSamlPhp, person: Person) -> None:
+def test_saml_logout_begun_at_simplesamlphp(
+    stage: Stage, running: SimpleSamlPhp, person: Person
+) -> None:
     set_up(stage, running)
     caller = sign_in(stage, person)
     begin = f"{running.url}/saml2/idp/initSLO.php?RelayState={running.url}/logout.php"

@@ -18,9 +18,7 @@ from tests.system.test_servers import serving
 
 
 @pytest.mark.timing
-def test_a_server_answers_everybody_else_while_issuers_are_slow(
-    slow: SlowProvider, tmp_path: Path
-) -> None:
+def test_slow_issuers_leave_server_responsive(slow: SlowProvider, tmp_path: Path) -> None:
     """48 strangers at 16 issuers of one account, and one process with four threads."""
     (tmp_path / "migrated").mkdir()
     migrated = make_app(settings_for("sqlite", tmp_path / "migrated"))

@@ -78,7 +78,7 @@ def logged(log: Path) -> int:
 
 
 @WHOLE
-def test_killed_servers_lose_no_request(
+def test_usage_meter_of_killed_web_servers_loses_no_request(
     app: Flask, cast: Cast, tmp_path: Path, whole: bool
 ) -> None:
     make_collection(cast.root)

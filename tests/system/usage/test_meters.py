@@ -47,7 +47,7 @@ def run_calls(settings: Config, number: int, count: int, log: Path, token: dict[
 
 
 @WHOLE
-def test_the_meter_equals_the_log_of_killed_processes(
+def test_usage_meter_of_killed_processes_equals_log(
     app: Flask, busy: Cast, tmp_path: Path, whole: bool
 ) -> None:
     alice, settings = busy.alice, app.extensions["atrium.config"]

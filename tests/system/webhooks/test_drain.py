@@ -17,7 +17,7 @@ QUEUED, MEBIBYTES, PER_SECOND = 100_000, 150, 150
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_deliveries_drain_in_bounded_memory(
+def test_delivery_queue_of_100_000_drains_in_bounded_memory(
     app: Flask, database: str, cast: Cast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root)

@@ -24,11 +24,13 @@ def survive(database: str, folder: Path, faults: int, seed: int) -> None:
 
 # Each kind of fault once: without servers there are fewer.
 @pytest.mark.parametrize(("database", "faults"), [("sqlite", 4), ("postgresql", 8)])
-def test_no_change_is_lost_and_none_invented(database: str, faults: int, tmp_path: Path) -> None:
+def test_deliveries_survive_faults_without_loss_or_invention(
+    database: str, faults: int, tmp_path: Path
+) -> None:
     survive(database, tmp_path, faults=faults, seed=7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_no_change_is_lost_in_a_long_row_of_faults(database: str, tmp_path: Path) -> None:
+def test_deliveries_survive_long_row_of_faults(database: str, tmp_path: Path) -> None:
     survive(database, tmp_path, faults=LONG, seed=1)

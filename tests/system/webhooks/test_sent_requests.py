@@ -37,7 +37,7 @@ def verdict(code: str, language: str, secret: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("language", ["Python", "JavaScript"])
 @pytest.mark.parametrize("length", [1, 300])
-def test_the_code_of_the_page_verifies_the_signature(
+def test_console_signature_code_verifies_delivery(
     app: Flask, cast: Cast, language: str, length: int, tmp_path: Path
 ) -> None:
     make_collection(cast.root)

@@ -52,7 +52,7 @@ def six_steps(alice: Caller, receiver: Receiver) -> dict[str, Any]:
     return make_workflow(alice, [step(name) for name in STEPS])
 
 
-def test_a_worker_is_killed_in_each_step(
+def test_workflow_instance_completes_after_kill_in_each_step(
     app: Flask, root: Caller, alice: Caller, receiver: Receiver
 ) -> None:
     make_collection(root)
@@ -91,7 +91,7 @@ def redis_url(database: str) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_workers_are_killed_a_hundred_times(
+def test_workflow_instances_complete_after_hundred_kills(
     app: Flask, redis_url: str, root: Caller, alice: Caller, receiver: Receiver, tmp_path: Path
 ) -> None:
     """The embedded default on SQLite; on PostgreSQL RQ's own worker too, and an emptied Redis."""
