@@ -41,6 +41,7 @@ def test_model_without_policy_fails_at_import() -> None:
         ({"encrypted_json": ("headers",)}, "names no column: headers"),
         ({"placement": Placement.SHARED}, "key of things does not fit SHARED"),
         ({"noun": Noun("Thing", "Things", order=10, named_by="name")}, "names no column: name"),
+        ({"sample": {"url": "x"}}, "names no column: url"),
         ({"bundle": Bundled(order=10, reset={"seen_at": None})}, "names no column: seen_at"),
     ],
 )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app import clock
 from app.accounts.models import Account, Role
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -43,6 +43,7 @@ class SignInSession(Base):
         bundle=NotBundled("sign-ins end with the move"),
         noun=Noun(lazy_gettext("Session"), lazy_gettext("Sessions"), order=200),
         id_names=("session_id",),
+        sample={"kind": "api"},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -131,6 +132,7 @@ class Invitation(Base):
             event="invitation",
         ),
         id_names=("invitation_id", "invitation"),
+        sample={"email": Sample.EMAIL, "email_key": Sample.EMAIL, "state": "pending", "groups": []},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -184,6 +186,7 @@ class ApiKey(Base):
             event="api_key",
         ),
         id_names=("key_id",),
+        sample={"scopes": None, "ip_addresses": None, "key_hash": Sample.KEY_HASH},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -249,6 +252,8 @@ class ScimToken(Base):
             event="scim_token",
         ),
         id_names=("scim_token_id",),
+        # With an earlier time of use, lists would change when the token is used.
+        sample={"token_hash": Sample.SCIM_TOKEN_HASH, "last_used_at": Sample.LATER},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -283,6 +288,7 @@ class SetupLink(Base):
             event="setup_link",
         ),
         id_names=("setup_link_id",),
+        sample={"features": ["sso"]},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 import sqlalchemy as sa
 
@@ -100,6 +100,37 @@ class Noun:
     """What events of the security log call it: its changes are events, such as `user.created`."""
 
 
+class Sample(Enum):
+    """A value of the row that the isolation check writes for each of its accounts.
+
+    Text has the account's mark for `{mark}`; a column without a sample gets what its type allows.
+    """
+
+    CERTIFICATE = auto()
+    COLLECTION = auto()
+    """The name of a collection; its key is in lower case."""
+    COLLECTION_ID = auto()
+    COLLECTION_KEY = auto()
+    EMAIL = auto()
+    ENCRYPTED = auto()
+    """The mark, encrypted; as a secret, within JSON."""
+    SECRET = auto()
+    JSON = auto()
+    """Text with JSON that has the mark."""
+    IS_VICTIM = auto()
+    """The other account's actions must not trigger the victim's; its own must send nothing."""
+    KEY_HASH = auto()
+    SCIM_TOKEN_HASH = auto()
+    NOW = auto()
+    LATER = auto()
+    LONG_AGO = auto()
+    SIZE = auto()
+    """The length of the mark."""
+    STEPS = auto()
+    """Steps of a workflow."""
+    USER_ID = auto()
+
+
 @dataclass(frozen=True)
 class TablePolicy:
     """The `__policy__` of a model."""
@@ -116,6 +147,7 @@ class TablePolicy:
     noun: Noun | None = None
     id_names: tuple[str, ...] = ()
     """What its ids are called in paths, bodies, jobs and other tables; in pages, by the first."""
+    sample: Mapping[str, object] = field(default_factory=dict)
 
     def check(self, table: sa.Table) -> None:
         """Raise TypeError if the policy does not fit the table's columns."""
@@ -123,7 +155,7 @@ class TablePolicy:
         leads = [column.name for column in table.primary_key][:1] == ["account_id"]
         if leads != is_sharded or ("account_id" in table.columns) != is_sharded:
             raise TypeError(f"The key of {table.name} does not fit {self.placement.name}.")
-        named = {*self.encrypted, *self.encrypted_json}
+        named = {*self.encrypted, *self.encrypted_json, *self.sample}
         if isinstance(self.audit, Audited):
             named |= {*self.audit.ignored, *self.audit.hidden}
             named |= {self.audit.chain} if self.audit.chain else set()

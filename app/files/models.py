@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Bundled, NotAudited, TablePolicy
+from app.db.policy import Bundled, NotAudited, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
@@ -33,6 +33,14 @@ class StoredFile(Base):
         audit=NotAudited("values of records, whose changes are audited"),
         bundle=Bundled(order=220),
         id_names=("file_id",),
+        sample={
+            "mime_type": "text/plain",
+            "size": Sample.SIZE,
+            "collection_id": None,
+            "record_id": None,
+            "released_at": None,
+            "removed_at": None,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

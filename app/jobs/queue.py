@@ -59,6 +59,7 @@ class Job(db.Base):
         bundle=NotBundled("work of the instance it was enqueued on"),
         on_close=OnClose.EXPIRES,
         id_names=("job_id",),
+        sample={"status": "failed"},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
@@ -46,6 +46,13 @@ class ProviderSetting(Base):
             event="provider",
         ),
         id_names=("setting_id", "configuration_id"),
+        sample={
+            "category": "auth_providers",
+            "provider_name": "google",
+            "kind": None,
+            "config": {"client_id": "{mark}"},
+            "secrets": Sample.SECRET,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -88,6 +95,7 @@ class Identity(Base):
             order=180,
             event="identity",
         ),
+        sample={"groups": ["{mark}"], "given_role_id": None},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -117,6 +125,7 @@ class Flow(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("tokens: started sign-ins and their one-time codes"),
         bundle=NotBundled("sign-ins of minutes"),
+        sample={"verifier": Sample.SECRET, "outcome": Sample.SECRET},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -224,6 +233,7 @@ class SamlKey(Base):
         encrypted=("private_key",),
         noun=Noun(lazy_gettext("SAML key"), lazy_gettext("SAML keys"), order=150, event="saml_key"),
         id_names=("saml_key_id",),
+        sample={"certificate": Sample.CERTIFICATE, "private_key": Sample.SECRET},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

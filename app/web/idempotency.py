@@ -24,7 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import crypto, db, jobs
 from app.db import filters
 from app.db.functions import database_now
-from app.db.policy import NotAudited, NotBundled, TablePolicy
+from app.db.policy import NotAudited, NotBundled, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
 from app.ids import new_id
@@ -47,6 +47,7 @@ class IdempotencyKey(db.Base):
     __policy__ = TablePolicy(
         audit=NotAudited("stored responses; their changes are audited"),
         bundle=NotBundled("responses of a day, for requests of former clients"),
+        sample={"caller": Sample.USER_ID, "status": 200, "answer": Sample.JSON},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

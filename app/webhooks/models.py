@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base, partial_index
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -73,6 +73,16 @@ class Webhook(Base):
             event="webhook",
         ),
         id_names=("webhook_id",),
+        sample={
+            "url": "https://{mark}.example/",
+            "collection": Sample.COLLECTION,
+            "events": ["create", "update", "delete"],
+            "filter": None,
+            "headers": {"X-Mark": "{mark}"},
+            "enabled": Sample.IS_VICTIM,
+            "secret": Sample.ENCRYPTED,
+            "previous_secret": None,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -143,6 +153,12 @@ class WebhookDelivery(Base):
         audit=NotAudited("deliveries; the changes they announce are audited"),
         bundle=NotBundled("a log; each instance delivers its own events"),
         id_names=("delivery_id",),
+        sample={
+            "payload": Sample.JSON,
+            "status": "failed",
+            "event": "records.create",
+            "last_claim": 1,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -178,6 +194,7 @@ class WebhookAttempt(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("attempts"),
         bundle=NotBundled("a log; each instance delivers its own events"),
+        sample={"request": {"method": "POST", "url": "{mark}", "headers": {"X-Mark": "{mark}"}}},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base, partial_index
 from app.db.functions import now_unless_set
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -75,6 +75,15 @@ class Workflow(Base):
             list_page="console.show_workflows",
         ),
         id_names=("workflow_id",),
+        sample={
+            "kind": "workflow",
+            "trigger_type": "manual",
+            "trigger": {"type": "manual"},
+            "steps": Sample.STEPS,
+            "condition": None,
+            "token": None,
+            "token_key": None,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -105,6 +114,7 @@ class WorkflowVersion(Base):
         audit=NotAudited("steps of older versions, which are in their workflow's entries"),
         bundle=Bundled(order=190),
         encrypted_json=("steps",),
+        sample={"steps": Sample.STEPS, "awaits": []},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -125,6 +135,7 @@ class WorkflowSchedule(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("next run times, derived from definitions"),
         bundle=Bundled(order=200, is_copied=False),
+        sample={"cron": "0 4 * * *", "next_at": Sample.LATER},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -162,6 +173,16 @@ class WorkflowInstance(Base):
         audit=NotAudited("runs with their logs; their changes are audited"),
         bundle=NotBundled("runs end where they began: moved, they would act twice"),
         id_names=("instance_id",),
+        sample={
+            "kind": "workflow",
+            "trigger_type": "manual",
+            "status": "failed",
+            "started_at": Sample.NOW,
+            "completed_at": Sample.NOW,
+            "resumed_at": Sample.LONG_AGO,
+            "position": "{}",
+            "context": '{"trigger":{"value":"{mark}"}}',
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -192,7 +213,17 @@ class WorkflowStepLog(Base):
 
     __tablename__ = "workflow_step_logs"
     __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
-    __policy__ = TablePolicy(audit=NotAudited("a log itself"), bundle=NotBundled("logs of runs"))
+    __policy__ = TablePolicy(
+        audit=NotAudited("a log itself"),
+        bundle=NotBundled("logs of runs"),
+        sample={
+            "step_type": "wait_delay",
+            "status": "failed",
+            "completed_at": Sample.NOW,
+            "input": Sample.JSON,
+            "output": Sample.JSON,
+        },
+    )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -220,6 +251,13 @@ class WorkflowSubscription(Base):
     __policy__ = TablePolicy(
         audit=NotAudited("events that instances wait for"),
         bundle=NotBundled("what runs wait for"),
+        sample={
+            "event": "records.create",
+            "collection": Sample.COLLECTION_KEY,
+            "condition": None,
+            "known": "{}",
+            "happened": None,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -15,7 +15,16 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.audit.models import ChainStart
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, OnClose, TablePolicy
+from app.db.policy import (
+    Audited,
+    Bundled,
+    NotAudited,
+    NotBundled,
+    Noun,
+    OnClose,
+    Sample,
+    TablePolicy,
+)
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.web.languages import lazy_gettext
@@ -108,6 +117,7 @@ class SecurityStream(Base):
             list_page="console.show_receiver",
             event="security_stream",
         ),
+        sample={"url": "https://{mark}.example/", "secret": Sample.ENCRYPTED, "is_enabled": False},
     )
 
     account_id: Mapped[str] = mapped_column(

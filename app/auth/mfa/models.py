@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.web.languages import lazy_gettext
@@ -48,6 +48,7 @@ class SecondFactor(Base):
             event="second_factor",
         ),
         id_names=("factor_id",),
+        sample={"kind": "totp", "secret": Sample.SECRET},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

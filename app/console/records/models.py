@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Bundled, NotAudited, TablePolicy
+from app.db.policy import Bundled, NotAudited, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -29,6 +29,12 @@ class SavedView(Base):
         audit=NotAudited("settings of the console's lists, which change no data"),
         bundle=Bundled(order=210),
         id_names=("view_id",),
+        sample={
+            "collection_id": Sample.COLLECTION_ID,
+            "filter": None,
+            "state": {"columns": ["{mark}"]},
+            "is_default": False,
+        },
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)  # the user's

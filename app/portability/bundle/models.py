@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, NotBundled, Noun, Placement, TablePolicy
+from app.db.policy import Audited, NotAudited, NotBundled, Noun, Placement, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONObject
@@ -45,6 +45,8 @@ class AccountExport(Base):
             list_page="console.show_exports",
         ),
         id_names=("export_id",),
+        # Ready, and empty, as no bundle was written.
+        sample={"status": READY, "size": 0, "expires_at": Sample.LATER},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -30,6 +30,7 @@ class DirectoryUser(Base):
         ),
         bundle=Bundled(order=120, is_copied=False),
         noun=Noun(lazy_gettext("Directory user"), lazy_gettext("Directory users"), order=100),
+        sample={"attributes": {"displayName": "{mark}"}, "given_role_id": None},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
