@@ -1,4 +1,4 @@
-"""The clock, and the text form of timestamps (contract section 1)."""
+"""The clock, and the text form of timestamps."""
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Encryption and signing: the newest key writes, every configured key reads (contract 12)."""
+"""Encryption and signing: the newest key writes, every configured key reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application's errors and their HTTP responses (contract section 1)."""
+"""The application's errors and their HTTP responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Account slugs and codes (contract section 2)."""
+"""Account slugs and codes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What costs an attacker nothing costs the service next to nothing: the largest body that a route
-refuses, and the largest of everything else in a request (check 44)."""
+refuses, and the largest of everything else in a request."""
 
 from __future__ import annotations
 

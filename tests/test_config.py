@@ -1,4 +1,4 @@
-"""Settings and commands (contract section 12)."""
+"""Settings and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which browser applications may read answers (contract section 1)."""
+"""Which browser applications may read answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every answer other than success has one shape, and every answer an id (contract section 1)."""
+"""Every answer other than success has one shape, and every answer an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST with an Idempotency-Key is carried out once, and answered alike (contract section 1)."""
+"""POST with an Idempotency-Key is carried out once, and answered alike."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What no request may bring about: an answer outside the contract's shape, an error of ours, or a
-long wait (checks 32 to 36)."""
+long wait."""
 
 from __future__ import annotations
 

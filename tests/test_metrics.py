@@ -1,4 +1,4 @@
-"""`/metrics` tells what happened and what waits, and only to who may know (contract section 11)."""
+"""`/metrics` tells what happened and what waits, and only to who may know."""
 
 from __future__ import annotations
 

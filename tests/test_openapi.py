@@ -1,4 +1,4 @@
-"""`/openapi.json` describes every route, all of it, and nothing that is not so (contract 11)."""
+"""`/openapi.json` describes every route, all of it, and nothing that is not so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Account codes: `AA0001` upwards, never reused (contract section 2)."""
+"""Account codes: `AA0001` upwards, never reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/groups`: groups of users of the own account (contract section 2)."""
+"""`/groups`: groups of users of the own account."""
 
 from __future__ import annotations
 

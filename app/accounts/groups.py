@@ -1,4 +1,4 @@
-"""Groups: sets of users of one account, managed by its admins (contract section 2)."""
+"""Groups: sets of users of one account, managed by its admins."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _check_users_exist(account_id: str, user_ids: Collection[str]) -> None:
 
 
 def check_may_add_member(group: Group, by: str | None) -> None:
-    """Only members of `pii_access` may add members to it (contract section 7).
+    """Only members of `pii_access` may add members to it.
 
     Superadmins may too, but not in the system account: an account may have lost its last member.
     Raises Forbidden.

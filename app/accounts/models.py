@@ -1,4 +1,4 @@
-"""Account, User, Role, Group (spec section 2, contract section 2).
+"""Account, User, Role, Group.
 
 In tenant tables `account_id` leads every key; `accounts` and `roles` are shared by all tenants.
 `version` grows with every change that invalidates cached principals (`app.db.versioned_cache`).

@@ -1,4 +1,4 @@
-"""`/account`: the caller's account, for its admins (contract section 2)."""
+"""`/account`: the caller's account, for its admins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership of `pii_access`, and how a user loses it (contract section 7).
+"""Membership of `pii_access`, and how a user loses it.
 
 Whoever reads a member's mail or knows the member's password sees personal data. So a user leaves
 the group when somebody outside it sets the user's address or password.

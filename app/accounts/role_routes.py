@@ -1,4 +1,4 @@
-"""`/roles`: the roles of all accounts, for superadmins (contract section 2)."""
+"""`/roles`: the roles of all accounts, for superadmins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles: shared by all accounts, managed by superadmins (contract section 2)."""
+"""Roles: shared by all accounts, managed by superadmins."""
 
 from __future__ import annotations
 

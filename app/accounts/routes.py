@@ -1,4 +1,4 @@
-"""`/accounts`: managing tenants, for superadmins (spec 4.4, contract section 2)."""
+"""`/accounts`: managing tenants, for superadmins."""
 
 from __future__ import annotations
 

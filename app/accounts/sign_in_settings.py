@@ -1,4 +1,4 @@
-"""An account's settings of how its users sign in and for how long (contract section 18)."""
+"""An account's settings of how its users sign in and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Managing accounts: by superadmins, and by the admins of each account (contract section 2)."""
+"""Managing accounts: by superadmins, and by the admins of each account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/users`: users of all accounts, for superadmins (contract section 2)."""
+"""`/users`: users of all accounts, for superadmins."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The audit log: every data change, in hash chains that anyone can verify (contract section 7)."""
+"""The audit log: every data change, in hash chains that anyone can verify."""

@@ -1,4 +1,4 @@
-"""Erasing values or actors from entries while the chain still verifies (contract section 7).
+"""Erasing values or actors from entries while the chain still verifies.
 
 Erased columns become null together with their salts, so that the digests, which are kept, cannot
 confirm a guess. Each erasure adds an entry to the same chain, which tells verifiers that it was no

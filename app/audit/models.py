@@ -1,4 +1,4 @@
-"""The audit log, the head of every account's chain, and checkpoints (spec 2, contract section 7).
+"""The audit log, the head of every account's chain, and checkpoints.
 
 Changes outlive the rows they describe, so these tables have no foreign keys.
 """

@@ -1,4 +1,4 @@
-"""`/audit-logs`: listing, exporting and verifying the audit log (spec 4.6, contract section 7)."""
+"""`/audit-logs`: listing, exporting and verifying the audit log."""
 
 from __future__ import annotations
 

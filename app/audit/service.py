@@ -1,4 +1,4 @@
-"""Reading the audit log (spec 4.6, contract section 7).
+"""Reading the audit log.
 
 Superadmins read all chains. `list_changes`, `get` and `export` also serve admins of an account, who
 read its chain only, and values of records as far as they may see the record's history.

@@ -1,4 +1,4 @@
-"""API keys, which act as their creator in that user's account only (spec 4.5, 5.11)."""
+"""API keys, which act as their creator in that user's account only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creating the first superadmin (contract section 12)."""
+"""Creating the first superadmin."""
 
 from __future__ import annotations
 

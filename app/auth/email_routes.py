@@ -1,4 +1,4 @@
-"""`/auth/undo-email-change`: undo a change from the old address (contract section 18)."""
+"""`/auth/undo-email-change`: undo a change from the old address."""
 
 from __future__ import annotations
 

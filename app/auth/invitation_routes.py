@@ -1,4 +1,4 @@
-"""`/invitations`: inviting users to an account (spec 4.5, contract section 2)."""
+"""`/invitations`: inviting users to an account."""
 
 from __future__ import annotations
 

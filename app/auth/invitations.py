@@ -1,4 +1,4 @@
-"""Invitations: joining an account by a mailed link (contract section 2)."""
+"""Invitations: joining an account by a mailed link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api-keys`: keys by which programs act as the user who created them (spec 4.5)."""
+"""`/api-keys`: keys by which programs act as the user who created them."""
 
 from __future__ import annotations
 

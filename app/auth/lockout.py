@@ -1,4 +1,4 @@
-"""Rate limits for password guesses, mails, sign-ins and requests (contract section 3)."""
+"""Rate limits for password guesses, mails, sign-ins and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/auth/magic-link`: signing in by a mailed link (contract section 18)."""
+"""`/auth/magic-link`: signing in by a mailed link."""
 
 from __future__ import annotations
 

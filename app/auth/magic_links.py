@@ -1,4 +1,4 @@
-"""Signing in by a mailed link, where the account allows it (contract section 18)."""
+"""Signing in by a mailed link, where the account allows it."""
 
 from __future__ import annotations
 

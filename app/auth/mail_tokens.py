@@ -1,7 +1,7 @@
-"""Tokens of mailed and printed links: random, hashed, single-use (spec 5.10, contract section 3).
+"""Tokens of mailed and printed links: random, hashed, single-use.
 
 They expire after an hour; links to sign in after 15 minutes, and tokens that undo an email change
-after seven days (contract section 18).
+after seven days.
 """
 
 from __future__ import annotations

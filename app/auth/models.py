@@ -1,4 +1,4 @@
-"""Sessions, mailed tokens, invitations and API keys (spec section 2, contract section 3)."""
+"""Sessions, mailed tokens, invitations and API keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/auth/...password`: changing and resetting passwords (spec 4.1)."""
+"""`/auth/...password`: changing and resetting passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller of a request and the account it acts in (contract section 1)."""
+"""The caller of a request and the account it acts in."""
 
 from __future__ import annotations
 

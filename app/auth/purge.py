@@ -1,4 +1,4 @@
-"""Hourly deletion of expired sessions, mailed tokens and tickets (contract section 11)."""
+"""Hourly deletion of expired sessions, mailed tokens and tickets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registration of an account, or of a user in single-tenant mode (contract section 2)."""
+"""Registration of an account, or of a user in single-tenant mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/auth`: registration, verification, signing in and out (spec 4.1)."""
+"""`/auth`: registration, verification, signing in and out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in and out, with tokens and in the console (contract section 3)."""
+"""Signing in and out, with tokens and in the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/auth/sessions`: the caller's sessions (spec 4.1)."""
+"""`/auth/sessions`: the caller's sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: started by signing in, renewed with refresh tokens, ended (contract section 3)."""
+"""Sessions: started by signing in, renewed with refresh tokens, ended."""
 
 from __future__ import annotations
 

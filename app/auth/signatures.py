@@ -1,4 +1,4 @@
-"""Electronic signatures: a user signs a write with a password or passkey (contract 7).
+"""Electronic signatures: a user signs a write with a password or passkey.
 
 `X-ES-Username` is the email address of a user of the account, who need not be the caller.
 """

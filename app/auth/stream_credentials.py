@@ -1,4 +1,4 @@
-"""What a stream was opened with, to identify its caller again and again (contract section 15).
+"""What a stream was opened with, to identify its caller again and again.
 
 It names a token, an API key or a session, and holds no secret.
 """

@@ -1,4 +1,4 @@
-"""Tickets that open one stream each: random, hashed, single-use (contract section 15)."""
+"""Tickets that open one stream each: random, hashed, single-use."""
 
 from __future__ import annotations
 

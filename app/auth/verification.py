@@ -1,4 +1,4 @@
-"""Verifying email addresses with mailed links (spec 5.10, contract section 3)."""
+"""Verifying email addresses with mailed links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller's access to a collection's records: rules and field lists, compiled (contract 6).
+"""A caller's access to a collection's records: rules and field lists, compiled.
 
 This is the only place that decides. `records.service` adds `where` to every statement that reads,
 checks every row it writes with `allows`, and reads and writes only the fields listed here. A rule

@@ -1,4 +1,4 @@
-"""Resolves names of expressions to SQL columns (contract 6)."""
+"""Resolves names of expressions to SQL columns."""
 
 from __future__ import annotations
 

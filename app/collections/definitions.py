@@ -1,4 +1,4 @@
-"""Collection definitions: immutable, cached by version, with their tables (contract 4)."""
+"""Collection definitions: immutable, cached by version, with their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans the import of definitions, and carries it out in one transaction (contract 4)."""
+"""Plans the import of definitions, and carries it out in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds indexes of tables with records without blocking their writers (contract 14).
+"""Builds indexes of tables with records without blocking their writers.
 
 PostgreSQL does so outside of transactions only. An index is therefore built before the transaction
 that changes the definition, under a name of its own, and takes its final name in that transaction.

@@ -1,4 +1,4 @@
-"""Indexes of collections: validation, and which index serves an order (contract 14)."""
+"""Indexes of collections: validation, and which index serves an order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks, shown instead of personal data to users without access (contract section 4)."""
+"""Masks, shown instead of personal data to users without access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows behind definitions and their revisions; shared by all accounts (contract section 4)."""
+"""The rows behind definitions and their revisions; shared by all accounts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RecordCount(Base):
 
 
 class Revision(Base):
-    """One change of a collection's table, written with its DDL (contract section 11)."""
+    """One change of a collection's table, written with its DDL."""
 
     __tablename__ = "collection_revisions"
     __policy__ = TablePolicy(

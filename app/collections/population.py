@@ -1,4 +1,4 @@
-"""Compares present and proposed rules on the existing users and records (contract 6).
+"""Compares present and proposed rules on the existing users and records.
 
 For each role and operation: the records that at least one active user of that role, in the
 record's account, gains or loses. The database computes it from users and records together: caller

@@ -1,4 +1,4 @@
-"""Deletes collections, several at once if they refer to each other (contract section 4)."""
+"""Deletes collections, several at once if they refer to each other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Rewrites what names a renamed collection or fields: references, expressions, field lists and
-indexes (contract 14)."""
+indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/migrations`: the revisions of the schema (spec 4.8)."""
+"""`/migrations`: the revisions of the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Revisions: the core's from Alembic's files, the collections' from rows (contract section 11).
+"""Revisions: the core's from Alembic's files, the collections' from rows.
 
 A change of a collection's table writes its revision in the same transaction, so that list and
 tables always agree, even without persistent disks.
@@ -40,7 +40,7 @@ def record(collection_id: str, description: str, statements: Sequence[str]) -> s
 
 
 def listing() -> JSONObject:
-    """Every revision, newest first, and the current one (spec 4.8)."""
+    """Every revision, newest first, and the current one."""
     dynamic = [
         _dynamic(row)
         for row in db.db.session.scalars(sa.select(Revision).order_by(Revision.number.desc()))

@@ -1,4 +1,4 @@
-"""`/collections`: definitions and their rules (spec 4.3)."""
+"""`/collections`: definitions and their rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validates schemas; reports all problems of all fields (contract 4)."""
+"""Validates schemas; reports all problems of all fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creates and finds collections, and sets their rules (spec 4.3, contract sections 4 and 6)."""
+"""Creates and finds collections, and sets their rules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SORTABLE: JSONMapping = {
     "created_at": Collection.created_at,
     "updated_at": Collection.updated_at,
 }
-# The operations of each part of the permission structure (spec section 2).
+# The operations of each part of the permission structure.
 STRUCTURE = {
     "create": ("create",),
     "read": ("list", "view"),

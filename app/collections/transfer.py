@@ -1,4 +1,4 @@
-"""Exports definitions, and imports them all or nothing (contract 4)."""
+"""Exports definitions, and imports them all or nothing."""
 
 from __future__ import annotations
 

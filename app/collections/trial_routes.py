@@ -1,4 +1,4 @@
-"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved (contract 6)."""
+"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved."""
 
 from __future__ import annotations
 

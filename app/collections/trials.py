@@ -1,4 +1,4 @@
-"""Validates and evaluates rules before they are saved (contract 6)."""
+"""Validates and evaluates rules before they are saved."""
 
 from __future__ import annotations
 

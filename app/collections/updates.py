@@ -1,4 +1,4 @@
-"""Changes collections, or plans the change (contract section 4)."""
+"""Changes collections, or plans the change."""
 
 from __future__ import annotations
 

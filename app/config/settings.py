@@ -1,4 +1,4 @@
-"""Settings: read once from the environment into one frozen object (contract section 12)."""
+"""Settings: read once from the environment into one frozen object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Re-encrypts stored secrets with the newest key, so that older keys can retire (contract 12)."""
+"""Re-encrypts stored secrets with the newest key, so that older keys can retire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads on a replica, by callers who accept data of some seconds ago (contract section 20).
+"""Reads on a replica, by callers who accept data of some seconds ago.
 
 How far a replica lags is measured without a clock of the servers: a thread notes the primary's
 position in its log and when it was there. Once the replica has replayed that position, it has all

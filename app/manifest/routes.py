@@ -1,4 +1,4 @@
-"""`/manifest`: definitions as a file (contract 14)."""
+"""`/manifest`: definitions as a file."""
 
 from __future__ import annotations
 

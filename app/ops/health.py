@@ -1,4 +1,4 @@
-"""Liveness (`/health`, `/live`) and readiness (`/ready`) (contract section 11)."""
+"""Liveness (`/health`, `/live`) and readiness (`/ready`)."""
 
 from __future__ import annotations
 

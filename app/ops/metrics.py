@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus (contract section 11).
+"""`/metrics` for Prometheus.
 
 No metric has labels for accounts or users. The processes of one server share counts in the files of
 PROMETHEUS_MULTIPROC_DIR (`deploy/serving.py`), so each port reports its own; a worker has a port of

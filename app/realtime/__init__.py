@@ -1,1 +1,1 @@
-"""Streams of changes: server-sent events and WebSockets (contract section 15, docs/adr/0031)."""
+"""Streams of changes: server-sent events and WebSockets (docs/adr/0031)."""

@@ -1,4 +1,4 @@
-"""Sends the changes of the feed to the streams of this process (contract section 15).
+"""Sends the changes of the feed to the streams of this process.
 
 One thread reads new changes account by account, then verifies callers and collections, and only
 then judges what each stream may be sent: a right that was withdrawn before a change is not used for

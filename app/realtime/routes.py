@@ -1,4 +1,4 @@
-"""`/realtime/subscribe`, `/realtime/ws` and `/realtime/tickets` (contract section 15)."""
+"""`/realtime/subscribe`, `/realtime/ws` and `/realtime/tickets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebSocket streams: the handshake, and a protocol of JSON messages (contract section 15)."""
+"""WebSocket streams: the handshake, and a protocol of JSON messages."""
 
 from __future__ import annotations
 

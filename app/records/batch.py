@@ -1,4 +1,4 @@
-"""Many records in one request: all of them or none, in a few statements (contract section 5)."""
+"""Many records in one request: all of them or none, in a few statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a caller may or may not do something: which part of the rule decides (contract 6).
+"""Why a caller may or may not do something: which part of the rule decides.
 
 Only for those who write rules: ordinary answers never say which clause refused. What would be made
 or changed is made ready as a write makes it ready, and never stored.

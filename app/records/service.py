@@ -1,4 +1,4 @@
-"""Reads and writes records on behalf of a caller (spec 4.2, contract section 5).
+"""Reads and writes records on behalf of a caller.
 
 Each function computes the caller's access (`collections.access`), then runs one statement to read
 or one transaction to write. That statement or transaction verifies everything that came from a

@@ -1,4 +1,4 @@
-"""The rule language: rules, filters, computed fields and conditions of workflows (contract 6).
+"""The rule language: rules, filters, computed fields and conditions of workflows.
 
 One parser makes a tree (`parser`, `nodes`), one check gives every node a type or says where and why
 it cannot (`check`, `matching`), and two back ends agree on what it means: `sql` for the database

@@ -1,1 +1,1 @@
-"""Sign-in by OAuth 2.0 and SAML 2.0 (contract section 10)."""
+"""Sign-in by OAuth 2.0 and SAML 2.0."""

@@ -1,4 +1,4 @@
-"""Links identities to users: a present one, a new one, or none (contract 10).
+"""Links identities to users: a present one, a new one, or none.
 
 Matches by identity, then by verified address, then by invitation; otherwise creates a user if the
 account allows it. Never creates users in the system account, and never crosses accounts.
@@ -78,7 +78,7 @@ def distrust_foreign_domain(connection: Connection, claimed: Claims) -> Claims:
     """The claims, whose address counts as unverified if another account owns its domain.
 
     Providers speak for the addresses of the accounts that they serve. Only the mailbox itself can
-    verify such an address here, by a mailed link (contract section 18).
+    verify such an address here, by a mailed link.
     """
     if not claimed.email or not claimed.email_verified:
         return claimed

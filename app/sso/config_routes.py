@@ -1,4 +1,4 @@
-"""Provider settings, refused sign-ins and group roles for admins (contract section 10)."""
+"""Provider settings, refused sign-ins and group roles for admins."""
 
 from __future__ import annotations
 

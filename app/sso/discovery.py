@@ -1,4 +1,4 @@
-"""Which account and providers an email address belongs to, by its domain (contract section 18)."""
+"""Which account and providers an email address belongs to, by its domain."""
 
 from __future__ import annotations
 

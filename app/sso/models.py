@@ -1,4 +1,4 @@
-"""Provider settings, identities, flows, seen assertions, refusals (contract section 10)."""
+"""Provider settings, identities, flows, seen assertions, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-time codes, which client applications and the console exchange (contract 10)."""
+"""One-time codes, which client applications and the console exchange."""
 
 from __future__ import annotations
 

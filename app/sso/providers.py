@@ -1,4 +1,4 @@
-"""The supported providers with their settings and endpoints (contract 10)."""
+"""The supported providers with their settings and endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps provider groups to roles at sign-in (contract 10).
+"""Maps provider groups to roles at sign-in.
 
 Manually set roles are never overwritten: an identity stores the role it gave, until the user gets
 another one. `admin` requires a setting of its own.

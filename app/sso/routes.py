@@ -1,4 +1,4 @@
-"""Sign-in with OAuth 2.0 and SAML 2.0, for browsers and for API clients (contract 10)."""
+"""Sign-in with OAuth 2.0 and SAML 2.0, for browsers and for API clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provider settings: the account's own, else the system's (contract section 10)."""
+"""Provider settings: the account's own, else the system's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/account/setup-links`: links for the customer's IT, for admins (contract section 18)."""
+"""`/account/setup-links`: links for the customer's IT, for admins."""
 
 from __future__ import annotations
 

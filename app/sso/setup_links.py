@@ -1,4 +1,4 @@
-"""Setup links: a customer's IT sets up single sign-on without a user of its own (contract 18).
+"""Setup links: a customer's IT sets up single sign-on without a user of its own.
 
 A link is used up by opening it: its token is exchanged for the secret of a cookie, which lasts
 until the set-up is completed, the link expires or an admin revokes it. It also ends with the rights

@@ -1,4 +1,4 @@
-"""Sign-in with a provider, from the first redirect to the one-time code (contract section 10)."""
+"""Sign-in with a provider, from the first redirect to the one-time code."""
 
 from __future__ import annotations
 

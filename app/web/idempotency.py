@@ -1,4 +1,4 @@
-"""Replays responses: POST with an `Idempotency-Key` (contract section 1).
+"""Replays responses: POST with an `Idempotency-Key`.
 
 A request first claims its key, in a transaction of its own, so that a second one sees it running.
 The commit of the change is held until the response is known (`db.hold_commits`), and saves both:

@@ -53,7 +53,7 @@ class OffsetArgs(PageArgs):
 
 
 def page_body(items: Sequence[object], total: int | None, args: JSONMapping) -> JSONObject:
-    """Return the body of a page (contract section 1)."""
+    """Return the body of a page."""
     skip, limit = args["skip"], args["limit"]
     return {
         "items": items,

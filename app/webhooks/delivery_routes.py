@@ -1,4 +1,4 @@
-"""The delivery log of webhooks (spec 4.7, contract section 8)."""
+"""The delivery log of webhooks."""
 
 from __future__ import annotations
 

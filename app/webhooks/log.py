@@ -1,4 +1,4 @@
-"""The delivery log (contract section 8)."""
+"""The delivery log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhook, delivery, attempt (spec section 2, contract section 8).
+"""Webhook, delivery, attempt.
 
 Deliveries and attempts have no foreign key to the webhook: there are many, every record change
 writes them, and a job removes those of deleted webhooks.

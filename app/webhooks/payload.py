@@ -1,4 +1,4 @@
-"""The payload of a delivery (spec 6.2)."""
+"""The payload of a delivery."""
 
 from __future__ import annotations
 

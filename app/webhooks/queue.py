@@ -1,4 +1,4 @@
-"""The work queue of deliveries: due rows, claims and results (spec 6.5-6.7)."""
+"""The work queue of deliveries: due rows, claims and results."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _readable(stored: str | None) -> str | None:
 
 
 def outcome(result: Result) -> Outcome:
-    """The next status of a delivery after an attempt (spec 6.6).
+    """The next status of a delivery after an attempt.
 
     A receiver that is busy (429, 503) may ask for a retry that is sooner than the settings have it.
     """
@@ -231,9 +231,7 @@ def record(account_id: str, results: Sequence[Result]) -> None:
 
 
 def _hold(account_id: str, work: Sequence[Work]) -> None:
-    """Keep deliveries of disabled webhooks in their status until the webhook is enabled (spec
-    3).
-    """
+    """Keep deliveries of disabled webhooks in their status until the webhook is enabled."""
     if not work:
         return
     named = WEBHOOKS.c.id.in_(sorted({one.webhook_id for one in work}))

@@ -1,4 +1,4 @@
-"""Webhooks (spec 4.7, contract section 8)."""
+"""Webhooks."""
 
 from __future__ import annotations
 

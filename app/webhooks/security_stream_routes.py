@@ -1,4 +1,4 @@
-"""`/account/security-log/stream`: where an account's security log is sent (contract 19)."""
+"""`/account/security-log/stream`: where an account's security log is sent."""
 
 from __future__ import annotations
 

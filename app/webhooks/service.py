@@ -1,4 +1,4 @@
-"""The webhooks of an account (spec 4.7, contract section 8)."""
+"""The webhooks of an account."""
 
 from __future__ import annotations
 

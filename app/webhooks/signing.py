@@ -1,4 +1,4 @@
-"""Signatures that prove where a delivery comes from (spec 6.4, Standard Webhooks).
+"""Signatures that prove where a delivery comes from (https://www.standardwebhooks.com).
 
 The key of both signatures is the UTF-8 text of the secret. `signing_secret` is the same key in
 the format of Standard Webhooks libraries.

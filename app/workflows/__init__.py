@@ -1,1 +1,1 @@
-"""Durable workflows, and hooks, their short form (contract section 9)."""
+"""Durable workflows, and hooks, their short form."""

@@ -1,4 +1,4 @@
-"""Erases records and users from instances (contract section 7).
+"""Erases records and users from instances.
 
 Outputs and settings may repeat a record's values in other words, so an instance that names the
 record is emptied as a whole, and cancelled if it is active. An instance that has not started

@@ -1,4 +1,4 @@
-"""Workflow, version, schedule, instance, step log, subscription (contract section 9).
+"""Workflow, version, schedule, instance, step log, subscription.
 
 Only workflows have a foreign key to their account: there are many instances and logs, and a job
 removes those of deleted workflows and closed accounts.

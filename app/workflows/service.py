@@ -1,4 +1,4 @@
-"""The workflows and hooks of an account (contract section 9).
+"""The workflows and hooks of an account.
 
 Steps run with the rights of the user who saved them last: taking over a workflow gives no rights
 of the previous owner, and changing only the trigger lends it none.

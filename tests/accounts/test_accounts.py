@@ -1,4 +1,4 @@
-"""Accounts as superadmins keep them: made, listed, suspended, closed (contract section 2)."""
+"""Accounts as superadmins keep them: made, listed, suspended, closed."""
 
 from __future__ import annotations
 

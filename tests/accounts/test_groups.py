@@ -1,4 +1,4 @@
-"""Groups: sets of users of one account, kept by its admins (contract section 2)."""
+"""Groups: sets of users of one account, kept by its admins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may register: SERVICE_REGISTRATION and single-tenant mode (contract section 2)."""
+"""Who may register: SERVICE_REGISTRATION and single-tenant mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what to whom: caller x route x the object's owner (contract section 2)."""
+"""Who may do what to whom: caller x route x the object's owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles: names that all accounts share (contract section 2)."""
+"""Roles: names that all accounts share."""
 
 from __future__ import annotations
 

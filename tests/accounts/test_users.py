@@ -1,4 +1,4 @@
-"""Users of all accounts as superadmins keep them (spec 4.4, contract section 2)."""
+"""Users of all accounts as superadmins keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listing, reading, exporting and masking the audit log, and who signs (spec 4.6, contract 7)."""
+"""Listing, reading, exporting and masking the audit log, and who signs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Nothing changes without an entry: every table and every route is walked.
 
 The database is read before and after each request of the routes that change something. Whatever
-differs, but for what contract section 7 exempts, must be told by a new entry of the right chain.
+differs, but for tables whose policy says otherwise, must be told by a new entry of the right chain.
 """
 
 from __future__ import annotations

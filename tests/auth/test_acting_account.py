@@ -1,4 +1,4 @@
-"""Which account a request acts in: the caller's, one named, or all (contract section 1)."""
+"""Which account a request acts in: the caller's, one named, or all."""
 
 from __future__ import annotations
 

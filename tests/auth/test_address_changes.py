@@ -1,4 +1,4 @@
-"""A changed address is told to the old one, which takes it back for seven days (contract 18)."""
+"""A changed address is told to the old one, which takes it back for seven days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: whom they stand for, what ends them, and what they never open (spec 5.11)."""
+"""API keys: whom they stand for, what ends them, and what they never open."""
 
 from __future__ import annotations
 

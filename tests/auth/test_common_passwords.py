@@ -1,4 +1,4 @@
-"""Passwords that everybody tries first are refused, however they are dressed up (contract 18)."""
+"""Passwords that everybody tries first are refused, however they are dressed up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mails about sign-ins from new devices, and ending other sessions (contract section 18)."""
+"""Mails about sign-ins from new devices, and ending other sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invitations: a mailed link by which somebody joins an account (contract section 2)."""
+"""Invitations: a mailed link by which somebody joins an account."""
 
 from __future__ import annotations
 

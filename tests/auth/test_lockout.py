@@ -1,4 +1,4 @@
-"""Who guesses passwords, or has mails sent, is slowed down (contract section 3)."""
+"""Who guesses passwords, or has mails sent, is slowed down."""
 
 from __future__ import annotations
 

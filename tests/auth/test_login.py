@@ -1,4 +1,4 @@
-"""Signing in by password (spec section 5, contract section 3)."""
+"""Signing in by password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in by a mailed link (contract section 18)."""
+"""Signing in by a mailed link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forgotten and changed passwords, the own profile, and the sessions they end (contract 3)."""
+"""Forgotten and changed passwords, the own profile, and the sessions they end."""
 
 from __future__ import annotations
 

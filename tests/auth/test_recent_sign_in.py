@@ -1,4 +1,4 @@
-"""What outlives a session needs a recent sign-in (contract section 18)."""
+"""What outlives a session needs a recent sign-in."""
 
 from __future__ import annotations
 

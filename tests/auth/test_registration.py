@@ -1,4 +1,4 @@
-"""Registration: a new account and its first user (spec 4.1, contract section 2)."""
+"""Registration: a new account and its first user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second factors: set up, asked for, used once (contract section 18; checks 55)."""
+"""Second factors: set up, asked for, used once."""
 
 from __future__ import annotations
 

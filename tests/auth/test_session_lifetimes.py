@@ -1,4 +1,4 @@
-"""How long an account lets its sessions last, unused and in total (contract section 18)."""
+"""How long an account lets its sessions last, unused and in total."""
 
 from __future__ import annotations
 

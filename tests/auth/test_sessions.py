@@ -1,4 +1,4 @@
-"""Access tokens end with their sessions, on every process at once (contract section 18)."""
+"""Access tokens end with their sessions, on every process at once."""
 
 from __future__ import annotations
 

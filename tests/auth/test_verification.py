@@ -1,4 +1,4 @@
-"""Verification of addresses: the mailed link, and asking for another (contract section 3)."""
+"""Verification of addresses: the mailed link, and asking for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules and field lists: who may do what with the records of a collection (contract section 6)."""
+"""Rules and field lists: who may do what with the records of a collection."""
 
 from __future__ import annotations
 

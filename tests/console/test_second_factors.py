@@ -1,4 +1,4 @@
-"""Second factors at the console: what a form may say of itself (checks 55)."""
+"""Second factors at the console: what a form may say of itself."""
 
 from __future__ import annotations
 

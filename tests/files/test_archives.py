@@ -1,4 +1,4 @@
-"""Archives: records with the bytes of their files (contract sections 5, 16)."""
+"""Archives: records with the bytes of their files."""
 
 from __future__ import annotations
 

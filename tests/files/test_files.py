@@ -1,4 +1,4 @@
-"""Files of records: uploaded, taken, downloaded, replaced and removed (contract section 16)."""
+"""Files of records: uploaded, taken, downloaded, replaced and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/records/{collection}/aggregate` (contract section 5)."""
+"""`/records/{collection}/aggregate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No answer has more than 32 MiB, nor does making one take much more memory (check 46).
+"""No answer has more than 32 MiB, nor does making one take much more memory.
 
 Where memory is looked at, all sizes are a fourth of the real ones; with `make slow`, the real ones.
 """

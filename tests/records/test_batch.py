@@ -1,4 +1,4 @@
-"""Batches: many records in one request, all of them or none (contract section 5)."""
+"""Batches: many records in one request, all of them or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyset paging: every record once, in both directions, whatever happens meanwhile (contract 5)."""
+"""Keyset paging: every record once, in both directions, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ETag, If-Match and If-None-Match on single records (contract section 5)."""
+"""ETag, If-Match and If-None-Match on single records."""
 
 from __future__ import annotations
 

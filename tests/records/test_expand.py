@@ -1,4 +1,4 @@
-"""`expand`: what references lead to, as the caller may view it (contract section 5)."""
+"""`expand`: what references lead to, as the caller may view it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of records: paging, order, filters by value, and what they cost (contract section 5)."""
+"""Lists of records: paging, order, filters by value, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records through the API: created, read, listed, changed, deleted (contract section 5)."""
+"""Records through the API: created, read, listed, changed, deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rules/explain` says of a write, beside the same write (contract section 6)."""
+"""What `rules/explain` says of a write, beside the same write."""
 
 from __future__ import annotations
 

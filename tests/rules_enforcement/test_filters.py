@@ -1,4 +1,4 @@
-"""`filter=` and order: what a caller may ask about, and what not (contract sections 4 to 6)."""
+"""`filter=` and order: what a caller may ask about, and what not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that means harm, wherever text is taken: refused or inert, and soon (checks 7, 12, 34)."""
+"""Text that means harm, wherever text is taken: refused or inert, and soon."""
 
 from __future__ import annotations
 

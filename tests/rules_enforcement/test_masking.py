@@ -1,4 +1,4 @@
-"""Personal data masked in every way out, and left alone on its way back in (contract section 4)."""
+"""Personal data masked in every way out, and left alone on its way back in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that follow references: in circles, to oneself, to what is new (contract section 6)."""
+"""Rules that follow references: in circles, to oneself, to what is new."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every path by which personal data is shown unmasked is in the security log (contract 19)."""
+"""Every path by which personal data is shown unmasked is in the security log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The security log of an account: what it records, for whom, and that it verifies (contract 19)."""
+"""The security log of an account: what it records, for whom, and that it verifies."""
 
 from __future__ import annotations
 

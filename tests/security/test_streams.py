@@ -1,4 +1,4 @@
-"""Streams of the security log: signed batches without gaps, whatever fails (contract 19)."""
+"""Streams of the security log: signed batches without gaps, whatever fails."""
 
 from __future__ import annotations
 

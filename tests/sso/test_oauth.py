@@ -1,4 +1,4 @@
-"""Sign-in by OAuth: whole flows over HTTP against a real OpenID provider (contract section 10)."""
+"""Sign-in by OAuth: whole flows over HTTP against a real OpenID provider."""
 
 from __future__ import annotations
 

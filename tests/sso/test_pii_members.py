@@ -1,4 +1,4 @@
-"""Nobody outside `pii_access` becomes a member of it, or comes in as one (contract section 7)."""
+"""Nobody outside `pii_access` becomes a member of it, or comes in as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sign-in by SAML: whole flows over HTTP against an identity provider (contract section 10)."""
+"""Sign-in by SAML: whole flows over HTTP against an identity provider."""
 
 from __future__ import annotations
 

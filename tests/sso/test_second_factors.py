@@ -1,4 +1,4 @@
-"""Second factors after signing in with a provider (contract section 18)."""
+"""Second factors after signing in with a provider."""
 
 from __future__ import annotations
 

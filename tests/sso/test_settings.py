@@ -1,4 +1,4 @@
-"""Provider settings: who may, what is checked, what is never shown (contract section 10)."""
+"""Provider settings: who may, what is checked, what is never shown."""
 
 from __future__ import annotations
 

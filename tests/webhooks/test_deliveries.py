@@ -1,4 +1,4 @@
-"""Deliveries: written with the change, signed, retried by the table, never lost (contract 8)."""
+"""Deliveries: written with the change, signed, retried by the table, never lost."""
 
 from __future__ import annotations
 

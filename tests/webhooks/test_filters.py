@@ -1,4 +1,4 @@
-"""Which changes a filter lets through (spec 6.8, contract section 8)."""
+"""Which changes a filter lets through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks as admins keep them: shapes, refusals, the secret, the limit (spec 4.7)."""
+"""Webhooks as admins keep them: shapes, refusals, the secret, the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chain of triggers ends at depth 8, by whatever it goes on (contract section 9)."""
+"""A chain of triggers ends at depth 8, by whatever it goes on."""
 
 from __future__ import annotations
 

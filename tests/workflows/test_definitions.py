@@ -1,4 +1,4 @@
-"""Definitions are checked in full when they are saved, and told apart by place (contract 9)."""
+"""Definitions are checked in full when they are saved, and told apart by place."""
 
 from __future__ import annotations
 

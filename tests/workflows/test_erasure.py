@@ -1,4 +1,4 @@
-"""What is erased is gone from instances, too: of records, of users (contract section 7)."""
+"""What is erased is gone from instances, too: of records, of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks: the one-step form of workflows, on the same engine (contract section 9)."""
+"""Hooks: the one-step form of workflows, on the same engine."""
 
 from __future__ import annotations
 

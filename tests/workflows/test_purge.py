@@ -1,4 +1,4 @@
-"""How many run at once, and what goes when it is over, deleted or closed (contract section 9)."""
+"""How many run at once, and what goes when it is over, deleted or closed."""
 
 from __future__ import annotations
 

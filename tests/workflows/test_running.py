@@ -1,4 +1,4 @@
-"""Instances are carried out: every kind of step, templates, failures, resuming (contract 9)."""
+"""Instances are carried out: every kind of step, templates, failures, resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts workflows: events, schedules, webhooks; and waiting (contract section 9)."""
+"""What starts workflows: events, schedules, webhooks; and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Domains of accounts, and which account owns a proved domain (contract section 18)."""
+"""Domains of accounts, and which account owns a proved domain."""
 
 from __future__ import annotations
 

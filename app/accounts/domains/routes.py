@@ -1,4 +1,4 @@
-"""`/account/domains`: the mail domains of an account, for its admins (contract section 18)."""
+"""`/account/domains`: the mail domains of an account, for its admins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The domains of an account, and which account owns a domain (contract section 18)."""
+"""The domains of an account, and which account owns a domain."""
 
 from __future__ import annotations
 

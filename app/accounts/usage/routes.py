@@ -1,4 +1,4 @@
-"""What accounts use, and their quotas (contract section 19)."""
+"""What accounts use, and their quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digests of contract section 7, as pure functions; docs/audit.md explains them.
+"""The digests of entries and changes, as pure functions; docs/audit.md explains them.
 
 H is SHA-256 in lower-case hex. J is JSON in UTF-8 with sorted keys, separators `,` and `:`, and
 non-ASCII characters unescaped.

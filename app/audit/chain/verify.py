@@ -1,4 +1,4 @@
-"""Verifying chains (contract section 7; docs/audit.md explains it).
+"""Verifying chains (docs/audit.md explains it).
 
 `Chain` takes the entries of one chain in order, from the database or an export. It stores only
 open checkpoints and erasures, so a log of any size is verified in constant memory.

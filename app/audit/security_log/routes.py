@@ -1,4 +1,4 @@
-"""`/account/security-log` and `/account/audit-logs`, for admins of the account (contract 19)."""
+"""`/account/security-log` and `/account/audit-logs`, for admins of the account."""
 
 from __future__ import annotations
 

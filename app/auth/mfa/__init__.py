@@ -1,1 +1,1 @@
-"""Second factors: authenticator apps (TOTP), passkeys and recovery codes (contract section 18)."""
+"""Second factors: authenticator apps (TOTP), passkeys and recovery codes."""

@@ -1,4 +1,4 @@
-"""Second factors of users, for admins: a report and resets (contract section 18)."""
+"""Second factors of users, for admins: a report and resets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second factors, recovery codes and used tokens (contract section 18)."""
+"""Second factors, recovery codes and used tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of an account has second factors, and who needs one (contract section 18)."""
+"""Who of an account has second factors, and who needs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Setting second factors up, proving them, and removing them (contract section 18)."""
+"""Setting second factors up, proving them, and removing them."""
 
 from __future__ import annotations
 

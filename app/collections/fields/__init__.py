@@ -1,4 +1,4 @@
-"""The field types: validation, storage and JSON form (contract section 4).
+"""The field types: validation, storage and JSON form.
 
 One class per type, each in a file of its own. `clean` turns a JSON value into the stored one or
 raises `InvalidValue`; `from_text` does so for the text of a query parameter; `shown` turns the

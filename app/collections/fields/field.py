@@ -1,4 +1,4 @@
-"""The base class of field types (contract section 4)."""
+"""The base class of field types."""
 
 from __future__ import annotations
 

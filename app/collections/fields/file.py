@@ -1,4 +1,4 @@
-"""The field type `file` (contract section 16)."""
+"""The field type `file`."""
 
 from __future__ import annotations
 

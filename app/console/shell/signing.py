@@ -1,4 +1,4 @@
-"""Electronic signatures in forms (contract section 7)."""
+"""Electronic signatures in forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/files`: upload, download, link and delete files (contract section 16)."""
+"""`/files`: upload, download, link and delete files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads multipart bodies: files are streamed to disk as they arrive (contract section 16)."""
+"""Reads multipart bodies: files are streamed to disk as they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/account/export`: bundles of an account, for its admins (contract section 19)."""
+"""`/account/export`: bundles of an account, for its admins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An account's retention policy, stored in its settings (contract section 19)."""
+"""An account's retention policy, stored in its settings."""
 
 from __future__ import annotations
 

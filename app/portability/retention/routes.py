@@ -1,4 +1,4 @@
-"""`/account/retention`: how long the account keeps what it has (contract section 19)."""
+"""`/account/retention`: how long the account keeps what it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the stored changes of an account in the order of their numbers (contract section 15).
+"""Reading the stored changes of an account in the order of their numbers.
 
 The number of a change is drawn under a lock that its transaction holds until its commit
 (`app/audit/append.py`): whoever sees a change sees all those with lower numbers.

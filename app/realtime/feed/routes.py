@@ -1,4 +1,4 @@
-"""`GET /changes`: the change feed (contract section 15)."""
+"""`GET /changes`: the change feed."""
 
 from __future__ import annotations
 

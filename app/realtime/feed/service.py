@@ -1,4 +1,4 @@
-"""Reading the change feed on behalf of a caller (contract section 15)."""
+"""Reading the change feed on behalf of a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reconstructs former states of a record from the audit log (contract 5)."""
+"""Reconstructs former states of a record from the audit log."""
 
 from __future__ import annotations
 

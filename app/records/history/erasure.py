@@ -1,4 +1,4 @@
-"""Permanently erases users and records (contract section 7).
+"""Permanently erases users and records.
 
 The row is deleted in one transaction with a job that does the rest, so that the rest survives a
 crash of this process. The rest erases values or actors from the audit log, where a new entry names

@@ -1,4 +1,4 @@
-"""History of records: changes, former states, restore and undelete (contract 5).
+"""History of records: changes, former states, restore and undelete.
 
 States are computed from the audit log, backwards from the present row: unaudited changes are
 missing, but do not affect the rest. A deleted record keeps its history, and can be undeleted under

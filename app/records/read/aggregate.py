@@ -1,4 +1,4 @@
-"""Counts, sums, averages and extremes of records, in groups or in all (contract section 5)."""
+"""Counts, sums, averages and extremes of records, in groups or in all."""
 
 from __future__ import annotations
 

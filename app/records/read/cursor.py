@@ -1,4 +1,4 @@
-"""Keyset paging: a cursor says where in the order of a list a page ended (contract section 5).
+"""Keyset paging: a cursor says where in the order of a list a page ended.
 
 What comes after a position is several ranges, one after the other: those that are equal to it but
 in the last key, those equal but in the last two, and so on, each with its nulls behind. Each range

@@ -1,4 +1,4 @@
-"""`expand`: the records that references lead to, beside their ids (contract section 5).
+"""`expand`: the records that references lead to, beside their ids.
 
 The answer gets an `expand` of what the caller may view, as it may view it; the rest is absent. One
 statement reads all records of a collection that one level of names leads to.

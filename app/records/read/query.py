@@ -1,4 +1,4 @@
-"""From a list's query parameters to conditions, an order and a place in it (contract section 5)."""
+"""From a list's query parameters to conditions, an order and a place in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/records/{collection}/aggregate`: aggregates of records (contract section 5)."""
+"""`/records/{collection}/aggregate`: aggregates of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/collections/{name}/rules/explain`: why a caller may or may not do something (contract 6)."""
+"""`/collections/{name}/rules/explain`: why a caller may or may not do something."""
 
 from __future__ import annotations
 

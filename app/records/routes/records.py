@@ -1,4 +1,4 @@
-"""`/records/{collection}`: create, read, list, change and delete records (spec 4.2)."""
+"""`/records/{collection}`: create, read, list, change and delete records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Prefer: stale=N`: reads on the replica, if it is at most N seconds behind (contract section 20).
+"""`Prefer: stale=N`: reads on the replica, if it is at most N seconds behind.
 
 Rights come from the primary all the same: it confirms the caller and the definition that the read
 went by, and whatever the replica refuses or fails at is read on the primary.

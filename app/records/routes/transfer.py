@@ -1,4 +1,4 @@
-"""`/records/{collection}/export` and `/import`: records as files (contract section 5)."""
+"""`/records/{collection}/export` and `/import`: records as files."""
 
 from __future__ import annotations
 

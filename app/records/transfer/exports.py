@@ -1,4 +1,4 @@
-"""Exports whole lists, and imports files all or nothing (contract 5)."""
+"""Exports whole lists, and imports files all or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applies `on_delete` to references when a record is deleted (contract 4).
+"""Applies `on_delete` to references when a record is deleted.
 
 Works level by level, with one statement per referring collection and level, inside the delete's
 transaction and regardless of rules. Rows are locked before their referrers are searched, so no new

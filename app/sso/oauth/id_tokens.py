@@ -1,4 +1,4 @@
-"""Verifies ID tokens: signature, audience, nonce and times (contract section 10)."""
+"""Verifies ID tokens: signature, audience, nonce and times."""
 
 from __future__ import annotations
 

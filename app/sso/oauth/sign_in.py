@@ -1,4 +1,4 @@
-"""Sign-in with OAuth 2.0 and OpenID Connect, by Authlib (contract section 10)."""
+"""Sign-in with OAuth 2.0 and OpenID Connect, by Authlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sign-in with SAML 2.0, by python3-saml with stricter checks (contract section 10).
+"""Sign-in with SAML 2.0, by python3-saml with stricter checks.
 
 The library checks schema, signatures, issuer, audience and times; `checks` adds what it leaves
 open, and `xml_precheck` refuses documents that no parser should see.

@@ -1,4 +1,4 @@
-"""Roles by the groups that the directory manages, as at sign-in (contract section 10).
+"""Roles by the groups that the directory manages, as at sign-in.
 
 The account's mapping of groups to roles applies to users whose role the directory or a sign-in
 gave. A role that was assigned by hand stays.

@@ -1,4 +1,4 @@
-"""`/account/scim/tokens`: the tokens of an account's directory (contract section 18)."""
+"""`/account/scim/tokens`: the tokens of an account's directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens by which an account's directory provisions users at `/scim/v2` (contract section 18).
+"""Tokens by which an account's directory provisions users at `/scim/v2`.
 
 They are worth nothing elsewhere, and nothing else is a credential there. Two may be active, so that
 the directory can change from one to the other.

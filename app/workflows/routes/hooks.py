@@ -1,4 +1,4 @@
-"""Hooks: actions that an event, a time or somebody sets off (contract section 9)."""
+"""Hooks: actions that an event, a time or somebody sets off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances of workflows: what they did, and going on with them (contract section 9)."""
+"""Instances of workflows: what they did, and going on with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows: what they are, and how they are started (contract section 9)."""
+"""Workflows: what they are, and how they are started."""
 
 from __future__ import annotations
 
