@@ -82,6 +82,16 @@ def test_yaml_parses(path: Path) -> None:
     assert loaded(path)
 
 
+# --- References ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["app", "migrations", "bench", "deploy"])
+def test_comments_cite_no_numbered_section_of_another_document(folder: str) -> None:
+    citing = re.compile(r"\b(spec|contract|checks?)( sections?)? [0-9]")
+    files = (PROJECT / folder).rglob("*.py")
+    assert [path for path in files if citing.search(path.read_text())] == []
+
+
 # --- CI and hooks -------------------------------------------------------------
 
 
