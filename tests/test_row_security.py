@@ -19,7 +19,8 @@ from psycopg2 import extensions, sql
 from psycopg2.errors import InsufficientPrivilege
 
 from app import db
-from app.auth import api_keys, guard
+from app.auth import api_keys
+from app.auth.guard import request_context
 from app.collections.models import Collection
 from app.context import tenancy
 from app.db import row_security
@@ -327,7 +328,7 @@ def test_row_security_hides_rows_when_filter_is_missing(
     assert alice.delete(f"records/posts/{theirs}").status_code == 404
     assert charlie.get(f"records/posts/{theirs}").json["title"] == "a secret"
     # And it is the database alone that holds them.
-    monkeypatch.setattr(guard, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
+    monkeypatch.setattr(request_context, "_tenancy", lambda context: tenancy.ALL_ACCOUNTS)
     assert leaks() >= {"list", "filter", "export", "get", "keys"}
 
 
