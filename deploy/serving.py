@@ -32,7 +32,7 @@ WRITE_SECONDS = 30  # for 64 KiB of a response
 DRAIN_SECONDS = 0.5  # for the rest of a body that was refused unread
 GRACEFUL_SECONDS = 23  # below 25 seconds together with start and exit
 MAX_PROCESSES = 1000
-M_ARENA_MAX, ARENAS = -8, 2
+M_ARENA_MAX, ARENAS = -8, 1
 METRICS_PREFIX, STARTUP_SECONDS = "atrium-counts-", 60
 
 
@@ -141,7 +141,7 @@ def _remove(folder: str, owner_pid: int) -> None:
 
 
 def share_freed_memory() -> None:
-    """Limit malloc arenas, as each would retain the 19 MiB of a password hash."""
+    """Limit malloc to one arena: each would retain up to 38 MiB of freed password hashes."""
     with suppress(OSError, AttributeError):  # glibc only
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
