@@ -180,7 +180,8 @@ def save(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -
     """Store new records or locked ones, and publish each that has changed.
 
     Returns them as the caller may view them. Verifies `unchecked` with new records. Raises Stale,
-    WriteRefused, and Forbidden if the rule refuses a record as it is stored.
+    WriteRefused, and Forbidden if the rule refuses a record as it is stored: by then it is
+    written, so whoever catches these must not commit the transaction.
     """
     access, before = change.access, change.before
     differing = _differing(change) if before else range(len(change.values))
