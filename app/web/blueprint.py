@@ -171,9 +171,9 @@ def _with_examples(doc: JSONObject, doc_info: JSONObject, **options: object) -> 
         for response in responses:
             schema = response.get("schema") if isinstance(response, dict) else None
             if isinstance(schema, Schema) and "examples" not in response:
-                told = response.setdefault("example", example_of(schema))
-                if isinstance(told, dict):
-                    response["example"] = example_of(schema) | told
+                given = response.setdefault("example", example_of(schema))
+                if isinstance(given, dict):
+                    response["example"] = example_of(schema) | given
     return doc
 
 

@@ -73,13 +73,13 @@ BY_CLASS = {
 
 def example_of(schema: ma.Schema) -> Any:
     """Return what a schema tells as its `example`, and examples of its other required fields."""
-    told: dict[str, object] = {}
+    given: dict[str, object] = {}
     for owner in reversed(type(schema).__mro__):
-        told |= vars(owner).get("example", {})
+        given |= vars(owner).get("example", {})
     derived = {
-        name: told[name] if name in told else _value(name, field)
+        name: given[name] if name in given else _value(name, field)
         for name, field in ((field.data_key or key, field) for key, field in schema.fields.items())
-        if name in told or field.required
+        if name in given or field.required
     }
     return [derived] if schema.many else derived
 
