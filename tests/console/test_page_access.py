@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from app.console.shell.access import ANYBODY
-from app.console.shell.blueprint import Pages
+from app.console.people.roles import show_new_role
+from app.console.shell.access import ADMIN, ANYBODY
+from app.console.shell.blueprint import Pages, page
 from app.web.access import AccessLevel, access_of
 
 
@@ -16,6 +17,11 @@ def test_view_without_access_is_not_registered() -> None:
 
     with pytest.raises(TypeError, match="show_secrets does not say who may open it"):
         Pages("secrets", __name__).get("/console/secrets")(show_secrets)
+
+
+def test_form_page_of_other_role_is_not_registered() -> None:
+    with pytest.raises(TypeError, match="/console/x shows a form again that is for another role"):
+        page("/console/x", "POST", role=ADMIN, form_page=show_new_role)
 
 
 def test_pages_are_public_only_for_anybody(app: Flask) -> None:

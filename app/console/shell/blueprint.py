@@ -95,8 +95,11 @@ def page(
 
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
     second address, within the account that this one names. `menu` is its place in the sidebar.
-    `form_page` is the view that shows the form which this one takes, again if there is an error.
+    `form_page` is the view of the form which this one takes: it shows the form again with the
+    errors, past its own guard. Raises TypeError if that page is for another role.
     """
+    if form_page and form_page.page.role is not role:  # type: ignore[attr-defined]
+        raise TypeError(f"{path} shows a form again that is for another role.")
     if menu:
         navigation.add(menu, path, role, in_account=in_account)
 
