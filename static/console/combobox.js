@@ -40,7 +40,7 @@ class Combobox {
     this.input.addEventListener("keydown", event => this.press(event));
     this.input.addEventListener("click", () => this.look());
     this.input.addEventListener("blur", () => this.leave());
-    addEventListener("scroll", () => this.isOpen && this.open(false), { passive: true });
+    addEventListener("scroll", () => this.isOpen && this.place(), { capture: true, passive: true });
     this.list.addEventListener("mousedown", event => {
       event.preventDefault(); // the input keeps the focus
       const option = event.target.closest("[role=option]");
@@ -103,15 +103,19 @@ class Combobox {
     return this.list.matches(":popover-open");
   }
 
-  // In the top layer, as tables scroll; above the input where there is no room below.
   open(isOpen) {
     this.list.togglePopover(isOpen);
+    this.place();
+    this.input.setAttribute("aria-expanded", isOpen);
+    this.activate(null);
+  }
+
+  // In the top layer, as tables scroll, and with the input; above it where there is no room below.
+  place() {
     const { left, top, bottom, width } = this.input.getBoundingClientRect();
     const height = this.list.offsetHeight;
     const y = bottom + height > innerHeight ? Math.max(top - height, 0) : bottom;
     Object.assign(this.list.style, { left: `${left}px`, top: `${y}px`, minWidth: `${width}px` });
-    this.input.setAttribute("aria-expanded", isOpen);
-    this.activate(null);
   }
 
   activate(option) {

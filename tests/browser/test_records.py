@@ -174,6 +174,28 @@ def test_reference_cell_click_lists_records_and_link_opens_record(
     visit.check_quiet_and_at_home()
 
 
+def test_reference_options_stay_at_their_input_while_the_page_scrolls(
+    visit: Visit, live_cast: Cast, books: dict[str, str]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.goto(f"/console/records/{books['acme']}/books/{books['second']}")
+    before, options = page.get_by_role("combobox", name="before"), page.get_by_role("listbox")
+    before.click()
+    expect(options).to_be_visible()
+    page.evaluate("document.body.style.paddingBottom = '200vh'")
+    page.mouse.wheel(0, 60)
+    page.wait_for_function("scrollY >= 60")
+    page.evaluate("new Promise(requestAnimationFrame)")
+    expect(options).to_be_visible()
+    input_box, list_box = before.bounding_box(), options.bounding_box()
+    assert input_box is not None
+    assert list_box is not None
+    assert abs(list_box["y"] - (input_box["y"] + input_box["height"])) < 2
+    options.get_by_role("option").first.click()
+    expect(options).to_be_hidden()
+
+
 @WITHOUT_SCRIPTS_TOO
 def test_record_bulk_edit_and_saved_view(
     visit: Visit, live_cast: Cast, books: dict[str, str]
