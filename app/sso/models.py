@@ -279,8 +279,8 @@ class SamlSession(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
-class MetadataRead(Base):
-    """The last reads of the metadata of an identity provider from its address."""
+class MetadataRefresh(Base):
+    """The last refresh of a provider's metadata from its URL, and the last one that changed it."""
 
     __tablename__ = "saml_metadata_reads"
     __table_args__ = (

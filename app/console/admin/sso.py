@@ -32,8 +32,6 @@ from app.sso import (
     providers,
     refusals,
     roles,
-    saml_key_routes,
-    saml_metadata,
     service,
     setup_links,
     sign_in,
@@ -43,7 +41,7 @@ from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
-from app.sso.saml import keys
+from app.sso.saml import key_routes, keys, metadata_refresh
 from app.sso.scim import seen_groups
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
@@ -299,7 +297,7 @@ def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
     # The system has none: each account signs with its own.
     if kind.category == OAUTH or scope.account.id == SYSTEM_ACCOUNT_ID:
         return []
-    return [saml_key_routes.view(key) for key in keys.get_all(scope.account.id)]
+    return [key_routes.view(key) for key in keys.get_all(scope.account.id)]
 
 
 def _form_page(
@@ -338,6 +336,6 @@ def _form_page(
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
+        read=metadata_refresh.find(row) if row and row.config.get("metadata_url") else None,
         saml_keys=_saml_keys(scope, kind),
     )
