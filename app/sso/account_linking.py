@@ -22,8 +22,7 @@ from app.auth.models import Invitation
 from app.db import errors
 from app.errors import BadRequest, Conflict
 from app.sso import roles
-from app.sso.connections import Connection
-from app.sso.identities import Claims
+from app.sso.connections import Claims, Connection
 from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
 

@@ -12,10 +12,10 @@ from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.errors import InvalidValues
 from app.outbound import web_waits
-from app.sso import service, validation
+from app.sso import connections, service, validation
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.oauth import addresses, discovery, exchange
+from app.sso.oauth import discovery, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
 from app.types import JSONMapping
@@ -91,7 +91,7 @@ def _client(connection: Connection) -> str:
         "grant_type": "authorization_code",
         "code": "atrium-tries-the-client",
         "code_verifier": "atrium-tries-the-client-and-nothing-more-than-it",
-        "redirect_uri": addresses.callback_url(connection),
+        "redirect_uri": connections.callback_url(connection),
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     auth = sign_in.client_auth(connection)

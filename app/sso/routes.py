@@ -12,8 +12,8 @@ from app import web
 from app.auth.guard import account_of_request
 from app.auth.responses import origin
 from app.sso import one_time_codes, schemas, service, sign_in
+from app.sso.connections import callback_path
 from app.sso.models import API, BROWSER, OAUTH, SAML
-from app.sso.oauth.addresses import callback_path
 from app.sso.responses import (
     begin,
     flow_cookie,
@@ -167,11 +167,11 @@ def get_saml_metadata(args: JSONObject) -> Response:
 
     Available as soon as the provider is set up, even if incomplete or disabled.
     """
-    from app.sso.saml import sp_metadata  # imported on use: large
+    from app.sso.saml import metadata  # imported on use: large
 
     account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
-    return Response(sp_metadata.render(connection), mimetype="application/samlmetadata+xml")
+    return Response(metadata.render(connection), mimetype="application/samlmetadata+xml")
 
 
 @blueprint.route("/saml/acs", methods=["POST"])

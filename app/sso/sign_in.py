@@ -20,11 +20,10 @@ from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth.devices import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
-from app.sso.connections import Connection
+from app.sso.connections import Claims, Connection
 from app.sso.flows import StartedFlow
-from app.sso.identities import Claims
 from app.sso.models import API, BROWSER, CONSOLE, LOGOUT, OAUTH, SAML, TEST, Flow
-from app.sso.oauth import addresses, discovery, exchange
+from app.sso.oauth import discovery, exchange
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
@@ -33,7 +32,7 @@ from app.sso.refusals import (
     StateRefused,
     TooLarge,
 )
-from app.sso.saml import replays, sessions
+from app.sso.saml import sessions
 from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
@@ -89,7 +88,7 @@ def start(
     if connection.provider.category == OAUTH:
         from app.sso.oauth import sign_in  # imported on use: large
 
-        callback_url = addresses.callback_url(connection)
+        callback_url = connections.callback_url(connection)
         started = flows.start(connection, purpose, callback_url=callback_url, **state)
         return sign_in.authorization_url(_discovered(connection, started.flow), started), started
     from app.sso.saml import assertions
@@ -192,7 +191,7 @@ def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> Com
             return parsed[0].claimed
 
         def mark_used(session: Session) -> None:
-            replays.mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
+            sessions.mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
             sessions.record(session, connection, flow, parsed[0])
 
         with refusals.attach_flow(flow):
@@ -305,7 +304,7 @@ def _check_callback(flow: Flow, callback: OAuthCallback) -> None:
 
     A code issued for those settings must not reach this provider or account (mix-up attack).
     """
-    shared = addresses.callback_path(flow.provider_name)
+    shared = connections.callback_path(flow.provider_name)
     path = urlsplit(flow.callback_url).path if flow.callback_url else shared
     if callback.path is not None and not path.endswith(callback.path):
         raise StateRefused("state", "The callback used the address of other settings.")
@@ -316,7 +315,7 @@ def _check_row(flow: Flow, connection: Connection) -> None:
     if flow.callback_url is None:  # started by an older version, at the shared address
         same = not connections.has_custom_endpoints(connection.config)
     else:
-        current = (connection.row_id, addresses.callback_url(connection))
+        current = (connection.row_id, connections.callback_url(connection))
         same = (flow.row_id, flow.callback_url) == current
     if not same:
         raise ProviderDisabled("provider", "The settings were replaced during the sign-in.")

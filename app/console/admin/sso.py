@@ -27,8 +27,8 @@ from app.errors import AppError
 from app.sso import (
     account_linking,
     dry_run,
-    last_sign_ins,
     one_time_codes,
+    overview,
     providers,
     refusals,
     roles,
@@ -42,7 +42,6 @@ from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
 from app.sso.saml import key_routes, keys, metadata_refresh
-from app.sso.scim import seen_groups
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
@@ -254,7 +253,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        last_sign_ins=last_sign_ins.by_provider(scope.account.id),
+        last_sign_ins=overview.by_provider(scope.account.id),
         cards=settings_home.directory_cards(scope),
     )
 
@@ -263,7 +262,7 @@ def _seen_groups(account_id: str, form: Form) -> Sequence[str]:
     if account_id == SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
         return ()
     mapped = group_roles.names(form)
-    return seen_groups.names(account_id, mapped, len(mapped) + MAX_SUGGESTIONS)
+    return roles.seen_group_names(account_id, mapped, len(mapped) + MAX_SUGGESTIONS)
 
 
 def without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:
@@ -329,9 +328,7 @@ def _form_page(
         creates_no_users=lacks_domains,
         sender=None if is_admin or not lacks_domains else _sender(scope),
         names_at_provider=sso_form.names_at_provider(kind),
-        last_sign_in=last_sign_ins.by_provider(scope.account.id).get(row.provider_name)
-        if row
-        else None,
+        last_sign_in=overview.by_provider(scope.account.id).get(row.provider_name) if row else None,
         guide=sso_form.GUIDES.get(kind.name),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,

@@ -12,7 +12,6 @@ from app.errors import AppError, InvalidValues, problem
 from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, gettext_noop, lazy_gettext
@@ -154,7 +153,7 @@ def service_addresses(
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
     connection = Connection(account, kind, config, is_own=True, shared_callback=shared)
     if kind.category == OAUTH:
-        return {gettext("Redirect address"): oauth_addresses.callback_url(connection)}
+        return {gettext("Redirect address"): connections.callback_url(connection)}
     return {
         gettext(ENTITY_ID): connections.saml_entity_id(connection),
         gettext(CONSUMER_URL): connections.saml_consumer_url(connection),

@@ -14,12 +14,10 @@ from authlib.oauth2.client import OAuth2Client
 
 from app import clock
 from app.sso import flows
-from app.sso.connections import Connection
+from app.sso.connections import Claims, Connection, callback_url, group_names
 from app.sso.flows import StartedFlow
-from app.sso.identities import Claims, group_names
 from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
-from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
 from app.types import JSONMapping, JSONObject
 

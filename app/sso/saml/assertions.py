@@ -1,7 +1,7 @@
 """Sign-in with SAML 2.0, by python3-saml with stricter checks.
 
 The library checks schema, signatures, issuer, audience and times; `checks` adds what it leaves
-open, and `xml_precheck` refuses documents that no parser should see.
+open, and `sanitize` refuses documents that no parser should see.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app.sso import connections
-from app.sso.connections import Connection
-from app.sso.identities import Claims, group_names
+from app.sso.connections import Claims, Connection, group_names
 from app.sso.providers import NAME_ID_FORMATS
 from app.sso.refusals import Cancelled, SignInRefused
-from app.sso.saml import certificates, checks, encryption, keys, redirect_binding, xml_precheck
+from app.sso.saml import certificates, checks, encryption, keys, redirect_binding
 from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
@@ -188,8 +187,8 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", f"Longer than {LONGEST_RESPONSE} characters.")
     try:
         raw = b64decode("".join(response.split()), validate=True)
-        return xml_precheck.sanitize(raw, LONGEST_RESPONSE)
-    except xml_precheck.UnsafeXml as error:
+        return checks.sanitize(raw, LONGEST_RESPONSE)
+    except checks.UnsafeXml as error:
         raise SignInRefused("document", str(error)) from None
     except (binascii.Error, ValueError):
         raise SignInRefused("document", "The response is not valid base64.") from None

@@ -24,7 +24,7 @@ from onelogin.saml2.utils import OneLogin_Saml2_Utils
 from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 
 from app.sso.refusals import SignInRefused
-from app.sso.saml import checks, xml_precheck
+from app.sso.saml import checks
 
 XENC, XENC_1_1 = "http://www.w3.org/2001/04/xmlenc#", "http://www.w3.org/2009/xmlenc11#"
 BLOCK, NONCE, MAX_KEYS = 16, 12, 4
@@ -98,8 +98,8 @@ def _decrypted(encrypted: Any, keys: Sequence[rsa.RSAPrivateKey], max_bytes: int
     for secret in _secrets(transported, keys, size):
         try:
             plain = _open(algorithm, secret, ciphertext)
-            return _assertion(xml_precheck.sanitize(plain, max_bytes))
-        except (_Undecryptable, xml_precheck.UnsafeXml, etree.XMLSyntaxError):
+            return _assertion(checks.sanitize(plain, max_bytes))
+        except (_Undecryptable, checks.UnsafeXml, etree.XMLSyntaxError):
             continue
     raise SignInRefused("encryption", WRONG_KEY)
 

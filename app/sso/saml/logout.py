@@ -17,7 +17,7 @@ from app.sso import flows, refusals, service, sign_in
 from app.sso.connections import Connection
 from app.sso.models import LOGOUT, SAML, Flow, SamlSession
 from app.sso.refusals import ProviderDisabled, SignInRefused, StateRefused
-from app.sso.saml import keys, logout_messages, redirect_binding, replays, sessions
+from app.sso.saml import keys, logout_messages, redirect_binding, sessions
 
 log = structlog.get_logger()
 LONGEST_RELAY_STATE = 2000
@@ -131,7 +131,7 @@ def _end(connection: Connection, received: _Received) -> str | None:
         connection, received.xml, is_verified=received.is_verified
     )
     with db.transaction() as session:
-        replays.mark_used(session, connection, f"logout {request.id}", request.expires_at)
+        sessions.mark_used(session, connection, f"logout {request.id}", request.expires_at)
         sessions.end(connection, request.subject, request.session_indexes)
     if not connection.config.get("idp_slo_url"):
         return None

@@ -16,7 +16,7 @@ from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.models import SamlSession
 from app.sso.refusals import SignInRefused
-from app.sso.saml import checks, redirect_binding, xml_precheck
+from app.sso.saml import checks, redirect_binding
 
 LIFETIME = timedelta(minutes=5)
 CLOCK_DRIFT = checks.LEEWAY
@@ -121,10 +121,8 @@ def _expiry(root: Any) -> datetime:
 
 def _parsed(xml: bytes, kind: str) -> Any:
     try:
-        root = OneLogin_Saml2_XML.to_etree(
-            xml_precheck.sanitize(xml, redirect_binding.LONGEST_MESSAGE)
-        )
-    except xml_precheck.UnsafeXml as error:
+        root = OneLogin_Saml2_XML.to_etree(checks.sanitize(xml, redirect_binding.LONGEST_MESSAGE))
+    except checks.UnsafeXml as error:
         raise SignInRefused("document", str(error)) from None
     except (etree.XMLSyntaxError, ValueError):
         raise SignInRefused("document", "The message is not valid XML.") from None
@@ -147,7 +145,7 @@ def _verify_signature(connection: Connection, root: Any, xml: bytes) -> None:
     trusted = [OneLogin_Saml2_Utils.format_cert(one) for one in connection.config["idp_x509_cert"]]
     path = f"/samlp:{etree.QName(root).localname}/ds:Signature"
     if not OneLogin_Saml2_Utils.validate_sign(
-        xml_precheck.sanitize(xml, redirect_binding.LONGEST_MESSAGE),
+        checks.sanitize(xml, redirect_binding.LONGEST_MESSAGE),
         multicerts=trusted,
         xpath=path,
     ):

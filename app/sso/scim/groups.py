@@ -21,8 +21,8 @@ from app.sso.scim.attributes import GROUP, canonical
 from app.sso.scim.errors import refusal
 from app.sso.scim.models import DirectoryGroup
 from app.sso.scim.patch import Operation
-from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
+from app.web.preconditions import Preconditions
 
 MAX_LISTED, MAX_CHANGED = 10_000, 1000
 MAX_WORK = 100_000  # operations times members
