@@ -16,6 +16,7 @@ from app.web import rate_limits
 
 log = structlog.get_logger()
 MAX_STORED = 100
+CONFIRMATION_NEEDED = "Members cannot sign in with it until one of them confirms it."
 LONGEST_DETAIL = 300
 UNAVAILABLE = "The provider cannot sign you in at the moment. Try again later."
 MISCONFIGURED = (
@@ -100,9 +101,6 @@ class NotInvited(SignInRefused):
     message = "You are not a member of this account. Ask an administrator for an invitation."
 
 
-CONFIRMATION_NEEDED = "Members cannot sign in with it until one of them confirms it."
-
-
 class MemberRefused(NotInvited):
     """A present or invited member of `pii_access`, under settings that no member confirmed."""
 
@@ -152,26 +150,8 @@ def record(
     """Log a refusal, and store it for the account's admins."""
     fields = {"category": category, "provider": provider, "check": error.check}
     log.warning("sign-in refused", account=account_id, **fields)
-    if account_id is not None:
-        _save(account_id, category, provider, error, ip)
-        events.publish(events.SignInFailed(account_id, None, None, error.check, provider))
-        if isinstance(error, MemberRefused):
-            pii_notices.notify_of_refusal(account_id, provider)
-
-
-def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
-    """Return a page of an account's refusals, newest first, and their number."""
-    same_account = Refusal.account_id == account_id
-    count = sa.select(sa.func.count()).select_from(Refusal).where(same_account)
-    rows = (
-        sa.select(Refusal).where(same_account).order_by(Refusal.id.desc()).offset(skip).limit(limit)
-    )
-    return list(db.db.session.scalars(rows)), db.db.session.scalar(count) or 0
-
-
-def _save(
-    account_id: str, category: str, provider: str, error: SignInRefused, ip: str | None
-) -> None:
+    if account_id is None:
+        return
     same_account = Refusal.account_id == account_id
     detail = "".join(
         character if character.isprintable() else "\ufffd" for character in error.detail
@@ -189,13 +169,20 @@ def _save(
             )
         )
         session.flush()
-        query = (
-            sa.select(Refusal.id)
-            .where(same_account)
-            .order_by(Refusal.id.desc())
-            .offset(MAX_STORED)
-            .limit(1)
-        )
-        last_removed = session.scalar(query)
+        newest = sa.select(Refusal.id).where(same_account).order_by(Refusal.id.desc())
+        last_removed = session.scalar(newest.offset(MAX_STORED).limit(1))
         if last_removed is not None:
             session.execute(sa.delete(Refusal).where(same_account, Refusal.id <= last_removed))
+    events.publish(events.SignInFailed(account_id, None, None, error.check, provider))
+    if isinstance(error, MemberRefused):
+        pii_notices.notify_of_refusal(account_id, provider)
+
+
+def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
+    """Return a page of an account's refusals, newest first, and their number."""
+    same_account = Refusal.account_id == account_id
+    count = sa.select(sa.func.count()).select_from(Refusal).where(same_account)
+    rows = (
+        sa.select(Refusal).where(same_account).order_by(Refusal.id.desc()).offset(skip).limit(limit)
+    )
+    return list(db.db.session.scalars(rows)), db.db.session.scalar(count) or 0

@@ -90,22 +90,19 @@ def start(
 
         callback_url = connections.callback_url(connection)
         started = flows.start(connection, purpose, callback_url=callback_url, **state)
-        return sign_in.authorization_url(_discovered(connection, started.flow), started), started
+        try:
+            # A test shows what the issuer publishes now.
+            discovered = discovery.resolve(connection, fresh=purpose == TEST)
+        except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
+            flow = error.flow = started.flow
+            refusals.record(flow.account_id, flow.category, flow.provider_name, error)
+            raise
+        return sign_in.authorization_url(discovered, started), started
     from app.sso.saml import assertions
 
     started = flows.start(connection, purpose, **state)
     relay_state = b64encode(started.state.encode()).decode()
     return assertions.authn_url(connection, started.flow.request_id, relay_state), started
-
-
-def _discovered(connection: Connection, flow: Flow) -> Connection:
-    try:
-        # A test shows what the issuer publishes now.
-        return discovery.resolve(connection, fresh=flow.purpose == TEST)
-    except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
-        refusals.record(flow.account_id, flow.category, flow.provider_name, error)
-        error.flow = flow
-        raise
 
 
 def resolve_redirect_uri(connection: Connection, requested: str | None) -> str:
@@ -136,36 +133,26 @@ def complete_oauth(callback: OAuthCallback, cookie: Cookie, origin: Origin) -> C
         _check_callback(flow, callback)
         flows.consume(flow, OAUTH, callback.provider, cookie(flow))
         with refusals.attach_flow(flow):
-            return _end_oauth(flow, account, callback, cookie(flow))
+            connection = _connection(account, flow)
+            _check_row(flow, connection)
 
+            def fetch() -> Claims:
+                from app.sso.oauth import sign_in
 
-def _end_oauth(
-    flow: Flow, account: Account, callback: OAuthCallback, cookie: str | None
-) -> CompletedFlow:
-    from app.sso.oauth import sign_in
+                if callback.error:
+                    detail = f"The provider returned the error {callback.error}"
+                    raise Cancelled("provider", detail, callback.error)
+                db.db.session.remove()  # hold no connection during requests
+                with exchange.place(connection):
+                    discovered = discovery.resolve(connection)
+                    # A response of another issuer is refused (RFC 9207).
+                    if callback.issuer is None and discovered.metadata.sends_issuer:
+                        raise SignInRefused("issuer", "The response does not name its issuer.")
+                    if callback.issuer and not discovered.answers_as(callback.issuer):
+                        raise SignInRefused("issuer", f"The response is from {callback.issuer}.")
+                    return sign_in.fetch_claims(discovered, flow, callback.code, callback.user)
 
-    connection = _connection(account, flow)
-    _check_row(flow, connection)
-
-    def fetch() -> Claims:
-        if callback.error:
-            detail = f"The provider returned the error {callback.error}"
-            raise Cancelled("provider", detail, callback.error)
-        db.db.session.remove()  # hold no connection during requests
-        with exchange.place(connection):
-            found = discovery.resolve(connection)
-            _check_issuer(found, callback.issuer)
-            return sign_in.fetch_claims(found, flow, callback.code, callback.user)
-
-    return _conclude(connection, flow, cookie, fetch, lambda session: None)
-
-
-def _check_issuer(connection: Connection, issuer: str | None) -> None:
-    """Refuse a callback of another issuer (RFC 9207). Raises SignInRefused."""
-    if issuer is None and connection.metadata.sends_issuer:
-        raise SignInRefused("issuer", "The response does not name its issuer.")
-    if issuer and not connection.answers_as(issuer):
-        raise SignInRefused("issuer", f"The response is from {issuer}.")
+            return _conclude(connection, flow, cookie(flow), fetch, lambda session: None)
 
 
 def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
@@ -237,60 +224,47 @@ def _conclude_once(
         connection = replace(connection, admits_pii_members=admits)
         on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
-        _check_return(session, flow, account, user)
+        untrusted = account.settings.get(UNTRUSTED_REDIRECTS, ())
+        if flow.redirect_uri in untrusted and flow.purpose != CONSOLE:
+            # Whoever controls the address gets the code, and with it the user's session. The lock
+            # serializes with joining pii_access.
+            users.get_for_update(session, user.account_id, user.id)
+            if pii.is_member(user.account_id, user.id):
+                raise MemberRefused(f"Someone outside pii_access added {flow.redirect_uri}.")
         outcome: JSONObject = {"user_id": user.id, "is_new_user": new, "mfa": claimed.mfa}
         code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
     return CompletedFlow(flow, account, user, new, code)
 
 
-def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
-    # Whoever controls the address gets the code, and with it the user's session.
-    if (
-        flow.redirect_uri in account.settings.get(UNTRUSTED_REDIRECTS, ())
-        and flow.purpose != CONSOLE
-    ):
-        users.get_for_update(
-            session, user.account_id, user.id
-        )  # serializes with joining pii_access
-        if pii.is_member(user.account_id, user.id):
-            raise MemberRefused(f"Someone outside pii_access added {flow.redirect_uri}.")
-
-
 def _conclude_test(
     connection: Connection, flow: Flow, fetch: Callable[[], Claims]
 ) -> CompletedFlow:
+    result: JSONObject = {}
     try:
-        outcome_data = _describe_match(connection, fetch())
+        claimed = fetch()
+        result = {
+            "issuer": claimed.issuer,
+            "subject": claimed.subject,
+            "email": claimed.email,
+            "email_verified": claimed.email_verified,
+            "name": claimed.name,
+            "groups": claimed.groups,
+            "mfa": claimed.mfa,
+        }
+        match = account_linking.find(connection, claimed)
+        result |= {
+            "how": match.how,
+            "user": match.user.email if match.user else None,
+            "role": match.role.name if match.role else None,
+        }
     except SignInRefused as error:
-        outcome_data = {"refused": error.check, "detail": error.detail}
-    outcome = crypto.encrypt(orjson.dumps(outcome_data).decode())
+        result |= {"refused": error.check, "detail": error.detail}
+    outcome = crypto.encrypt(orjson.dumps(result).decode())
     with db.transaction() as session:
         code = flows.issue_code(
             session, flow, connection.account, needs_state=False, outcome=outcome
         )
     return CompletedFlow(flow, connection.account, None, False, code)
-
-
-def _describe_match(connection: Connection, claimed: Claims) -> JSONObject:
-    result: JSONObject = {
-        "issuer": claimed.issuer,
-        "subject": claimed.subject,
-        "email": claimed.email,
-        "email_verified": claimed.email_verified,
-        "name": claimed.name,
-        "groups": claimed.groups,
-        "mfa": claimed.mfa,
-    }
-    try:
-        match = account_linking.find(connection, claimed)
-    except SignInRefused as error:
-        return result | {"refused": error.check, "detail": error.detail}
-    user, role = match.user, match.role
-    return result | {
-        "how": match.how,
-        "user": user.email if user else None,
-        "role": role.name if role else None,
-    }
 
 
 def check_target(flow: Flow, callback: OAuthCallback) -> None:
