@@ -1,4 +1,4 @@
-"""Changing the domains of an account: they decide who signs in, and where."""
+"""Domains of email addresses: where their users sign in, and changes of them by admins."""
 
 from __future__ import annotations
 
@@ -18,6 +18,32 @@ from app.sso import service
 from app.sso.models import ProviderSetting
 
 NO_PROVIDER = "Set up a provider first; otherwise nobody of this domain could sign in."
+
+
+@dataclass(frozen=True)
+class Realm:
+    """Where users of a domain sign in; without an account for a domain that nobody has proved."""
+
+    account: Account | None = None
+    providers: Sequence[ProviderSetting] = ()
+    password_sign_in: bool = True
+
+    @property
+    def slug(self) -> str | None:
+        return self.account.slug if self.account else None
+
+
+def discover(email: str) -> Realm:
+    """Return the account that owns the domain of an address; it says nothing of any user."""
+    owner = domains.owner_of(email)
+    account, providers = service.list_for_sign_in(owner)
+    if account is None:
+        return Realm()
+    with tenancy.in_account(account.id):
+        domain = domains.find_verified(account.id, email)
+    sso_only = domain is not None and domain.sso_only
+    allows_passwords = sign_in_settings.allows_passwords(account.settings)
+    return Realm(account, providers, allows_passwords and not sso_only)
 
 
 def create(domain: str, *, by: Principal) -> AccountDomain:
@@ -47,29 +73,3 @@ def delete(domain_id: str, *, by: Principal) -> None:
 def _authorized(by: Principal) -> str:
     by.require_recent_sign_in()
     return by.require_account_id()
-
-
-@dataclass(frozen=True)
-class Realm:
-    """Where users of a domain sign in; without an account for a domain that nobody has proved."""
-
-    account: Account | None = None
-    providers: Sequence[ProviderSetting] = ()
-    password_sign_in: bool = True
-
-    @property
-    def slug(self) -> str | None:
-        return self.account.slug if self.account else None
-
-
-def discover(email: str) -> Realm:
-    """Return the account that owns the domain of an address; it says nothing of any user."""
-    owner = domains.owner_of(email)
-    account, providers = service.list_for_sign_in(owner)
-    if account is None:
-        return Realm()
-    with tenancy.in_account(account.id):
-        domain = domains.find_verified(account.id, email)
-    sso_only = domain is not None and domain.sso_only
-    allows_passwords = sign_in_settings.allows_passwords(account.settings)
-    return Realm(account, providers, allows_passwords and not sso_only)

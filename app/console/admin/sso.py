@@ -37,7 +37,7 @@ from app.sso import (
     sign_in,
 )
 from app.sso.connections import Connection
-from app.sso.models import OAUTH, TEST, ProviderSetting
+from app.sso.models import OAUTH, FlowPurpose, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
@@ -174,7 +174,9 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     account = service.find_active_account(scope.account.id)
     connection = service.connection(account, row.category, row.provider_name, include_disabled=True)
     try:
-        url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
+        url, flow = sign_in.start(
+            connection, FlowPurpose.TEST, redirect_uri=None, client_state=None
+        )
     except SignInRefused as error:
         step = dry_run.Step("discovery", False, error.detail)
         row = service.get(setting_id, by=scope.by)
@@ -253,7 +255,7 @@ def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        last_sign_ins=overview.by_provider(scope.account.id),
+        last_sign_ins=overview.last_sign_ins(scope.account.id),
         cards=settings_home.directory_cards(scope),
     )
 
@@ -328,7 +330,9 @@ def _form_page(
         creates_no_users=lacks_domains,
         sender=None if is_admin or not lacks_domains else _sender(scope),
         names_at_provider=sso_form.names_at_provider(kind),
-        last_sign_in=overview.by_provider(scope.account.id).get(row.provider_name) if row else None,
+        last_sign_in=overview.last_sign_ins(scope.account.id).get(row.provider_name)
+        if row
+        else None,
         guide=sso_form.GUIDES.get(kind.name),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
