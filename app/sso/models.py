@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -16,8 +17,17 @@ from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
 CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
-BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
-LOGOUT = "logout"  # purpose of a flow that ends a session at its provider
+
+
+class FlowPurpose(StrEnum):
+    """Who started a flow, or what for."""
+
+    BROWSER = "browser"
+    API = "api"
+    CONSOLE = "console"
+    TEST = "test"
+    LOGOUT = "logout"
+    """Ends a session at its provider."""
 
 
 def _account_key() -> object:

@@ -16,7 +16,7 @@ from app.auth.mfa import challenges
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired, Proof
 from app.auth.service import SignIn
 from app.sso import flows, refusals, sign_in
-from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, ProviderSetting
+from app.sso.models import OAUTH, SAML, Flow, FlowPurpose, ProviderSetting
 from app.sso.refusals import StateRefused
 from app.sso.saml import sessions as saml_sessions
 from app.sso.sign_in import Cookie, OAuthCallback
@@ -54,11 +54,11 @@ def redeem_in_console(
     """Redeem the code of a console sign-in in the browser that started it. Raises StateRefused."""
     flow = flows.find_code(code)
     with _recording(flow, origin):
-        if flow is None or flow.purpose not in (CONSOLE, TEST):
+        if flow is None or flow.purpose not in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
             raise StateRefused("code", "There is no such one-time code.")
         if not may_finish(flow):
             raise StateRefused("state", "The sign-in was started in another browser.")
-        if flow.purpose == TEST:
+        if flow.purpose == FlowPurpose.TEST:
             flows.redeem(flow)
             return flow, None
         return flow, _redeem(flow)
@@ -71,7 +71,7 @@ def test_result(flow: Flow) -> JSONObject:
 
 
 def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
-    if flow is None or flow.purpose not in (BROWSER, API):
+    if flow is None or flow.purpose not in (FlowPurpose.BROWSER, FlowPurpose.API):
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client sent the wrong state.")

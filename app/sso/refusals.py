@@ -11,7 +11,7 @@ import structlog
 from app import clock, db, events
 from app.auth import lockout, pii_notices
 from app.errors import AppError
-from app.sso.models import API, BROWSER, Flow, Refusal
+from app.sso.models import Flow, FlowPurpose, Refusal
 from app.web import rate_limits
 
 log = structlog.get_logger()
@@ -61,7 +61,11 @@ class SignInRefused(AppError):
     @property
     def client_flow(self) -> Flow | None:
         """The flow if a client application started it, which is to get the error."""
-        return self.flow if self.flow and self.flow.purpose in (BROWSER, API) else None
+        return (
+            self.flow
+            if self.flow and self.flow.purpose in (FlowPurpose.BROWSER, FlowPurpose.API)
+            else None
+        )
 
 
 class Cancelled(SignInRefused):

@@ -24,7 +24,7 @@ from app.errors import AppError
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
-from app.sso.models import CONSOLE, SAML, TEST, Flow
+from app.sso.models import SAML, Flow, FlowPurpose
 from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
@@ -53,7 +53,7 @@ def requested_account(reference: str | None) -> Account | None:
 
 
 def start_flow(
-    category: str, provider: str, purpose: str, args: JSONObject
+    category: str, provider: str, purpose: FlowPurpose, args: JSONObject
 ) -> tuple[str, StartedFlow, Connection]:
     """Start a flow for a request. Raises TooManyRequests beyond the limit per address."""
     lockout.count_sso_start(request.remote_addr)
@@ -63,7 +63,7 @@ def start_flow(
     return url, begun, connection
 
 
-def begin(category: str, provider: str, purpose: str, args: JSONObject) -> BaseResponse:
+def begin(category: str, provider: str, purpose: FlowPurpose, args: JSONObject) -> BaseResponse:
     """Redirect a browser to the provider, via the base URL."""
     return redirect_to_base() or redirect_to_provider(
         *start_flow(category, provider, purpose, args)
@@ -104,7 +104,7 @@ def begin_in_console(
         except BadSignature:
             raise StateRefused("state", "The address was not made by this service.") from None
     args = {"account": account, "client_state": state, "redirect_uri": target}
-    return redirect_to_provider(*start_flow(category, provider, CONSOLE, args))
+    return redirect_to_provider(*start_flow(category, provider, FlowPurpose.CONSOLE, args))
 
 
 def set_flow_cookie(response: Any, begun: StartedFlow, connection: Connection) -> Any:
@@ -171,7 +171,7 @@ def may_finish(flow: Flow) -> bool:
 def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     """Redirect to the client application, or to the console."""
     flow = completed.flow
-    if flow.purpose in (CONSOLE, TEST):
+    if flow.purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
         target = CONSOLE_FINISH
         if host := _return_host(flow):
             settings = config.current()
@@ -220,7 +220,11 @@ def _return_host(flow: Flow) -> re.Match[str] | None:
 
     Other labels below the base domain may belong to other servers.
     """
-    host = RETURN_HOST.fullmatch(flow.client_state or "") if flow.purpose == CONSOLE else None
+    host = (
+        RETURN_HOST.fullmatch(flow.client_state or "")
+        if flow.purpose == FlowPurpose.CONSOLE
+        else None
+    )
     account = service.find_active_account(flow.account_id) if host else None
     is_own = host and account and account.slug == host[1] and config.current().base_domain
     return host if is_own else None

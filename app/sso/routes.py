@@ -13,7 +13,7 @@ from app.auth.guard import account_of_request
 from app.auth.responses import origin
 from app.sso import one_time_codes, schemas, service, sign_in
 from app.sso.connections import callback_path
-from app.sso.models import API, BROWSER, OAUTH, SAML
+from app.sso.models import OAUTH, SAML, FlowPurpose
 from app.sso.responses import (
     begin,
     flow_cookie,
@@ -74,7 +74,7 @@ def authorize_oauth(body: JSONObject, provider_name: str) -> object:
     the client's `state` (generated if absent).
     """
     args = {**body, "client_state": body.get("state")}
-    url, begun, connection = start_flow(OAUTH, provider_name, API, args)
+    url, begun, connection = start_flow(OAUTH, provider_name, FlowPurpose.API, args)
     state = begun.flow.client_state
     answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
     return set_flow_cookie(json_response(answer), begun, connection)
@@ -145,8 +145,8 @@ def begin_saml(args: JSONObject) -> object:
     as_json = request.accept_mimetypes.best == "application/json"
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
     if not as_json:
-        return begin(SAML, args["provider"], BROWSER, args)
-    url, begun, connection = start_flow(SAML, args["provider"], API, args)
+        return begin(SAML, args["provider"], FlowPurpose.BROWSER, args)
+    url, begun, connection = start_flow(SAML, args["provider"], FlowPurpose.API, args)
     answer = {"url": url, "state": begun.flow.client_state}
     return set_flow_cookie(json_response(answer), begun, connection)
 
@@ -215,7 +215,7 @@ def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
     provider that the account does not offer is a 404. Clients without a browser use `POST
     /auth/oauth/{provider_name}/authorize`.
     """
-    return begin(OAUTH, provider, BROWSER, args)
+    return begin(OAUTH, provider, FlowPurpose.BROWSER, args)
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["GET"])
@@ -288,7 +288,7 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
     the account has one. Sets a cookie, so that the same browser must come back within 10 minutes. A
     provider that the account does not offer is a 404. Clients use `GET /auth/saml/sso`.
     """
-    return begin(SAML, provider, BROWSER, args)
+    return begin(SAML, provider, FlowPurpose.BROWSER, args)
 
 
 @browsers.route("/saml/<provider>/acs", methods=["POST"])

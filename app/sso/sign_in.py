@@ -22,7 +22,7 @@ from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
 from app.sso.connections import Claims, Connection
 from app.sso.flows import StartedFlow
-from app.sso.models import API, BROWSER, CONSOLE, LOGOUT, OAUTH, SAML, TEST, Flow
+from app.sso.models import OAUTH, SAML, Flow, FlowPurpose
 from app.sso.oauth import discovery, exchange
 from app.sso.refusals import (
     Cancelled,
@@ -74,15 +74,19 @@ class CompletedFlow:
 
 
 def start(
-    connection: Connection, purpose: str, *, redirect_uri: str | None, client_state: str | None
+    connection: Connection,
+    purpose: FlowPurpose,
+    *,
+    redirect_uri: str | None,
+    client_state: str | None,
 ) -> tuple[str, StartedFlow]:
     """Start a flow; returns the provider's address for it. Raises InvalidValues.
 
     `redirect_uri` is the client application's, or for the console the page to show.
     """
-    is_console = purpose in (CONSOLE, TEST)
+    is_console = purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST)
     target = redirect_uri if is_console else resolve_redirect_uri(connection, redirect_uri)
-    if purpose == API and client_state is None:
+    if purpose == FlowPurpose.API and client_state is None:
         client_state = secrets.token_urlsafe(24)
     state = {"redirect_uri": target, "client_state": client_state}
     if connection.provider.category == OAUTH:
@@ -92,7 +96,7 @@ def start(
         started = flows.start(connection, purpose, callback_url=callback_url, **state)
         try:
             # A test shows what the issuer publishes now.
-            discovered = discovery.resolve(connection, fresh=purpose == TEST)
+            discovered = discovery.resolve(connection, fresh=purpose == FlowPurpose.TEST)
         except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
             flow = error.flow = started.flow
             refusals.record(flow.account_id, flow.category, flow.provider_name, error)
@@ -201,11 +205,11 @@ def _conclude(
     fetch: Callable[[], Claims],
     on_commit: AfterClaims,
 ) -> CompletedFlow:
-    if flow.purpose == TEST:
+    if flow.purpose == FlowPurpose.TEST:
         return _conclude_test(connection, flow, fetch)
     claimed = fetch()
     needs_state = flow.client_state is not None and not flows.is_from_browser(flow, cookie)
-    needs_state = needs_state and flow.purpose == API
+    needs_state = needs_state and flow.purpose == FlowPurpose.API
     try:
         return _conclude_once(connection, flow, claimed, on_commit, needs_state)
     except Conflict:  # a concurrent sign-in of the same user: a retry finds it
@@ -225,7 +229,7 @@ def _conclude_once(
         on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
         untrusted = account.settings.get(UNTRUSTED_REDIRECTS, ())
-        if flow.redirect_uri in untrusted and flow.purpose != CONSOLE:
+        if flow.redirect_uri in untrusted and flow.purpose != FlowPurpose.CONSOLE:
             # Whoever controls the address gets the code, and with it the user's session. The lock
             # serializes with joining pii_access.
             users.get_for_update(session, user.account_id, user.id)
@@ -309,7 +313,7 @@ def _account_id(flow: Flow | None) -> str | None:
 
 
 def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Account]:
-    if flow is None or flow.purpose == LOGOUT:
+    if flow is None or flow.purpose == FlowPurpose.LOGOUT:
         raise StateRefused("state", "The sign-in was not started here.")
     account = db.db.session.get_one(Account, flow.account_id)
     check_account(flow, reference)
@@ -319,7 +323,10 @@ def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Ac
 def _connection(account: Account, flow: Flow) -> Connection:
     try:
         return service.connection(
-            account, flow.category, flow.provider_name, include_disabled=flow.purpose == TEST
+            account,
+            flow.category,
+            flow.provider_name,
+            include_disabled=flow.purpose == FlowPurpose.TEST,
         )
     except NotFound:
         raise ProviderDisabled(
@@ -344,7 +351,10 @@ def _start_unsolicited(
     except InvalidValues:
         raise SignInRefused("redirect_uri", "The account has no redirect address.") from None
     started = flows.start(
-        connection, BROWSER, redirect_uri=target, client_state=callback.relay_state[:1000] or None
+        connection,
+        FlowPurpose.BROWSER,
+        redirect_uri=target,
+        client_state=callback.relay_state[:1000] or None,
     )
     flows.consume(started.flow, SAML, connection.provider.name, started.browser)
     return connection, started.flow

@@ -15,7 +15,7 @@ from app.auth.devices import Origin
 from app.errors import InvalidValues, NotFound
 from app.sso import flows, refusals, service, sign_in
 from app.sso.connections import Connection
-from app.sso.models import LOGOUT, SAML, Flow, SamlSession
+from app.sso.models import SAML, Flow, FlowPurpose, SamlSession
 from app.sso.refusals import ProviderDisabled, SignInRefused, StateRefused
 from app.sso.saml import keys, logout_messages, redirect_binding, sessions
 
@@ -57,7 +57,9 @@ def start(account_id: str, session_id: str, redirect_uri: str | None) -> str | N
         key = keys.signing_key(account_id)
     except NotFound:  # ending the session here matters more
         return None
-    started = flows.start(connection, LOGOUT, redirect_uri=redirect_uri, client_state=None)
+    started = flows.start(
+        connection, FlowPurpose.LOGOUT, redirect_uri=redirect_uri, client_state=None
+    )
     request = logout_messages.render_request(connection, started.flow.request_id, named)
     return redirect_binding.url(
         str(connection.config["idp_slo_url"]),
@@ -162,7 +164,7 @@ def _finish(connection: Connection, received: _Received) -> str | None:
 
 def _flow(relay_state: str) -> Flow | None:
     flow = flows.find(sign_in.decode_state(relay_state))
-    return flow if flow and flow.purpose == LOGOUT else None
+    return flow if flow and flow.purpose == FlowPurpose.LOGOUT else None
 
 
 def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
