@@ -120,13 +120,8 @@ def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None
 def _redeem(flow: Flow) -> User:
     # In one transaction, so that the user cannot change between the check and the code's use.
     with db.transaction():
-        user = _active_user(flow)
+        user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
+        if user is None or not user.may_sign_in:
+            raise StateRefused("user", "The user is not active.")
         flows.redeem(flow)
         return user
-
-
-def _active_user(flow: Flow) -> User:
-    user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
-    if user is None or not user.may_sign_in:
-        raise StateRefused("user", "The user is not active.")
-    return user

@@ -66,7 +66,13 @@ def problems(issuer: str, account_id: str) -> list[Problem]:
     """
     try:
         document = exchange.published(_address(issuer))
-        found = [*_problems(document, issuer), *_refused_addresses(_metadata(document))]
+        found = _problems(document, issuer)
+        addresses, rules = _metadata(document).addresses, validation.request_rules()
+        with web_waits.one_lookup_deadline():
+            for name in validation.FETCHED:
+                refusal = client.url_problem(addresses[name], rules) if name in addresses else None
+                if refusal:
+                    found.append(f"{ADDRESSES[name]}: {refusal}")
     except exchange.Unreachable as error:
         found = [error.detail]
     if not found:
@@ -109,17 +115,6 @@ def _is_address(value: object) -> bool:
     if not is_url or not tenants.is_safe_url(str(value)) or "#" in str(value):
         return False
     return str(value).startswith("https://") or not config.current().production
-
-
-def _refused_addresses(metadata: Metadata) -> list[str]:
-    rules = validation.request_rules()
-    with web_waits.one_lookup_deadline():
-        checks = [
-            (ADDRESSES[name], client.url_problem(metadata.addresses[name], rules))
-            for name in validation.FETCHED
-            if name in metadata.addresses
-        ]
-    return [f"{name}: {refusal}" for name, refusal in checks if refusal]
 
 
 def _metadata(document: JSONObject) -> Metadata:

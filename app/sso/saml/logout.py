@@ -15,7 +15,7 @@ from app.auth.devices import Origin
 from app.errors import InvalidValues, NotFound
 from app.sso import flows, refusals, service, sign_in
 from app.sso.connections import Connection
-from app.sso.models import SAML, Flow, FlowPurpose, SamlSession
+from app.sso.models import SAML, FlowPurpose, SamlSession
 from app.sso.refusals import ProviderDisabled, SignInRefused, StateRefused
 from app.sso.saml import keys, logout_messages, redirect_binding, sessions
 
@@ -109,7 +109,11 @@ def receive_form(
     """
 
     def read(connection: Connection) -> _Received:
-        xml = _decode(posted.request or posted.response)
+        try:
+            message = "".join((posted.request or posted.response).split())
+            xml = b64decode(message, validate=True)
+        except (binascii.Error, ValueError):
+            raise SignInRefused("document", "The message is not valid base64.") from None
         return _Received(xml, posted.relay_state, is_verified=False)
 
     return _receive(provider, account, origin, bool(posted.request), read)
@@ -151,8 +155,9 @@ def _finish(connection: Connection, received: _Received) -> str | None:
     response = logout_messages.parse_response(
         connection, received.xml, is_verified=received.is_verified
     )
-    flow = _flow(received.relay_state)
-    if flow is None or flow.account_id != connection.account.id:
+    flow = flows.find(sign_in.decode_state(received.relay_state))
+    is_logout = flow is not None and flow.purpose == FlowPurpose.LOGOUT
+    if flow is None or not is_logout or flow.account_id != connection.account.id:
         raise StateRefused("state", "The sign-out was not started here.")
     if flow.request_id != response.in_response_to:
         raise SignInRefused("InResponseTo", "The response answers another request.")
@@ -160,11 +165,6 @@ def _finish(connection: Connection, received: _Received) -> str | None:
     if response.status != "Success":
         log.warning("provider did not sign out", account=flow.account_id, status=response.status)
     return flow.redirect_uri
-
-
-def _flow(relay_state: str) -> Flow | None:
-    flow = flows.find(sign_in.decode_state(relay_state))
-    return flow if flow and flow.purpose == FlowPurpose.LOGOUT else None
 
 
 def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
@@ -176,10 +176,3 @@ def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
         return None
     same = connection.config["idp_entity_id"] == named.issuer
     return connection if same and connection.config.get("idp_slo_url") else None
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise SignInRefused("document", "The message is not valid base64.") from None
