@@ -17,7 +17,7 @@ import sqlite3
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -317,33 +317,30 @@ def _replace(*archive_options: str, tables: int, first_change: int | None) -> No
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
     command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL
+    error: BackupError | None = None
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         with subprocess.Popen(  # noqa: S603
             command, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
         ) as psql:
-            error = _send_to_psql(psql.stdin, archive_options, tables, f"{last}COMMIT;\n")
+            sink: Any = psql.stdin
+            try:
+                # One transaction, which rolls back unless COMMIT arrives.
+                sink.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
+                pg_programs.run_verbosely(
+                    *("pg_restore", "--file=-", *archive_options),
+                    label="Tables restored",
+                    total=tables,
+                    output=sink,
+                )
+                sink.write(f"{last}COMMIT;\n".encode())
+            except BackupError as failure:
+                error = failure
+            except BrokenPipeError:
+                error = BackupError("psql exited early")
         stderr.seek(0)
         pg_programs.check("psql", psql.returncode, stderr.read())
     if error:
         raise error
-
-
-def _send_to_psql(psql: Any, options: Sequence[str], tables: int, last: str) -> BackupError | None:
-    """Feed psql one transaction, which rolls back unless COMMIT arrives."""
-    try:
-        psql.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
-        pg_programs.run_verbosely(
-            *("pg_restore", "--file=-", *options),
-            label="Tables restored",
-            total=tables,
-            output=psql,
-        )
-        psql.write(last.encode())
-    except BackupError as error:
-        return error
-    except BrokenPipeError:
-        return BackupError("psql exited early")
-    return None
 
 
 def _lock_milliseconds() -> int:
