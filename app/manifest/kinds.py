@@ -88,10 +88,18 @@ class Webhooks(Kind):
         plain = {name: value for name, value in body.items() if name not in self.hidden}
         different = super().changed(row, plain, by)
         webhooks.check({name: body[name] for name in different})
-        if "headers" in body and not _has_headers(row, body["headers"]):
-            different.append("headers")
-        if body.get("secret") and _decrypted(row.secret) != body["secret"]:
-            different.append("secret")
+        if "headers" in body:
+            stored, sent = headers.decrypted(row.headers), body["headers"]
+            if sent is not None:
+                sent = {name: stored.get(name) if v == MASK else v for name, v in sent.items()}
+            if sent != (None if row.headers is None else stored):
+                different.append("headers")
+        if body.get("secret"):
+            secret = None
+            with suppress(InvalidToken):  # its key was removed from the settings
+                secret = crypto.decrypt(row.secret)
+            if secret != body["secret"]:
+                different.append("secret")
         return different
 
     def check(self, body: JSONMapping, by: Principal) -> None:
@@ -209,8 +217,15 @@ class Providers(Kind):
         """Compares the config as it would be stored."""
         plain = {n: value for n, value in body.items() if n not in ("config", *self.identity)}
         different = super().changed(row, plain, by)
-        if "config" in body and not _has_config(row, body["config"]):
-            different.append("config")
+        if "config" in body:
+            merged, stored = (
+                {n: v for n, v in sso.merge_config(row, config).items() if v is not None}
+                for config in (body["config"], {})
+            )
+            if not json_equal(merged, stored):
+                cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
+                if problems or not json_equal(cleaned, stored):
+                    different.append("config")
         return different
 
     def check(self, body: JSONMapping, by: Principal) -> None:
@@ -250,32 +265,6 @@ def _follow_ups(name: Name, new: str) -> list[JSONObject]:
     return changes
 
 
-def _has_headers(row: Webhook, sent: JSONMapping | None) -> bool:
-    stored = headers.decrypted(row.headers) if row.headers is not None else None
-    if sent is None or stored is None:
-        return sent is stored
-    return stored == {name: stored.get(name) if v == MASK else v for name, v in sent.items()}
-
-
-def _decrypted(text: str) -> str | None:
-    try:
-        return crypto.decrypt(text)
-    except InvalidToken:  # its key was removed from the settings
-        return None
-
-
 def _same_steps(one: Workflow, other: Workflow) -> bool:
     comparable = step_headers.comparable
     return json_equal(comparable(one.steps), comparable(other.steps))
-
-
-def _has_config(row: ProviderSetting, sent: JSONMapping) -> bool:
-    merged, stored = (_present(sso.merge_config(row, config)) for config in (sent, {}))
-    if json_equal(merged, stored):
-        return True
-    cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
-    return not problems and json_equal(cleaned, stored)
-
-
-def _present(config: JSONMapping) -> JSONObject:
-    return {name: value for name, value in config.items() if value is not None}

@@ -126,6 +126,11 @@ class Provider:
 
     def schema(self) -> JSONObject:
         """The JSON schema of `config`."""
+        alternatives = [
+            {"required": ["idp_metadata"]},
+            {"required": ["metadata_url"]},
+            {"required": list(IDENTITY_PROVIDER)},
+        ]
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": self.title,
@@ -133,7 +138,7 @@ class Provider:
             "properties": {setting.name: _property(setting) for setting in self.settings},
             "required": [setting.name for setting in self.settings if setting.required],
             "additionalProperties": False,
-            **({"anyOf": _saml_alternatives()} if self.category == SAML else {}),
+            **({"anyOf": alternatives} if self.category == SAML else {}),
         }
 
 
@@ -165,14 +170,6 @@ def _property(setting: Setting) -> JSONObject:
     shape = shapes.get(setting.kind, text)
     description = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
     return {**shape, **description, **({"writeOnly": True} if setting.secret else {})}
-
-
-def _saml_alternatives() -> list[JSONObject]:
-    return [
-        {"required": ["idp_metadata"]},
-        {"required": ["metadata_url"]},
-        {"required": list(IDENTITY_PROVIDER)},
-    ]
 
 
 _ALLOWED = Setting(

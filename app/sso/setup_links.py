@@ -89,7 +89,8 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
         )
         session.add(link)
         session.flush()
-        if _count_open(account.id) > MAX_OPEN:
+        count = sa.select(sa.func.count()).select_from(SetupLink).where(*open_in(account.id))
+        if (session.scalar(count) or 0) > MAX_OPEN:
             raise Conflict(f"An account has at most {MAX_OPEN} open setup links. Revoke one first.")
         _enqueue_mail(link, token)
     return link, _address(token)
@@ -236,11 +237,6 @@ def open_in(account_id: str) -> tuple[Condition, ...]:
         SetupLink.revoked_at.is_(None),
         SetupLink.expires_at > clock.now(),
     )
-
-
-def _count_open(account_id: str) -> int:
-    count = sa.select(sa.func.count()).select_from(SetupLink).where(*open_in(account_id))
-    return db.db.session.scalar(count) or 0
 
 
 def _actor_name(link: SetupLink) -> str:

@@ -36,27 +36,17 @@ def status_of(error: AppError) -> int:
 
 
 def body(error: AppError) -> JSONObject:
-    """The body of an error (RFC 7644, section 3.12)."""
+    """Return the body of an error (RFC 7644, section 3.12), with the messages of its fields."""
+    scim_type, detail = error.extra.get("scim_type"), error.message
+    if isinstance(error, InvalidValues):
+        scim_type = scim_type or "invalidValue"
+        detail = " ".join(f"{one['field']}: {one['message']}" for one in error.details)
+    elif isinstance(error, Malformed):
+        scim_type = scim_type or "invalidSyntax"
+        detail = " ".join(str(one["msg"]) for one in error.extra["detail"])
+    elif isinstance(error, Conflict) and "field" in error.extra:
+        scim_type = scim_type or UNIQUENESS
     described = {"schemas": [SCHEMA], "status": str(status_of(error))}
-    scim_type = error.extra.get("scim_type") or _scim_type(error)
-    if scim_type is not None:
+    if scim_type:
         described["scimType"] = scim_type
-    return described | {"detail": _detail(error)[:MAX_DETAIL]}
-
-
-def _scim_type(error: AppError) -> str | None:
-    if isinstance(error, Malformed):
-        return "invalidSyntax"
-    if isinstance(error, InvalidValues):
-        return "invalidValue"
-    is_taken = isinstance(error, Conflict) and "field" in error.extra
-    return UNIQUENESS if is_taken else None
-
-
-def _detail(error: AppError) -> str:
-    """The message with those of the fields."""
-    if isinstance(error, InvalidValues):
-        return " ".join(f"{one['field']}: {one['message']}" for one in error.details)
-    if isinstance(error, Malformed):
-        return " ".join(str(one["msg"]) for one in error.extra["detail"])
-    return error.message
+    return described | {"detail": detail[:MAX_DETAIL]}
