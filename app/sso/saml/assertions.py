@@ -28,7 +28,7 @@ from app.sso.connections import Claims, Connection, group_names
 from app.sso.providers import NAME_ID_FORMATS
 from app.sso.refusals import Cancelled, SignInRefused
 from app.sso.saml import certificates, checks, encryption, keys, redirect_binding
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
 # Safe on raw XML: text and attributes contain no bare `<`, and comments were refused before.
@@ -131,7 +131,7 @@ def parse_response(connection: Connection, response: str, request_id: str | None
         checks.check_destination(parsed, consumer_url, request_id)
         # Of settings, never of the request.
         parts = urlsplit(consumer_url)
-        request_data = {
+        request_data: JSONObject = {
             "https": "on" if parts.scheme == "https" else "off",
             "http_host": parts.netloc,
             "script_name": parts.path,
