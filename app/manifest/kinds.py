@@ -218,10 +218,9 @@ class Providers(Kind):
         plain = {n: value for n, value in body.items() if n not in ("config", *self.identity)}
         different = super().changed(row, plain, by)
         if "config" in body:
-            merged, stored = (
-                {n: v for n, v in sso.merge_config(row, config).items() if v is not None}
-                for config in (body["config"], {})
-            )
+            given, none = sso.merge_config(row, body["config"]), sso.merge_config(row, {})
+            merged = {name: value for name, value in given.items() if value is not None}
+            stored = {name: value for name, value in none.items() if value is not None}
             if not json_equal(merged, stored):
                 cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
                 if problems or not json_equal(cleaned, stored):

@@ -15,7 +15,7 @@ from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.jobs import workers
-from app.ops import readiness
+from app.ops import health
 from app.outbound import mail
 from app.web.feature import Check, Finding
 
@@ -35,7 +35,7 @@ def run_checks() -> Iterator[tuple[str, Finding]]:
     """
     for finding in _settings():
         yield "settings", finding
-    ready, settings = readiness.checks(), config.current()
+    ready, settings = health.checks(), config.current()
     has_database = ready["database"] == "ok"
     if has_database:
         yield "database", _database()

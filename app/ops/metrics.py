@@ -10,18 +10,23 @@ from __future__ import annotations
 import hmac
 import os
 import platform
+import threading
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import prometheus_client
 import sqlalchemy as sa
-from flask import Response
+from flask import Flask, Response
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
+from werkzeug import exceptions
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from app import clock, config, db, jobs, web
 from app.accounts.usage import quotas
@@ -39,6 +44,9 @@ from app.web.schemas import TEXT
 from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_LABELS = 4096
@@ -215,6 +223,27 @@ def metrics() -> Response:
             raise Unavailable("Metrics directory is missing. Restart the server.") from None
     text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_shared)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+class _Handler(WSGIRequestHandler):
+    """Logs nothing, as the application logs each request."""
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Log nothing."""
+
+
+def serve(app: Flask, url: str) -> int:
+    """Serve `/metrics` at an address in a thread, for a worker; returns the port."""
+
+    def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        is_metrics = environ["PATH_INFO"] == "/metrics"
+        return (app if is_metrics else exceptions.NotFound())(environ, start_response)
+
+    address = urlsplit(url)
+    host, port = address.hostname or "", address.port or 0
+    server = make_server(host, port, respond, request_handler=_Handler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server.port
 
 
 _shared = CollectorRegistry()

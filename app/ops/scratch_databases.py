@@ -46,10 +46,7 @@ def scratch() -> Iterator[Config]:
 def _postgres_database() -> Iterator[str]:
     url = engine.current_engine().url
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    database = str(url.database).encode()
-    # Names are cut at 63 bytes; the digest tells databases with a common beginning apart.
-    digest = hashlib.sha256(database).hexdigest()[:8]
-    prefix = f"{database[:30].decode(errors='ignore')}_proof_{digest}"
+    prefix = _prefix(str(url.database))
     name = f"{prefix}{secrets.token_hex(6)}"
     try:
         with closing(psycopg2.connect(address)) as connection:
@@ -67,6 +64,12 @@ def _postgres_database() -> Iterator[str]:
     except psycopg2.Error as error:
         message = f"a scratch database is needed to prove a backup: {error}"
         raise BackupError(message) from error
+
+
+def _prefix(database: str) -> str:
+    # Names are cut at 63 bytes; the digest tells databases with a common beginning apart.
+    digest = hashlib.sha256(database.encode()).hexdigest()[:8]
+    return f"{database.encode()[:30].decode(errors='ignore')}_proof_{digest}"
 
 
 def _drop_abandoned(cursor: Any, prefix: str) -> None:
