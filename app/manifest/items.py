@@ -23,7 +23,7 @@ AMBIGUOUS = "Several {}s are found by this: list all of them, so that it is clea
 
 
 class Action(StrEnum):
-    """What a step does, in the order of the steps."""
+    """The actions of steps, in the order in which they run."""
 
     REMOVE = "remove"
     CREATE = "create"
@@ -45,7 +45,7 @@ class Step:
     row: object = None
 
     def run(self) -> JSONObject | None:
-        """Carry it out. Returns secrets that are shown only once. Raises as the services."""
+        """Run the step; returns secrets that are shown only once. Raises as the services."""
         if self.action == Action.CREATE:
             return self.kind.create(self.body, by=self.by)
         if self.action == Action.UPDATE:
@@ -55,7 +55,7 @@ class Step:
         return None
 
     def operation(self, document: Document) -> JSONObject:
-        """What the plan shows."""
+        """Return the step as the plan shows it."""
         before = self._before
         changes = [
             {"operation": "change_property", "field": None, "property": name}
@@ -93,11 +93,11 @@ class Comparison:
             text, line = str(detail.get("field") or ""), self.document.line(path)
             for name in (text, text.split(".")[0].split("[")[0]):
                 line = self.document.lines.get((*path, name), line)
-            found = self.document.problem(
+            problem = self.document.problem(
                 path, detail.get("code", error.error), detail.get("message", error.message)
             )
-            names = ".".join(filter(None, (found["field"], text)))
-            self.problems.append({**found, "field": names} | ({"line": line} if line else {}))
+            names = ".".join(filter(None, (problem["field"], text)))
+            self.problems.append({**problem, "field": names} | ({"line": line} if line else {}))
 
 
 def compare(
@@ -180,7 +180,7 @@ class _Section:
         entries: Sequence[tuple[Path, JSONMapping]],
         rows: Sequence[object],
     ) -> tuple[list[Step], list[JSONObject]]:
-        """The steps of items with the same key, which have rows by their order."""
+        """Compare items with the same key: the first has the first row, and so on."""
         steps, undo, is_unclear = list[Step](), list[JSONObject](), len(rows) > len(entries)
         for place, (path, item) in enumerate(entries):
             if item.get("removed") and is_unclear:
@@ -212,7 +212,7 @@ class _Section:
         return replace(step, action=Action.UPDATE, body=changes) if changes else None
 
     def _undo(self, step: Step | None, item: JSONMapping, row: object) -> list[JSONObject]:
-        """What a manifest needs to undo a step; an unchanged item only keeps its place."""
+        """Return the items that undo a step; an unchanged item only keeps its place."""
         if row is None:
             identity = {name: item[name] for name in self.kind.identity if name in item}
             return [{**identity, "removed": True}] if step else []

@@ -41,7 +41,7 @@ class Roles(Kind):
         roles.create(body["name"], body.get("description"))
 
     def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
-        """What follows a new name, in all accounts."""
+        """Return the rules and mappings of all accounts that follow a new name."""
         return _follow_ups(Name(ROLE, row.name), body["name"]) if "name" in body else []
 
     def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
@@ -60,7 +60,7 @@ class Groups(Kind):
         groups.create(by.require_account_id(), body["name"], body.get("description"))
 
     def follow_ups(self, row: Group, body: JSONMapping) -> list[JSONObject]:
-        """What follows a new name, in the account."""
+        """Return the rules and mappings of the account that follow a new name."""
         name = Name(GROUP, row.name, row.account_id, row.id)
         return _follow_ups(name, body["name"]) if "name" in body else []
 
@@ -254,7 +254,7 @@ OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Provid
 
 
 def _follow_ups(name: Name, new: str) -> list[JSONObject]:
-    """The changes of all that follows a rename, as a plan shows them."""
+    """Return the changes that a rename brings along, as a plan shows them."""
     changes: list[JSONObject] = []
     for use in names.uses(name):
         operation = "change_rule" if use.account_id is None else "change_name"

@@ -16,7 +16,7 @@ from app.ids import new_id
 
 
 class RunState(StrEnum):
-    """How far a backup has come."""
+    """The state of a backup."""
 
     PENDING = "pending"
     PROVED = "proved"

@@ -39,7 +39,7 @@ class FilesProof(TypedDict):
 
 
 class Proof(TypedDict):
-    """What was proved of a backup."""
+    """The proof of a backup, as stored beside it."""
 
     proved_at: str
     instance: str
@@ -84,7 +84,7 @@ def prove(path: Path, saved: Saved) -> Proof:
 
 
 def parse(text: bytes) -> Proof | None:
-    """A stored proof; None if it is none."""
+    """Parse a stored proof; None if it is not one."""
     try:
         proof = orjson.loads(text)
     except orjson.JSONDecodeError:

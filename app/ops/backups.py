@@ -76,7 +76,7 @@ HIDDEN_ROWS = (
 
 @dataclass(frozen=True)
 class Saved:
-    """What a backup holds: the rows of each table in its snapshot, and checksums of its files."""
+    """A written backup: the rows of each table in its snapshot, and checksums of its files."""
 
     rows: Mapping[str, int]
     sha256: str

@@ -134,7 +134,7 @@ class _BackupCollector(Collector):
 
 
 def _chains() -> Iterator[GaugeMetricFamily]:
-    """How many chains of the logs are broken, and how old the oldest verification is."""
+    """Yield the number of broken chains, and the age of the oldest verification."""
     oldest = sa.func.min(verifications.TABLE.c.verified_at)
     is_broken = verifications.TABLE.c.is_valid.is_(False)
     query = sa.select(sa.func.count().filter(is_broken), oldest).select_from(verifications.TABLE)

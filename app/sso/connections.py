@@ -21,7 +21,7 @@ MAX_GROUPS = 500
 
 @dataclass(frozen=True)
 class Metadata:
-    """What an issuer publishes about itself (OpenID Connect Discovery 1.0, section 3)."""
+    """The metadata that an issuer publishes (OpenID Connect Discovery 1.0, section 3)."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Its endpoints, by the names of the settings that replace them."""

@@ -22,7 +22,7 @@ NO_PROVIDER = "Set up a provider first; otherwise nobody of this domain could si
 
 @dataclass(frozen=True)
 class Realm:
-    """Where users of a domain sign in; without an account for a domain that nobody has proved."""
+    """The account and providers of a domain; no account for one that nobody has proved."""
 
     account: Account | None = None
     providers: Sequence[ProviderSetting] = ()

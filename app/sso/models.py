@@ -20,7 +20,7 @@ CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
 
 
 class FlowPurpose(StrEnum):
-    """Who started a flow, or what for."""
+    """The purpose of a flow: who signs in, or a test or single logout."""
 
     BROWSER = "browser"
     API = "api"
@@ -186,7 +186,7 @@ class SeenAssertion(Base):
 
 
 class IssuerDocument(Base):
-    """What an issuer publishes at an address, as last read for the settings of an account."""
+    """A document of an issuer, as last read for the settings of an account."""
 
     __tablename__ = "issuer_documents"
     __table_args__ = (

@@ -103,7 +103,7 @@ def attaching_challenge(flow: Flow | None) -> Iterator[None]:
 
 
 def proof_of(flow: Flow) -> Proof:
-    """What a provider's sign-in proves: a provider of the account sets its own policy."""
+    """Return the proof of identity by a provider: one of the account sets its own policy."""
     key = (flow.account_id, flow.row_id or "")
     is_own = db.db.session.get(ProviderSetting, key) is not None
     if not is_own:

@@ -150,10 +150,10 @@ def authenticate(secret: str) -> Principal | None:
 
     Holders are no users: only the console's pages of these features may accept them.
     """
-    found = _find(secret, SetupLink.opened_at.is_not(None))
-    if found is None:
+    opened = _find(secret, SetupLink.opened_at.is_not(None))
+    if opened is None:
         return None
-    link, account = found
+    link, account = opened
     return Principal(
         account=account,
         home=account,

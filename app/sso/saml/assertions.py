@@ -82,7 +82,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class NameID:
-    """How the identity provider names a user, for its single logout."""
+    """The NameID of a user, by which the identity provider's single logout names it."""
 
     value: str
     format: str | None

@@ -101,7 +101,7 @@ def _key(item: object) -> str:
 
 
 def _removed(present: object, value: object) -> list[object]:
-    """What is left: without a value nothing is, without values in it everything."""
+    """Return the values without those to remove: null removes all, an empty list none."""
     values = present if isinstance(present, list) else []
     if value is None:
         return []
