@@ -319,35 +319,26 @@ def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
     return redirect_to_client(sign_in.complete_saml(posted, flow_cookie, origin()))
 
 
-def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> BaseResponse:
-    return redirect_to_client(
-        sign_in.complete_oauth(_returned(provider, account_code, args), flow_cookie, origin())
-    )
-
-
 def form_values(names: tuple[str, ...]) -> dict[str, str]:
     """Return these fields of the submitted form, empty if missing."""
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
-def _returned(provider: str, account_code: str | None, args: JSONObject) -> OAuthCallback:
+def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> BaseResponse:
     name = service.canonical_name(OAUTH, provider)
     own = "" if account_code is None else f"/{account_code}"
-    return OAuthCallback(
+    try:
+        user = orjson.loads(args.get("user", ""))
+    except ValueError:
+        user = None
+    callback = OAuthCallback(
         provider=name,
         path=f"{callback_path(name)}{own}",
         state=args.get("state", ""),
         code=args.get("code", ""),
         error=args.get("error") or None,
         issuer=args.get("iss") or None,
-        user=_posted_user(args.get("user", "")),
+        user=user if isinstance(user, dict) else {},
         account=account_of_request(),
     )
-
-
-def _posted_user(text: str) -> JSONObject:
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return redirect_to_client(sign_in.complete_oauth(callback, flow_cookie, origin()))

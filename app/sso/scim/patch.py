@@ -61,7 +61,12 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         raise not_changeable(f"{attribute.name} is read-only.")
     if path.filter is not None and not attribute.multiple:
         raise refusal("invalidPath", f"{attribute.name} has one value: leave the filter out.")
-    name, value = attribute.name, _canonical(value, attribute, path)
+    name = attribute.name
+    if path.sub is None:
+        value = attributes.canonical_value(value, attribute)
+        is_single = value is not None and not isinstance(value, list)
+        if attribute.multiple and is_single and path.filter is None:
+            value = [value]
     if path.filter is not None:
         resource[name] = list(_filtered(resource.get(name) or [], op, path, value, attribute))
     elif path.sub is not None and attribute.multiple:
@@ -73,27 +78,13 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         resource[name] = _removed(resource.get(name), value) if attribute.multiple else None
     elif attribute.multiple:
         present = resource.get(name) or [] if op == ADD else []
-        resource[name] = _joined(present, value)
+        added = value if isinstance(value, list) else []
+        # Of those with the same `value` the last counts.
+        resource[name] = list({_key(item): item for item in (*present, *added)}.values())
     elif op == ADD and isinstance(value, dict):
         resource[name] = {**_parts(resource.get(name)), **value}
     else:
         resource[name] = value
-
-
-def _canonical(value: object, attribute: Attribute, path: Path) -> object:
-    if path.sub is not None:
-        return value
-    known = attributes.canonical_value(value, attribute)
-    if attribute.multiple and known is not None and not isinstance(known, list):
-        return known if path.filter is not None else [known]
-    return known
-
-
-def _joined(present: Sequence[object], value: object) -> list[object]:
-    """The values with the added ones; of those with the same `value` the last counts."""
-    added = value if isinstance(value, list) else []
-    by_key = {_key(item): item for item in (*present, *added)}
-    return list(by_key.values())
 
 
 def _key(item: object) -> str:

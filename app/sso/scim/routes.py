@@ -244,17 +244,15 @@ def _listed(items: list[JSONObject], total: int, args: JSONMapping) -> Response:
 
 def _one(resource: JSONObject, kind: ResourceType, status: int = 200) -> Response:
     etag, address = resource["meta"].get("version"), resource["meta"]["location"]
-    if request.method == "GET" and etag and _is_known(etag):
+    known = request.headers.get("If-None-Match")
+    is_get = request.method == "GET"
+    if is_get and etag and preconditions.matches(known, etag.removeprefix("W/")):
         return Response(status=304, headers={"ETag": etag})
     response = _answer(attributes.select(resource, *_names(_args(), kind)), status)
     response.headers["Location"] = address
     if etag:
         response.headers["ETag"] = etag
     return response
-
-
-def _is_known(etag: str) -> bool:
-    return preconditions.matches(request.headers.get("If-None-Match"), etag.removeprefix("W/"))
 
 
 def _answer(value: JSONMapping, status: int = 200) -> Response:
