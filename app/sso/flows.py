@@ -104,11 +104,6 @@ def consume(flow: Flow, category: str, provider: str, browser: str | None) -> No
         raise StateRefused("state", ALREADY_USED)
 
 
-def pkce_verifier(flow: Flow) -> str:
-    """Decrypt the PKCE verifier. Raises StateRefused if its key was removed."""
-    return decrypt(flow.verifier)
-
-
 def decrypt(stored: str) -> str:
     """Decrypt a secret of a flow. Raises StateRefused if its key was removed."""
     try:

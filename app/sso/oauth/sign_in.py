@@ -55,7 +55,7 @@ def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMappin
             connection.address("token_url"),
             grant_type="authorization_code",
             code=code,
-            code_verifier=flows.pkce_verifier(flow),
+            code_verifier=flows.decrypt(flow.verifier),
         )
     except AuthlibBaseError as error:
         raise SignInRefused("code", f"The provider refused the code: {error.error}") from None
