@@ -35,10 +35,10 @@ class Realm:
 
 def discover(email: str) -> Realm:
     """Return the account that owns the domain of an address; it says nothing of any user."""
-    owner = domains.owner_of(email)
-    account, providers = service.list_for_sign_in(owner)
+    account = service.find_active_account(domains.owner_of(email))
     if account is None:
         return Realm()
+    providers = service.list_enabled(account)
     with tenancy.in_account(account.id):
         domain = domains.find_verified(account.id, email)
     sso_only = domain is not None and domain.sso_only
@@ -59,7 +59,7 @@ def verify(domain_id: str, *, by: Principal) -> AccountDomain:
 def change(domain_id: str, body: Body, *, by: Principal) -> AccountDomain:
     """Change a domain's settings. Raises InvalidValues, NotFound, or Forbidden."""
     account_id = _authorized(by)
-    if body.get("sso_only") and not service.list_for_sign_in(account_id)[1]:
+    if body.get("sso_only") and not service.list_for_sign_in(account_id):
         domains.get(account_id, domain_id)
         raise InvalidValues([problem("sso_only", "invalid_option", NO_PROVIDER)])
     return domains.change(account_id, domain_id, body)

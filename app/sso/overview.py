@@ -40,7 +40,7 @@ def provider_names(user: User) -> Sequence[str]:
     names = db.db.session.scalars(sa.select(Identity.provider_name).where(*own).distinct()).all()
     if not names:
         return ()
-    rows = service.list_for_sign_in(user.account_id)[1]
+    rows = service.list_for_sign_in(user.account_id)
     titles = {row.provider_name: row.display_name for row in rows}
     return sorted(titles.get(name, name) for name in names)
 

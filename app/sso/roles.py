@@ -110,7 +110,7 @@ def identities(user: User) -> Sequence[Identity]:
 
 
 def _default_roles(account_id: str) -> dict[str, str | None]:
-    rows = service.list_for_sign_in(account_id)[1]
+    rows = service.list_for_sign_in(account_id)
     return {row.provider_name: _default_role(row.config) for row in rows}
 
 
@@ -118,7 +118,7 @@ def providers_with_groups(account_id: str) -> set[str]:
     """The names of the providers that people sign in with and whose groups can give roles."""
     return {
         row.provider_name
-        for row in service.list_for_sign_in(account_id)[1]
+        for row in service.list_for_sign_in(account_id)
         if service.get_provider(row).names_directory(row.config)
     }
 

@@ -320,11 +320,14 @@ def _is_slug(category: str, name: str) -> bool:
     return category == OAUTH and providers.slug_problem(name) is None
 
 
-def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
-    """Return the enabled settings for an account's sign-in page; its own replace the system's."""
+def list_for_sign_in(reference: str | None) -> list[ProviderSetting]:
+    """Return the settings that users of an account sign in with; none for an unknown account."""
     account = find_active_account(reference)
-    if account is None:
-        return None, []
+    return list_enabled(account) if account else []
+
+
+def list_enabled(account: Account) -> list[ProviderSetting]:
+    """Return the enabled settings of an account by priority; its own replace the system's."""
     levels = [account.id, SYSTEM_ACCOUNT_ID]
     order = (ProviderSetting.priority.desc(), ProviderSetting.id)
     query = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
@@ -332,7 +335,7 @@ def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[Provid
         rows = list(db.db.session.scalars(query.where(ProviderSetting.enabled).order_by(*order)))
     rows.sort(key=lambda row: row.account_id != account.id)
     by_provider = {(row.category, row.provider_name): row for row in reversed(rows)}
-    return account, sorted(by_provider.values(), key=lambda row: (-row.priority, row.id))
+    return sorted(by_provider.values(), key=lambda row: (-row.priority, row.id))
 
 
 def has_enabled() -> bool:

@@ -163,6 +163,6 @@ def _sign_in_page(scope: AccountScope, form: Form) -> Page:
         scope=scope,
         modes=MODES,
         hours=_service_hours(),
-        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)[1]],
+        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)],
         role_boxes=boxes if total <= MAX_BOXES else None,
     )
