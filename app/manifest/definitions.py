@@ -35,7 +35,7 @@ class Comparison:
         return [change for _, change in self.import_.updated]
 
     def definitions(self) -> dict[str, Definition]:
-        """The resulting definitions by name key, with the rules of the manifest."""
+        """Return the resulting definitions by name key, with the rules of the manifest."""
         return {
             key: replace(one, rules={**one.rules, **self.import_.rules.get(key, {})})
             for key, one in self.import_.definitions().items()

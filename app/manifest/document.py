@@ -47,7 +47,7 @@ class Document:
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def line(self, path: Path) -> int | None:
-        """The line of a value, or of the nearest one around it; None if there was no text."""
+        """Return the line of a value, or of the nearest one around it; None without a text."""
         return next(
             (
                 self.lines[path[:end]]
@@ -58,13 +58,13 @@ class Document:
         )
 
     def problem(self, path: Path, code: str, message: str) -> JSONObject:
-        """An entry of `details` with its place."""
+        """Return an entry of `details` with its place."""
         line = self.line(path)
         return problem(place(path), code, message, **({} if line is None else {"line": line}))
 
 
 def place(path: Path) -> str:
-    """A path as text: `collections[0].name`."""
+    """Return a path as text: `collections[0].name`."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step[:80]}" for step in path)
     return "".join(parts).removeprefix(".")
 
@@ -81,7 +81,7 @@ def parse(text: str) -> Document:
 
 
 def dump(content: JSONMapping) -> str:
-    """The YAML of a manifest."""
+    """Return the YAML of a manifest."""
     text: str = yaml.serialize(_node(content), Dumper=yaml.SafeDumper, **LAYOUT)
     return text
 
@@ -95,7 +95,7 @@ class _Reader:
         self._count = 0
 
     def read(self) -> object:
-        """The content of the only document."""
+        """Return the content of the only document."""
         try:
             next(self._events), next(self._events)  # the starts of stream and document
             content = self._value(self._next(), ())
@@ -160,7 +160,7 @@ def _text(event: Any) -> str:
 
 
 def resolve(plain: str) -> object:
-    """The value of an unquoted text: null, a boolean, a number, else the text itself."""
+    """Return the value of an unquoted text: null, a boolean, a number, else the text itself."""
     if plain in NULLS:
         return None
     if plain in BOOLEANS:

@@ -80,7 +80,7 @@ class Webhooks(Kind):
     hidden = frozenset({"headers", "secret"})
 
     def export(self, row: Webhook) -> JSONObject:
-        """The webhook with masked headers."""
+        """Return the webhook with masked headers."""
         return super().export(row) | {"headers": headers.masked(row.headers)}
 
     def changed(self, row: Webhook, body: JSONMapping, by: Principal) -> list[str]:
@@ -128,11 +128,11 @@ class Workflows(Kind):
     stored_kind: ClassVar[str] = WORKFLOW
 
     def rows(self, account_ids: Sequence[str] | None = None) -> list[Workflow]:
-        """The workflows or hooks of some accounts."""
+        """Return the workflows or hooks of some accounts."""
         return [row for row in super().rows(account_ids) if row.kind == self.stored_kind]
 
     def export(self, row: Workflow) -> JSONObject:
-        """The workflow with masked headers."""
+        """Return the workflow with masked headers."""
         return super().export(row) | {"steps": step_headers.masked(row.steps)}
 
     def changed(self, row: Workflow, body: JSONMapping, by: Principal) -> list[str]:
@@ -163,7 +163,7 @@ class Hooks(Workflows):
     hidden = frozenset({"actions"})
 
     def export(self, row: Workflow) -> JSONObject:
-        """The hook with masked headers."""
+        """Return the hook with masked headers."""
         plain = {name: getattr(row, name) for name in self.properties if name != "actions"}
         return plain | {"actions": hooks.list_actions(row)}
 
@@ -198,7 +198,7 @@ class Providers(Kind):
     hidden = frozenset({"config"})
 
     def export(self, row: ProviderSetting) -> JSONObject:
-        """The settings with masked secrets; with a slug if the provider has several."""
+        """Return the settings with masked secrets; with a slug if the provider has several."""
         provider = sso.get_provider(row)
         slug = {"slug": provider.name} if provider.discovers else {}
         config = {n: value for n, value in sso.mask_secrets(row).items() if value is not None}

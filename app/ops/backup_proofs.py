@@ -97,7 +97,7 @@ def parse(text: bytes) -> Proof | None:
 
 
 def load(path: Path) -> Proof | None:
-    """The proof of a backup; None if it has none. Raises BackupError if it cannot be read."""
+    """Return the proof of a backup, if it has one. Raises BackupError if it is unreadable."""
     try:
         proof = parse(backups.proof_of(path).read_bytes())
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def load(path: Path) -> Proof | None:
 
 
 def require_unaltered(path: Path) -> Proof | None:
-    """The proof of a backup, if it has one. Raises BackupError if it proves other files."""
+    """Return the proof of a backup, if it has one. Raises BackupError if it proves other files."""
     proof = load(path)
     if proof is None:
         return None

@@ -79,7 +79,7 @@ class Overview:
 
 
 def overview() -> Overview:
-    """The state of backups, in one statement."""
+    """Return the state of backups, in one statement."""
     newest = (
         sa.select(BackupRun.id)
         .where(BackupRun.status == status)
@@ -289,7 +289,7 @@ def _remove_old(target: Target) -> None:
 
 
 def to_keep(stored: Iterable[StoredBackup], daily: int, weekly: int) -> set[str]:
-    """The newest backup, and the newest of each of the last days and weeks that have one."""
+    """Return the newest backup, and the newest of each of the last days and weeks that have one."""
     newest_first = sorted(stored, key=lambda one: one.made_at, reverse=True)
     periods: tuple[tuple[int, Callable[[datetime], object]], ...] = (
         (daily, lambda moment: moment.date()),

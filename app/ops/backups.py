@@ -101,12 +101,12 @@ def create(path: Path) -> Saved:
 
 
 def archive_of(path: Path) -> Path:
-    """The archive of uploaded files that belongs to a backup."""
+    """Return the archive of uploaded files that belongs to a backup."""
     return path.with_name(f"{path.name}.files.tar")
 
 
 def proof_of(path: Path) -> Path:
-    """The file that says that a backup is proved."""
+    """Return the file that says that a backup is proved."""
     return path.with_name(f"{path.name}.proof.json")
 
 
@@ -116,7 +116,7 @@ def has_files(path: Path) -> bool:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -218,7 +218,7 @@ def _write(draft: Path) -> dict[str, int]:
 
 
 def _count(connection: sa.Connection) -> dict[str, int]:
-    """The rows of each table."""
+    """Return the rows of each table."""
     count = sa.select(sa.func.count())
     names = sorted(sa.inspect(connection).get_table_names())
     return {name: connection.scalar(count.select_from(sa.table(name))) or 0 for name in names}
@@ -246,7 +246,7 @@ def restore_database(path: Path, *, first_change: int | None = None) -> None:
 
 
 def _newest_change() -> int:
-    """The highest number of a change in the database that is replaced, as far as it can be read."""
+    """Return the highest number of a change in the database to replace; 0 if it is unreadable."""
     with suppress(SQLAlchemyError), engine.current_engine().connect() as connection:
         return connection.scalar(sa.select(sa.func.max(AuditChange.last_id))) or 0
     return 0

@@ -34,7 +34,7 @@ Days = Counter[tuple[str, str]]  # by day and kind
 
 
 def stats(days: int, *, by: Principal) -> JSONObject:
-    """The figures, with series of so many days. Superadmins get those of all accounts.
+    """Return the figures, with series of so many days. Superadmins get those of all accounts.
 
     In an account other than the system's, they get those of the account.
     """

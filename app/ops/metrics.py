@@ -74,7 +74,7 @@ for _metric in (
 def of_request(
     method: str, route: str | None, status: int
 ) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
-    """The counter and the histogram of seconds for requests like this.
+    """Return the counter and the histogram of seconds for requests like this.
 
     `route` is the URL rule: labels must not depend on what clients make up. Raises OSError if the
     metrics directory is missing or full.
@@ -185,7 +185,7 @@ def _figures(pid: int) -> dict[str, Metric]:
 
 
 def _pids() -> set[int]:
-    """The processes that have counted something, and this one; some may have ended."""
+    """Return the processes that have counted something, and this one; some may have ended."""
     folder = config.metrics_folder()
     names = (file.stem.rpartition("_")[2] for file in Path(folder).glob("*.db")) if folder else ()
     return {os.getpid(), *(int(name) for name in names if name.isdecimal())}

@@ -90,7 +90,7 @@ def find(connection: Connection, claimed: Claims) -> Match:
 
 
 def distrust_foreign_domain(connection: Connection, claimed: Claims) -> Claims:
-    """The claims, whose address counts as unverified if another account owns its domain.
+    """Return the claims, whose address counts as unverified if another account owns its domain.
 
     Providers speak for the addresses of the accounts that they serve. Only the mailbox itself can
     verify such an address here, by a mailed link.
@@ -192,7 +192,7 @@ def _active(user: User) -> User:
 
 
 def _joined_domain(connection: Connection, claimed: Claims) -> AccountDomain | None:
-    """The account's domain by which this user joins, whatever the provisioning settings say."""
+    """Return the account's domain by which this user joins, whatever else the settings say."""
     account_id = connection.account.id
     may_join = claimed.email_verified and claimed.in_directory and account_id != SYSTEM_ACCOUNT_ID
     if not may_join or not claimed.email or not accounts.is_email(claimed.email):

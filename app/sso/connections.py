@@ -61,7 +61,7 @@ class Connection:
         return self.shared_callback and not has_custom_endpoints(self.config)
 
     def address(self, name: str) -> str:
-        """An address: the configured one, else the published one, else the default, else empty."""
+        """Return an address: the configured, else the published, else the default, else empty."""
         usual = self.metadata.addresses.get(name) or self.provider.addresses.get(name, "")
         return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
 
@@ -134,12 +134,12 @@ def saml_entity_id(connection: Connection) -> str:
 
 
 def saml_consumer_url(connection: Connection) -> str:
-    """The address that a SAML provider posts its responses to."""
+    """Return the address that a SAML provider posts its responses to."""
     return str(connection.config.get("assertion_consumer_url") or _saml_url(connection, "/acs"))
 
 
 def saml_logout_url(connection: Connection) -> str:
-    """The address of single logout, for a SAML provider."""
+    """Return the address of single logout, for a SAML provider."""
     return _saml_url(connection, "/slo")
 
 
@@ -189,7 +189,7 @@ class Claims:
 
 
 def group_names(claim: object, connection: Connection) -> list[str]:
-    """The valid group names in a claim; of more than 500 those that the account maps, first."""
+    """Return the valid group names in a claim: of more than 500 those that are mapped, first."""
     listed = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
     names = [name[:300].replace("\0", "") for name in listed if isinstance(name, str) and name]
     distinct = list(dict.fromkeys(names))

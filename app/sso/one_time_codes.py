@@ -65,7 +65,7 @@ def redeem_in_console(
 
 
 def test_result(flow: Flow) -> JSONObject:
-    """The result of a test sign-in."""
+    """Return the result of a test sign-in."""
     result: JSONObject = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
     return result
 

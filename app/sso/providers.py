@@ -125,7 +125,7 @@ class Provider:
         return is_single or not self.has_tenants
 
     def schema(self) -> JSONObject:
-        """The JSON schema of `config`."""
+        """Return the JSON schema of `config`."""
         alternatives = [
             {"required": ["idp_metadata"]},
             {"required": ["metadata_url"]},

@@ -150,7 +150,7 @@ def redirect_to_provider(url: str, begun: StartedFlow, connection: Connection) -
 
 
 def flow_cookie(flow: Flow) -> str | None:
-    """The browser's cookie for a flow."""
+    """Return the browser's cookie for a flow."""
     return request.cookies.get(_cookie_name(flow.state_hash))
 
 

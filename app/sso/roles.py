@@ -115,7 +115,7 @@ def _default_roles(account_id: str) -> dict[str, str | None]:
 
 
 def providers_with_groups(account_id: str) -> set[str]:
-    """The names of the providers that people sign in with and whose groups can give roles."""
+    """Return the names of the enabled providers whose groups can give roles."""
     return {
         row.provider_name
         for row in service.list_for_sign_in(account_id)

@@ -248,7 +248,7 @@ def mask_secrets(row: ProviderSetting) -> JSONObject:
 
 
 def stored_secrets(row: ProviderSetting) -> set[str]:
-    """The names of the secrets that are set."""
+    """Return the names of the secrets that are set."""
     return {name for name, value in _secrets(row).items() if value}
 
 

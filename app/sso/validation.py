@@ -95,7 +95,7 @@ def missing(provider: Provider, values: JSONMapping) -> list[Problem]:
 
 
 def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
-    """A known issuer requires its own endpoints; others could impersonate it."""
+    """Refuse a known issuer with endpoints of others, who could impersonate it."""
     if provider.discovers:  # it has no others
         return []
     provider_of_issuer = providers.find_by_issuer(values.get("issuer", ""))

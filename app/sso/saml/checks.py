@@ -198,10 +198,10 @@ def parse_time(text: str) -> datetime:
 
 
 def ds(name: str) -> str:
-    """The tag of an element of signatures."""
+    """Return the tag of an element of signatures."""
     return f"{{{Names.NS_DS}}}{name}"
 
 
 def tag(name: str) -> str:
-    """The tag of an element of assertions."""
+    """Return the tag of an element of assertions."""
     return f"{{{Names.NS_SAML}}}{name}"

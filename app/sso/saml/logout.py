@@ -168,7 +168,7 @@ def _finish(connection: Connection, received: _Received) -> str | None:
 
 
 def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
-    """The settings of a session's provider, if they still name it and have a sign-out address."""
+    """Return the settings of a session's provider, if they still allow its single logout."""
     account = service.find_active_account(account_id)
     try:
         connection = service.connection(account, SAML, named.provider_name)

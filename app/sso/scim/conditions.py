@@ -38,7 +38,7 @@ class Text:
     wrap: Wrap = _itself
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return self.wrap(sa.and_(self.column.is_not(None), self.column != ""))
         if not isinstance(value, str):
@@ -65,7 +65,7 @@ class Boolean:
     column: Expression
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return sa.true()
         wanted = {"true": True, "false": False}.get(str(value).lower())
@@ -81,7 +81,7 @@ class Time:
     column: Expression
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return sa.true()
         try:
@@ -154,7 +154,7 @@ GROUP_FIELDS: Mapping[str, Field] = {
 
 
 def condition(parsed: Filter, fields: Mapping[str, Field], prefix: str = "") -> Condition:
-    """The SQL condition of a filter. Raises BadRequest `invalidFilter`."""
+    """Return the SQL condition of a filter. Raises BadRequest `invalidFilter`."""
     if isinstance(parsed, Junction):
         parts = [condition(part, fields, prefix) for part in parsed.parts]
         return sa.and_(*parts) if parsed.operator == "and" else sa.or_(*parts)

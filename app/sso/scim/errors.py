@@ -11,27 +11,27 @@ UNIQUENESS = "uniqueness"
 
 
 def refusal(scim_type: str, message: str) -> BadRequest:
-    """A 400 with a `scimType` of the RFC."""
+    """Return a 400 with a `scimType` of the RFC."""
     return BadRequest(message, scim_type=scim_type)
 
 
 def invalid_value(message: str) -> BadRequest:
-    """A 400 for a value that is missing, of another type or out of bounds."""
+    """Return a 400 for a value that is missing, of another type or out of bounds."""
     return refusal("invalidValue", message)
 
 
 def not_changeable(message: str) -> BadRequest:
-    """A 400 for what the directory may not change."""
+    """Return a 400 for what the directory may not change."""
     return refusal("mutability", message)
 
 
 def not_unique(message: str) -> Conflict:
-    """A 409 for a name that another resource has."""
+    """Return a 409 for a name that another resource has."""
     return Conflict(message, scim_type=UNIQUENESS)
 
 
 def status_of(error: AppError) -> int:
-    """The status of an error: the RFC has no 422."""
+    """Return the status of an error: the RFC has no 422."""
     return 400 if isinstance(error, Malformed) else error.status
 
 

@@ -28,7 +28,7 @@ class Operation:
 
 
 def apply(resource: JSONMapping, operations: Sequence[Operation], kind: ResourceType) -> JSONObject:
-    """A copy of a resource after the operations. Raises BadRequest."""
+    """Return a copy of a resource after the operations. Raises BadRequest."""
     patched = dict(resource)
     for operation in operations:
         for path, value in _targets(operation, kind):
@@ -127,7 +127,7 @@ def _with_part(item: object, op: str, attribute: Attribute, sub: str, value: obj
 
 
 def _parts(value: object) -> JSONMapping:
-    """The parts of a value, of which an operation before may have made anything."""
+    """Return the parts of a value, of which an operation before may have made anything."""
     return value if isinstance(value, dict) else {}
 
 

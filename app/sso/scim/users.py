@@ -56,7 +56,7 @@ def page(
 
 
 def get(account_id: str, user_id: str) -> JSONObject:
-    """A user. Raises NotFound."""
+    """Return a user. Raises NotFound."""
     return resources.user(*_get(account_id, user_id))
 
 
@@ -202,7 +202,7 @@ def _attributes(values: Body) -> JSONObject:
 
 
 def _address(values: Body) -> str | None:
-    """The primary address, else the first one, else `userName` if it is an address."""
+    """Return the primary address, else the first one, else `userName` if it is an address."""
     email, name = _email(values), str(values["user_name"]).strip()
     if email:
         return str(email["value"]).strip()
@@ -243,6 +243,6 @@ def _get(account_id: str, user_id: str) -> Row:
 
 
 def _current(account_id: str, user_id: str) -> JSONObject:
-    """A user as stored now, within the transaction that changed it."""
+    """Return a user as stored now, within the transaction that changed it."""
     db.db.session.expire_all()
     return get(account_id, user_id)
