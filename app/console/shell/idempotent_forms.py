@@ -52,6 +52,23 @@ def already_created(error: AppError, load: Callable[[], object]) -> bool:
 
 
 @contextmanager
+def ignore_already_created(load: Callable[[], object]) -> Iterator[None]:
+    """Suppress the Conflict of a row that was created before, such as by a double click.
+
+    `load` returns that row; it raises NotFound, or returns None, if there is none.
+    """
+    try:
+        yield
+    except Conflict as error:
+        try:
+            row = load()
+        except NotFound:
+            raise error from None
+        if row is None:
+            raise
+
+
+@contextmanager
 def ignore_already_deleted(account_id: str | None, table_name: str, id: str) -> Iterator[None]:
     """Suppress NotFound for a row that was deleted before, such as by a double click."""
     try:
