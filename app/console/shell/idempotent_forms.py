@@ -17,7 +17,7 @@ from itsdangerous import BadSignature
 
 from app import crypto
 from app.audit import recent
-from app.errors import AppError, Conflict, NotFound
+from app.errors import Conflict, NotFound
 from app.ids import new_id
 
 FIELD = "as"
@@ -39,16 +39,6 @@ def derive_id(body: object) -> str:
     content = signed_id.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     digest = hashlib.sha256(content).hexdigest()
     return signed_id[:NODE_START] + digest[: len(signed_id) - NODE_START]
-
-
-def already_created(error: AppError, load: Callable[[], object]) -> bool:
-    """Whether creation failed because the row exists: `load` returns it or raises NotFound."""
-    if not isinstance(error, Conflict):
-        return False
-    try:
-        return load() is not None
-    except NotFound:
-        return False
 
 
 @contextmanager
