@@ -151,26 +151,28 @@ def plan_change(
         problems += new_problems
         return Change(old, old)
 
-    # Existing fields keep their order, unless another one is proposed.
-    by_name = {spec["name"]: spec for spec in stored}
-    first = [*proposal.order, *(spec["name"] for spec in present.schema)]
-    names = dict.fromkeys([*(name for name in first if name in by_name), *by_name])
-    new = replace(
-        present,
-        schema=tuple(by_name[name] for name in names),
-        indexes=tuple(indexes.stored(spec) for spec in index_specs),
-        rules={
-            # Removed fields leave field lists; rules, which are texts, have to be changed before.
-            key: [name for name in value if name not in removed]
-            if isinstance(value, list)
-            else value
-            for key, value in present.rules.items()
-        },
-    )
+    # Removed fields leave field lists; rules, which are texts, have to be changed before.
+    rules = {
+        key: [one for one in value if one not in removed] if isinstance(value, list) else value
+        for key, value in present.rules.items()
+    }
+    new_schema = _ordered(stored, present, proposal)
+    new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
+    new = replace(present, schema=new_schema, indexes=new_indexes, rules=rules)
     stored_expressions = {name: field.expression for name, field in present.declared.items()}
     problems += expression_names.computed_problems(new.schema, new, stored_expressions)
     warned = [spec["name"] for spec in omitted] if proposed and proposal.keeps_omitted else []
     return Change(old, new, renames, proposal.partial, warned)
+
+
+def _ordered(
+    specs: Sequence[JSONMapping], present: Definition, proposal: Proposal
+) -> tuple[JSONMapping, ...]:
+    """Return the fields in the proposed order, then as they stand, the new ones last."""
+    by_name = {spec["name"]: spec for spec in specs}
+    first = [*proposal.order, *(spec["name"] for spec in present.schema)]
+    names = dict.fromkeys([*(name for name in first if name in by_name), *by_name])
+    return tuple(by_name[name] for name in names)
 
 
 def check_plan(change: Change, plan_hash: str | None) -> None:
