@@ -14,34 +14,6 @@ from app.web.schemas import Schema, View, example
 
 CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 
-ACCOUNT = {
-    "id": "019a9f00-0000-7000-8000-00000000000a",
-    "slug": "acme",
-    "name": "Acme",
-    "account_code": "AA0001",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-}
-USER = {
-    "id": "019a9f00-0000-7000-8000-00000000000b",
-    "email": "alice@acme.example",
-    "name": None,
-    "account_id": ACCOUNT["id"],
-    "account_code": "AA0001",
-    "account_name": "Acme",
-    "role": "admin",
-    "role_id": 1,
-    "role_name": "admin",
-    "groups": ["pii_access"],
-    "is_active": True,
-    "email_verified": True,
-    "email_verified_at": "2026-11-20T12:00:00.123456Z",
-    "auth_provider": "password",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-    "last_login": None,
-    "token_type": JWT,
-}
-PAGE = {"skip": 0, "limit": 25}
 ORDER = ma.validate.OneOf(["asc", "desc"])
 ACTIVE = doc("Filter by active or inactive.")
 SORT_BY = doc("Sort field, `created_at` by default.")

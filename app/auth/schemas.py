@@ -5,11 +5,12 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import config, slugs
-from app.accounts.schemas import USER, AccountView, UserView
+from app.accounts.schemas import AccountView, UserView
 from app.auth.mfa.models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.web import fields
+from app.web.examples import USER_ID
 from app.web.fields import doc
 from app.web.languages import LANGUAGES
 from app.web.paging import page_of
@@ -20,7 +21,7 @@ CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."
 
 VERIFIED = {
     "message": "Your email address is verified. You can sign in now.",
-    "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
+    "user": {"id": USER_ID, "email": "alice@acme.example", "email_verified": True},
 }
 
 

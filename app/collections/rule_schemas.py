@@ -24,12 +24,6 @@ RULES = {
     "create_fields": "*",
     "update_fields": "*",
 }
-EXAMPLE_RULES = {
-    "collection": "posts",
-    **RULES,
-    **{part: {"rule": "true", "fields": "*"} for part in ("create", "read", "update")},
-    "delete": {"rule": None, "fields": "*"},
-}
 OWNER = "@owns_record() || @has_role(admin)"
 
 

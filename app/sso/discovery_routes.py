@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import request
 
-from app.accounts.schemas import ACCOUNT
 from app.auth import lockout
 from app.sso import discovery
 from app.sso.models import CATEGORIES, OAUTH
@@ -17,7 +16,7 @@ from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 DISCOVERED = {
-    "account": ACCOUNT["slug"],
+    "account": "acme",
     "providers": [{"category": OAUTH, "slug": "google", "display_name": "Google"}],
     "password_sign_in": False,
 }
