@@ -12,6 +12,7 @@ from app.sso.saml import metadata_refresh
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import View
 
 PATH = f"{BY_ID}/metadata"
@@ -43,8 +44,7 @@ class MetadataReadView(View):
 
     read_at = fields.Timestamp(allow_none=True)
     error = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "Why the last read failed, if it did; it changed nothing."},
+        allow_none=True, **doc("Why the last read failed, if it did; it changed nothing.")
     )
     changed_at = fields.Timestamp(allow_none=True)
     changes = ma.fields.List(ma.fields.Nested(MetadataChange))
