@@ -1,4 +1,7 @@
-"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved."""
+"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved.
+
+`/roles/validate-rule` and `/roles/test-rule` are the paths of `@snackbase/sdk`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import marshmallow as ma
 
 from app import rules, web
 from app.accounts import names
+from app.accounts.role_routes import blueprint as roles_blueprint
 from app.collections import definitions, expression_names, population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
@@ -120,6 +124,7 @@ class RoleDifferences(View):
     items = ma.fields.List(ma.fields.Nested(RoleDifference))
 
 
+@roles_blueprint.route("/validate-rule", methods=["POST"], endpoint="validate_rule_by_alias")
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
@@ -148,6 +153,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     }
 
 
+@roles_blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")
 @blueprint.route("/test", methods=["POST"])
 @blueprint.arguments(
     RuleTrial,

@@ -193,8 +193,9 @@ def get_preconditions() -> Preconditions:
 
 def tagged(record: RecordView, status: int = 200) -> Response:
     """Return a response with a record and the ETag of the caller's view."""
+    etag = record.etag
     response = json_response(record, status)
-    response.headers.add("ETag", record.etag)
+    response.headers.add("ETag", etag)
     return response
 
 

@@ -18,7 +18,7 @@ from app.records.routes import stale_reads
 from app.records.routes.records import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.sources import Source, TextSource
+from app.records.transfer.formats import Source, TextSource
 from app.types import JSONObject
 from app.web import fields, json_input
 from app.web.access import anonymous
