@@ -174,7 +174,7 @@ def _is_due() -> bool:
 @jobs.job(KIND, attempts=3, is_long=True)
 def make(payload: JSONMapping) -> None:
     """Make, prove and publish the backup of a run; a failure is noted with it."""
-    claim = Claim.begin(payload["run_id"])
+    claim = Claim.take(payload["run_id"])
     if claim is None:
         return
     try:
@@ -208,7 +208,7 @@ class Claim:
     place: str
 
     @classmethod
-    def begin(cls, run_id: str) -> Claim | None:
+    def take(cls, run_id: str) -> Claim | None:
         """Take a run that is pending, and name its backup; None if it has ended."""
         name = backup_targets.new_name()
         begun = sa.update(RUNS).where(RUNS.c.id == run_id, RUNS.c.status == RunState.PENDING)
