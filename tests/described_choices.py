@@ -31,7 +31,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "DeliveryView.status": deliveries.STATES,
     "DomainView.state": domains.STATES,
     "ExportView.status": bundles.STATES,
-    "ExecutionView.status": hooks.STATES,
+    "ExecutionView.status": tuple(hooks.ExecutionState),
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,
     "FeedItem.event": EVENTS_OF_RECORDS,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from app import db
 from app.auth.principal import Principal
 from app.errors import Conflict
-from app.types import JSONObject
 from app.workflows import instances, service
+from app.workflows.instances import Instance
 from app.workflows.models import ACTIVE
 
 
-def is_possible(instance: JSONObject) -> bool:
+def is_possible(instance: Instance) -> bool:
     """Whether an instance has ended, and still has trigger data that the caller may see."""
-    has_trigger = isinstance(instance["context"].get("trigger"), dict)  # erasure removes it
-    return has_trigger and instance["status"] not in ACTIVE and not instance["withheld"]
+    has_trigger = isinstance(instance.context.get("trigger"), dict)  # erasure removes it
+    return has_trigger and instance.status not in ACTIVE and not instance.withheld
 
 
 def run(instance_id: str, *, by: Principal) -> str:
@@ -23,9 +23,9 @@ def run(instance_id: str, *, by: Principal) -> str:
         if not is_possible(ended):
             raise Conflict("This instance cannot run again.", error="not_repeatable")
         return service.trigger(
-            ended["workflow_id"],
-            ended["context"]["trigger"],
+            ended.workflow_id,
+            ended.context["trigger"],
             by=by,
-            kind=ended["kind"],
-            holds_pii=ended["holds_pii"],  # stays hidden from those who may not see it
+            kind=ended.kind,
+            holds_pii=ended.holds_pii,  # stays hidden from those who may not see it
         )

@@ -31,6 +31,7 @@ from app.errors import AppError, NotFound
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
+from app.workflows.instances import InstanceFilter
 from app.workflows.language import definition, missing_collections, missing_fields, step_headers
 from app.workflows.language.definition import ACTION
 from app.workflows.models import HOOK, Workflow
@@ -275,7 +276,7 @@ def _page(
     context["completions"] = completions.of_collection(collection, scope)
     context |= _trigger_choices(workflow.kind, scope)
     context["latest"] = instances.page(
-        {"workflow_id": workflow.id}, 0, MAX_LATEST, by=scope.by, max_total=0
+        InstanceFilter(workflow_id=workflow.id), 0, MAX_LATEST, by=scope.by, max_total=0
     )[0]
     context["starter"] = trigger_words.phrase(workflow.trigger)
     if token := service.trigger_with_token(workflow).get("token"):

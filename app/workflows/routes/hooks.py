@@ -108,7 +108,7 @@ class ExecutionView(View):
     id = fields.Id()
     hook_id = fields.Id()
     trigger_type = fields.Choice(hooks.TRIGGERS)
-    status = fields.Choice(hooks.STATES)
+    status = fields.Choice(hooks.ExecutionState)
     actions_executed = ma.fields.Integer()
     error_message = ma.fields.String(allow_none=True)
     duration_ms = ma.fields.Integer(allow_none=True)
