@@ -79,7 +79,8 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
         service_headers["Content-Type"] = kind
     allowed = delivery.rules(config.current())
     try:
-        response = client.send(method, url, {**custom, **service_headers}, body, allowed)
+        request = client.Request(method, url, {**custom, **service_headers}, body)
+        response = client.send(request, allowed)
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         raise Failed(str(error)) from error
     if not 200 <= response.status < 300:
