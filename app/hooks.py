@@ -77,7 +77,22 @@ def _after(response: Response) -> Response:
     claim = g.pop("claim", None)
     if claim is not None:
         response = replay.finish(claim, request, response)
-    _set_caching(request, response)
+    # Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own.
+    environ, path = request.environ, request.path
+    has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
+    of_api = path.startswith(f"{web.PREFIX}/")
+    vary = []
+    if (of_api or has_credential) and request.endpoint != "static":
+        vary.append(VARY)
+        if "Cache-Control" not in response.headers:
+            # A response with an ETag may be stored by its caller, and must be revalidated.
+            has_etag = "ETag" in response.headers
+            may_store = request.method in READING and (has_etag or not has_credential)
+            response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
+    if path.startswith(web.PREFIX):  # CORS
+        vary.append("Origin")
+    if vary:
+        response.headers.add("Vary", ", ".join(vary))
     origin = request.environ.get("HTTP_ORIGIN")
     if origin:
         cors.allow_origin(origin, request, response, _account_allows)
@@ -127,25 +142,6 @@ def _named_accounts(by: Principal, request: Request) -> set[str]:
         if account := principals.find_account(reference):
             named.add(account.id)
     return {account_id for account_id in named if account_id}
-
-
-def _set_caching(request: Request, response: Response) -> None:
-    """Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own."""
-    environ, path = request.environ, request.path
-    has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
-    of_api = path.startswith(f"{web.PREFIX}/")
-    vary = []
-    if (of_api or has_credential) and request.endpoint != "static":
-        vary.append(VARY)
-        if "Cache-Control" not in response.headers:
-            # A response with an ETag may be stored by its caller, and must be revalidated.
-            has_etag = "ETag" in response.headers
-            may_store = request.method in READING and (has_etag or not has_credential)
-            response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
-    if path.startswith(web.PREFIX):  # CORS
-        vary.append("Origin")
-    if vary:
-        response.headers.add("Vary", ", ".join(vary))
 
 
 def _record(request: Request, response: Response, seconds: float) -> None:

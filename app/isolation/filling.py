@@ -47,7 +47,18 @@ def create_tenant(tenant: Tenant) -> None:
         tenant.account_id, tenant.code = account.id, account.account_code
         tenant.ids["accounts"] = account.id
         for role in reversed(ROLES):
-            _make_user(tenant, role)
+            user = accounts.create_user(
+                tenant.account_id,
+                email=tenant.email(role),
+                password_hash=None,
+                role=role,
+                name=f"{tenant.mark}-{role}",
+                id=tenant.new_id("users"),
+            )
+            accounts.mark_verified(user)
+            if role == ADMIN:
+                accounts.join_group(user, PII_GROUP)
+            tenant.users[role] = user
         tables = [table for table in tenant_tables() if table.name not in kept_tables() | {"users"}]
         for table in tables:
             tenant.new_id(table.name)
@@ -75,21 +86,6 @@ def create_tenant(tenant: Tenant) -> None:
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:
     # Directly: no audit entry, no webhook.
     db.connection().execute(sa.insert(table), row)
-
-
-def _make_user(tenant: Tenant, role: str) -> None:
-    user = accounts.create_user(
-        tenant.account_id,
-        email=tenant.email(role),
-        password_hash=None,
-        role=role,
-        name=f"{tenant.mark}-{role}",
-        id=tenant.new_id("users"),
-    )
-    accounts.mark_verified(user)
-    if role == ADMIN:
-        accounts.join_group(user, PII_GROUP)
-    tenant.users[role] = user
 
 
 def digest_tables(tenant: Tenant) -> dict[str, str]:

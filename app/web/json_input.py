@@ -132,20 +132,16 @@ def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
             _check_count(text, position)
             value, position = decoder.raw_decode(text, position)
             _check(value, escapes=escapes)
-            position = _next(text, position)
+            # The start of the next element, or of the closing bracket.
+            comma = COMMA.match(text, position)
+            if comma is None and not CLOSING.match(text, position):
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+            if comma is not None and CLOSING.match(text, comma.end()):
+                raise json.JSONDecodeError("Expecting value", text, comma.end())
+            position = comma.end() if comma else position
         yield line, value
     if text[closed.end() :].strip(SPACE) != ("}" if opened[1] else ""):
         raise Malformed.at("body", msg="Something follows the array.", type="json")
-
-
-def _next(text: str, position: int) -> int:
-    # The start of the next element, or of the closing bracket.
-    comma = COMMA.match(text, position)
-    if comma is None and not CLOSING.match(text, position):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-    if comma is not None and CLOSING.match(text, comma.end()):
-        raise json.JSONDecodeError("Expecting value", text, comma.end())
-    return comma.end() if comma else position
 
 
 class _Refusing:

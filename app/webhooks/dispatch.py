@@ -73,7 +73,14 @@ class Dispatcher:
             self._learn_targets()
             self._begin()
             if self._turns and requests is not None:
-                self._end_turns(self._turns, requests if claimed_all else {})
+                now, busy, slow = time.monotonic(), set[str](), set[str]()
+                with self._lock:
+                    for lane in self._lanes.values():
+                        if lane.waiting or lane.running:
+                            (busy if lane.is_good(now) else slow).add(lane.account_id)
+                    # Deliveries that are not recorded yet may be due again at once.
+                    busy.update(result.work.account_id for result in self._unwritten)
+                self._turns.end(requests if claimed_all else {}, busy, slow)
 
     @property
     def busy(self) -> bool:
@@ -124,16 +131,6 @@ class Dispatcher:
         if self._turns:
             self._turns.finished(account_id)
 
-    def _end_turns(self, turns: Turns, requests: Mapping[str, int]) -> None:
-        now, busy, slow = time.monotonic(), set[str](), set[str]()
-        with self._lock:
-            for lane in self._lanes.values():
-                if lane.waiting or lane.running:
-                    (busy if lane.is_good(now) else slow).add(lane.account_id)
-            # Deliveries that are not recorded yet may be due again at once.
-            busy.update(result.work.account_id for result in self._unwritten)
-        turns.end(requests, busy, slow)
-
     def _claim_due(self, accounts: Sequence[str] | None) -> bool:
         """Claim due deliveries; whether nothing is left that could be claimed now."""
         if accounts == []:
@@ -150,7 +147,10 @@ class Dispatcher:
         with self._lock:
             passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
         self._look_after = end + 3 * self._looked if passed_over else end
-        self._forget_idle()
+        if len(self._lanes) > MAX_LANES:
+            with self._lock:
+                active = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
+                self._lanes, self._known = active, {}
         return claimed_all
 
     def _claim_page(self, now: float, accounts: Sequence[str] | None) -> tuple[bool, bool]:
@@ -252,12 +252,6 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the lane would wait for a dead thread
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
             return Result(work, new_id(), clock.now(), 0, error="The service failed.")
-
-    def _forget_idle(self) -> None:
-        if len(self._lanes) > MAX_LANES:
-            with self._lock:
-                active = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
-                self._lanes, self._known = active, {}
 
 
 def _drain(results: SimpleQueue[Result]) -> Iterator[Result]:

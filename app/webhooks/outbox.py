@@ -76,7 +76,8 @@ def version_checks(by: Principal) -> list[VersionCheck]:
     account_id = by.account_id
     if account_id is None or by.account is None:
         return []
-    listeners = _cached(account_id)
+    listeners = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
+    assert listeners is not None  # noqa: S101 - _load never returns None
     notes = db.notes()
     notes.setdefault(CHECKED_KEY, {})[account_id] = listeners
     notes.setdefault(quotas.NOTED_KEY, {})[account_id] = by.account.quotas
@@ -204,12 +205,6 @@ def _checked(account_id: str) -> Listeners:
     if account_id not in checked:
         checked[account_id] = _load(account_id)
     return checked[account_id]
-
-
-def _cached(account_id: str) -> Listeners:
-    listeners = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
-    assert listeners is not None  # noqa: S101 - _load never returns None
-    return listeners
 
 
 def _load(account_id: str) -> Listeners:

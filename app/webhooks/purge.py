@@ -122,7 +122,12 @@ def bound(payload: JSONMapping) -> None:
     columns = (WebhookVersion.account_id, WebhookVersion.payloads_cut)
     versions_query = sa.select(*columns).order_by(WebhookVersion.account_id)
     for account_id, is_cut in db.db.session.execute(versions_query).all():
-        completed, waiting = _stored(account_id)
+        size = DELIVERIES.c.size
+        sizes = (sa.case((IS_COMPLETED, size), else_=0), sa.case((IS_COMPLETED, 0), else_=size))
+        sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in sizes)
+        same_account = DELIVERIES.c.account_id == account_id
+        row = db.connection().execute(sa.select(*sums).where(same_account)).one()
+        completed, waiting = int(row[0]), int(row[1])
         _remove_oldest(account_id, min(completed, completed + waiting - max_bytes))
         if (waiting > max_bytes) != is_cut:
             with db.transaction():
@@ -131,15 +136,6 @@ def bound(payload: JSONMapping) -> None:
             log.warning(
                 "payloads cut" if waiting > max_bytes else "payloads whole again", **details
             )
-
-
-def _stored(account_id: str) -> tuple[int, int]:
-    size = DELIVERIES.c.size
-    sizes = (sa.case((IS_COMPLETED, size), else_=0), sa.case((IS_COMPLETED, 0), else_=size))
-    sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in sizes)
-    same_account = DELIVERIES.c.account_id == account_id
-    row = db.connection().execute(sa.select(*sums).where(same_account)).one()
-    return int(row[0]), int(row[1])
 
 
 def _remove_oldest(account_id: str, excess: int) -> None:

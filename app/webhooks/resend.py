@@ -157,7 +157,15 @@ def resend_undelivered(webhook: Webhook, selection: Selection) -> int:
         (undelivered,) = count_undelivered([webhook], selection)
         count = undelivered.total
         if count:
-            _check_number_of_jobs(webhook.account_id)
+            pending = (
+                jobs.Job.account_id == webhook.account_id,
+                jobs.Job.kind == JOB,
+                jobs.Job.status == jobs.JobState.PENDING,
+            )
+            if counts.count_up_to(jobs.Job, pending, MAX_JOBS) >= MAX_JOBS:
+                raise Conflict(
+                    "Deliveries are already being sent again. Try again when that is over."
+                )
             job_payload = {"webhook_id": webhook.id, **selection.payload}
             jobs.enqueue(JOB, job_payload, account_id=webhook.account_id)
     return count
@@ -403,13 +411,6 @@ def _check_enabled(webhook: Webhook) -> None:
         raise Conflict("This webhook is disabled. Enable it first.")
     if webhook.paused_at:
         raise Conflict("This webhook is paused. Take it over first.")
-
-
-def _check_number_of_jobs(account_id: str) -> None:
-    unfinished = (jobs.Job.account_id == account_id, jobs.Job.status == "pending")
-    conditions = (*unfinished, jobs.Job.kind == JOB)
-    if counts.count_up_to(jobs.Job, conditions, MAX_JOBS) >= MAX_JOBS:
-        raise Conflict("Deliveries are already being sent again. Try again when that is over.")
 
 
 def _of_webhook(webhook: Webhook) -> list[Any]:

@@ -81,7 +81,12 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
     )
     with conflict, db.transaction() as session:
         listeners.outdate(account_id)
-        _check_number(account_id, kind)
+        limit = config.current().workflows_per_account
+        conditions = (Workflow.account_id == account_id, Workflow.kind == kind)
+        query = sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
+        if (db.db.session.scalar(query) or 0) >= limit:
+            message = f"An account may have at most {limit} {kind}s."
+            raise Conflict(message, error="limit_reached")
         workflow = Workflow(
             account_id=account_id,
             id=id or new_id(),
@@ -249,7 +254,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         has_token = (Workflow.account_id == account_id, Workflow.token_key == _digest(token))
         found = sa.select(Workflow).where(*has_token, Workflow.enabled)
         workflow = session.scalar(_with_shared_lock(found)) if account_id else None
-        if workflow is None or not _is_open(workflow.account_id):
+        if workflow is None or principals.reload_active_account(workflow.account_id) is None:
             raise NotFound("No workflow with this token.")
         return _start(workflow, body, Trigger.WEBHOOK)
 
@@ -265,10 +270,6 @@ def trigger_with_token(workflow: Workflow) -> JSONObject:
 
 def _start(workflow: Workflow, body: Body, trigger_type: str, *, holds_pii: bool = False) -> str:
     return start.start(start.row(workflow, dict(body), trigger_type, holds_pii=holds_pii))
-
-
-def _is_open(account_id: str) -> bool:
-    return principals.reload_active_account(account_id) is not None
 
 
 def _validated(body: Body, current: Workflow | None) -> JSONObject:
@@ -351,15 +352,6 @@ def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
 def _after_change(workflow: Workflow) -> None:
     workflow.updated_at = clock.now()
     schedules.plan(workflow)
-
-
-def _check_number(account_id: str, kind: str) -> None:
-    limit = config.current().workflows_per_account
-    conditions = (Workflow.account_id == account_id, Workflow.kind == kind)
-    query = sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
-    if (db.db.session.scalar(query) or 0) >= limit:
-        message = f"An account may have at most {limit} {kind}s."
-        raise Conflict(message, error="limit_reached")
 
 
 def _visible(by: Principal) -> list[Any]:

@@ -131,7 +131,10 @@ class View:
             path for path, one in self.referenced.items() if not one.allows(_below(path, values))
         ]
         without = (
-            ".".join(name) for name in self._filtered_by for path in hidden if _leads(path, name)
+            ".".join(name)
+            for name in self._filtered_by
+            for path in hidden
+            if name[: len(path)] == path
         )
         return {**values, **dict.fromkeys(without)} if hidden else values
 
@@ -176,10 +179,6 @@ def _below(path: Path, values: Row) -> Row:
     """The values of the record that a path leads to, by their names there."""
     start = ".".join(path) + "."
     return {name[len(start) :]: one for name, one in values.items() if name.startswith(start)}
-
-
-def _leads(path: Path, name: Path) -> bool:
-    return name[: len(path)] == path
 
 
 def _is_current(definition: Definition) -> bool:

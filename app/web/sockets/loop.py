@@ -30,17 +30,13 @@ def current() -> asyncio.AbstractEventLoop:
 
 
 def _start() -> asyncio.AbstractEventLoop:
-    _raise_file_limit()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = Context().run(asyncio.new_event_loop)  # which would keep the request that starts it
     loop.set_exception_handler(_log_error)
     threading.Thread(target=loop.run_forever, name="connections", daemon=True).start()
     return loop
-
-
-def _raise_file_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_error(loop: object, context: dict[str, Any]) -> None:

@@ -199,16 +199,15 @@ class _Check:
                 step["expression"], f"{path}.expression", condition_names
             )
         if step["type"] == "wait_event":
-            self._event(step, path, available)
-
-    def _event(self, step: Written, path: str, available: AvailableNames) -> None:
-        if step.get("event") is not None:
-            self.found += event_problems(step["event"], f"{path}.event")
-        if step.get("collection") is not None:
-            self.found += collection_problems(step["collection"], f"{path}.collection")
-        if step.get("condition") is not None:
-            event_names = AvailableNames(available.steps, available.extra, of_event=True)
-            self.found += condition_problems(step["condition"], f"{path}.condition", event_names)
+            if step.get("event") is not None:
+                self.found += event_problems(step["event"], f"{path}.event")
+            if step.get("collection") is not None:
+                self.found += collection_problems(step["collection"], f"{path}.collection")
+            if step.get("condition") is not None:
+                event_names = AvailableNames(available.steps, available.extra, of_event=True)
+                self.found += condition_problems(
+                    step["condition"], f"{path}.condition", event_names
+                )
 
     def _loop(self, step: Written, path: str, available: AvailableNames) -> None:
         items = step.get("items")
@@ -248,15 +247,12 @@ class _Check:
         ):
             self.found += collection_problems(config["collection"], f"{place}.collection")
         if isinstance(config.get("filter"), str):
-            self._filter(templates.blank(config["filter"]), f"{place}.filter")
+            try:
+                rules.condition(templates.blank(config["filter"]), rules.Scope({}, open=True))
+            except rules.RuleError as error:
+                self.add(f"{place}.filter", "filter_invalid", str(error), position=error.position)
         if kind == "send_webhook" and isinstance(config.get("url"), str):
             self._url(config["url"], f"{place}.url")
-
-    def _filter(self, text: str, place: str) -> None:
-        try:
-            rules.condition(text, rules.Scope({}, open=True))
-        except rules.RuleError as error:
-            self.add(place, "filter_invalid", str(error), position=error.position)
 
     def _url(self, url: str, place: str) -> None:
         # Rendered URLs are checked at run time.

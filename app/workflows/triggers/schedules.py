@@ -109,7 +109,20 @@ def fire(now: datetime | None = None, accounts: Sequence[str] | None = None) -> 
 
 def _try_fire(row: Any, now: datetime) -> bool:
     try:
-        return _fire(row, now)
+        following = _next(row, now)
+        with db.transaction() as session:
+            if not _advance(row, next_at=following, last_at=row.next_at):
+                return False
+            _announce(row.account_id, following)
+            workflow = session.get(Workflow, (row.account_id, row.workflow_id))
+            if workflow is not None and principals.reload_active_account(row.account_id):
+                trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
+                new = start.row(workflow, trigger, Trigger.SCHEDULE)
+                if new and following == NEVER:
+                    reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
+                    new = dict(start_limits.refused(new, reason))
+                start.write([new] if new else [])
+        return True
     except UNAVAILABLE:
         raise
     except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
@@ -117,23 +130,6 @@ def _try_fire(row: Any, now: datetime) -> bool:
         with db.transaction():
             _advance(row, next_at=now + RETRY_AFTER)
         return False
-
-
-def _fire(row: Any, now: datetime) -> bool:
-    following = _next(row, now)
-    with db.transaction() as session:
-        if not _advance(row, next_at=following, last_at=row.next_at):
-            return False
-        _announce(row.account_id, following)
-        workflow = session.get(Workflow, (row.account_id, row.workflow_id))
-        if workflow is not None and principals.reload_active_account(row.account_id):
-            trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            new = start.row(workflow, trigger, Trigger.SCHEDULE)
-            if new and following == NEVER:
-                reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
-                new = dict(start_limits.refused(new, reason))
-            start.write([new] if new else [])
-    return True
 
 
 def _announce(account_id: str, at: datetime) -> None:
