@@ -1,4 +1,4 @@
-"""Instances for admins: list, inspect, cancel and resume."""
+"""Instances for admins: list, inspect, cancel, resume and run again."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.errors import Conflict, NotFound
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.web import serialization
+from app.workflows import service
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,
@@ -68,6 +69,12 @@ class Instance:
     """The names of the steps that have ended."""
     withheld: bool
     """Whether it has personal data that the caller may not see."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it has ended, and still has trigger data that the caller may see."""
+        has_trigger = isinstance(self.context.get("trigger"), dict)  # erasure removes it
+        return has_trigger and self.status not in ACTIVE and not self.withheld
 
 
 @dataclass(frozen=True)
@@ -278,6 +285,24 @@ def resume_all(where: InstanceFilter, *, by: Principal, resumed_at: datetime | N
     conditions = _conditions(replace(where, status=InstanceState.FAILED), by)
     with db.transaction():
         return _resume_where(*conditions, resumed_at=resumed_at or clock.now())
+
+
+def rerun(instance_id: str, *, by: Principal) -> str:
+    """Start a new instance with the trigger data of one that has ended, and the current steps.
+
+    Returns its id. Raises NotFound, Conflict, LimitReached.
+    """
+    with db.transaction():
+        ended = get(instance_id, by=by, limit=0)
+        if not ended.is_repeatable:
+            raise Conflict("This instance cannot run again.", error="not_repeatable")
+        return service.trigger(
+            ended.workflow_id,
+            ended.context["trigger"],
+            by=by,
+            kind=ended.kind,
+            holds_pii=ended.holds_pii,  # stays hidden from those who may not see it
+        )
 
 
 def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:

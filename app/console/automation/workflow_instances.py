@@ -22,7 +22,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.web.languages import gettext, lazy_gettext
-from app.workflows import instances, rerun, service, versions
+from app.workflows import instances, service, versions
 from app.workflows.instances import Instance, InstanceFilter, StepLog
 from app.workflows.language import missing_collections
 from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Trigger, Workflow
@@ -137,7 +137,7 @@ def show_instance(account_id: str, instance_id: str) -> str:
         workflow=workflow,
         warnings=missing_collections.warnings([workflow])[workflow.id] if workflow else (),
         anchor=_anchor(workflow, instance.current_step) if workflow else None,
-        may_run_again=bool(workflow and workflow.enabled) and rerun.is_possible(instance),
+        may_run_again=bool(workflow and workflow.enabled) and instance.is_repeatable,
         is_long=_is_long(instance.step_logs),
         spans=_timeline(instance.step_logs),
         diagram=_diagram(instance, version, scope),
@@ -206,7 +206,7 @@ def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseRespo
     scope = scopes.account_scope(account_id)
     try:
         if action == "again":
-            instance_id = rerun.run(instance_id, by=scope.by)
+            instance_id = instances.rerun(instance_id, by=scope.by)
         else:
             (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
         notice = str(DONE[action])

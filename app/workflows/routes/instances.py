@@ -12,7 +12,7 @@ from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
-from app.workflows import instances, rerun, service
+from app.workflows import instances, service
 from app.workflows.instances import InstanceFilter
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
@@ -257,7 +257,7 @@ def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
     All steps run. Returns 409 `not_repeatable` if it has not ended, or if its trigger data are
     erased or withheld from you, and 409 `disabled` if the workflow is disabled.
     """
-    started = rerun.run(instance_id, by=principal())
+    started = instances.rerun(instance_id, by=principal())
     return {"message": "The workflow is started.", "instance_id": started}
 
 
