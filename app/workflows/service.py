@@ -27,13 +27,7 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
-from app.workflows.language import (
-    checks,
-    definition,
-    named_problems,
-    named_texts,
-    step_headers,
-)
+from app.workflows.language import checks, definition, named_texts, step_headers
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
@@ -285,7 +279,7 @@ def _validated(body: Body, current: Workflow | None) -> JSONObject:
         steps, stored = definition.normal(values["steps"]), current.steps if current else []
         problems += checks.problems(steps) or step_headers.problems(steps, stored)
         values["steps"] = steps if problems else step_headers.encrypted(steps, stored)
-    problems = problems or named_problems.find(values, current)
+    problems = problems or named_texts.problems(values, current)
     if problems:
         raise InvalidValues(problems)
     return values

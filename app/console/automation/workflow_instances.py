@@ -24,7 +24,7 @@ from app.errors import Conflict, NotFound
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import instances, service, versions
 from app.workflows.instances import Instance, InstanceFilter, StepLog
-from app.workflows.language import missing_collections
+from app.workflows.language import missing
 from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Trigger, Workflow
 from app.workflows.triggers.start_limits import LimitReached
 from app.workflows.versions import Version
@@ -135,7 +135,7 @@ def show_instance(account_id: str, instance_id: str) -> str:
         instance=instance,
         listing=listing,
         workflow=workflow,
-        warnings=missing_collections.warnings([workflow])[workflow.id] if workflow else (),
+        warnings=missing.collection_warnings([workflow])[workflow.id] if workflow else (),
         anchor=_anchor(workflow, instance.current_step) if workflow else None,
         may_run_again=bool(workflow and workflow.enabled) and instance.is_repeatable,
         is_long=_is_long(instance.step_logs),

@@ -32,7 +32,7 @@ from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
 from app.workflows.instances import InstanceFilter
-from app.workflows.language import definition, missing_collections, missing_fields, step_headers
+from app.workflows.language import definition, missing, step_headers
 from app.workflows.language.definition import ACTION
 from app.workflows.models import HOOK, Workflow
 
@@ -300,8 +300,8 @@ def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScop
 
 def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     """The warnings and the diagram of a workflow."""
-    found = missing_collections.warnings([workflow])[workflow.id]
-    found += missing_fields.warnings(workflow, scope.by)
+    found = missing.collection_warnings([workflow])[workflow.id]
+    found += missing.field_warnings(workflow, scope.by)
     series = definition.parse_series(workflow.steps)
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else workflow.steps
