@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 
 from app import config, db, jobs
 from app.accounts.models import ADMIN
-from app.isolation import callers, filling, records
+from app.isolation import callers, filling
 from app.isolation.callers import Caller
 from app.isolation.calls import DIRECTORY, SCIM, Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
@@ -116,7 +116,7 @@ class Proof:
     def __init__(self, app: Flask, victim: Tenant, stranger: Tenant, pattern: str) -> None:
         self.app, self.victim, self.stranger = app, victim, stranger
         self.nobody = Tenant("nobody")
-        records.build_records(self.nobody)
+        filling.build_records(self.nobody)
         self.book, self.report = RouteBook.of(app), Report()
         self.rules = list(self.book.routes(pattern))
         self.own = callers.for_tenant(app, stranger)
