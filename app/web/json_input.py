@@ -261,16 +261,13 @@ def _check(value: object, *, escapes: bool) -> None:
     for depth, level in enumerate(_levels(value), 1):
         if depth == MAX_DEPTH:
             raise _Refused(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
-        if max(map(len, level)) > MAX_PROPERTIES:
-            _check_properties(level)
+        if max(map(len, level)) > MAX_PROPERTIES and any(
+            isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level
+        ):
+            raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
         if escapes:
             for item in level:
                 _check_texts(item)
-
-
-def _check_properties(level: list[JSONObject | list[object]]) -> None:
-    if any(isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level):
-        raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
 
 
 def _check_texts(item: JSONObject | list[object]) -> None:

@@ -172,16 +172,14 @@ class Dispatcher:
                 claimed_size += row.size
                 chosen.setdefault(row.account_id, []).append(row.id)
         for account_id in sorted(chosen):
-            self._take_in(queue.claim(account_id, chosen[account_id], self._lease), now)
+            claimed = queue.claim(account_id, chosen[account_id], self._lease)
+            with self._lock:
+                for work in claimed:
+                    new = Lane(work.account_id, work.webhook_id)
+                    lane = self._lanes.setdefault(work.webhook_id, new)
+                    lane.waiting.append((work, now + self._lease))
         is_last = len(page) < PAGE_SIZE
         return bool(chosen) and not is_last, is_last and not too_large
-
-    def _take_in(self, claimed: list[Work], now: float) -> None:
-        with self._lock:
-            for work in claimed:
-                new = Lane(work.account_id, work.webhook_id)
-                lane = self._lanes.setdefault(work.webhook_id, new)
-                lane.waiting.append((work, now + self._lease))
 
     def _learn_targets(self) -> None:
         lanes = [lane for lane in self._lanes.values() if lane.waiting]

@@ -133,7 +133,9 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         if body.get("filter", webhook.filter) != webhook.filter:
             _check_names(body.get("collection", webhook.collection), body["filter"])
         secret, url = body.get("secret"), webhook.url
-        _take_over_if_payload_changes(webhook, body, by)
+        # Whoever changes what is sent becomes the owner, so payloads show their own view.
+        if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
+            _set_owner(webhook, by)
         for name, value in body.items():
             if name == "headers":
                 webhook.headers = headers.encrypted(value, webhook.headers)
@@ -192,12 +194,6 @@ def payload_warnings(account_id: str) -> list[JSONObject]:
     max_bytes = config.current().webhook_log_bytes
     message = f"Payloads have ids only: pending deliveries take more than {max_bytes:,} bytes."
     return [problem(None, "payloads_cut", message)]
-
-
-def _take_over_if_payload_changes(webhook: Webhook, body: Body, by: Principal) -> None:
-    # Whoever changes what is sent becomes the owner, so payloads show their own view.
-    if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
-        _set_owner(webhook, by)
 
 
 def _set_owner(webhook: Webhook, by: Principal) -> None:

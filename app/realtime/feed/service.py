@@ -49,7 +49,8 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
         scan = changes.scan(account_id, after, tables, max(limit, SMALLEST_SCAN))
         after, ended = scan.next, scan.ended
         if not names:  # after the scan, as it may have changes of a new collection
-            views = _open_views(by)
+            opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
+            views = {view.definition.table_name: view for view in opened if view is not None}
         for event in events(account_id, scan.rows, views):
             item = _item(event, views[event.source.definition.table_name])
             size += len(dumps(item))
@@ -100,11 +101,6 @@ def check_versions(by: Principal, views: Views) -> None:
     """Verify the caller and the collections. Raises Stale."""
     checks = {check for view in views.values() for check in view.definition.version_checks}
     versioned_cache.verify_all(checks.union(by.version_checks))
-
-
-def _open_views(by: Principal) -> Views:
-    opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
-    return {view.definition.table_name: view for view in opened if view is not None}
 
 
 def _item(event: Event, view: View) -> JSONObject:

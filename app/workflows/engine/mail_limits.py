@@ -47,7 +47,15 @@ def admit(account_id: str, input: JSONMapping) -> None:
         addresses = external_steps.addresses(input)
     except external_steps.Failed as error:
         raise Failed(str(error)) from error
-    strangers = _strangers(account_id, addresses)
+    # The addresses that are not verified ones of active members.
+    keys = {accounts.email_key(address): address for address in addresses}
+    members = sa.select(User.email_key).where(
+        User.account_id == account_id,
+        User.email_key.in_(sorted(keys)),
+        User.is_active,
+        User.email_verified,
+    )
+    strangers = [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
     if strangers and config.current().workflow_mail_recipients == MEMBERS:
         raise Failed(NOT_A_MEMBER.format(strangers[0]))
     try:
@@ -59,18 +67,6 @@ def admit(account_id: str, input: JSONMapping) -> None:
     if account_id != SYSTEM_ACCOUNT_ID:
         for _ in strangers:
             _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
-
-
-def _strangers(account_id: str, addresses: list[str]) -> list[str]:
-    """The addresses that are not verified ones of active members."""
-    keys = {accounts.email_key(address): address for address in addresses}
-    members = sa.select(User.email_key).where(
-        User.account_id == account_id,
-        User.email_key.in_(sorted(keys)),
-        User.is_active,
-        User.email_verified,
-    )
-    return [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
 
 
 def _count(account_id: str, address: str) -> None:
