@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,19 +32,24 @@ from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
 from app.webhooks.models import Webhook
 
-KINDS = WEBHOOK, STREAM, SCIM_TOKEN, SETUP_LINK, PROVIDER, REDIRECT = (
-    *("webhook", "security_stream", "scim_token", "setup_link"),
-    *("provider", "redirect_address"),
-)
 REDIRECTS = ("allowed_redirect_uris", "default_redirect_uri")
 MAX_CHANGES = 200
+
+
+class LeftKind(StrEnum):
+    WEBHOOK = "webhook"
+    STREAM = "security_stream"
+    SCIM = "scim_token"
+    SETUP_LINK = "setup_link"
+    PROVIDER = "provider"
+    REDIRECT = "redirect_address"
 
 
 @dataclass(frozen=True)
 class Left:
     """Something that a user made or changed last, and that still works."""
 
-    kind: str
+    kind: LeftKind
     id: str | None
     """Of the webhook, token and so on; None of a redirect address."""
     name: str
@@ -62,15 +68,15 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
 def _made(account_id: str, user_id: str) -> Iterator[Left]:
     for webhook in _of(Webhook, account_id, user_id):
         name = f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
-        yield Left(WEBHOOK, webhook.id, name, webhook.updated_at, webhook.paused_at)
+        yield Left(LeftKind.WEBHOOK, webhook.id, name, webhook.updated_at, webhook.paused_at)
     for stream in _of(SecurityStream, account_id, user_id):
         host = urlsplit(stream.url).hostname or ""
-        yield Left(STREAM, stream.id, host, stream.updated_at, stream.paused_at)
+        yield Left(LeftKind.STREAM, stream.id, host, stream.updated_at, stream.paused_at)
     for token in _of(ScimToken, account_id, user_id):
-        yield Left(SCIM_TOKEN, token.id, f"…{token.hint}", token.created_at)
+        yield Left(LeftKind.SCIM, token.id, f"…{token.hint}", token.created_at)
     for link in _of(SetupLink, account_id, user_id):
         if link.state in ("pending", "opened"):
-            yield Left(SETUP_LINK, link.id, link.name, link.created_at)
+            yield Left(LeftKind.SETUP_LINK, link.id, link.name, link.created_at)
 
 
 def _of(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
@@ -83,12 +89,12 @@ def _changed(account_id: str, user_id: str) -> Iterator[Left]:
     settings = {row.id: row for row in db.db.session.scalars(sa.select(ProviderSetting).where(own))}
     for row_id, changed_at in _changes(account_id, user_id, ProviderSetting.__tablename__):
         if setting := settings.get(row_id):
-            yield Left(PROVIDER, setting.id, setting.display_name, changed_at)
+            yield Left(LeftKind.PROVIDER, setting.id, setting.display_name, changed_at)
     account = db.db.session.get(Account, account_id)
     present = _redirects(account.settings) if account else set()
     for address, changed_at in _added_redirects(account_id, user_id).items():
         if address in present:
-            yield Left(REDIRECT, None, address, changed_at)
+            yield Left(LeftKind.REDIRECT, None, address, changed_at)
 
 
 def _changes(account_id: str, user_id: str, table_name: str) -> Sequence[Any]:

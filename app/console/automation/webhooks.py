@@ -239,15 +239,13 @@ def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
         (context["undelivered"],) = resend.count_undelivered(
             [webhook], everything, lists.MAX_COUNTED
         )
-    latest = log.page({"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST)
+    latest = log.page(
+        log.DeliveryFilter(webhook_id=webhook.id), 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
+    )
     context["latest"] = latest[0]
     context["waiting"] = log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id)
     context["latest_failure"] = next(
-        (
-            one
-            for one in latest[0]
-            if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
-        ),
+        (one for one in latest[0] if one.status != DeliveryState.DELIVERED and one.last_claim),
         None,
     )
     context["events_text"] = webhook_form.event_names(webhook.events)
