@@ -231,13 +231,11 @@ def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
         ids = [id.lower() for id in body["ids"]]
         count = resend.resend_selected(webhook, ids, by=principal())
     else:
-        count = resend.resend_undelivered(webhook, _selection(webhook.account_id, body))
+        visible, record_id = None, body.get("record_id")
+        if record_id:
+            visible = redaction.Reader(principal()).visible_ids(webhook.account_id, record_id)
+        until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
+        by = principal().user_id
+        selection = Selection(body["since"], until, *filters, visible, by=by)
+        count = resend.resend_undelivered(webhook, selection)
     return {"message": RESENT, "count": count}
-
-
-def _selection(account_id: str, body: JSONObject) -> Selection:
-    ids, record_id = None, body.get("record_id")
-    if record_id:
-        ids = redaction.Reader(principal()).visible_ids(account_id, record_id)
-    until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
-    return Selection(body["since"], until, *filters, ids, by=principal().user_id)

@@ -65,7 +65,11 @@ class Dispatcher:
     def turn(self, *, claiming: bool = True) -> None:
         """Record finished attempts, and start due deliveries."""
         self._unwritten += _drain(self._finished)
-        if self._unwritten and (self._is_time_to_write() or not claiming):
+        is_time = (
+            len(self._unwritten) >= BATCH_SIZE
+            or time.monotonic() - self._written_at >= BATCH_SECONDS
+        )
+        if self._unwritten and (is_time or not claiming):
             self._write()
         if claiming and len(self._unwritten) < PAGE_SIZE:
             requests = self._turns.requests() if self._turns else None
@@ -108,10 +112,6 @@ class Dispatcher:
             return BATCH_SECONDS
         throttled = self._look_after - time.monotonic()
         return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
-
-    def _is_time_to_write(self) -> bool:
-        waited = time.monotonic() - self._written_at
-        return len(self._unwritten) >= BATCH_SIZE or waited >= BATCH_SECONDS
 
     def _write(self) -> None:
         work = [result.work for result in self._unwritten]

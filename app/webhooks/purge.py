@@ -88,7 +88,14 @@ def purge(payload: JSONMapping) -> None:
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
         remove_completed(account_id, cutoff)
-        _remove_stray_attempts(account_id)
+        # Old attempts whose delivery no longer exists.
+        table = ATTEMPTS.c
+        is_stray = ~sa.exists().where(
+            DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id
+        )
+        stray = (table.account_id == account_id, table.id < first_id(cutoff), is_stray)
+        with db.transaction() as session:
+            session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
 def completed_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[bool]]:
@@ -100,15 +107,6 @@ def completed_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement
 def remove_completed(account_id: str, cutoff: datetime) -> None:
     """Delete these deliveries with their attempts, in short transactions."""
     _remove_deliveries(*completed_before(account_id, cutoff))
-
-
-def _remove_stray_attempts(account_id: str) -> None:
-    """Delete old attempts whose delivery no longer exists."""
-    table, cutoff = ATTEMPTS.c, first_id(clock.now() - timedelta(days=RETENTION_DAYS))
-    same_delivery = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
-    stray = (table.account_id == account_id, table.id < cutoff, ~sa.exists().where(*same_delivery))
-    with db.transaction() as session:
-        session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
 @jobs.periodic(300, "webhooks.bound")

@@ -16,7 +16,6 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
-from app.collections.eras import Era
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, DeliveryState, Webhook
 
@@ -122,13 +121,12 @@ def _open_collection_conditions(webhook: Webhook) -> list[object]:
     definition = definitions_by_name.get(webhook.collection.lower())
     if maker is None or definition is None or not is_open(definition, maker):
         return []
-    return [
-        sa.and_(DELIVERIES.c.payload.startswith(beginning, autoescape=True), *_within(era))
-        for era in definition.eras
-        for beginning in payload.beginnings(era.collection)
-    ]
-
-
-def _within(era: Era) -> list[sa.ColumnElement[bool]]:
-    created_at = DELIVERIES.c.created_at
-    return [created_at >= era.since] + ([] if era.until is None else [created_at < era.until])
+    conditions, created_at = list[object](), DELIVERIES.c.created_at
+    for era in definition.eras:
+        within = [created_at >= era.since]
+        within += [] if era.until is None else [created_at < era.until]
+        conditions += (
+            sa.and_(DELIVERIES.c.payload.startswith(beginning, autoescape=True), *within)
+            for beginning in payload.beginnings(era.collection)
+        )
+    return conditions

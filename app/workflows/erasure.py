@@ -104,13 +104,13 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], pattern: re.Patt
     )
     last = ""
     while rows := db.connection().execute(query.where(table.c.id > last)).mappings().all():
-        db.connection().execute(statement, [_replace_texts(row, pattern) for row in rows])
+        changes = [
+            {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
+            | {"_id": row["id"]}
+            for row in rows
+        ]
+        db.connection().execute(statement, changes)
         last = rows[-1]["id"]
-
-
-def _replace_texts(row: sa.RowMapping, pattern: re.Pattern[str]) -> JSONObject:
-    texts = {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
-    return {**texts, "_id": row["id"]}
 
 
 def _instances_containing(account_id: str, *texts: str) -> object:

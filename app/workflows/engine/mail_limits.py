@@ -62,21 +62,17 @@ def admit(account_id: str, input: JSONMapping) -> None:
         quotas.check_stored(account_id, meters.MAILS, len(addresses))
     except QuotaExceeded as error:
         raise Failed(f"{error.message} Resume the instance tomorrow.") from error
-    for address in addresses:
-        _count(account_id, address)
-    if account_id != SYSTEM_ACCOUNT_ID:
-        for _ in strangers:
-            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
-
-
-def _count(account_id: str, address: str) -> None:
     # Separate limits: workflows must not use up the mails that users request, such as resets.
     settings = config.current()
     per_mailbox, per_day = settings.workflow_mails_per_mailbox, settings.workflow_mails_per_day
-    mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
-    account = Limit("workflow-mails", per_day, DAY).of(account_id)
-    _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
-    _consume(account, TOO_MANY_PER_DAY.format(per_day))
+    for address in addresses:
+        mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
+        _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
+        account = Limit("workflow-mails", per_day, DAY).of(account_id)
+        _consume(account, TOO_MANY_PER_DAY.format(per_day))
+    if account_id != SYSTEM_ACCOUNT_ID:
+        for _ in strangers:
+            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
 
 
 def _consume(allowance: Allowance, refusal: str) -> None:

@@ -80,7 +80,8 @@ class Run:
         with self.slot():
             version = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if version is None:
-                self._end(VERSION_GONE)
+                with db.transaction():
+                    self._over(VERSION_GONE, {}, rows([], self))
                 return
             self.version = version
             self.restore()
@@ -270,10 +271,6 @@ class Run:
             names = ", ".join(place.step.name for place, _ in failures)
             values = {"position": self.position_text(), "current_step": names}
             self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, log_rows)
-
-    def _end(self, message: str) -> None:
-        with db.transaction():
-            self._over(message, {}, rows([], self))
 
     def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
         result: JSONObject = {

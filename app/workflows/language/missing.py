@@ -130,13 +130,9 @@ def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
     for path in used_names.in_filter(filter) if isinstance(filter, str) else ():
         yield f"{place}.filter", collection, path[0]
     if isinstance(sort, str) and not templates.has_template(sort):
-        for name in _sort_fields(sort):
-            yield f"{place}.sort", collection, name
-
-
-def _sort_fields(sort: str) -> list[str]:
-    names = (part.strip().lstrip("+-").partition(".")[0] for part in sort.split(","))
-    return [name for name in names if name]
+        for part in sort.split(","):
+            if name := part.strip().lstrip("+-").partition(".")[0]:
+                yield f"{place}.sort", collection, name
 
 
 def _in_event_condition(text: str, place: str, collection: str) -> Iterator[Named]:

@@ -28,21 +28,20 @@ def find(trigger: JSONMapping, condition: str | None, steps: Sequence[Written]) 
 
 def replaced(steps: Sequence[Written], texts: Mapping[str, str]) -> list[JSONObject]:
     """The steps with other texts at some places."""
-    return [_replaced(step, texts) for step in steps]
-
-
-def _replaced(step: Written, texts: Mapping[str, str]) -> JSONObject:
-    place, result = f"steps.{step['name']}", dict(step)
-    for name in ("condition", "expression"):
-        if f"{place}.{name}" in texts:
-            result[name] = texts[f"{place}.{name}"]
-    if f"{place}.filter" in texts:
-        result["config"] = {**step["config"], "filter": texts[f"{place}.filter"]}
-    if "steps" in step and lists_in(step):
-        result["steps"] = replaced(step["steps"], texts)
-    if isinstance(step.get("branches"), list):
-        result["branches"] = [replaced(steps, texts) for steps in step["branches"]]
-    return result
+    results = []
+    for step in steps:
+        place, result = f"steps.{step['name']}", dict(step)
+        for name in ("condition", "expression"):
+            if f"{place}.{name}" in texts:
+                result[name] = texts[f"{place}.{name}"]
+        if f"{place}.filter" in texts:
+            result["config"] = {**step["config"], "filter": texts[f"{place}.filter"]}
+        if "steps" in step and lists_in(step):
+            result["steps"] = replaced(step["steps"], texts)
+        if isinstance(step.get("branches"), list):
+            result["branches"] = [replaced(inner, texts) for inner in step["branches"]]
+        results.append(result)
+    return results
 
 
 def _in_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,11 @@ def plan(workflow: Workflow) -> None:
     if planned and planned.cron == text:
         return
     key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
-    following = _following(text)
+    following = NEVER
+    if text:
+        if wrong := cron.problem(text):
+            raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
+        following = cron.following(text, database_time())
     values = {"cron": text, "next_at": following}
     _announce(workflow.account_id, following)
     if planned:  # keep the row, which has the last due time
@@ -59,14 +63,6 @@ def plan(workflow: Workflow) -> None:
         db.connection().execute(sa.update(SCHEDULES).where(*conditions).values(**values))
     elif text:
         db.connection().execute(sa.insert(SCHEDULES).values(**key, **values))
-
-
-def _following(text: str) -> datetime:
-    if not text:
-        return NEVER
-    if wrong := cron.problem(text):
-        raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
-    return cron.following(text, database_time())
 
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
