@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
-from app.context import deadline
+from app.context import deadline, tenancy
 from app.db import disk, engine, postgres_driver, sqlite_driver
 from app.db.session import (
     BatchCallback,
@@ -36,6 +36,7 @@ from app.db.session import (
 )
 
 SCHEMA_LOCK = 0x41747269756D
+BATCH_ROWS = 500
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -198,3 +199,19 @@ def _begin(pool: sa.Pool, changes_schema: bool) -> PoolProxiedConnection:
 
 write_limit: ContextVar[Callable[[], bool] | None] = ContextVar("write_limit", default=None)
 """On a nearly full disk only writes for which it returns true go on; None lets all go on."""
+
+
+def purge(table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
+    """Delete many rows of a tenant table in short transactions.
+
+    They are found over all accounts, and deleted account by account.
+    """
+    account, *key = table.primary_key
+    batch = sa.select(account, *key).where(*where).limit(BATCH_ROWS)
+    while rows := connection().execute(batch).all():
+        for account_id in {row[0] for row in rows}:
+            keys = [row[1:] for row in rows if row[0] == account_id]
+            # The condition stands here, too: rows changed meanwhile stay.
+            own = (account == account_id, sa.tuple_(*key).in_(keys), *where)
+            with tenancy.in_account(account_id), transaction() as session:
+                session.execute(sa.delete(table).where(*own))

@@ -127,13 +127,16 @@ class RouteBook:
 
     def calls(self, method: str, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield calls of the route with the owner's ids, alone and below the caller's objects."""
+        # One group's creation meets a stored key of the owner (`Idempotency-Key`).
+        is_repeated = rule.rule == f"{PREFIX}/groups"
+        key = {"Idempotency-Key": f"{owner.mark}-idempotency_keys-key"} if is_repeated else {}
         for path in self._paths(rule, owner, caller, method):
             if method in READ_METHODS:
                 query = "?functions=count()" if rule.rule.endswith("/aggregate") else ""
                 yield Call(method, rule.rule, path + query)
             else:
                 for body in self._bodies(method, rule, path, owner, caller):
-                    yield Call(method, rule.rule, path, body, self._headers(rule, owner))
+                    yield Call(method, rule.rule, path, body, key)
 
     def queries(self, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield queries of the caller's own lists with the owner's ids and marks."""
@@ -202,10 +205,6 @@ class RouteBook:
         content = self._operation(rule, method).get("requestBody", {}).get("content", {})
         example = content.get("application/json", {}).get("example")
         yield bodies.body(method, rule.rule.removeprefix(PREFIX), example, owner)
-
-    def _headers(self, rule: Rule, owner: Tenant) -> dict[str, str]:
-        used = rule.rule == f"{PREFIX}/groups"
-        return {"Idempotency-Key": f"{owner.mark}-idempotency_keys-key"} if used else {}
 
 
 def _path(rule: Rule, parts: Mapping[str, str]) -> str:

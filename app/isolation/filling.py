@@ -28,7 +28,6 @@ from app.ids import new_id
 from app.isolation import rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
-from app.types import JSONObject
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 
@@ -168,15 +167,12 @@ def _content(tenant: Tenant, definition: Definition, name: str) -> object:
     if target is not None:
         return tenant.ids.get(target.table_name)
     if name in definition.files:
-        return definition.files[name].stored([_file(tenant, mark)])
+        file = {
+            "id": new_id(),
+            "name": f"{mark}.txt",
+            "size": len(tenant.mark),  # `create_tenant` stores the mark as its bytes
+            "mime_type": "text/plain",
+            "sha256": mark,
+        }
+        return definition.files[name].stored([file])
     return field.marked(mark, tenant.number)
-
-
-def _file(tenant: Tenant, text: str) -> JSONObject:
-    return {
-        "id": new_id(),
-        "name": f"{text}.txt",
-        "size": len(tenant.mark),  # filling.py stores the mark as its bytes
-        "mime_type": "text/plain",
-        "sha256": text,
-    }

@@ -123,7 +123,10 @@ class Proof:
 
     def run(self) -> None:
         """Run the whole check, reads first."""
-        before = [(call, self._own_response(call, self.stranger)) for call in self._own_reads()]
+        before = []
+        for call in self._own_reads():
+            answer = self._send(self._admin(call), call)
+            before.append((call, _stable_parts(answer, self.stranger)))
         filling.create_tenant(self.victim)
         self._check_victim_access()
         state_before = filling.digest_tables(self.victim)
@@ -169,19 +172,12 @@ class Proof:
         except UnknownParameter:
             return []  # `_calls` has reported it
 
-    def _endpoint(self, call: Call) -> str:
-        endpoint: str = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
-        return endpoint
-
     def _send(self, caller: Caller, call: Call) -> TestResponse:
         self.report.requests += 1
         return caller.send(call)
 
     def _admin(self, call: Call) -> Caller:
         return self.own[call.main_caller]
-
-    def _own_response(self, call: Call, owner: Tenant) -> tuple[object, ...]:
-        return _stable_parts(self._send(self._admin(call), call), owner)
 
     def _check_victim_access(self) -> None:
         """Check that the victim itself can read its data; else the check proves nothing."""
@@ -217,7 +213,8 @@ class Proof:
     def _naming(self, rule: Rule) -> list[Caller]:
         if rule.rule.startswith("/console") or callers.is_public(self.app, rule.endpoint):
             return []
-        naming_callers = callers.naming_account(self.app, self._main(rule), self.victim)
+        main = self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
+        naming_callers = callers.naming_account(self.app, main, self.victim)
         # Collections of any account may be open to anonymous callers.
         is_open = callers.is_open(self.app, rule.endpoint)
         return [
@@ -225,9 +222,6 @@ class Proof:
             for caller in naming_callers
             if not (is_open and caller.name.startswith("nobody"))
         ]
-
-    def _main(self, rule: Rule) -> Caller:
-        return self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
 
     def _compare_twins(self, caller: Caller, call: Call, twin: Call) -> None:
         answer, twin_answer = self._send(caller, call), self._send(caller, twin)
@@ -246,8 +240,9 @@ class Proof:
             )
             self._leak(call, caller, message)
         refused = answer.status_code in (400, 422) and not call.reads and call.of_api
+        endpoint = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
         # References to the victim may be refused; any other refusal means an invalid example.
-        refused = refused and not callers.is_public(self.app, self._endpoint(call))
+        refused = refused and not callers.is_public(self.app, endpoint)
         if refused and not _sent(replace(call, path=""), caller, self.victim):
             self._uncovered(call, caller.name, f"example refused: {answer.get_data(as_text=True)}")
 

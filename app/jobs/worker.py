@@ -96,19 +96,15 @@ def run_due(where: leases.Where = None, stop: threading.Event | None = None) -> 
                 if stop.is_set():  # a job started now would be cut off
                     return attempts
                 # Claimed one by one: a lease must not expire while other jobs run.
-                attempts += _try(job.account_id, job.id)
+                row = _claim(job.account_id, job.id)
+                if row:
+                    attempts += 1
+                    with suppress(JobFailed):
+                        _run(row)
     finally:
         # A worker must not keep a broken connection.
         db.db.session.remove()
     return attempts
-
-
-def _try(account_id: str, id: str) -> bool:
-    row = _claim(account_id, id)
-    if row:
-        with suppress(JobFailed):
-            _run(row)
-    return row is not None
 
 
 def _due_in(queue_name: str) -> Iterable[tuple[str, ...]]:
@@ -163,7 +159,12 @@ def _run(row: sa.Row[Any]) -> None:
         delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
         _repeat(row, delay, {"last_error": name})
     else:
-        _note_success(row, kind)
+        if kind.period:
+            _repeat(row, kind.period, {"finished_at": clock.now()})
+        else:
+            # The payload may hold personal data, and nobody needs it any more.
+            ended = {"payload": {}, "finished_at": clock.now(), "last_error": None}
+            _change(row, {"status": JobState.DONE, **ended})
 
 
 @contextmanager
@@ -186,15 +187,6 @@ def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()  # else its lease could be renewed after its end
-
-
-def _note_success(row: sa.Row[Any], kind: Kind) -> None:
-    if kind.period:
-        _repeat(row, kind.period, {"finished_at": clock.now()})
-        return
-    # The payload may hold personal data, and nobody needs it any more.
-    done = {"status": JobState.DONE, "payload": {}, "finished_at": clock.now(), "last_error": None}
-    _change(row, done)
 
 
 def _repeat(row: sa.Row[Any], seconds: int, changes: JSONMapping) -> None:

@@ -148,7 +148,12 @@ class Linked:
 
     def __init__(self, transitions: Sequence[Transition], views: Iterable[View]) -> None:
         self._values: dict[int, JSONObject] = {}
-        for definition, paths in _paths(views).items():
+        followed: dict[Definition, set[Path]] = {}
+        for view in views:
+            if view.follows:
+                followed.setdefault(view.definition, set()).update(view.follows)
+        for definition, unordered in followed.items():
+            paths = sorted(unordered)
             rows = [
                 row
                 for one in transitions
@@ -165,14 +170,6 @@ class Linked:
 
     def of(self, row: Row) -> Row:
         return self._values.get(id(row), row)
-
-
-def _paths(views: Iterable[View]) -> Mapping[Definition, Sequence[Path]]:
-    paths: dict[Definition, set[Path]] = {}
-    for view in views:
-        if view.follows:
-            paths.setdefault(view.definition, set()).update(view.follows)
-    return {definition: sorted(own) for definition, own in paths.items()}
 
 
 def _below(path: Path, values: Row) -> Row:
@@ -194,7 +191,11 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
     access.check_open()
     if not filter.strip():
         return View(access)
-    parsed = _parsed(access, filter)
+    try:
+        parsed = accesses.read_filter(access, filter)
+    except rules.RuleError as error:
+        wrong = problem("filter", "filter_invalid", str(error), position=error.position)
+        raise InvalidValues([wrong]) from None
     return View(access, parsed, dict(_referenced(access, parsed)))
 
 
@@ -202,14 +203,6 @@ def view_if_open(caller: Principal, definition: Definition) -> View | None:
     """What a caller may view of a collection; None if that is nothing."""
     access = accesses.if_open(caller, definition, "view")
     return View(access) if access else None
-
-
-def _parsed(access: Access, text: str) -> Filter:
-    try:
-        return accesses.read_filter(access, text)
-    except rules.RuleError as error:
-        wrong = problem("filter", "filter_invalid", str(error), position=error.position)
-        raise InvalidValues([wrong]) from None
 
 
 def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]:
