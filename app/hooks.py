@@ -1,4 +1,4 @@
-"""What runs before and after every request, in order."""
+"""Hooks before and after every request, in order."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _account_allows(origin: str) -> bool:
 
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:
-    """Record what the answer shows, before it is sent: who is not recorded is not answered."""
+    """Record which personal data the response shows, before it is sent: else it is not sent."""
     collector, route = reads.collector.get(), reads.current_route.get()
     shown, status = shown_accounts.current.get() or set(), response.status_code
     # What a stream shows from now on is stored at once.
@@ -131,8 +131,8 @@ def _store_reads(request: Request, g: Any, response: Response) -> None:
     shown |= _named_accounts(by, request)
     reads.note_request(by, shown - recorded, route)
     if isinstance(response.response, GeneratorType):
-        told = shown | recorded
-        response.response = reads.noting_accounts(response.response, told, by=by, route=route)
+        known = shown | recorded
+        response.response = reads.noting_accounts(response.response, known, by=by, route=route)
 
 
 def _named_accounts(by: Principal, request: Request) -> set[str]:

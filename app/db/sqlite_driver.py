@@ -39,7 +39,7 @@ from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
 LONG_SECONDS = 0.5
-"""How long the first in the queue waits for its turn."""
+"""Seconds that the first in the queue waits for its turn."""
 SHORT_SECONDS = 0.1
 """A wait up to this long leaves SQLite's busy timeout as it is."""
 WAIT_FACTOR = 1.5

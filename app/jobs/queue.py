@@ -131,7 +131,7 @@ def queue_of(kind: str) -> str:
 
 
 class Runner(NamedTuple):
-    """What runs the tasks of a queue of RQ, and finds those that are due."""
+    """Runs the tasks of a queue of RQ, and finds those that are due."""
 
     run: Callable[..., None]
     due: Callable[[], Iterable[tuple[str, ...]]]

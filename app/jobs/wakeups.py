@@ -51,7 +51,7 @@ NOTIFY = sa.text(
 
 
 class Topic(NamedTuple):
-    """What the names in messages stand for, and the key of a lock that listeners share."""
+    """A channel of messages, with the key of a lock that its listeners share."""
 
     name: str
     lock: int

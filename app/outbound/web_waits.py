@@ -1,4 +1,4 @@
-"""How many threads of a web process wait for hosts that users name: 1 of an account, 2 in all.
+"""Limits the threads that wait for hosts that users name: 1 of an account, 2 of a web process.
 
 Whoever names a host decides how long it takes to answer. Others wait for a place, at most a second,
 but only as long as that costs a fifth of a thread; further requests are refused at once. Accounts

@@ -225,7 +225,7 @@ def _problem(name: str, message: str, kind: str) -> JSONObject:
 
 
 class StreamService:
-    """What goes on with the connection of a stream."""
+    """Serves a stream in the loop, from its head to its end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

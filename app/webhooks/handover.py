@@ -1,4 +1,4 @@
-"""What an admin who leaves would go on receiving or could still use (ADR 55).
+"""Lists and pauses what an admin who leaves would go on receiving or could still use (ADR 55).
 
 When a user is no admin any more, their webhooks and the receiver of the security log are paused
 until an admin takes them over. Tokens, links and settings that they know stay, as others depend on
@@ -51,7 +51,7 @@ class Left:
 
     kind: LeftKind
     id: str | None
-    """Of the webhook, token and so on; None of a redirect address."""
+    """The id of the webhook, token and so on; None for a redirect address."""
     name: str
     changed_at: datetime
     paused_at: datetime | None = None

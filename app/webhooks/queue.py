@@ -74,7 +74,7 @@ class Work:
     depth_headers: Mapping[str, str] = field(default_factory=dict)
     """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None
-    """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
+    """The target, read just before the attempt; None if the webhook is deleted."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which payloads a reader of the delivery log may see: each is its webhook owner's view."""
+"""Hides payloads in the delivery log from readers who see less than the webhook's owner."""
 
 from __future__ import annotations
 

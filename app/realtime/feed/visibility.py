@@ -1,4 +1,4 @@
-"""What a caller may know of a change, judged on the record before and after it.
+"""Decides what a caller may know of a change, by the record before and after it.
 
 Rules, field lists and masks are those of now. A record that comes into view counts as created, one
 that leaves it as deleted, without values.
@@ -90,7 +90,7 @@ class View:
 
     @cached_property
     def shown(self) -> tuple[tuple[str, ...], frozenset[str]]:
-        """What its rendered records depend on: the fields, and those that are masked."""
+        """The key of its rendered records: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
     def event(self, one: Transition, linked: Linked) -> Event | None:

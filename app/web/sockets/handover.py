@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What goes on with a connection in the loop."""
+    """Serves a connection in the loop once the web server has given it away."""
 
     def count(self) -> None:
         """Count the connection; in the thread of the request."""
