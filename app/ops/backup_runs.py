@@ -144,7 +144,7 @@ def _close_abandoned() -> None:
     run_id = db.connection().scalar(sa.select(RUNS.c.id).where(pending))
     # Its job was enqueued with it. Looked up apart, as shards take no update by rows of others.
     own = (jobs.TABLE.c.account_id == jobs.INSTANCE, jobs.TABLE.c.kind == KIND)
-    job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == "pending")
+    job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == jobs.JobState.PENDING)
     if run_id is None or db.connection().scalar(job.limit(1)):
         return
     ended = {"status": RunState.FAILED, "error": INTERRUPTED, "finished_at": clock.now()}
