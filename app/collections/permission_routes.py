@@ -6,7 +6,6 @@ import marshmallow as ma
 
 from app.accounts import roles
 from app.accounts.role_routes import blueprint
-from app.accounts.schemas import PAGE
 from app.accounts.types import Query
 from app.collections import definitions, trials
 from app.collections import service as collections
@@ -77,7 +76,7 @@ def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     200,
     PermissionMatrix,
     example={
-        **page_body([EXAMPLE_ROW], 1, PAGE),
+        **page_body([EXAMPLE_ROW], 1, {"skip": 0, "limit": 25}),
         "role_id": ROLE_ID,
         "role_name": "viewer",
     },
