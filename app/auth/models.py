@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -60,6 +61,18 @@ class SignInSession(Base):
     # Null unless the user has reauthenticated since the session began.
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+
+
+class LinkPurpose(StrEnum):
+    """What the link of a mailed token does."""
+
+    RESET = "reset"
+    VERIFICATION = "verification"
+    EMAIL_CHANGE = "email_change"
+    EMAIL_UNDO = "email_undo"
+    EMAIL_KEEP = "email_keep"  # stops an undoing that waits
+    SIGN_IN = "sign_in"  # the link that development prints at its start
+    MAGIC_LINK = "magic_link"
 
 
 class MailedToken(Base):
