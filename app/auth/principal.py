@@ -131,6 +131,10 @@ class Principal:
             raise Unauthorized
         return self.home, self.user_id
 
+    def require_user_id(self) -> str:
+        """The id of the signed-in user. Raises Unauthorized."""
+        return self.home_and_user()[1]
+
     def refuse_key(self, message: str) -> None:
         """Raise Forbidden for an API key."""
         if self.api_key_id is not None:
