@@ -14,15 +14,16 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import clock, crypto, db, events, jobs
+from app import crypto, db, events, jobs
 from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import ACTOR, EVENTS
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import PENDING
-from app.context import actor, tenancy
-from app.types import JSONMapping, JSONObject
+from app.context import tenancy
+from app.types import JSONMapping
 
 BATCH_SIZE = 500
-WITH_ADDRESS = ("sign_in.failed", "sign_in.locked")
+WITH_ADDRESS = (EventKind.SIGN_IN_FAILED, EventKind.SIGN_IN_LOCKED)
 """The kinds of events whose details have an address."""
 
 
@@ -127,21 +128,8 @@ def _erase_batch(erasure: Erasure, limit: int) -> int:
             own = (EVENTS.c.account_id == account_id, EVENTS.c.number.in_(numbers))
             emptied = dict.fromkeys((*erasure.columns, erasure.salt))
             session.execute(sa.update(EVENTS).where(*own).values(emptied))
-            erased = [_erased(account_id, number, erasure.salt) for number in numbers]
+            names = (entries.ERASED_KIND, entries.ERASED_TARGET)
+            details = {"column": erasure.salt}
+            erased = [entries.own_event(account_id, *names, number, details) for number in numbers]
             sealing.append(account_id, erased, *head)
     return len(numbers)
-
-
-def _erased(account_id: str, number: int, salt: str) -> JSONObject:
-    operation, table = entries.ERASED
-    return {
-        "account_id": account_id,
-        "kind": operation,
-        "target_type": table,
-        "target_id": str(number),
-        "path": None,
-        "user_id": actor.SYSTEM.user_id,
-        "occurred_at": clock.now(),
-        **dict.fromkeys((*ACTOR, "request_id")),
-        "details": orjson.dumps({"column": salt}).decode(),
-    }

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from app import config, db
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.collections.access import Access
@@ -28,11 +29,6 @@ from app.context import actor, shown_accounts
 from app.context.actor import Actor
 from app.types import JSONObject
 
-PII_READ, OPERATOR_READ, OPERATOR_REQUEST = (
-    "personal_data.read",
-    "operator.records_read",
-    "operator.request",
-)
 MAX_IDS = 1000  # of an event
 PATHS = {
     "get_record": "get",
@@ -236,7 +232,7 @@ def note_request(by: Principal, account_ids: Iterable[str], route: Route) -> Non
     details = {"method": route.method, "route": route.rule}
     others = sorted(set(account_ids) - {home.id})
     if others:
-        record(*(Event(id, OPERATOR_REQUEST, details=details) for id in others))
+        record(*(Event(id, EventKind.OPERATOR_REQUEST, details=details) for id in others))
 
 
 def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:
@@ -248,7 +244,7 @@ def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:
             shared["api_key_id"] = key.api_key_id
         yield Event(
             key.account_id,
-            PII_READ if key.fields else OPERATOR_READ,
+            EventKind.PERSONAL_DATA_READ if key.fields else EventKind.OPERATOR_READ,
             key.table_name,
             piece[0] if len(piece) == 1 else "",
             shared,
