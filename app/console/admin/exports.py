@@ -15,7 +15,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.files.routes import files as routes
+from app.files import responses
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import PENDING, READY, RUNNING, AccountExport
@@ -49,7 +49,7 @@ def start_export(account_id: str) -> Page | BaseResponse:
 def download_export(account_id: str, export_id: str) -> Response:
     scope = scopes.account_scope(account_id)
     export = exports.ready(export_id, by=scope.by)
-    return routes.send(exports.as_file(export, by=scope.by))
+    return responses.send(exports.as_file(export, by=scope.by))
 
 
 @page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN)

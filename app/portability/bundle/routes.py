@@ -8,7 +8,7 @@ from flask import Response
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
-from app.files.routes import files as routes
+from app.files import responses
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
@@ -143,4 +143,4 @@ def download_account_export(export_id: str) -> Response:
     its storage.
     """
     export = exports.ready(export_id, by=principal())
-    return routes.send(exports.as_file(export, by=principal()))
+    return responses.send(exports.as_file(export, by=principal()))
