@@ -91,8 +91,8 @@ def _on_rerun(event: events.ViewRunsAgain) -> None:
 
 @events.subscribe(events.PersonalDataShown)
 def _on_audit(event: events.PersonalDataShown) -> None:
-    place = (event.definition, event.by, event.account_id, event.record_ids)
-    reads.note(*place, event.fields, path="audit")
+    with reads.by_path("audit"):
+        reads.note(event.definition, event.by, event.account_id, event.record_ids, event.fields)
 
 
 @events.subscribe(events.RowChanged)

@@ -189,8 +189,9 @@ def _authorized(by: Principal) -> str:
 
 def _note_read(account_id: str, by: Principal) -> None:
     # Both as it is ordered and as it is fetched: in between, records and people may change.
-    for one in exporting.personal_collections(account_id):
-        reads.note(one, by, account_id, (), one.personal, path="bundle")
+    with reads.by_path("bundle"):
+        for one in exporting.personal_collections(account_id):
+            reads.note(one, by, account_id, (), one.personal)
 
 
 @jobs.job(KIND, attempts=3, is_long=True)

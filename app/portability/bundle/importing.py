@@ -410,12 +410,6 @@ class _Import:
         source, head = self._contents.account, self._contents.head
         about = {"bundle_of": source["id"], "bundle_entry": head["id"]}
         value = ("bundle", None, head["checksum"])
-        append.record(
-            self._target.account_id,
-            append.CREATE,
-            "accounts",
-            self._target.account_id,
-            [value],
-            about,
-            always=True,
-        )
+        account_id = self._target.account_id
+        target = (append.CREATE, "accounts", account_id)
+        append.record(append.Change(account_id, target, [value], about), always=True)
