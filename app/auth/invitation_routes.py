@@ -11,9 +11,10 @@ from app.auth import invitations
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import principal
+from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
 from app.auth.mfa.gate import Proof
-from app.auth.models import Invitation
+from app.auth.models import Invitation, InvitationState
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import SignedIn
 from app.web import fields
@@ -46,7 +47,7 @@ class InvitationView(View):
     )
     role = ma.fields.String(allow_none=True, attribute="role.name", dump_default=None)
     groups = ma.fields.List(ma.fields.String())
-    status = fields.Choice(invitations.STATES)
+    status = fields.Choice(InvitationState)
     invited_by = fields.Id(allow_none=True)
     expires_at = fields.Timestamp()
     accepted_at = fields.Timestamp(allow_none=True)
@@ -78,9 +79,9 @@ class InvitationArgs(PageArgs):
     """Filters of a list of invitations."""
 
     status = fields.Choice(
-        invitations.STATES, metadata={"description": "Only invitations in this state."}
+        InvitationState, metadata={"description": "Only invitations in this state."}
     )
-    status_filter = fields.Choice(invitations.STATES, metadata={"description": "Alias of status."})
+    status_filter = fields.Choice(InvitationState, metadata={"description": "Alias of status."})
     account_id = fields.Text(
         metadata={"description": "The account; superadmins may name any, or `*` for all."}
     )
@@ -102,7 +103,7 @@ class PublicInvitation(View):
     account_name = ma.fields.String()
     invited_by_name = ma.fields.String(allow_none=True)
     expires_at = fields.Timestamp()
-    status = fields.Choice(invitations.STATES)
+    status = fields.Choice(InvitationState)
     is_valid = ma.fields.Boolean()
 
 
@@ -125,7 +126,7 @@ def list_invitations(args: Query) -> dict[str, object]:
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
-    result = invitations.page(account_id, args["skip"], args["limit"], status)
+    result = invitations.page(InvitationFilter(account_id, status), args["skip"], args["limit"])
     page = page_body(*result, args)
     return {**page, "invitations": page["items"]}
 

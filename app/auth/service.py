@@ -248,14 +248,10 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
     longest = timedelta(minutes=config.current().access_token_expire_minutes)
     lifetime = min(longest, family.expires_at - clock.now())
     token = tokens.access(
-        user_id=user.id,
-        account_id=user.account_id,
-        email=user.email,
-        role=user.role.name,
+        user,
         session_id=family.session_id,
         authenticated_at=family.authenticated_at,
         mfa=family.mfa,
-        valid_from=user.tokens_valid_from,
         lifetime=lifetime,
     )
     return SignIn(user, token, family.refresh_token, round(lifetime.total_seconds()))

@@ -13,7 +13,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.login_users import AccountRow, LoginUser
 from app.auth.mfa import challenges, passkeys
 from app.auth.mfa.challenges import Challenge
-from app.auth.mfa.models import KINDS, PASSKEY, RECOVERY_CODE, RecoveryCode, SecondFactor
+from app.auth.mfa.models import KINDS, Method, RecoveryCode, SecondFactor
 from app.errors import BadRequest, Forbidden, Unauthorized
 from app.types import JSONObject
 
@@ -176,13 +176,13 @@ def factor_required(
         RecoveryCode.account_id == user.account_id, RecoveryCode.user_id == user.id
     )
     if db.db.session.scalar(sa.select(has_codes)):
-        methods.append(RECOVERY_CODE)
+        methods.append(Method.RECOVERY_CODE)
     extra: JSONObject = {}
-    if PASSKEY in methods:
+    if Method.PASSKEY in methods:
         try:
             extra["passkey_options"] = passkeys.request_options(
-                token, [factor for factor in factors if factor.kind == PASSKEY]
+                token, [factor for factor in factors if factor.kind == Method.PASSKEY]
             )
         except BadRequest:  # no host name: the other methods remain
-            methods.remove(PASSKEY)
+            methods.remove(Method.PASSKEY)
     return MfaRequired(message, mfa_token=token, methods=methods, **extra)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from app import clock, config, db
 from app.accounts.models import Account, User
 from app.auth.mfa import challenges
-from app.auth.mfa.models import PASSKEY, SecondFactor
+from app.auth.mfa.models import Method, SecondFactor
 from app.errors import BadRequest
 from app.types import JSONMapping, JSONObject
 
@@ -105,7 +105,7 @@ def register(user: User, token: str, name: str, credential: JSONMapping) -> Seco
     return SecondFactor(
         account_id=user.account_id,
         user_id=user.id,
-        kind=PASSKEY,
+        kind=Method.PASSKEY,
         name=name,
         credential_id=credential_id,
         public_key=_encoded(verified.credential_public_key),

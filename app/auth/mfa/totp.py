@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, crypto, db
 from app.accounts.models import User
-from app.auth.mfa.models import TOTP, SecondFactor
+from app.auth.mfa.models import Method, SecondFactor
 
 STEP = 30
 SKEW = (0, -1, 1)
@@ -46,7 +46,7 @@ def accept(user: User, code: str, *conditions: sa.ColumnElement[bool]) -> Second
     rows = sa.select(SecondFactor).where(
         SecondFactor.account_id == user.account_id,
         SecondFactor.user_id == user.id,
-        SecondFactor.kind == TOTP,
+        SecondFactor.kind == Method.TOTP,
         *conditions,
     )
     for factor in db.db.session.scalars(rows):

@@ -15,7 +15,8 @@ from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.models import PASSKEY
+from app.auth.mfa.models import Method
+from app.auth.mfa.service import Enrolling
 from app.auth.responses import origin
 from app.console.people.team import tabs
 from app.console.shell import (
@@ -61,14 +62,14 @@ def set_up_second_factor() -> Page | BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
     try:
-        user, challenge = mfa.enrolling_user(form["mfa_token"])
+        by = mfa.enrolling(form["mfa_token"])
     except AppError as error:
         return _expired(form, error)
     try:
-        enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
+        enrolled = mfa.confirm_totp(by, form["code"][:100])
     except AppError as error:
-        return second_factor.set_up_page(form.with_error(error), user)
-    return _signed_in_with_codes(user, form, enrolled, challenge)
+        return second_factor.set_up_page(form.with_error(error), by.user)
+    return _signed_in_with_codes(by, form, enrolled)
 
 
 @page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY)
@@ -76,30 +77,27 @@ def set_up_passkey() -> Page | BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
     try:
-        user, challenge = mfa.enrolling_user(form["mfa_token"])
+        by = mfa.enrolling(form["mfa_token"])
     except AppError as error:
         return _expired(form, error)
     try:
         sent = second_factor.credential(form["assertion"])
-        new = (sent["token"], gettext("Passkey"), sent["credential"])
-        enrolled = mfa.add_passkey(user, *new, challenge)
+        enrolled = mfa.add_passkey(by, sent["token"], gettext("Passkey"), sent["credential"])
     except AppError as error:
-        return second_factor.set_up_page(form.with_error(error), user)
-    return _signed_in_with_codes(user, form, enrolled, challenge)
+        return second_factor.set_up_page(form.with_error(error), by.user)
+    return _signed_in_with_codes(by, form, enrolled)
 
 
 @page("/console/second-factor/set-up/options", "POST", role=ANYBODY)
 def enrolment_passkey_options() -> BaseResponse:
     """Options for registering a passkey as the first factor."""
-    user, _ = mfa.enrolling_user(second_factor.submitted()["mfa_token"])
-    token, options = mfa.start_passkey(user)
+    by = mfa.enrolling(second_factor.submitted()["mfa_token"])
+    token, options = mfa.start_passkey(by.user)
     return jsonify(token=token, options=options)
 
 
-def _signed_in_with_codes(
-    user: User, form: Form, enrolled: mfa.Enrolled, passed: Challenge
-) -> BaseResponse:
-    signed_in = _signed_in(user, form, passed)
+def _signed_in_with_codes(by: Enrolling, form: Form, enrolled: mfa.Enrolled) -> BaseResponse:
+    signed_in = _signed_in(by.user, form, by.challenge)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
     for cookie in signed_in.headers.getlist("Set-Cookie"):
@@ -155,7 +153,8 @@ def add_app() -> Page | BaseResponse:
         if not form["confirm"]:
             name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
             return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
-        enrolled = mfa.confirm_totp(user, form["code"][:100], session_id=caller.session_id)
+        by = Enrolling(user, session_id=caller.session_id)
+        enrolled = mfa.confirm_totp(by, form["code"][:100])
     except AppError as error:
         form.with_error(error)
         if not form["confirm"]:
@@ -177,9 +176,8 @@ def add_passkey() -> Page | BaseResponse:
     try:
         sent = second_factor.credential(form["assertion"])
         name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
-        user = auth.get_user(caller)
-        new = (sent["token"], name, sent["credential"])
-        enrolled = mfa.add_passkey(user, *new, session_id=caller.session_id)
+        by = Enrolling(auth.get_user(caller), session_id=caller.session_id)
+        enrolled = mfa.add_passkey(by, sent["token"], name, sent["credential"])
     except AppError as error:
         return _own_page(form.with_error(error))
     return _added(enrolled)
@@ -221,7 +219,7 @@ def reauthentication_options() -> BaseResponse:
     """Options for confirming the second factor with a passkey."""
     user = auth.get_user(guard.require_caller())
     token = challenges.issue(challenges.REAUTHENTICATION, user)
-    keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
+    keys = [factor for factor in gate.factors_of(user) if factor.kind == Method.PASSKEY]
     return jsonify(token=token, options=passkeys.request_options(token, keys))
 
 

@@ -21,7 +21,7 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa import gate
 from app.auth.mfa.gate import MfaRequired, Proof
-from app.auth.models import LinkPurpose
+from app.auth.models import InvitationState, LinkPurpose
 from app.auth.responses import count_mail_request
 from app.auth.routes import links
 from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
@@ -36,14 +36,14 @@ from app.web.languages import gettext, lazy_gettext
 from app.web.openapi_text import PAGE_EXAMPLE
 from app.web.schemas import TEXT
 
-INVALID_INVITATION = {
-    invitations.ACCEPTED: lazy_gettext(
+INVALID_INVITATION: Mapping[str, object] = {
+    InvitationState.ACCEPTED: lazy_gettext(
         "This invitation is accepted. Ask whoever invited you for a new one."
     ),
-    invitations.EXPIRED: lazy_gettext(
+    InvitationState.EXPIRED: lazy_gettext(
         "This invitation is expired. Ask whoever invited you for a new one."
     ),
-    invitations.CANCELLED: lazy_gettext(
+    InvitationState.CANCELLED: lazy_gettext(
         "This invitation is cancelled. Ask whoever invited you for a new one."
     ),
 }
