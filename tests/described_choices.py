@@ -29,7 +29,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
     "DomainView.state": domains.STATES,
-    "ExportView.status": bundles.STATES,
+    "ExportView.status": [*bundles.ExportState],
     "ExecutionView.status": hooks.STATES,
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,

@@ -18,7 +18,7 @@ from app.errors import AppError, InvalidValues, NotFound, problem
 from app.files import responses
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
-from app.portability.bundle.models import PENDING, READY, RUNNING, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.web.languages import gettext
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
@@ -81,7 +81,7 @@ def _page(scope: AccountScope, form: Form) -> Page:
     listing.with_page(exports.page(listing.page_args, by=scope.by))
     newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
     contents = exports.contents(by=scope.by)
-    is_going = newest is not None and newest.state in (PENDING, RUNNING)
+    is_going = newest is not None and newest.state in (ExportState.PENDING, ExportState.RUNNING)
     rows = [{"created_by": export.requested_by} for export in listing.items]
     return form.render(
         "console/settings/exports.html",
@@ -101,7 +101,7 @@ def _page(scope: AccountScope, form: Form) -> Page:
 
 def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
     """What operators do with the newest bundle, and without one."""
-    is_ready = newest is not None and newest.state == READY
+    is_ready = newest is not None and newest.state == ExportState.READY
     file = exports.file_name(slug, newest) if newest and is_ready else f"{slug}.bundle"
     return {
         "import": f"{COMMAND} import {file}",

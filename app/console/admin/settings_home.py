@@ -20,7 +20,7 @@ from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
-from app.portability.bundle.models import READY, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.portability.retention import policy as policies
 from app.sso import setup_links
 from app.sso.models import ProviderSetting
@@ -133,7 +133,10 @@ def _numbers(account_id: str) -> Numbers:
         (SecurityStream, [receiver]),
         (SecurityStream, [receiver, enabled]),
         (SecurityStream, [receiver, enabled, SecurityStream.failing_since.is_not(None)]),
-        (AccountExport, [AccountExport.account_id == account_id, AccountExport.status == READY]),
+        (
+            AccountExport,
+            [AccountExport.account_id == account_id, AccountExport.status == ExportState.READY],
+        ),
         (SetupLink, setup_links.open_in(account_id)),
     ]
     return Numbers(*counts.count_all_up_to(sources, lists.MAX_COUNTED))
