@@ -89,11 +89,14 @@ def create_app(settings: Config | None = None) -> Flask:
     api.with_collections = _with_collections
     app.register_blueprint(docs_pages.blueprint)
     versioned_cache.write_sources[:] = [s for one in FEATURES for s in one.version_sources]
+    app.extensions["atrium.checks"] = [check for one in FEATURES for check in one.checks]
     for feature in FEATURES:
         for blueprint in feature.api:
             api.register_blueprint(blueprint)
         for pages in feature.pages:
             app.register_blueprint(pages)
+        for command in feature.commands:
+            app.cli.add_command(command)
         for init_app in feature.init:
             init_app(app)
     assets.init_app(app)

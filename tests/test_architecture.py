@@ -31,7 +31,7 @@ PLATFORM = {
 WEB = "app.web."
 EDGE = re.compile(
     r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
-    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|feature)(\..+)?|app\.auth\.guard(\..+)?"
+    r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|commands|feature)(\..+)?|app\.auth\.guard(\..+)?"
 )
 # What is read by schemas below the edges: a manifest, by those of the requests that it stands for,
 # and members of a directory, as SCIM sends them in many shapes.

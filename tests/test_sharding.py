@@ -27,6 +27,7 @@ from app.db import errors, row_security, sharding, snapshots
 from app.ids import new_id
 from app.ops import doctor
 from app.portability.bundle import shard_inserts
+from app.web.feature import Finding
 from tests import builders, services, sql
 from tests.builders import Caller, Cast
 from tests.conftest import fill_by_hand, make_app, settings_for
@@ -345,9 +346,9 @@ def test_sharded_backup_is_restored_into_unsharded_database(
 
 
 def test_sharded_doctor_names_misplaced_tables(sharded: Flask) -> None:
-    def finding(part: str) -> doctor.Finding:
+    def finding(part: str) -> Finding:
         with sharded.app_context():
-            return next(one for one in doctor.run_checks() if one.part == part)
+            return dict(doctor.run_checks())[part]
 
     assert finding("accounts").state == finding("shards").state == "ok"
     url = sharded.config["SQLALCHEMY_DATABASE_URI"]

@@ -9,19 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app import clock, db
-from app.audit.models import AuditHead, ChainVerification
+from app.audit.models import AuditChange, AuditHead, ChainVerification
 from app.context import tenancy
 from app.db import Base
+from app.web.feature import Finding
 
 AUDIT, SECURITY = "audit", "security"
 TABLE = Base.metadata.tables[ChainVerification.__tablename__]
 KEY = ("account_id", "log")
+MAX_NAMED = 5  # chains that `doctor` names
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,34 @@ def recent(age: timedelta) -> sa.Select[str]:
     """The accounts with a chain of the audit log that was verified within this time."""
     since = TABLE.c.verified_at > clock.now() - age
     return sa.select(TABLE.c.account_id).where(TABLE.c.log == AUDIT, since)
+
+
+def check() -> Finding:
+    """Check the end of each chain only; `bin/atrium audit verify` checks all of it."""
+    mine = AuditChange.account_id == AuditHead.account_id
+    newest = sa.select(sa.func.max(AuditChange.first_id)).where(mine).scalar_subquery()
+    last = AuditHead.__table__.outerjoin(
+        AuditChange, sa.and_(mine, AuditChange.first_id == newest.correlate(AuditHead))
+    )
+    columns = (AuditHead.account_id, AuditHead.last_id, AuditHead.checksum)
+    stored = (AuditChange.last_id.label("stored_id"), AuditChange.checksum.label("stored"))
+    rows = db.connection().execute(sa.select(*columns, *stored).select_from(last))
+    heads = (
+        row.account_id
+        for row in rows
+        if (row.stored_id, (row.stored or b"").hex()) != (row.last_id, row.checksum)
+    )
+    differing = list(islice(heads, MAX_NAMED))
+    if differing:
+        message = f"the chain of {', '.join(differing)} is broken: run bin/atrium audit verify"
+        return Finding("fail", message)
+    for found in broken(1):
+        message = (
+            f"the {found.log} log of {found.account_id} was broken at entry {found.broken_id}"
+            f" when it was verified at {clock.iso(found.verified_at)}: {found.reason}"
+        )
+        return Finding("fail", message)
+    return Finding("ok", "every chain matches its head")
 
 
 def _read(*where: sa.ColumnElement[bool], limit: int | None = None) -> list[Verification]:

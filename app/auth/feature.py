@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.auth import (
     api_keys,
+    commands,
     email_changes,
     email_routes,
     invitation_routes,
@@ -43,4 +44,5 @@ FEATURE = Feature(
         pii_notices,
         sessions,
     ),
+    commands=(commands.create_superadmin,),
 )

@@ -19,9 +19,11 @@ from app.errors import NotFound, problem
 from app.rules import OPERATIONS, named
 from app.rules.named import BLANK, CHOICE, Mention
 from app.types import JSONMapping, JSONObject
+from app.web.feature import Finding
 
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 MAX_NAMED = 20  # choices that a message names
+MAX_WARNINGS = 5  # that `doctor` shows
 UNKNOWN_ROLE, UNKNOWN_CHOICE = "unknown_role", "unknown_choice"
 
 
@@ -82,6 +84,15 @@ def warnings(of: Definition) -> list[JSONObject]:
         for one in [*([gone] if gone else []), *names.group_warnings(text)]:
             found.append(one | {"field": f"{of.name}.{key}"})
     return found
+
+
+def check() -> Finding:
+    """Look for rules that name roles which do not exist, or groups that no account has."""
+    found = [one for each in definitions.get_all() for one in warnings(each)]
+    if not found:
+        return Finding("ok", "rules name roles and groups that exist")
+    shown = "; ".join(f"{one['field']}: {one['message']}" for one in found[:MAX_WARNINGS])
+    return Finding("warn", f"{shown} Correct the rules, or create what they name")
 
 
 def lost_choices(

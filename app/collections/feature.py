@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from app.collections import (
+    commands,
+    expression_names,
     index_builds,
     open_routes,
     permission_routes,
@@ -11,7 +13,7 @@ from app.collections import (
     transfer_routes,
     trial_routes,
 )
-from app.web.feature import Feature
+from app.web.feature import Check, Feature
 
 FEATURE = Feature(
     api=(
@@ -23,4 +25,6 @@ FEATURE = Feature(
     ),
     routes=(permission_routes,),
     jobs=(index_builds,),
+    checks=(Check("names", expression_names.check),),
+    commands=(commands.revisions,),
 )

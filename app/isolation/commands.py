@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 
 import click
-from flask import Flask, current_app
+from flask import current_app
 from flask.cli import with_appcontext
 
 from app.ops import command
-
-
-def init_app(app: Flask) -> None:
-    app.cli.add_command(isolation_check)
 
 
 def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:

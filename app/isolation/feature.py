@@ -6,5 +6,5 @@ from app.isolation import commands
 from app.web.feature import Feature
 
 FEATURE = Feature(
-    init=(commands.init_app,),
+    commands=(commands.isolation_check,),
 )

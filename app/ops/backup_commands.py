@@ -12,7 +12,6 @@ from flask.cli import with_appcontext
 from app import clock, config
 from app.ops import backup_proofs, backup_runs, backup_targets, backups, command, work_folders
 from app.ops.pg_programs import BackupError
-from app.realtime.feed import generations
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -94,17 +93,6 @@ def restore(file: Path, replace: bool) -> None:
             click.echo(f"The backup is as it was proved on {proof['proved_at']}.")
         backups.restore(path, replacing=replace)
     click.echo("Restored. Now run atrium db upgrade, and atrium audit verify.")
-
-
-@click.command("expire-changes", cls=command.Command, epilog="Example: atrium expire-changes")
-@with_appcontext
-def expire_changes() -> None:
-    """Have clients that follow changes read anew, after a restore by other means.
-
-    `atrium restore` does it by itself, and so does the service after a failover of PostgreSQL.
-    """
-    first = generations.start_new(always=True)
-    click.echo(f"Clients that follow changes read anew, and go on behind change {first}.")
 
 
 @contextmanager

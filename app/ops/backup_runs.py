@@ -26,6 +26,7 @@ from app.ops.backup_proofs import Proof
 from app.ops.backup_targets import StoredBackup, Target
 from app.ops.pg_programs import BackupError
 from app.types import JSONMapping
+from app.web.feature import Finding
 
 log = structlog.get_logger()
 KIND = "backups.make"
@@ -92,6 +93,21 @@ def overview() -> Overview:
     )
     found = {run.status: run for run in runs}
     return Overview(found.get(PROVED), found.get(FAILED), found.get(PENDING))
+
+
+def check() -> Finding:
+    found = overview()
+    made = f"the last proved one is of {found.proved.created_at:%F %R} UTC" if found.proved else ""
+    if found.failed and found.has_failed_since:
+        message = f"{made or 'none is proved'}, and the last one failed: {found.failed.error}"
+        return Finding("warn", message)
+    if found.is_late:
+        advice = "start a worker, and see docs/backup.md"
+        return Finding("warn", f"{made or 'none is proved yet'}: {advice}")
+    if not found.is_scheduled and not found.proved:
+        message = "none is proved, and none are scheduled: set SERVICE_BACKUP_TARGET"
+        return Finding("warn" if config.current().production else "ok", message)
+    return Finding("ok", made)
 
 
 def request() -> None:

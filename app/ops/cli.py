@@ -1,10 +1,9 @@
-"""Commands of `atrium`: set up, settings, superadmins, the worker, revisions."""
+"""Commands of `atrium`: set up, settings, `doctor`, the worker, keys, shards."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,30 +11,12 @@ from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
 from app import config, db
-from app.accounts import service as accounts
-from app.auth import bootstrap, passwords
-from app.collections import revision_files
+from app.auth import bootstrap
 from app.collections import revisions as core
 from app.db import reencryption, row_security, sharding
 from app.jobs import worker
-from app.ops import command as commands
+from app.ops import command, metrics_server, progress, readiness
 from app.ops import doctor as doctoring
-from app.ops import manifest_commands as manifest
-from app.ops import metrics_server, progress, readiness
-from app.ops.account_commands import account
-from app.ops.audit_commands import audit
-from app.ops.backup_commands import backup, expire_changes, restore
-
-DB_HELP, DB_EXAMPLE = "Migrate the database.", "Example: atrium db upgrade"
-
-
-def init_app(app: Flask) -> None:
-    """Register the commands."""
-    general = (setup, release, settings, doctor, create_superadmin, work, revisions, audit, shard)
-    data = (backup, restore, expire_changes, reencrypt, account)
-    defined = (manifest.export, manifest.plan, manifest.apply)
-    for command in (*general, *data, *defined, Migrations("db", help=DB_HELP, epilog=DB_EXAMPLE)):
-        app.cli.add_command(command)
 
 
 def bind_migrate(app: Flask) -> None:
@@ -65,7 +46,7 @@ class Migrations(click.Command):
         return app.cli.commands[self.name or ""].make_context(info_name, args, parent, **extra)
 
 
-class _MigrateGroup(commands.Group):
+class _MigrateGroup(command.Group):
     def invoke(self, ctx: click.Context) -> object:
         result = super().invoke(ctx)
         # Processes that started earlier had no table for the superadmin.
@@ -74,7 +55,10 @@ class _MigrateGroup(commands.Group):
         return result
 
 
-@click.command(cls=commands.Command, epilog="Example: atrium setup")
+migrations = Migrations("db", help="Migrate the database.", epilog="Example: atrium db upgrade")
+
+
+@click.command(cls=command.Command, epilog="Example: atrium setup")
 @with_appcontext
 def setup() -> None:
     """Migrate the database and create the first superadmin; safe to repeat."""
@@ -102,7 +86,7 @@ def _migrate() -> None:
     upgrade()
 
 
-@click.command(cls=commands.Command, epilog="Example: atrium settings | grep MAIL")
+@click.command(cls=command.Command, epilog="Example: atrium settings | grep MAIL")
 @with_appcontext
 def settings() -> None:
     """List all settings; secrets show only whether they are set."""
@@ -110,37 +94,18 @@ def settings() -> None:
         click.echo(f"{variable:40} {value:40} {help}")
 
 
-@click.command(cls=commands.Command, epilog="Example: atrium doctor")
+@click.command(cls=command.Command, epilog="Example: atrium doctor")
 @with_appcontext
 def doctor() -> None:
     """Check everything that the service needs, and say how to fix what is wrong."""
     findings = list(doctoring.run_checks())
-    for finding in findings:
-        click.echo(f"{finding.state:5} {finding.part:11} {finding.message}")
-    if any(finding.state == "fail" for finding in findings):
+    for part, finding in findings:
+        click.echo(f"{finding.state:5} {part:11} {finding.message}")
+    if any(finding.state == "fail" for _, finding in findings):
         raise click.exceptions.Exit(1)
 
 
-@click.command(
-    "create-superadmin",
-    cls=commands.Command,
-    epilog="Example: atrium create-superadmin you@example.com",
-)
-@click.argument("email")
-@click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
-@click.password_option(help="Prompted for if missing.")
-@with_appcontext
-def create_superadmin(email: str, pii_access: bool, password: str) -> None:
-    """Create another superadmin, already verified."""
-    results = (accounts.email_problem(email), *passwords.problems(password, own=(email,)))
-    problems = [problem for problem in results if problem]
-    if problems:
-        raise click.ClickException("\n".join(str(problem["message"]) for problem in problems))
-    accounts.create_superadmin(email, passwords.hash(password), pii_access=pii_access)
-    click.echo(f"{email} is a superadmin now.")
-
-
-@click.command(cls=commands.Command, epilog="Example: atrium reencrypt")
+@click.command(cls=command.Command, epilog="Example: atrium reencrypt")
 @with_appcontext
 def reencrypt() -> None:
     """Re-encrypt stored secrets with the newest key, so that older keys can be retired."""
@@ -152,7 +117,7 @@ def reencrypt() -> None:
         raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {locations}")
 
 
-@click.command(cls=commands.Command, epilog="Example: atrium release")
+@click.command(cls=command.Command, epilog="Example: atrium release")
 @with_appcontext
 def release() -> None:
     """Migrate the database before a new version starts.
@@ -166,7 +131,7 @@ def release() -> None:
         _stop_signal().wait()
 
 
-@click.command("worker", cls=commands.Command, epilog="Example: atrium worker")
+@click.command("worker", cls=command.Command, epilog="Example: atrium worker")
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
@@ -177,7 +142,7 @@ def work() -> None:
     worker.serve(_stop_signal())
 
 
-@click.command(cls=commands.Command, epilog="Example: atrium shard")
+@click.command(cls=command.Command, epilog="Example: atrium shard")
 @with_appcontext
 def shard() -> None:
     """Distribute the tables over the nodes of Citus; safe to repeat, and to run after upgrades.
@@ -201,18 +166,3 @@ def _stop_signal() -> threading.Event:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     return stop
-
-
-@click.group(cls=commands.Group, epilog="Example: atrium revisions export ./revisions")
-def revisions() -> None:
-    """Revisions of the collections' tables."""
-
-
-@revisions.command()
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@with_appcontext
-def export(folder: Path) -> None:
-    """Export them to FOLDER as Alembic files for a fresh database of the same kind."""
-    count = revision_files.export(folder)
-    click.echo(f"Exported {count} revisions to {folder}. To create their tables elsewhere:")
-    click.echo(f"  alembic -c {folder / 'alembic.ini'} -x url=DATABASE_URL upgrade head")

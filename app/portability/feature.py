@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.portability import certificate_routes, certificates
+from app.portability import certificate_routes, certificates, commands
 from app.portability.bundle import exports
 from app.portability.bundle import routes as bundle_routes
 from app.portability.retention import routes, service
@@ -12,4 +12,5 @@ FEATURE = Feature(
     routes=(routes, bundle_routes, certificate_routes),
     jobs=(exports, service),
     subscribers=(certificates,),
+    commands=(commands.account,),
 )

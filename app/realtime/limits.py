@@ -1,5 +1,11 @@
 """Limits of streams (docs/limits.md)."""
 
+import resource
+
+from app import config
+from app.files import downloads
+from app.web.feature import Finding
+
 MAX_STREAMS = 5000  # of a process
 MAX_STREAMS_PER_ACCOUNT = 2500  # of these
 MAX_SUBSCRIPTIONS = 100  # of a stream
@@ -17,3 +23,15 @@ MAX_BUFFERED_BYTES = 2**20  # that a client has not read yet, before one more me
 STALLED_SECONDS = 30  # without the client reading anything that waits
 HEARTBEAT_SECONDS = 15
 CLOSE_SECONDS = 2  # for a client to read the end and close, too
+OTHER_FILES = 200  # that a process has open
+
+
+def check() -> Finding:
+    """Check that a process may open as many streams and downloads as it accepts."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = MAX_STREAMS + 2 * downloads.MAX_DOWNLOADS + OTHER_FILES
+    if most != resource.RLIM_INFINITY and most < needed:
+        message = f"a process may open {most} files, and needs up to {needed} for its streams"
+        return Finding("warn", f"{message}: raise the hard limit (ulimit -Hn)")
+    announced = "Redis" if config.current().redis_url else "the database"
+    return Finding("ok", f"up to {MAX_STREAMS} each process, by {announced}")

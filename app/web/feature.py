@@ -5,10 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Literal, NamedTuple
 
+import click
 from flask import Blueprint, Flask
 
 from app.db.versioned_cache import VersionSource
+
+
+class Finding(NamedTuple):
+    """The result of a check: `ok`, `warn` (works, but should be fixed), or `fail`."""
+
+    state: Literal["ok", "warn", "fail"]
+    message: str
+
+
+class Check(NamedTuple):
+    """A check of `bin/atrium doctor`."""
+
+    part: str
+    """The word that its line begins with, of at most 11 characters."""
+    run: Callable[[], Finding]
+    reads_tables: bool = True
+    """Whether it needs a migrated database, and is left out without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,5 +46,9 @@ class Feature:
     """Modules that subscribe to events."""
     version_sources: tuple[VersionSource, ...] = ()
     """What a write of records verifies beside the caller and the collection (`versioned_cache`)."""
+    checks: tuple[Check, ...] = ()
+    """Checks of `bin/atrium doctor`."""
+    commands: tuple[click.Command, ...] = ()
+    """Commands of `bin/atrium`."""
     init: tuple[Callable[[Flask], None], ...] = ()
-    """Called with the application: commands, error handlers."""
+    """Called with the application: error handlers, and what else it needs once."""

@@ -16,6 +16,7 @@ from app import create_app
 from app.db import replica as replicas
 from app.db import versioned_cache
 from app.ops import doctor
+from app.web.feature import Finding
 from tests import builders, sql
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
@@ -241,17 +242,16 @@ def test_replica_url_of_other_server_fails_doctor(app: Flask, cast: Cast) -> Non
         assert replicas.lag() > 600
         time.sleep(0.5)
         assert replicas.lag() > 600
-        (finding,) = (one for one in doctor.run_checks() if one.part == "replica")
+        finding = dict(doctor.run_checks())["replica"]
     assert (finding.state, "accepts writes" in finding.message) == ("fail", True)
 
 
 def test_replica_lag_is_reported_by_doctor(
     app: Flask, cast: Cast, servers: tuple[Postgres, Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finding() -> doctor.Finding:
+    def finding() -> Finding:
         with app.app_context():
-            (found,) = (one for one in doctor.run_checks() if one.part == "replica")
-        return found
+            return dict(doctor.run_checks())["replica"]
 
     assert finding().state == "ok"
     monkeypatch.setattr(doctor, "MAX_REPLICA_SECONDS", 0.3)

@@ -16,8 +16,9 @@ from flask.cli import with_appcontext
 from app import clock, db
 from app.accounts.models import Account
 from app.auth import principal as principals
+from app.auth.commands import AS, superadmin
+from app.manifest.commands import readable_problems
 from app.ops import command, progress
-from app.ops.manifest_commands import AS, readable_problems, superadmin
 from app.portability import certificates
 from app.portability.bundle import contents, exporting, frames, importing, restoring
 from app.portability.bundle.importing import Imported

@@ -1,4 +1,4 @@
-"""`flask export`, `flask plan`, `flask apply`: definitions as a file."""
+"""`atrium export`, `atrium plan`, `atrium apply`: definitions as a file."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
-import sqlalchemy as sa
 from flask.cli import with_appcontext
 
-from app import clock, db
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import principal as principals
-from app.auth.principal import Principal
-from app.context import actor
+from app.auth.commands import AS, superadmin
 from app.errors import InvalidValues
 from app.manifest import document, service
 from app.manifest import export as exports
@@ -31,8 +25,6 @@ FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 SIGNS = {"create": "+", "update": "~", "remove": "-"}
 HAS_CHANGES = 2
 STEP = re.compile(r"(\.?)([^.\[\]]+)|\[([0-9]+)\]")  # of a place such as `roles[0].name`
-AS = click.option("--as", "email", help="The superadmin who acts; needed if there are several.")
-WHO = "Say which superadmin acts: --as EMAIL."
 DESTRUCTIVE = "This removes data. Read the plan, and apply it with --plan HASH."
 UNCONFIRMED = "Say --plan HASH, or --yes."
 
@@ -138,25 +130,6 @@ def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool)
 def _removes(found: JSONMapping) -> bool:
     is_removed = any(operation["action"] == "remove" for operation in found["operations"])
     return is_removed or bool(found["data_lost"])
-
-
-@contextmanager
-def superadmin(email: str | None) -> Iterator[Principal]:
-    """The superadmin who acts, as if just signed in: who runs commands has the database."""
-    conditions = [User.account_id == SYSTEM_ACCOUNT_ID, User.is_active]
-    if email is not None:
-        conditions.append(User.email_key == email.strip().lower())
-    found = db.db.session.scalars(sa.select(User).where(*conditions).limit(2)).all()
-    principal = principals.for_user(SYSTEM_ACCOUNT_ID, found[0].id) if len(found) == 1 else None
-    if principal is None:
-        raise click.ClickException("There is no such superadmin." if email else WHO)
-    home, user_id = principal.home_and_user()
-    before = actor.source.get()
-    actor.act_as(user_id, principal.email or "", principal.name)
-    try:
-        yield replace(principal, account=home, auth_time=clock.now().timestamp())
-    finally:
-        actor.source.set(before)
 
 
 @contextmanager
