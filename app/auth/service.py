@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,24 +73,20 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
             devices.known_id(origin.device, account_id, user.id if user else None),
         ),
     ):
-        return _authenticate(user, password)
-
-
-def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
-    matches = passwords.verify(password, user.password_hash if user else None)
-    if user is None or not matches or not user.may_sign_in:
-        raise sessions.authentication_failed()
-    if not user.email_verified:
-        raise Unauthorized(
-            "Verify your email address first. Check your inbox for the link.",
-            error="email_not_verified",
-        )
-    gate.require_allowed(user, Proof.PASSWORD)
-    stored = user.password_hash or ""
-    if renewed := passwords.new_hash(password, stored):
-        users.replace_hash(user.account_id, user.id, stored, renewed)
-        user.password_hash = renewed
-    return user
+        matches = passwords.verify(password, user.password_hash if user else None)
+        if user is None or not matches or not user.may_sign_in:
+            raise sessions.authentication_failed()
+        if not user.email_verified:
+            raise Unauthorized(
+                "Verify your email address first. Check your inbox for the link.",
+                error="email_not_verified",
+            )
+        gate.require_allowed(user, Proof.PASSWORD)
+        stored = user.password_hash or ""
+        if renewed := passwords.new_hash(password, stored):
+            users.replace_hash(user.account_id, user.id, stored, renewed)
+            user.password_hash = renewed
+        return user
 
 
 def refresh(token: str, account: str | None = None) -> SignIn:
@@ -199,22 +196,16 @@ def logout(
         if claims["sub"] != caller.user_id:
             raise Forbidden("The refresh token belongs to another user.")
     elif caller.session_id is None:
-        claims = _cookie_claims(caller, cookie)
+        # Browsers send cookies by themselves: an invalid or foreign one must not prevent a logout.
+        with suppress(Unauthorized):
+            of_cookie = tokens.read(cookie, tokens.REFRESH)
+            claims = of_cookie if of_cookie["sub"] == caller.user_id else None
     if claims is not None:
         sessions.end_family(claims)
     elif caller.session_id is not None:
         sessions.end(*sessions.user_key(caller), caller.session_id)
     elif caller.api_key_id is None:
         sessions.end_all(*sessions.user_key(caller))
-
-
-def _cookie_claims(caller: Principal, cookie: str) -> Claims | None:
-    # Browsers send cookies by themselves, so an invalid or foreign one must not prevent a logout.
-    try:
-        claims = tokens.read(cookie, tokens.REFRESH)
-    except Unauthorized:
-        return None
-    return claims if claims["sub"] == caller.user_id else None
 
 
 def get_user(caller: Principal) -> User:

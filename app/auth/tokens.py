@@ -238,7 +238,8 @@ def principal_of(claims: Claims) -> Principal | None:
     )
     cache = versioned_cache.cache("sessions")
     caller = cache.get(key, lambda: _load(*key))
-    if caller is not None and _has_ended(caller):
+    ends_at = caller.session_ends_at if caller else None
+    if ends_at is not None and ends_at <= clock.now():
         with versioned_cache.reloading():  # it may have been used since
             return cache.get(key, lambda: _load(*key))
     return caller
@@ -268,11 +269,6 @@ def _load(
         auth_time=auth_time,
         mfa=bool(mfa),
     )
-
-
-def _has_ended(caller: Principal) -> bool:
-    """Whether the caller's session has reached its end since the principal was cached."""
-    return caller.session_ends_at is not None and caller.session_ends_at <= clock.now()
 
 
 def session_end(

@@ -34,7 +34,13 @@ def identify(request: Request, access: ViewAccess) -> Principal:
     """The caller, from caches. Raises Unauthorized, BadRequest, Forbidden or NotFound."""
     value, reference = credential(request, access), _account_of(request)
     if value is None and access.query_credentials and "ticket" in request.args:
-        return _ticket_caller(request.args["ticket"], reference)
+        context = get_g()
+        if "stream_credential" not in context:  # consumed once, but a request is identified again
+            context.stream_credential = stream_tickets.consume(request.args["ticket"])
+        caller: Principal = context.stream_credential.principal()
+        if reference and not (caller.account and caller.account.matches(reference)):
+            raise Forbidden("The ticket was created for another account.")
+        return caller
     if value is not None:
         of_directory = access.level is AccessLevel.DIRECTORY
         caller = (scim_tokens.authenticate if of_directory else _signed_in)(value)
@@ -87,16 +93,6 @@ def stream_credential() -> StreamCredential:
     access = access_of(config.running().view_functions.get(request.endpoint or ""))
     claims = tokens.read(credential(request, access) or "", tokens.ACCESS)
     return stream_credentials.of_token(claims, caller)
-
-
-def _ticket_caller(ticket: str, reference: str | None) -> Principal:
-    context = get_g()
-    if "stream_credential" not in context:  # a ticket is consumed once, a request identified again
-        context.stream_credential = stream_tickets.consume(ticket)
-    caller: Principal = context.stream_credential.principal()
-    if reference and not (caller.account and caller.account.matches(reference)):
-        raise Forbidden("The ticket was created for another account.")
-    return caller
 
 
 def _signed_in(credential: str) -> Principal:
