@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from flask import Request
 
 from app import config
-from app.auth import api_keys, stream_credentials, stream_tickets, tokens
+from app.auth import api_keys, stream_credentials, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.stream_credentials import StreamCredential
@@ -36,7 +36,7 @@ def identify(request: Request, access: ViewAccess) -> Principal:
     if value is None and access.query_credentials and "ticket" in request.args:
         context = get_g()
         if "stream_credential" not in context:  # consumed once, but a request is identified again
-            context.stream_credential = stream_tickets.consume(request.args["ticket"])
+            context.stream_credential = stream_credentials.consume_ticket(request.args["ticket"])
         caller: Principal = context.stream_credential.principal()
         if reference and not (caller.account and caller.account.matches(reference)):
             raise Forbidden("The ticket was created for another account.")
