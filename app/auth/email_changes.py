@@ -16,8 +16,9 @@ from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import User
 from app.auth import mail_tokens, password_resets
-from app.auth.mfa import challenges, gate
+from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import MfaRequired
 from app.auth.mfa.service import Answer
 from app.auth.models import LinkPurpose, MailedToken
@@ -56,7 +57,7 @@ def factor_request(token: str) -> MfaRequired | None:
     user = _user_of(row) if row else None
     if row is None or user is None or not mfa.has_factor_from_before(user, row.created_at):
         return None
-    return gate.factor_required(user, challenges.EMAIL_UNDO, FACTOR_REQUIRED)
+    return gate.factor_required(user, Step.EMAIL_UNDO, FACTOR_REQUIRED)
 
 
 def undo(token: str, answer: Answer | None = None, *, waits: bool = False) -> datetime | None:
@@ -78,7 +79,7 @@ def undo(token: str, answer: Answer | None = None, *, waits: bool = False) -> da
     gate.check_own_address(user, email)
     if asked := factor_request(token):
         if answer is not None:
-            mfa.prove_again(user, answer, challenges.EMAIL_UNDO)
+            mfa.prove_again(user, answer, Step.EMAIL_UNDO)
         elif waits:
             return _wait(user, token)
         else:

@@ -18,9 +18,9 @@ from app.auth import devices, lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
 from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
-from app.auth.mfa import challenges, gate
+from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
@@ -159,7 +159,7 @@ def _reauthenticated_user(
     if has_password and (wrong := current_password_problems(user, password or "", "password")):
         raise InvalidValues(wrong)
     if needs_factor and answer is not None:
-        mfa.prove_again(user, answer, challenges.REAUTHENTICATION)
+        mfa.prove_again(user, answer, Step.REAUTHENTICATION)
     return user, needs_factor
 
 

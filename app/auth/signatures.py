@@ -18,6 +18,7 @@ from app.accounts.models import User
 from app.auth import lockout, login_users, passwords
 from app.auth.login_users import LoginUser
 from app.auth.mfa import challenges, passkeys
+from app.auth.mfa.challenges import Step
 from app.auth.principal import Principal
 from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
@@ -75,7 +76,7 @@ def verify(values: Mapping[str, str], caller: Principal, address: str | None) ->
 
 def options(reason: str) -> JSONObject:
     """A token and options for signing with a passkey; the signature is for this reason only."""
-    token = challenges.issue(challenges.SIGNATURE)
+    token = challenges.issue(Step.SIGNATURE)
     return {"token": token, "options": passkeys.request_options(_bound(token, reason))}
 
 
@@ -85,7 +86,7 @@ def _accepts_passkey(values: Mapping[str, str], signer: LoginUser) -> bool:
         token, assertion = str(sent["token"]), dict(sent["assertion"])
     except (ValueError, TypeError, KeyError):
         return False
-    challenge = challenges.read(token, challenges.SIGNATURE)
+    challenge = challenges.read(token, Step.SIGNATURE)
     user = db.db.session.get_one(User, (signer.account_id, signer.id))
     with db.transaction():
         if not passkeys.accept(user, _bound(token, values[REASON]), assertion, alone=True):

@@ -12,7 +12,7 @@ from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.login_users import AccountRow, LoginUser
 from app.auth.mfa import challenges, passkeys
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.models import KINDS, Method, RecoveryCode, SecondFactor
 from app.errors import BadRequest, Forbidden, Unauthorized
 from app.types import JSONObject
@@ -67,7 +67,7 @@ def check(user: User | LoginUser, proof: Proof, passed: Challenge | None = None)
         user.account.settings, user.role.name, user.created_at
     )
     if required_from and required_from <= clock.now():
-        token = challenges.issue(challenges.ENROLMENT, user, proof)
+        token = challenges.issue(Step.ENROLMENT, user, proof)
         raise EnrolmentRequired(mfa_token=token, methods=list(KINDS))
     return False
 
@@ -164,13 +164,13 @@ def needs_factor(user: User | LoginUser) -> bool:
 
 def factor_required(
     user: User | LoginUser,
-    purpose: str = challenges.SIGN_IN,
+    step: Step = Step.SIGN_IN,
     message: str | None = None,
     *,
     proof: Proof | None = None,
 ) -> MfaRequired:
-    """The error that asks for a second factor of the user, with a token of this purpose."""
-    factors, token = factors_of(user), challenges.issue(purpose, user, proof or "")
+    """The error that asks for a second factor of the user, with a token of this step."""
+    factors, token = factors_of(user), challenges.issue(step, user, proof or "")
     methods = [kind for kind in KINDS if any(factor.kind == kind for factor in factors)]
     has_codes = sa.exists().where(
         RecoveryCode.account_id == user.account_id, RecoveryCode.user_id == user.id

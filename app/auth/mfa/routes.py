@@ -11,6 +11,7 @@ from app.auth import service as auth
 from app.auth.guard import principal, signed_in_caller
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method, SecondFactor
 from app.auth.mfa.schemas import (
@@ -101,7 +102,7 @@ def get_reauthentication_options() -> dict[str, object]:
     For `POST /auth/reauthenticate`. 400 `passkeys_unavailable` where the service has no host name.
     """
     user = auth.get_user(principal())
-    token = challenges.issue(challenges.REAUTHENTICATION, user)
+    token = challenges.issue(Step.REAUTHENTICATION, user)
     keys = [factor for factor in gate.factors_of(user) if factor.kind == Method.PASSKEY]
     return {"token": token, "options": passkeys.request_options(token, keys)}
 
@@ -237,7 +238,7 @@ def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
     Without account or user: the browser offers the passkeys of this service. The token is valid for
     five minutes. 400 `passkeys_unavailable` where the service has no host name.
     """
-    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    token = challenges.issue(Step.PASSKEY_SIGN_IN)
     return {"token": token, "options": passkeys.request_options(token)}
 
 

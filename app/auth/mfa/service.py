@@ -17,7 +17,7 @@ from app.accounts.models import User
 from app.accounts.types import Condition
 from app.auth import lockout
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.models import Method, RecoveryCode, SecondFactor
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
 from app.outbound import mail
@@ -57,7 +57,7 @@ class Enrolled:
 
 def verify_sign_in(token: str, answer: Answer) -> tuple[User, Challenge]:
     """The user who completes a sign-in. Raises Unauthorized or TooManyRequests."""
-    challenge = challenges.read(token, challenges.SIGN_IN)
+    challenge = challenges.read(token, Step.SIGN_IN)
     user = challenges.user_of(challenge)
     prove(user, answer, challenge)
     return user, challenge
@@ -65,7 +65,7 @@ def verify_sign_in(token: str, answer: Answer) -> tuple[User, Challenge]:
 
 def verify_passkey(token: str, assertion: JSONMapping) -> User:
     """The user who signs in by a passkey alone. Raises Unauthorized or TooManyRequests."""
-    challenge = challenges.read(token, challenges.PASSKEY_SIGN_IN)
+    challenge = challenges.read(token, Step.PASSKEY_SIGN_IN)
     key = passkeys.user_key(assertion)
     user = db.db.session.get(User, key) if key else None
     if user is None or not user.may_sign_in or not user.email_verified:
@@ -113,15 +113,15 @@ def prove(
         raise _wrong()
 
 
-def prove_again(user: User, answer: Answer, purpose: str) -> None:
-    """Check a second factor of a signed-in user; an assertion needs a token of this purpose."""
+def prove_again(user: User, answer: Answer, step: Step) -> None:
+    """Check a second factor of a signed-in user; an assertion needs a token of this step."""
     challenge = None
     if answer.method == Method.PASSKEY:
-        challenge = challenges.read(answer.token, purpose)
+        challenge = challenges.read(answer.token, step)
         if challenges.user_of(challenge).id != user.id:
             raise _wrong()
     # The link to undo a change is in a mailbox that may be somebody else's by now.
-    prove(user, answer, challenge, purpose if purpose == challenges.EMAIL_UNDO else "")
+    prove(user, answer, challenge, step if step is Step.EMAIL_UNDO else "")
 
 
 def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
@@ -182,7 +182,7 @@ def start_passkey(user: User) -> tuple[str, JSONObject]:
     existing = gate.factors_of(user)
     if len(existing) >= MAX_FACTORS:
         raise _too_many()
-    token = challenges.issue(challenges.REGISTRATION, user)
+    token = challenges.issue(Step.REGISTRATION, user)
     return token, passkeys.registration_options(user, token, existing)
 
 
@@ -190,7 +190,7 @@ def add_passkey(by: Enrolling, token: str, name: str, credential: JSONMapping) -
     """Store a new passkey. Raises InvalidValues, Unauthorized, Forbidden or Conflict."""
     user = by.user
     check_may_enrol(user)
-    registration = challenges.read(token, challenges.REGISTRATION)
+    registration = challenges.read(token, Step.REGISTRATION)
     factor = passkeys.register(user, token, accounts.label(name), credential)
     if factor is None or challenges.user_of(registration).id != user.id:
         raise InvalidValues([problem("credential", "invalid_credential", "Not a valid passkey.")])
@@ -267,7 +267,7 @@ def has_factor_from_before(user: User, moment: datetime) -> bool:
 
 def enrolling(token: str) -> Enrolling:
     """The user of a sign-in that needs a first factor. Raises Unauthorized."""
-    challenge = challenges.read(token, challenges.ENROLMENT)
+    challenge = challenges.read(token, Step.ENROLMENT)
     user = challenges.user_of(challenge)
     if gate.factors_of(user):  # set up meanwhile: another could be somebody else's
         raise _wrong()

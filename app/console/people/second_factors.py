@@ -13,7 +13,7 @@ from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.mfa.service import Enrolling
@@ -107,7 +107,7 @@ def _signed_in_with_codes(by: Enrolling, form: Form, enrolled: mfa.Enrolled) -> 
 
 @page("/console/passkeys/options", "POST", role=ANYBODY)
 def passkey_sign_in_options() -> BaseResponse:
-    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    token = challenges.issue(Step.PASSKEY_SIGN_IN)
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
@@ -218,7 +218,7 @@ def show_codes() -> str | BaseResponse:
 def reauthentication_options() -> BaseResponse:
     """Options for confirming the second factor with a passkey."""
     user = auth.get_user(guard.require_caller())
-    token = challenges.issue(challenges.REAUTHENTICATION, user)
+    token = challenges.issue(Step.REAUTHENTICATION, user)
     keys = [factor for factor in gate.factors_of(user) if factor.kind == Method.PASSKEY]
     return jsonify(token=token, options=passkeys.request_options(token, keys))
 
