@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app import rules
-from app.accounts.domains import models as domains
+from app.accounts.domains.models import DomainState
 from app.audit import append
 from app.auth.models import InvitationState, SessionKind
 from app.auth.tokens import BEARER
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
-from app.portability.bundle import models as bundles
+from app.portability.bundle.models import ExportState
 from app.sso import providers
 from app.sso.models import CATEGORIES
 from app.web.languages import LANGUAGES
@@ -28,8 +28,8 @@ ENUMS: Mapping[str, Collection[str]] = {
     "ConnectionSettings.category": CATEGORIES,
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
-    "DomainView.state": domains.STATES,
-    "ExportView.status": [*bundles.ExportState],
+    "DomainView.state": [*DomainState],
+    "ExportView.status": [*ExportState],
     "ExecutionView.status": hooks.STATES,
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts import sign_in_settings, users
+from app.accounts.sign_in_settings import MfaMode
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.examples import USER_ID
@@ -231,7 +232,7 @@ class OwnAccountBody(Schema):
     )
     sso_allow_admin = fields.StrictBoolean(metadata={"description": ALLOW_ADMIN})
     sso_tokens_in_fragment = fields.StrictBoolean(metadata={"description": FRAGMENT})
-    mfa = fields.Choice(sign_in_settings.MODES, metadata={"description": MFA})
+    mfa = fields.Choice(MfaMode, metadata={"description": MFA})
     mfa_roles = ma.fields.List(
         fields.Text(shortest=1, longest=100),
         validate=ma.validate.Length(max=50),

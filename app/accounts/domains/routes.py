@@ -9,7 +9,7 @@ from flask import Response
 
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
+from app.accounts.domains.models import AccountDomain, DomainState
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
@@ -52,7 +52,7 @@ class DomainSettings(Schema):
 
 
 @example(
-    state=VERIFIED,
+    state=DomainState.VERIFIED,
     record_name="_atrium-challenge.acme.example",
     record_value="atrium-domain-verification=3n8v...",
     verified_at="2026-11-20T12:00:00.123456Z",
@@ -61,7 +61,7 @@ class DomainSettings(Schema):
 class DomainView(View):
     id = fields.Id()
     domain = ma.fields.String(metadata=_described("In ASCII (`xn--...` for other letters)."))
-    state = fields.Choice(STATES, metadata=_described(STATE))
+    state = fields.Choice(DomainState, metadata=_described(STATE))
     record_name = ma.fields.String(metadata=_described("The name of the DNS record of type TXT."))
     record_value = ma.fields.String(metadata=_described("The text of the DNS record."))
     auto_join = ma.fields.Boolean(metadata=_described(AUTO_JOIN))

@@ -61,8 +61,16 @@ def erase_user(payload: JSONMapping) -> None:
         emails = []
     for erasure in _all_erasures(home, user_id, emails):
         _erase_all(erasure)
-    for account_id in _accounts_that_name(emails):
-        _erase_all(_of_strangers(account_id, emails))
+    if not emails:
+        return
+    # Somebody may have typed the addresses at the sign-in of other accounts. Only failures of
+    # nobody known: a user of another account with this address is another one.
+    of_strangers = (EVENTS.c.target_id == "", *_names(emails))
+    typed = sa.select(EVENTS.c.account_id).where(*of_strangers)
+    with tenancy.across_accounts():
+        account_ids = sorted(db.connection().scalars(typed.distinct()))
+    for account_id in account_ids:
+        _erase_all(Erasure(account_id, "salt", ("details",), of_strangers))
 
 
 def _erase_all(erasure: Erasure) -> None:
@@ -72,48 +80,25 @@ def _erase_all(erasure: Erasure) -> None:
 
 def _all_erasures(home: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
     """What is erased in the user's account, and in those in which the user acted."""
-    for account_id in sorted({home, *_accounts_acted_in(user_id)}):
+    account_ids = {home}
+    with tenancy.across_accounts():
+        for table in (EVENTS, PENDING):
+            acted = sa.select(table.c.account_id).where(table.c.user_id == user_id)
+            account_ids.update(db.connection().scalars(acted.distinct()))
+    details, about = ("details",), (EVENTS.c.target_type == "users", EVENTS.c.target_id == user_id)
+    for account_id in sorted(account_ids):
         sealing.seal(account_id)
-        yield from _erasures(account_id, user_id, emails)
-
-
-def _erasures(account_id: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
-    """What is erased in an account of the user, or in which the user acted; served by indexes."""
-    details = ("details",)
-    about = (EVENTS.c.target_type == "users", EVENTS.c.target_id == user_id)
-    yield Erasure(account_id, "actor_salt", ACTOR, (EVENTS.c.user_id == user_id,))
-    yield Erasure(account_id, "salt", details, about)
-    if emails:
-        yield Erasure(account_id, "salt", details, _names(emails))
-
-
-def _of_strangers(account_id: str, emails: Collection[str]) -> Erasure:
-    """Failures of nobody known: a user of another account with this address is another one."""
-    return Erasure(account_id, "salt", ("details",), (EVENTS.c.target_id == "", *_names(emails)))
+        # Each is served by an index.
+        yield Erasure(account_id, "actor_salt", ACTOR, (EVENTS.c.user_id == user_id,))
+        yield Erasure(account_id, "salt", details, about)
+        if emails:
+            yield Erasure(account_id, "salt", details, _names(emails))
 
 
 def _names(emails: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
     quoted = (orjson.dumps(email.lower()).decode() for email in sorted(emails))
     named = [EVENTS.c.details.contains(text, autoescape=True) for text in quoted]
     return EVENTS.c.kind.in_(WITH_ADDRESS), sa.or_(*named)
-
-
-def _accounts_acted_in(user_id: str) -> set[str]:
-    found = set[str]()
-    with tenancy.across_accounts():
-        for table in (EVENTS, PENDING):
-            acted = sa.select(table.c.account_id).where(table.c.user_id == user_id)
-            found.update(db.connection().scalars(acted.distinct()))
-    return found
-
-
-def _accounts_that_name(emails: Collection[str]) -> list[str]:
-    """The accounts at whose sign-in somebody typed one of the addresses."""
-    if not emails:
-        return []
-    typed = sa.select(EVENTS.c.account_id).where(EVENTS.c.target_id == "", *_names(emails))
-    with tenancy.across_accounts():
-        return sorted(db.connection().scalars(typed.distinct()))
 
 
 def _erase_batch(erasure: Erasure, limit: int) -> int:

@@ -10,6 +10,7 @@ from app import clock, db
 from app.accounts import sign_in_settings
 from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.sign_in_settings import MfaMode
 from app.auth.login_users import AccountRow, LoginUser
 from app.auth.mfa import challenges, passkeys
 from app.auth.mfa.challenges import Challenge, Step
@@ -155,7 +156,7 @@ def factors_of(user: User | LoginUser) -> list[SecondFactor]:
 
 def needs_factor(user: User | LoginUser) -> bool:
     """Whether the user has a second factor, and the account uses them."""
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         return False
     if isinstance(user, LoginUser):
         return user.has_second_factor

@@ -14,6 +14,7 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
+from app.accounts.sign_in_settings import MfaMode
 from app.accounts.types import Condition
 from app.auth import lockout
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
@@ -70,7 +71,7 @@ def verify_passkey(token: str, assertion: JSONMapping) -> User:
     user = db.db.session.get(User, key) if key else None
     if user is None or not user.may_sign_in or not user.email_verified:
         raise _wrong()
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         raise _wrong()
     with db.transaction():
         is_right = passkeys.accept(user, token, assertion, alone=True) is not None
@@ -276,7 +277,7 @@ def enrolling(token: str) -> Enrolling:
 
 def check_may_enrol(user: User) -> None:
     """Raise Forbidden where the account has second factors switched off."""
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         message = "Second factors are switched off in this account."
         raise Forbidden(message, error="mfa_off")
 

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import VERIFIED
+from app.accounts.domains.models import DomainState
 from app.auth.models import SetupLink
 from app.auth.principal import Principal
 from app.console.admin import sso
@@ -90,10 +90,10 @@ def _steps_page(holder: Principal, form: Form) -> Page:
         "sender": sso.sender_of(link),
         "kinds": providers.PROVIDERS,
         "domains": shown,
-        "verified_count": sum(row.state == VERIFIED for row in shown),
+        "verified_count": sum(row.state is DomainState.VERIFIED for row in shown),
         "tokens": tokens.list_active(account.id),
         "state_names": STATE_NAMES,
-        "verified": VERIFIED,
+        "verified": DomainState.VERIFIED,
         "steps": _steps(link),
     }
     return form.render("console/setup/steps.html", **context)

@@ -202,12 +202,8 @@ def run(payload: JSONMapping) -> None:
     if not _change(account_id, export_id, status=ExportState.RUNNING, lines=0):
         return  # deleted, or expired
     try:
-        key = bytes.fromhex(crypto.decrypt(payload["key"]))
-        show = partial(_show, account_id, export_id)
         with _incoming() as path:
-            exporting.seal_events(account_id)
-            with path.open("wb") as target:
-                exporting.write(account_id, target, payload["header"], key, show)
+            _write(path, payload)
             with path.open("rb") as source:
                 sha256 = hashlib.file_digest(source, "sha256").hexdigest()
             stored = {"size": path.stat().st_size, "sha256": sha256}
@@ -234,6 +230,14 @@ def _incoming() -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _write(path: Path, payload: JSONMapping) -> None:
+    account_id, key = payload["account_id"], bytes.fromhex(crypto.decrypt(payload["key"]))
+    show = partial(_show, account_id, payload["export_id"])
+    exporting.seal_events(account_id)
+    with path.open("wb") as target:
+        exporting.write(account_id, target, payload["header"], key, show)
 
 
 def _show(account_id: str, export_id: str, lines: int) -> None:
