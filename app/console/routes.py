@@ -19,9 +19,8 @@ from app.console.shell.access import ANYBODY, USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.console.shell.navigation import TOP, MenuItem
-from app.errors import AppError, Unauthorized
+from app.errors import Unauthorized
 from app.sso import service as providers
-from app.sso.models import ProviderSetting
 from app.web import languages
 from app.web.languages import gettext, lazy_gettext
 
@@ -47,73 +46,6 @@ def sign_in() -> BaseResponse | Page:
     return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
-@page("/console/sign-in", "POST", role=ANYBODY)
-def submit_sign_in() -> BaseResponse | Page:
-    form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
-    going = resubmit.target_path(form[resubmit.FIELD])
-    if "signed_in" in request.form:  # by a provider, in another tab
-        if going and guard.caller():
-            return redirect(going, 307)
-        return _sign_in_page(form.with_error(Unauthorized(str(NOT_SIGNED_IN))))
-    if "sso" in request.form:
-        return _choose_provider(form)
-    if "magic_link" in request.form:
-        return _mail_magic_link(form)
-    try:
-        account = realms.account_of(form)
-        user = auth.check_password(account, form["email"], form["password"], origin())
-    except AppError as error:
-        return _sign_in_page(form.with_error(error))
-    target = guard.safe_target(form["next"]) or url_for("console.show_home")
-    status = 307 if going else 303
-    response = guard.start_session(user, going or target, Proof.PASSWORD, status)
-    last_account.remember(response, user.account.slug)
-    return response
-
-
-def _mail_magic_link(form: Form) -> BaseResponse | Page:
-    try:
-        body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
-        magic_links.request_link(
-            realms.account_of(form),
-            body["email"],
-            address=request.remote_addr,
-            device=origin().device,
-        )
-    except AppError as error:
-        return _sign_in_page(form.with_error(error))
-    flash(gettext("If this user exists, we have sent a link to sign in. Check your inbox."))
-    return redirect(url_for("console.sign_in", account=form["account"] or None), 303)
-
-
-def _choose_provider(form: Form) -> BaseResponse | Page:
-    try:
-        realm, target = realms.discovered(form), form["next"] or None
-    except AppError as error:
-        return _sign_in_page(form.with_error(error))
-    if realm.account and form["account"] in ("", realm.account.slug, realm.account.account_code):
-        form.values["account"] = realm.account.slug
-        if len(realm.providers) == 1:
-            return _provider_page(form, realm.providers[0])
-    if _offered(form):
-        account = form["account"] or None
-        return redirect(url_for("console.sign_in", account=account, next=target), 303)
-    form.problem, form.status = str(NO_PROVIDER), 400
-    return _sign_in_page(form)
-
-
-def _provider_page(form: Form, provider: ProviderSetting) -> Page:
-    # No redirect: browsers refuse those of forms to other hosts (form-action).
-    target = url_for(
-        "console.start_sso",
-        category=provider.category,
-        provider=provider.provider_name,
-        account=form["account"],
-        next=form["next"] or None,
-    )
-    return form.render("console/continue.html", provider=provider, target=target)
-
-
 def _sign_in_page(form: Form) -> Page:
     return guard.sign_in_page(form, _offered(form))
 
@@ -124,15 +56,66 @@ def _offered(form: Form) -> Sequence[object]:
     return providers.list_for_sign_in(form["account"] or only)[1]
 
 
-@page("/console/reauthenticate", "POST", role=USER)
-def reauthenticate() -> BaseResponse | Page:
+@page("/console/sign-in", "POST", role=ANYBODY, form_page=_sign_in_page)
+def submit_sign_in() -> BaseResponse | Page:
+    form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
+    going = resubmit.target_path(form[resubmit.FIELD])
+    if "signed_in" in request.form:  # by a provider, in another tab
+        if going and guard.caller():
+            return redirect(going, 307)
+        raise Unauthorized(str(NOT_SIGNED_IN))
+    if "sso" in request.form:
+        return _choose_provider(form)
+    if "magic_link" in request.form:
+        return _mail_magic_link(form)
+    account = realms.account_of(form)
+    user = auth.check_password(account, form["email"], form["password"], origin())
+    target = guard.safe_target(form["next"]) or url_for("console.show_home")
+    status = 307 if going else 303
+    response = guard.start_session(user, going or target, Proof.PASSWORD, status)
+    last_account.remember(response, user.account.slug)
+    return response
+
+
+def _mail_magic_link(form: Form) -> BaseResponse:
+    body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
+    magic_links.request_link(
+        realms.account_of(form),
+        body["email"],
+        address=request.remote_addr,
+        device=origin().device,
+    )
+    flash(gettext("If this user exists, we have sent a link to sign in. Check your inbox."))
+    return redirect(url_for("console.sign_in", account=form["account"] or None), 303)
+
+
+def _choose_provider(form: Form) -> BaseResponse | Page:
+    realm, target = realms.discovered(form), form["next"] or None
+    if realm.account and form["account"] in ("", realm.account.slug, realm.account.account_code):
+        form.values["account"] = realm.account.slug
+        if len(realm.providers) == 1:
+            # No redirect: browsers refuse those of forms to other hosts (form-action).
+            url = url_for(
+                "console.start_sso",
+                category=realm.providers[0].category,
+                provider=realm.providers[0].provider_name,
+                account=form["account"],
+                next=target,
+            )
+            return form.render("console/continue.html", provider=realm.providers[0], target=url)
+    if _offered(form):
+        account = form["account"] or None
+        return redirect(url_for("console.sign_in", account=account, next=target), 303)
+    form.problem, form.status = str(NO_PROVIDER), 400
+    return _sign_in_page(form)
+
+
+@page("/console/reauthenticate", "POST", role=USER, form_page=guard.render_reauthentication)
+def reauthenticate() -> BaseResponse:
     """Confirm the password, and return to the page that needed it."""
     form = forms.submitted("password", "code", "assertion", "next", resubmit.FIELD)
     caller, password = guard.require_caller(), form["password"] or None
-    try:
-        auth.reauthenticate_in_console(caller, password, second_factor.answer(form))
-    except AppError as error:
-        return guard.render_reauthentication(form.with_error(error))
+    auth.reauthenticate_in_console(caller, password, second_factor.answer(form))
     if going := resubmit.target_path(form[resubmit.FIELD]):
         return redirect(going, 307)
     flash(gettext("Confirmed. Now repeat your last action."))

@@ -29,13 +29,13 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """What one evaluation in Python may still read."""
+    """The characters that one evaluation in Python may still read."""
 
     def __init__(self) -> None:
         self._left = MAX_READ
 
     def spend(self, *values: object) -> None:
-        """Count what is read of texts. Raises OverBudget."""
+        """Subtract the length of the texts among the values. Raises OverBudget."""
         self._left -= sum(len(value) for value in values if isinstance(value, str))
         if self._left < 0:
             raise OverBudget

@@ -17,6 +17,7 @@ from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_value
 from app.types import JSONObject
 from app.web import fields, html
 from app.web.access import LARGEST_DOCUMENT, public, signed_in
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
@@ -37,11 +38,11 @@ class SignedOut(View):
     message = ma.fields.String()
     logout_url = ma.fields.String(
         allow_none=True,
-        metadata={
-            "description": "Where to send the browser; null if the session did not begin by SAML,"
+        **doc(
+            "Where to send the browser; null if the session did not begin by SAML,"
             " or the provider has no single logout.",
             **fields.URI,
-        },
+        ),
     )
 
 
@@ -50,15 +51,11 @@ class LogoutArgs(schemas.ConsumerArgs):
 
     checks_repeated = True
 
-    SAMLRequest = fields.Text(
-        longest=20_000, metadata={"description": "The provider's logout request."}
-    )
-    SAMLResponse = fields.Text(
-        longest=20_000, metadata={"description": "The provider's response to our request."}
-    )
-    RelayState = fields.Text(longest=2000, metadata={"description": "Returned unchanged."})
-    SigAlg = fields.Text(longest=200, metadata={"description": "The algorithm: RSA with SHA-2."})
-    Signature = fields.Text(longest=2000, metadata={"description": "The signature, in base64."})
+    SAMLRequest = fields.Text(longest=20_000, **doc("The provider's logout request."))
+    SAMLResponse = fields.Text(longest=20_000, **doc("The provider's response to our request."))
+    RelayState = fields.Text(longest=2000, **doc("Returned unchanged."))
+    SigAlg = fields.Text(longest=200, **doc("The algorithm: RSA with SHA-2."))
+    Signature = fields.Text(longest=2000, **doc("The signature, in base64."))
 
 
 @blueprint.route("/saml/logout", methods=["POST"])

@@ -11,6 +11,7 @@ from app.sso.models import MetadataRead
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import View
 
 PATH = f"{BY_ID}/metadata"
@@ -42,8 +43,7 @@ class MetadataReadView(View):
 
     read_at = fields.Timestamp(allow_none=True)
     error = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "Why the last read failed, if it did; it changed nothing."},
+        allow_none=True, **doc("Why the last read failed, if it did; it changed nothing.")
     )
     changed_at = fields.Timestamp(allow_none=True)
     changes = ma.fields.List(ma.fields.Nested(MetadataChange))

@@ -1,11 +1,11 @@
 // Moves rows by dragging their handle, beside the buttons that do the same. The form's `order` has
 // the rows as shown.
 const EDGE = 60, STEP = 15; // near the edges of the window, the page scrolls
-const form = document.querySelector("[data-reorder]");
+const form = document.querySelector("[data-reorder]"); // pages with this script have one
 const rows = () => [...form.querySelectorAll("[data-row]:not(.spare)")];
 let dragged = null;
 
-function place(y) {
+function moveDragged(y) {
   if (y < EDGE) scrollBy(0, -STEP);
   else if (y > innerHeight - EDGE) scrollBy(0, STEP);
   const before = rows().find(row => {
@@ -20,13 +20,13 @@ function place(y) {
   }
 }
 
-function end() {
+function drop() {
   dragged.classList.remove("dragged");
   dragged = null;
   form.elements.order.value = rows().map(row => row.dataset.row).join(",");
-  for (const [way, place] of [["up", 0], ["down", -1]]) {
-    const buttons = [...form.querySelectorAll(`.moves [id^="${way}-"]`)];
-    for (const button of buttons) button.disabled = button === buttons.at(place);
+  for (const [direction, edge] of [["up", 0], ["down", -1]]) {
+    const buttons = [...form.querySelectorAll(`.moves [id^="${direction}-"]`)];
+    for (const button of buttons) button.disabled = button === buttons.at(edge);
   }
 }
 
@@ -42,5 +42,5 @@ for (const row of rows().length > 1 ? rows() : []) {
   });
 }
 // On the document: a moved element loses the pointer that it has captured.
-document.addEventListener("pointermove", event => dragged && place(event.clientY));
-for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => dragged && end());
+document.addEventListener("pointermove", event => dragged && moveDragged(event.clientY));
+for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => dragged && drop());

@@ -17,7 +17,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.sso import service as sso
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
@@ -44,58 +44,21 @@ def show_settings_home() -> BaseResponse:
 
 
 @page(GENERAL, role=ADMIN)
-def show_general_settings(account_id: str) -> Page:
+def show_general_settings(account_id: str, form: Form | None = None) -> Page:
     """The name of an account, and the origins that it allows."""
     scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("cors_origins", ()))
-    shown = {"name": account.name, "cors_origins": origins, "seen": clock.iso(account.updated_at)}
-    return _general_page(scope, account, Form(shown))
+    stored = {"name": account.name, "cors_origins": origins, "seen": clock.iso(account.updated_at)}
+    return (form or Form(stored)).render(
+        "console/settings/general.html", scope=scope, account=account
+    )
 
 
-@page(GENERAL, "POST", role=ADMIN)
-def change_general_settings(account_id: str) -> Page | BaseResponse:
+@page(GENERAL, "POST", role=ADMIN, form_page=show_general_settings)
+def change_general_settings(account_id: str) -> BaseResponse:
     """Save the name and the origins."""
     scope, form = scopes.account_scope(account_id), forms.submitted("name", "cors_origins", "seen")
-    try:
-        _save(scope, form, _general_body(form))
-    except AppError as error:
-        return _general_page(scope, tenants.get(scope.account.id), form.with_error(error))
-    return _saved("console.show_general_settings", scope)
-
-
-@page(SIGN_IN, role=ADMIN)
-def show_sign_in_settings(account_id: str) -> Page:
-    """How the users of an account sign in, and how long they stay signed in."""
-    scope = scopes.account_scope(account_id)
-    account = tenants.get(scope.account.id)
-    seen = {"seen": clock.iso(account.updated_at)}
-    required = account.settings.get("mfa_roles", [])
-    return _sign_in_page(scope, Form(seen | _sign_in_values(account.settings), required))
-
-
-@page(SIGN_IN, "POST", role=ADMIN)
-def change_sign_in_settings(account_id: str) -> Page | BaseResponse:
-    """Save how users sign in."""
-    scope = scopes.account_scope(account_id)
-    form = forms.submitted("seen", "role_names", *sign_in_settings.NAMES, selected="mfa_roles")
-    try:
-        _save(scope, form, _sign_in_body(form))
-    except AppError as error:
-        return _sign_in_page(scope, form.with_error(error))
-    return _saved("console.show_sign_in_settings", scope)
-
-
-def _save(scope: AccountScope, form: Form, body: JSONObject) -> None:
-    forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
-    account_settings.change(scope.account.id, body, by=scope.by)
-
-
-def _saved(endpoint: str, scope: AccountScope) -> BaseResponse:
-    return redirect_with_notice(gettext("The settings are saved."), endpoint, **scope.url_args)
-
-
-def _general_body(form: Form) -> JSONObject:
     checked = form.validated(("name",), name=200)
     origins = [line.strip() for line in form["cors_origins"].splitlines() if line.strip()]
     if len(origins) > MAX_LINES or any(len(line) > MAX_LINE for line in origins):
@@ -103,12 +66,49 @@ def _general_body(form: Form) -> JSONObject:
             "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=MAX_LINE
         )
         raise InvalidValues([problem("cors_origins", "too_long", text)])
-    return {"name": checked["name"], "cors_origins": origins}
+    body = {"name": checked["name"], "cors_origins": origins}
+    return _save(scope, form, body, "console.show_general_settings")
 
 
-def _sign_in_values(settings: JSONObject) -> dict[str, str]:
-    hours = {name: str(settings.get(name) or "") for name in HOURS}
-    return hours | {
+@page(SIGN_IN, role=ADMIN)
+def show_sign_in_settings(account_id: str, form: Form | None = None) -> Page:
+    """How the users of an account sign in, and how long they stay signed in."""
+    scope = scopes.account_scope(account_id)
+    form = form or _stored_sign_in(tenants.get(scope.account.id))
+    found, total = roles.page(0, MAX_BOXES)
+    names = dict.fromkeys([*(role.name for role in found), *form.selected])
+    limits, hour = sign_in_settings.SERVICE_LIMITS, timedelta(hours=1)
+    return form.render(
+        "console/settings/sign_in.html",
+        scope=scope,
+        modes=MODES,
+        hours={
+            "session_idle_hours": limits.idle // hour,
+            "session_max_hours": limits.total // hour,
+        },
+        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)[1]],
+        role_boxes=[{"id": one, "name": one} for one in names] if total <= MAX_BOXES else None,
+    )
+
+
+@page(SIGN_IN, "POST", role=ADMIN, form_page=show_sign_in_settings)
+def change_sign_in_settings(account_id: str) -> BaseResponse:
+    """Save how users sign in."""
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted("seen", "role_names", *sign_in_settings.NAMES, selected="mfa_roles")
+    return _save(scope, form, _sign_in_body(form), "console.show_sign_in_settings")
+
+
+def _save(scope: AccountScope, form: Form, body: JSONObject, endpoint: str) -> BaseResponse:
+    forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
+    account_settings.change(scope.account.id, body, by=scope.by)
+    return redirect_with_notice(gettext("The settings are saved."), endpoint, **scope.url_args)
+
+
+def _stored_sign_in(account: Account) -> Form:
+    settings = account.settings
+    values = {name: str(settings.get(name) or "") for name in HOURS} | {
+        "seen": clock.iso(account.updated_at),
         "mfa": sign_in_settings.mode(settings),
         "role_names": ", ".join(settings.get("mfa_roles", ())),
         "mfa_grace_days": str(settings.get("mfa_grace_days", 0)),
@@ -116,6 +116,7 @@ def _sign_in_values(settings: JSONObject) -> dict[str, str]:
         "new_device_mail": "true" if sign_in_settings.mails_new_devices(settings) else "",
         "password_sign_in": "true" if sign_in_settings.allows_passwords(settings) else "",
     }
+    return Form(values, settings.get("mfa_roles", []))
 
 
 def _sign_in_body(form: Form) -> JSONObject:
@@ -142,28 +143,3 @@ def _number(form: Form, name: str, least: int, most: int) -> int | None:
         message = gettext("A number from %(least)s to %(most)s.", least=least, most=most)
         raise InvalidValues([problem(name, "out_of_range", message)])
     return int(text)
-
-
-def _general_page(scope: AccountScope, account: Account, form: Form) -> Page:
-    return form.render("console/settings/general.html", scope=scope, account=account)
-
-
-def _service_hours() -> dict[str, int]:
-    limits, hour = sign_in_settings.SERVICE_LIMITS, timedelta(hours=1)
-    return {"session_idle_hours": limits.idle // hour, "session_max_hours": limits.total // hour}
-
-
-def _sign_in_page(scope: AccountScope, form: Form) -> Page:
-    found, total = roles.page(0, MAX_BOXES)
-    names = [role.name for role in found]
-    boxes = [
-        {"id": name, "name": name} for name in names + [n for n in form.selected if n not in names]
-    ]
-    return form.render(
-        "console/settings/sign_in.html",
-        scope=scope,
-        modes=MODES,
-        hours=_service_hours(),
-        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)[1]],
-        role_boxes=boxes if total <= MAX_BOXES else None,
-    )

@@ -13,11 +13,9 @@ from app.console.shell import forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
-from app.console.shell.scopes import AccountScope
-from app.errors import AppError, InvalidValues, NotFound, problem
+from app.errors import InvalidValues, NotFound, problem
 from app.files import responses
 from app.portability.bundle import exports, frames
-from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import AccountExport, ExportState
 from app.web.languages import gettext
 
@@ -28,20 +26,48 @@ FIELDS = ("passphrase", "passphrase_again")
 
 
 @page(EXPORTS, role=ADMIN)
-def show_exports(account_id: str) -> Page:
+def show_exports(account_id: str, form: Form | None = None) -> Page:
     """The exports of an account, with the form that starts one."""
-    return _page(scopes.account_scope(account_id), Form())
+    scope = scopes.account_scope(account_id)
+    listing = lists.from_request("console.show_exports", **scope.url_args)
+    listing.with_page(exports.page(listing.page_args, by=scope.by))
+    newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
+    contents = exports.contents(by=scope.by)
+    is_going = newest is not None and newest.state in (ExportState.PENDING, ExportState.RUNNING)
+    percent = None
+    if newest and is_going:
+        expected = max(exports.expected_lines(contents, by=scope.by), 1)
+        percent = min(99, newest.lines * 100 // expected)
+    rows = [{"created_by": export.requested_by} for export in listing.items]
+    return (form or Form()).render(
+        "console/settings/exports.html",
+        scope=scope,
+        listing=listing,
+        people=writers.names(scope, rows),
+        contents=contents,
+        newest=newest,
+        percent=percent,
+        is_live=is_going and request.method == "GET",
+        commands=_commands(scope.account.slug, newest),
+        may_export=exports.may_export(scope.by),
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
+        shortest=frames.SHORTEST_PASSPHRASE,
+    )
 
 
 # An address without a page: a passphrase is never part of a form that comes back.
-@page(f"{EXPORTS}/start", "POST", role=ADMIN)
-def start_export(account_id: str) -> Page | BaseResponse:
+@page(f"{EXPORTS}/start", "POST", role=ADMIN, form_page=show_exports)
+def start_export(account_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
     scope.by.require_recent_sign_in()
-    try:
-        exports.start(_passphrase(form), by=scope.by)
-    except AppError as error:
-        return _page(scope, form.with_error(error))
+    passphrase = form.validated(FIELDS, passphrase=frames.LONGEST_PASSPHRASE)["passphrase"]
+    if len(passphrase) < frames.SHORTEST_PASSPHRASE:
+        text = gettext("At least %(count)s characters.", count=frames.SHORTEST_PASSPHRASE)
+        raise InvalidValues([problem("passphrase", "too_short", text)])
+    if form["passphrase_again"] != passphrase:
+        text = gettext("The passphrases differ.")
+        raise InvalidValues([problem("passphrase_again", "mismatch", text)])
+    exports.start(passphrase, by=scope.by)
     return redirect(url_for("console.show_exports", **scope.url_args), 303)
 
 
@@ -65,40 +91,6 @@ def delete_export(account_id: str, export_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_exports", **scope.url_args)
 
 
-def _passphrase(form: Form) -> str:
-    passphrase = form.validated(FIELDS, passphrase=frames.LONGEST_PASSPHRASE)["passphrase"]
-    if len(passphrase) < frames.SHORTEST_PASSPHRASE:
-        text = gettext("At least %(count)s characters.", count=frames.SHORTEST_PASSPHRASE)
-        raise InvalidValues([problem("passphrase", "too_short", text)])
-    if form["passphrase_again"] != passphrase:
-        text = gettext("The passphrases differ.")
-        raise InvalidValues([problem("passphrase_again", "mismatch", text)])
-    return passphrase
-
-
-def _page(scope: AccountScope, form: Form) -> Page:
-    listing = lists.from_request("console.show_exports", **scope.url_args)
-    listing.with_page(exports.page(listing.page_args, by=scope.by))
-    newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
-    contents = exports.contents(by=scope.by)
-    is_going = newest is not None and newest.state in (ExportState.PENDING, ExportState.RUNNING)
-    rows = [{"created_by": export.requested_by} for export in listing.items]
-    return form.render(
-        "console/settings/exports.html",
-        scope=scope,
-        listing=listing,
-        people=writers.names(scope, rows),
-        contents=contents,
-        newest=newest,
-        percent=_percent(newest, contents, scope) if newest and is_going else None,
-        is_live=is_going and request.method == "GET",
-        commands=_commands(scope.account.slug, newest),
-        may_export=exports.may_export(scope.by),
-        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        shortest=frames.SHORTEST_PASSPHRASE,
-    )
-
-
 def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
     """What operators do with the newest bundle, and without one."""
     is_ready = newest is not None and newest.state == ExportState.READY
@@ -109,8 +101,3 @@ def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
         "clone": f"{COMMAND} clone {slug} {slug}-copy",
         "restore": f"{COMMAND} restore {slug} --at {clock.now():%Y-%m-%dT%H:%MZ}",
     }
-
-
-def _percent(export: AccountExport, contents: Contents, scope: AccountScope) -> int:
-    expected = max(exports.expected_lines(contents, by=scope.by), 1)
-    return min(99, export.lines * 100 // expected)

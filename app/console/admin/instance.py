@@ -19,7 +19,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
-from app.errors import AppError, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.web.languages import gettext, lazy_gettext
 
 MAX_SUGGESTED = 100
@@ -50,18 +50,14 @@ def show_accounts() -> str:
 
 
 @page("/console/accounts/new", role=SUPERADMIN)
-def show_new_account() -> Page:
-    return Form().render("console/accounts/new.html")
+def show_new_account(form: Form | None = None) -> Page:
+    return (form or Form()).render("console/accounts/new.html")
 
 
-@page("/console/accounts/new", "POST", role=SUPERADMIN)
-def create_account() -> Page | BaseResponse:
-    form = forms.submitted("name", "slug")
-    try:
-        body = form.validated(("name",), name=200, slug=200)
-        account = tenants.create(body["name"], body["slug"] or None)
-    except AppError as error:
-        return form.with_error(error).render("console/accounts/new.html")
+@page("/console/accounts/new", "POST", role=SUPERADMIN, form_page=show_new_account)
+def create_account() -> BaseResponse:
+    body = forms.submitted("name", "slug").validated(("name",), name=200, slug=200)
+    account = tenants.create(body["name"], body["slug"] or None)
     notice = gettext(
         "The account %(name)s is created. Add its first user as admin.", name=account.name
     )
@@ -69,40 +65,7 @@ def create_account() -> Page | BaseResponse:
 
 
 @page(ONE_ACCOUNT, role=SUPERADMIN)
-def show_account(account_id: str) -> Page:
-    return _account_page(account_id, Form())
-
-
-@page(f"{ONE_ACCOUNT}/<any(suspend, resume):action>", "POST", role=SUPERADMIN)
-def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseResponse:
-    try:
-        account = tenants.change(account_id, {"is_active": action == "resume"})
-    except AppError as error:
-        return _account_page(account_id, Form().with_error(error))
-    if account.is_active:
-        notice = gettext("%(account)s is active again.", account=account.name)
-    else:
-        notice = gettext("%(account)s is suspended.", account=account.name)
-    return redirect_with_notice(notice, "console.show_account", account_id=account_id)
-
-
-@page(f"{ONE_ACCOUNT}/close", "POST", role=SUPERADMIN, renders_form=True)
-def close_account(account_id: str) -> Page | BaseResponse:
-    """Close an account after its slug was typed."""
-    account, form = tenants.get(account_id), forms.submitted("slug")
-    name = account.name
-    try:
-        if form["slug"] != account.slug:
-            message = gettext("Type %(slug)s to close this account.", slug=account.slug)
-            raise InvalidValues([problem("slug", "invalid_option", message)])
-        tenants.close(account_id)
-    except AppError as error:
-        return _account_page(account_id, form.with_error(error))
-    notice = gettext("%(account)s is closed; its data is being removed.", account=name)
-    return redirect_with_notice(notice, "console.show_deletions")
-
-
-def _account_page(account_id: str, form: Form) -> Page:
+def show_account(account_id: str, form: Form | None = None) -> Page:
     account = tenants.get(account_id)
     if account.is_active:
         switcher.remember(account.id, account.name)
@@ -111,9 +74,37 @@ def _account_page(account_id: str, form: Form) -> Page:
         partial(users.page, account.id), partial(users.cursor_at_offset, account.id)
     )
     is_system = account.id == SYSTEM_ACCOUNT_ID
-    return form.render(
+    return (form or Form()).render(
         "console/accounts/one.html", account=account, listing=listing, is_system=is_system
     )
+
+
+@page(
+    f"{ONE_ACCOUNT}/<any(suspend, resume):action>",
+    "POST",
+    role=SUPERADMIN,
+    form_page=show_account,
+)
+def suspend_or_resume_account(account_id: str, action: str) -> BaseResponse:
+    account = tenants.change(account_id, {"is_active": action == "resume"})
+    if account.is_active:
+        notice = gettext("%(account)s is active again.", account=account.name)
+    else:
+        notice = gettext("%(account)s is suspended.", account=account.name)
+    return redirect_with_notice(notice, "console.show_account", account_id=account_id)
+
+
+@page(f"{ONE_ACCOUNT}/close", "POST", role=SUPERADMIN, renders_form=True, form_page=show_account)
+def close_account(account_id: str) -> BaseResponse:
+    """Close an account after its slug was typed."""
+    account, form = tenants.get(account_id), forms.submitted("slug")
+    name = account.name
+    if form["slug"] != account.slug:
+        message = gettext("Type %(slug)s to close this account.", slug=account.slug)
+        raise InvalidValues([problem("slug", "invalid_option", message)])
+    tenants.close(account_id)
+    notice = gettext("%(account)s is closed; its data is being removed.", account=name)
+    return redirect_with_notice(notice, "console.show_deletions")
 
 
 @page("/console/users", role=SUPERADMIN, menu=MenuItem(INSTANCE, 2, lazy_gettext("Users"), "users"))
@@ -123,39 +114,34 @@ def show_users() -> str:
 
 
 @page("/console/users/new", role=SUPERADMIN)
-def show_new_user() -> Page:
-    account = request.args.get("account", "")[:100]  # no other: this page is about all accounts
-    return _new_user_page(Form({"role": "admin" if account else "viewer", "account": account}))
+def show_new_user(form: Form | None = None) -> Page:
+    if form is None:
+        account = request.args.get("account", "")[:100]  # no other: this page is about all
+        form = Form({"role": "admin" if account else "viewer", "account": account})
+    chosen = principals.find_active_account(form["account"])
+    shown, total = groups.page(chosen.id, 0, MAX_GROUPS, None) if chosen else ([], 0)
+    return form.render(
+        "console/users/new.html",
+        accounts=tenants.names_by_slug(MAX_SUGGESTED),
+        chosen=chosen,
+        groups=shown,
+        other_groups=total - len(shown),
+        **choices(),
+    )
 
 
-@page("/console/users/new", "POST", role=SUPERADMIN)
-def create_user() -> Page | BaseResponse:
+@page("/console/users/new", "POST", role=SUPERADMIN, form_page=show_new_user)
+def create_user() -> BaseResponse:
     """Create a user, and mail a link to set the password."""
     form = forms.submitted("account", "email", "name", "role", selected="groups")
     by = guard.require_caller()
-    try:
-        body = form.validated(("account", "email"), account=100, email=320, name=200)
-        account_id = _account_named(body["account"])
-        enrolment.check_group_assignment(account_id, form.selected, by=by)
-        values = {**body, "name": body["name"] or None, "groups": form.selected}
-        user = enrolment.enrol(account_id, values, by=by.user_id)
-    except AppError as error:
-        return _new_user_page(form.with_error(error))
-    notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
-    return redirect_with_notice(notice, "console.show_user", user_id=user.id)
-
-
-def _account_named(reference: str) -> str:
-    account = principals.reload_active_account(reference)
+    body = form.validated(("account", "email"), account=100, email=320, name=200)
+    account = principals.reload_active_account(body["account"])
     if account is None:
         message = gettext("No active account with this id.")
         raise InvalidValues([problem("account", "invalid_reference", message)])
-    return account.id
-
-
-def _new_user_page(form: Form) -> Page:
-    accounts = tenants.names_by_slug(MAX_SUGGESTED)
-    chosen = principals.find_active_account(form["account"])
-    shown = groups.page(chosen.id, 0, MAX_GROUPS, None) if chosen else ([], 0)
-    context = {"chosen": chosen, "groups": shown[0], "other_groups": shown[1] - len(shown[0])}
-    return form.render("console/users/new.html", accounts=accounts, **context, **choices())
+    enrolment.check_group_assignment(account.id, form.selected, by=by)
+    values = {**body, "name": body["name"] or None, "groups": form.selected}
+    user = enrolment.enrol(account.id, values, by=by.user_id)
+    notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
+    return redirect_with_notice(notice, "console.show_user", user_id=user.id)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.console.shell import forms, idempotent_forms, one_time_secrets, scopes
+from app.console.shell import idempotent_forms, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import Conflict, NotFound
+from app.errors import NotFound
 from app.sso import setup_links
 from app.sso.scim import tokens as scim_tokens
 from app.sso.scim.token_routes import base_url
@@ -23,24 +25,34 @@ TOKEN = f"{SCIM}/<uuid:scim_token_id>"
 
 
 @page(SCIM, role=ADMIN, setup=setup_links.SCIM)
-def show_scim(account_id: str) -> Page:
+def show_scim(account_id: str, form: Form | None = None) -> Page:
     """The tokens of the account's directory."""
-    return _page(_scope(account_id), Form())
+    scope = _scope(account_id)
+    tokens = scim_tokens.list_active(scope.account.id)
+    creators = {token.created_by for token in tokens}
+    names = {
+        **users.emails(scope.account.id, creators),
+        **setup_links.names(scope.account.id, creators),
+    }
+    return (form or Form()).render(
+        "console/sso/scim.html",
+        scope=scope,
+        tokens=tokens,
+        creators=names,
+        address=base_url(),
+        may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
+        form_id=idempotent_forms.form_id(),
+    )
 
 
-@page(SCIM, "POST", role=ADMIN, setup=setup_links.SCIM)
-def create_scim_token(account_id: str) -> Page | BaseResponse:
+@page(SCIM, "POST", role=ADMIN, setup=setup_links.SCIM, form_page=show_scim)
+def create_scim_token(account_id: str) -> BaseResponse:
     """Create a token, and redirect to the page that shows it."""
-    scope, form = _scope(account_id), forms.submitted()
-    id = idempotent_forms.derive_id(form.values)
-    try:
+    scope, id = _scope(account_id), idempotent_forms.derive_id({})
+    created = partial(scim_tokens.get, scope.account.id, id)
+    with idempotent_forms.ignore_already_created(created):
         _, text = scim_tokens.create(by=scope.by, id=id)
         one_time_secrets.store(id, text)
-    except Conflict as error:
-        if not idempotent_forms.already_created(
-            error, lambda: scim_tokens.get(scope.account.id, id)
-        ):
-            return _page(scope, form.with_error(error))
     url_args = {**scope.url_args, "scim_token_id": id}
     return redirect(url_for("console.show_made_scim_token", **url_args), 303)
 
@@ -76,21 +88,3 @@ def _scope(account_id: str) -> AccountScope:
     if scope.account.id == SYSTEM_ACCOUNT_ID:
         raise NotFound  # nobody provisions superadmins
     return scope
-
-
-def _page(scope: AccountScope, form: Form) -> Page:
-    tokens = scim_tokens.list_active(scope.account.id)
-    creators = {token.created_by for token in tokens}
-    names = {
-        **users.emails(scope.account.id, creators),
-        **setup_links.names(scope.account.id, creators),
-    }
-    return form.render(
-        "console/sso/scim.html",
-        scope=scope,
-        tokens=tokens,
-        creators=names,
-        address=base_url(),
-        may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
-        form_id=idempotent_forms.form_id(),
-    )

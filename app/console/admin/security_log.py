@@ -31,7 +31,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, NotFound
+from app.errors import NotFound
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.portability.retention import policy as policies
@@ -137,35 +137,36 @@ def verify_security_events(account_id: str) -> BaseResponse:
 
 
 @page(RECEIVER, role=ADMIN)
-def show_receiver(account_id: str) -> Page:
+def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | None = None) -> Page:
     """Where the log is sent, with the form that changes it."""
     scope = scopes.account_scope(account_id)
-    return _receiver_page(scope, Form(_values(_stream(scope))))
+    stream = _stream(scope)
+    pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
+    return (form or _stored(stream)).render(
+        "console/security/receiver.html",
+        scope=scope,
+        stream=stream,
+        pending=pending,
+        tested=tested,
+        workers=workers.find() if pending else None,
+    )
 
 
-@page(RECEIVER, "POST", role=ADMIN)
-def save_receiver(account_id: str) -> Page | BaseResponse:
+@page(RECEIVER, "POST", role=ADMIN, form_page=show_receiver)
+def save_receiver(account_id: str) -> BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
     scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled")
-    try:
-        url = form.validated(("url",), url=LONGEST_URL)["url"]
-        body = {"url": url, "is_enabled": bool(form["is_enabled"])}
-        revealed = security_streams.put(scope.account.id, body, by=scope.by)
-    except AppError as error:
-        return _receiver_page(scope, form.with_error(error))
-    return _saved(scope, revealed)
+    url = form.validated(("url",), url=LONGEST_URL)["url"]
+    body = {"url": url, "is_enabled": bool(form["is_enabled"])}
+    return _saved(scope, security_streams.put(scope.account.id, body, by=scope.by))
 
 
-@page(f"{RECEIVER}/test", "POST", role=ADMIN)
+@page(f"{RECEIVER}/test", "POST", role=ADMIN, form_page=show_receiver)
 def try_receiver(account_id: str) -> Page:
     """Send a test to the receiver, and show the answer."""
     scope = scopes.account_scope(account_id)
-    form = Form(_values(_stream(scope)))
-    try:
-        tested = security_streams.send_test(scope.account.id)
-    except AppError as error:
-        return _receiver_page(scope, form.with_error(error))
-    return _receiver_page(scope, form, tested)
+    form = forms.show_errors_in(_stored(_stream(scope)))
+    return show_receiver(account_id, form, security_streams.send_test(scope.account.id))
 
 
 @page(f"{RECEIVER}/take-over", "POST", role=ADMIN)
@@ -267,20 +268,7 @@ def _stream(scope: AccountScope) -> SecurityStream | None:
         return None
 
 
-def _values(stream: SecurityStream | None) -> dict[str, str]:
+def _stored(stream: SecurityStream | None) -> Form:
     if stream is None:
-        return {"url": "", "is_enabled": "true"}
-    return {"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""}
-
-
-def _receiver_page(scope: AccountScope, form: Form, tested: Attempt | None = None) -> Page:
-    stream = _stream(scope)
-    pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
-    context = {
-        "scope": scope,
-        "stream": stream,
-        "pending": pending,
-        "tested": tested,
-        "workers": workers.find() if pending else None,
-    }
-    return form.render("console/security/receiver.html", **context)
+        return Form({"url": "", "is_enabled": "true"})
+    return Form({"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""})

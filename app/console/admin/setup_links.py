@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -13,7 +15,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, InvalidValues, NotFound, problem
+from app.errors import InvalidValues, NotFound, problem
 from app.sso import setup_links
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
@@ -37,24 +39,40 @@ STATE_NAMES = {
 
 
 @page(LINKS, role=ADMIN)
-def show_setup_links(account_id: str) -> Page:
+def show_setup_links(account_id: str, form: Form | None = None) -> Page:
     """The setup links of an account, with the form that creates one."""
-    return _page(_scope(account_id), _blank())
+    scope = _scope(account_id)
+    listing = lists.from_request("console.show_setup_links", **scope.url_args)
+    rows, total = setup_links.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
+    listing.with_page((list(rows), total))
+    blank = Form({"days": DEFAULT_DAYS}, list(setup_links.FEATURES))
+    return (
+        (form or Form())
+        .over(blank)
+        .render(
+            "console/setup/links.html",
+            scope=scope,
+            listing=listing,
+            creators=users.emails(scope.account.id, {link.created_by for link in rows}),
+            state_names=STATE_NAMES,
+            features=FEATURES,
+            feature_names={feature["id"]: feature["name"] for feature in FEATURES},
+            days=DAYS,
+            form_id=idempotent_forms.form_id(),
+        )
+    )
 
 
-@page(LINKS, "POST", role=ADMIN)
-def create_setup_link(account_id: str) -> Page | BaseResponse:
+@page(LINKS, "POST", role=ADMIN, form_page=show_setup_links)
+def create_setup_link(account_id: str) -> BaseResponse:
     """Create a setup link, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted("name", "email", "days", selected="features")
     id = idempotent_forms.derive_id([form.values, form.selected])
-    try:
-        _, url = setup_links.create(_body(form), by=scope.by, id=id)
+    body = _body(form)
+    created = partial(setup_links.get, scope.account.id, id)
+    with idempotent_forms.ignore_already_created(created):
+        _, url = setup_links.create(body, by=scope.by, id=id)
         one_time_secrets.store(id, url)
-    except AppError as error:
-        if not idempotent_forms.already_created(
-            error, lambda: setup_links.get(scope.account.id, id)
-        ):
-            return _page(scope, form.with_error(error))
     url_args = {**scope.url_args, "setup_link_id": id}
     return redirect(url_for("console.show_made_setup_link", **url_args), 303)
 
@@ -73,14 +91,11 @@ def show_made_setup_link(account_id: str, setup_link_id: str) -> str | BaseRespo
     return render_template("console/setup/made.html", scope=scope, link=link, url=url)
 
 
-@page(f"{LINK}/renew", "POST", role=ADMIN)
-def renew_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
+@page(f"{LINK}/renew", "POST", role=ADMIN, form_page=show_setup_links)
+def renew_setup_link(account_id: str, setup_link_id: str) -> BaseResponse:
     """Mail a link again with a new address, or show it if nobody gets a mail."""
     scope = _scope(account_id)
-    try:
-        link, url = setup_links.renew(setup_link_id, by=scope.by)
-    except AppError as error:
-        return _page(scope, _blank().with_error(error))
+    link, url = setup_links.renew(setup_link_id, by=scope.by)
     if link.email is None:
         one_time_secrets.store(link.id, url)
         url_args = {**scope.url_args, "setup_link_id": link.id}
@@ -91,20 +106,13 @@ def renew_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse
     return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
 
 
-@page(f"{LINK}/revoke", "POST", role=ADMIN)
-def revoke_setup_link(account_id: str, setup_link_id: str) -> Page | BaseResponse:
+@page(f"{LINK}/revoke", "POST", role=ADMIN, form_page=show_setup_links)
+def revoke_setup_link(account_id: str, setup_link_id: str) -> BaseResponse:
     """Revoke a setup link; revoking it twice succeeds."""
     scope = _scope(account_id)
-    try:
-        setup_links.revoke(setup_link_id, by=scope.by)
-    except AppError as error:
-        return _page(scope, _blank().with_error(error))
+    setup_links.revoke(setup_link_id, by=scope.by)
     notice = gettext("The link is revoked. What was set up stays.")
     return redirect_with_notice(notice, "console.show_setup_links", **scope.url_args)
-
-
-def _blank() -> Form:
-    return Form({"days": DEFAULT_DAYS}, list(setup_links.FEATURES))
 
 
 def _scope(account_id: str) -> AccountScope:
@@ -128,20 +136,3 @@ def _body(form: Form) -> JSONObject:
         raise InvalidValues(problems)
     hours = {"expires_in_hours": 24 * int(form["days"])}
     return {"name": values["name"], "email": values["email"] or None, "features": features, **hours}
-
-
-def _page(scope: AccountScope, form: Form) -> Page:
-    listing = lists.from_request("console.show_setup_links", **scope.url_args)
-    rows, total = setup_links.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
-    listing.with_page((list(rows), total))
-    return form.render(
-        "console/setup/links.html",
-        scope=scope,
-        listing=listing,
-        creators=users.emails(scope.account.id, {link.created_by for link in rows}),
-        state_names=STATE_NAMES,
-        features=FEATURES,
-        feature_names={feature["id"]: feature["name"] for feature in FEATURES},
-        days=DAYS,
-        form_id=idempotent_forms.form_id(),
-    )

@@ -16,6 +16,7 @@ from app.auth import account_settings
 from app.auth.models import SetupLink
 from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
+from app.console.admin.sso_form import ProviderForm
 from app.console.people.users import choices
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
@@ -23,7 +24,6 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError
 from app.sso import (
     account_linking,
     dry_run,
@@ -73,89 +73,119 @@ def show_providers(account_id: str) -> Page | BaseResponse:
     scope = scopes.account_scope(account_id)
     if scope.by.setup is not None:
         return redirect(url_for("console.show_setup"))
-    return _overview(scope, sso_form.from_account(tenants.get(scope.account.id)))
+    return _overview(account_id, sso_form.from_account(tenants.get(scope.account.id)))
 
 
-@page(ACCOUNT, "POST", role=ADMIN)
+def _overview(account_id: str, form: Form, preview: object = None) -> Page:
+    scope = scopes.account_scope(account_id)
+    rows, _ = service.page(0, 100, by=scope.by)
+    configured = {(row.category, row.provider_name) for row in rows}
+    found, total = account_roles.page(0, MAX_ROLES)
+    names = [role.name for role in found]
+    seen: Sequence[str] = ()
+    if scope.account.id != SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
+        mapped = group_roles.names(form)
+        seen = seen_groups.names(scope.account.id, mapped, len(mapped) + MAX_SUGGESTIONS)
+    listing = lists.from_request("console.show_providers", **scope.url_args)
+    listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
+    return form.render(
+        "console/sso/overview.html",
+        scope=scope,
+        rows=rows,
+        without_domains=without_domains(service.find_active_account(scope.account.id), rows),
+        kinds=[
+            provider
+            for provider in providers.PROVIDERS
+            if provider.discovers or (provider.category, provider.name) not in configured
+        ],
+        listing=listing,
+        planned=preview,
+        row_count=group_roles.count(form),
+        suggested_groups=[name for name in seen if len(name) <= LONGEST_SUGGESTION][
+            :MAX_SUGGESTIONS
+        ],
+        unseen_rows=group_roles.rows_without(form, seen),
+        role_names=names,
+        as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
+        ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
+        last_sign_ins=last_sign_ins.by_provider(scope.account.id),
+        cards=settings_home.directory_cards(scope),
+    )
+
+
+@page(ACCOUNT, "POST", role=ADMIN, form_page=_overview)
 def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Save the provisioning settings, preview their effect, or add or move a row."""
     scope = scopes.account_scope(account_id)
     form = group_roles.add_submitted(forms.submitted(*sso_form.ACCOUNT_FIELDS, "seen"))
     if group_roles.rearranged(form, forms.text("do")):
-        return _overview(scope, form)
-    try:
-        body = forms.validated(OwnAccountBody(), sso_form.account_body(form))
-        if request.form.get("try"):
-            tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
-            return _overview(scope, form, roles.preview(tried, by=scope.by))
-        forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
-        account_settings.change(scope.account.id, body, by=scope.by)
-    except AppError as error:
-        return _overview(scope, form.with_error(error))
+        return _overview(account_id, form)
+    body = forms.validated(OwnAccountBody(), sso_form.account_body(form))
+    if request.form.get("try"):
+        tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
+        return _overview(account_id, form, roles.preview(tried, by=scope.by))
+    forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
+    account_settings.change(scope.account.id, body, by=scope.by)
     return redirect_with_notice(
         gettext("Saved."), "console.show_providers", account_id=scope.account.id
     )
 
 
 @page(NEW, role=ADMIN, setup=setup_links.SSO)
-def show_new_provider(account_id: str, category: str, provider: str) -> Page:
+def show_new_provider(
+    account_id: str, category: str, provider: str, form: ProviderForm | None = None
+) -> Page:
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
-    return _form_page(scope, kind, sso_form.blank(kind), None)
+    return _form_page(scope, kind, form or sso_form.blank(kind), None)
 
 
-@page(NEW, "POST", role=ADMIN, setup=setup_links.SSO)
-def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
+@page(NEW, "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_new_provider)
+def create_provider(account_id: str, category: str, provider: str) -> BaseResponse:
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
-    form = forms.submitted(*sso_form.field_names(kind), "slug")
-    try:
-        key = {"category": kind.category, "provider_name": kind.kind}
-        by_admin = scope.by.setup is None
-        slug = {"slug": form["slug"].strip()} if kind.discovers else {}
-        row = service.create(
-            {**key, **slug, **sso_form.body(kind, form, by_admin=by_admin)}, by=scope.by
-        )
-    except AppError as error:
-        return _form_page(scope, kind, sso_form.with_error(form, error), None)
+    form = forms.submitted(*sso_form.field_names(kind), "slug", kind=ProviderForm)
+    key = {"category": kind.category, "provider_name": kind.kind}
+    slug = {"slug": form["slug"].strip()} if kind.discovers else {}
+    body = sso_form.body(kind, form, by_admin=scope.by.setup is None)
+    row = service.create({**key, **slug, **body}, by=scope.by)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
     notice = gettext("%(provider)s is set up. Test it now.", provider=row.display_name)
     return redirect_with_notice(notice, "console.show_provider", **url_args)
 
 
 @page(SETTING, role=ADMIN, setup=setup_links.SSO)
-def show_provider(account_id: str, setting_id: str) -> Page:
-    scope = scopes.account_scope(account_id)
-    row = service.get(setting_id, by=scope.by)
-    return _form_page(scope, service.get_provider(row), sso_form.from_setting(row), row)
-
-
-@page(SETTING, "POST", role=ADMIN, setup=setup_links.SSO)
-def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
+def show_provider(
+    account_id: str,
+    setting_id: str,
+    form: ProviderForm | None = None,
+    steps: Sequence[dry_run.Step] | None = None,
+) -> Page:
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     kind = service.get_provider(row)
-    form = forms.submitted(*sso_form.field_names(kind), "seen")
-    try:
-        forms.check_unchanged(form, row.updated_at)
-        body = sso_form.body(kind, form, by_admin=scope.by.setup is None)
-        service.change(row.id, body, by=scope.by)
-    except AppError as error:
-        return _form_page(scope, kind, sso_form.with_error(form, error), row)
+    return _form_page(scope, kind, form or sso_form.from_setting(row), row, steps)
+
+
+@page(SETTING, "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_provider)
+def change_provider(account_id: str, setting_id: str) -> BaseResponse:
+    scope = scopes.account_scope(account_id)
+    row = service.get(setting_id, by=scope.by)
+    kind = service.get_provider(row)
+    form = forms.submitted(*sso_form.field_names(kind), "seen", kind=ProviderForm)
+    forms.check_unchanged(form, row.updated_at)
+    body = sso_form.body(kind, form, by_admin=scope.by.setup is None)
+    service.change(row.id, body, by=scope.by)
     url_args = {"account_id": scope.account.id, "setting_id": row.id}
     return redirect_with_notice(gettext("Saved."), "console.show_provider", **url_args)
 
 
-@page(f"{SETTING}/try", "POST", role=ADMIN, setup=setup_links.SSO)
+@page(f"{SETTING}/try", "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_provider)
 def try_provider(account_id: str, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
-    kind, form = service.get_provider(row), sso_form.from_setting(row)
-    try:
-        steps = dry_run.run_stored(setting_id, by=scope.by)
-    except AppError as error:
-        return _form_page(scope, kind, sso_form.with_error(form, error), row)
-    row = service.get(setting_id, by=scope.by)
-    return _form_page(scope, kind, form, row, steps)
+    form = forms.show_errors_in(sso_form.from_setting(row))
+    return show_provider(account_id, setting_id, form, dry_run.run_stored(setting_id, by=scope.by))
 
 
 @page(f"{SETTING}/remove", "POST", role=ADMIN, setup=setup_links.SSO)
@@ -180,9 +210,7 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
         url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
     except SignInRefused as error:
         step = dry_run.Step("discovery", False, error.detail)
-        row = service.get(setting_id, by=scope.by)
-        kind, form = service.get_provider(row), sso_form.from_setting(row)
-        return _form_page(scope, kind, form, row, [step])
+        return show_provider(account_id, setting_id, steps=[step])
     return redirect_to_provider(url, flow, connection)
 
 
@@ -225,47 +253,6 @@ def finish_sso() -> str | BaseResponse:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))
     target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
     return guard.start_session(user, target, one_time_codes.proof_of(flow), flow=flow)
-
-
-def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
-    rows, _ = service.page(0, 100, by=scope.by)
-    configured = {(row.category, row.provider_name) for row in rows}
-    found, total = account_roles.page(0, MAX_ROLES)
-    names = [role.name for role in found]
-    seen = _seen_groups(scope.account.id, form)
-    listing = lists.from_request("console.show_providers", **scope.url_args)
-    listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
-    return form.render(
-        "console/sso/overview.html",
-        scope=scope,
-        rows=rows,
-        without_domains=without_domains(service.find_active_account(scope.account.id), rows),
-        kinds=[
-            provider
-            for provider in providers.PROVIDERS
-            if provider.discovers or (provider.category, provider.name) not in configured
-        ],
-        listing=listing,
-        planned=preview,
-        row_count=group_roles.count(form),
-        suggested_groups=[name for name in seen if len(name) <= LONGEST_SUGGESTION][
-            :MAX_SUGGESTIONS
-        ],
-        unseen_rows=group_roles.rows_without(form, seen),
-        role_names=names,
-        as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
-        ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
-        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        last_sign_ins=last_sign_ins.by_provider(scope.account.id),
-        cards=settings_home.directory_cards(scope),
-    )
-
-
-def _seen_groups(account_id: str, form: Form) -> Sequence[str]:
-    if account_id == SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
-        return ()
-    mapped = group_roles.names(form)
-    return seen_groups.names(account_id, mapped, len(mapped) + MAX_SUGGESTIONS)
 
 
 def without_domains(account: Account | None, rows: Sequence[ProviderSetting]) -> set[str]:

@@ -167,12 +167,28 @@ def names_at_provider(kind: Provider) -> Mapping[str, str]:
     return {gettext(name): text for name, text in NAMES_AT_PROVIDER.get(kind.name, {}).items()}
 
 
-def blank(kind: Provider) -> Form:
+class ProviderForm(Form):
+    """The settings of a provider as a form."""
+
+    def with_error(self, error: AppError) -> ProviderForm:
+        """The form with the messages of an error; properties of the config have inputs, too."""
+        if isinstance(error, InvalidValues):
+            error = InvalidValues(
+                [
+                    {**detail, "field": str(detail["field"]).removeprefix("config.")}
+                    for detail in error.details
+                ]
+            )
+        super().with_error(error)
+        return self
+
+
+def blank(kind: Provider) -> ProviderForm:
     values = {"display_name": kind.title, "slug": kind.name, "priority": "0", "enabled": "true"}
-    return Form(values | _flags(kind, {}))
+    return ProviderForm(values | _flags(kind, {}))
 
 
-def from_setting(row: ProviderSetting) -> Form:
+def from_setting(row: ProviderSetting) -> ProviderForm:
     """The form with stored settings; secrets show only whether they are set."""
     kind, config = service.get_provider(row), row.config
     values = dict.fromkeys(field_names(kind), "")
@@ -182,7 +198,7 @@ def from_setting(row: ProviderSetting) -> Form:
     values["seen"] = clock.iso(row.updated_at)
     values |= {"display_name": row.display_name, "priority": str(row.priority)}
     values["shared_callback"] = "true" if row.shared_callback else ""
-    return Form(values | {"enabled": enabled} | _flags(kind, config))
+    return ProviderForm(values | {"enabled": enabled} | _flags(kind, config))
 
 
 def body(kind: Provider, form: Form, *, by_admin: bool = True) -> JSONObject:
@@ -209,17 +225,6 @@ def body(kind: Provider, form: Form, *, by_admin: bool = True) -> JSONObject:
         "shared_callback": bool(form["shared_callback"]),
         "config": {name: value for name, value in config.items() if name not in unchanged},
     }
-
-
-def with_error(form: Form, error: AppError) -> Form:
-    """The form with an error beside the field that it is about."""
-    if isinstance(error, InvalidValues):
-        details = [
-            {**detail, "field": str(detail["field"]).removeprefix("config.")}
-            for detail in error.details
-        ]
-        error = InvalidValues(details)
-    return form.with_error(error)
 
 
 def from_account(account: Account) -> Form:

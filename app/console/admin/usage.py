@@ -20,11 +20,10 @@ from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.charts import Chart
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.files import uploads
 from app.web.languages import gettext, lazy_gettext, ngettext
 
@@ -92,9 +91,27 @@ def show_usage_home() -> BaseResponse:
     menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
 )
 def show_usage(account_id: str) -> Page:
+    return _page(account_id)
+
+
+def _page(account_id: str, form: Form | None = None) -> Page:
+    """The page of admins, which has the form of superadmins, too."""
     scope = scopes.account_scope(account_id)
     usage = _usage(scope)
-    return _page(scope, usage, Form(_values(usage.meters)))
+    rows = _rows(usage.meters)
+    waiting = uploads.waiting_by_user(scope.account.id, MOST_UPLOADERS)
+    return (form or Form(_values(usage.meters))).render(
+        "console/usage.html",
+        scope=scope,
+        rows=rows,
+        periods=PERIODS,
+        period=_period(),
+        has_today=usage.to_date >= clock.now().date(),
+        charts=[(row, charts.usage_chart(row.meter, row.name, usage.items)) for row in rows],
+        waiting=waiting,
+        people=writers.names(scope, [{"created_by": one.user_id} for one in waiting]),
+        may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
+    )
 
 
 @page(f"{ACCOUNT_USAGE}/csv", role=ADMIN)
@@ -104,14 +121,10 @@ def export_usage(account_id: str) -> Response:
     return routes.csv_response(_usage(scope))
 
 
-@page(ACCOUNT_USAGE, "POST", role=SUPERADMIN)
-def change_quotas(account_id: str) -> Page | BaseResponse:
+@page(ACCOUNT_USAGE, "POST", role=SUPERADMIN, form_page=_page)
+def change_quotas(account_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
-    form = forms.submitted(*FIELDS)
-    try:
-        service.change_quotas(scope.account.id, _limits(form))
-    except AppError as error:
-        return _page(scope, _usage(scope), form.with_error(error))
+    service.change_quotas(scope.account.id, _limits(forms.submitted(*FIELDS)))
     notice = gettext("The quotas are saved.")
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
@@ -193,23 +206,6 @@ def _exact(meter: str, number: int) -> str:
     return f"{number // 1024**power} {lists.UNITS[power - 1]}" if power else str(number)
 
 
-def _page(scope: AccountScope, usage: Usage, form: Form) -> Page:
-    rows = _rows(usage.meters)
-    waiting = uploads.waiting_by_user(scope.account.id, MOST_UPLOADERS)
-    return form.render(
-        "console/usage.html",
-        scope=scope,
-        rows=rows,
-        periods=PERIODS,
-        period=_period(),
-        has_today=usage.to_date >= clock.now().date(),
-        charts=list(zip(rows, _charts(usage), strict=True)),
-        waiting=waiting,
-        people=writers.names(scope, [{"created_by": one.user_id} for one in waiting]),
-        may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
-    )
-
-
 def _rows(meters: Mapping[str, MeterState]) -> Sequence[Row]:
     return [
         Row(
@@ -238,7 +234,3 @@ def _text(meter: str, number: int | None) -> str:
     if number is None:
         return ""
     return lists.format_size(number) if meter in SIZES else lists.format_number(number)
-
-
-def _charts(usage: Usage) -> Sequence[Chart]:
-    return [charts.usage_chart(meter, str(NAMES[meter]), usage.items) for meter in METERS]

@@ -20,7 +20,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, NotFound
+from app.errors import NotFound
 from app.web.languages import gettext, ngettext
 from app.webhooks import log, payload, redaction, resend, service
 from app.webhooks.models import STATES, DeliveryState, Webhook
@@ -233,17 +233,14 @@ def _email(scope: AccountScope, user_id: str | None) -> str | None:
     return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
-@page(f"{DELIVERY}/redeliver", "POST", role=ADMIN)
-def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | BaseResponse:
+@page(f"{DELIVERY}/redeliver", "POST", role=ADMIN, form_page=webhooks.show_webhook)
+def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> BaseResponse:
     """Send a delivery again, and redirect to the one that is sent."""
     scope = scopes.account_scope(account_id)
     url_args = {**scope.url_args, "webhook_id": webhook_id}
     rendered = idempotent_forms.derive_id([])
-    try:
-        webhook = service.get(webhook_id, by=scope.by)
-        sent = resend.redeliver(webhook, delivery_id, by=scope.by, rendered=rendered)
-    except AppError as error:
-        return webhooks.page_with_error(scope, webhook_id, error)
+    webhook = service.get(webhook_id, by=scope.by)
+    sent = resend.redeliver(webhook, delivery_id, by=scope.by, rendered=rendered)
     is_same = sent["id"] == delivery_id.lower()
     notice = (
         gettext("The delivery is sent again under the same id.")

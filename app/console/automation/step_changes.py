@@ -9,7 +9,7 @@ from typing import Any
 
 from app.console.automation import step_data, step_form, workflow_form
 from app.console.automation.step_form import DATA, END, JSON_KINDS, Input, Row, StepList
-from app.console.shell import error_texts
+from app.console.shell import error_texts, forms
 from app.errors import AppError, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
@@ -17,7 +17,7 @@ from app.workflows.language.checks import MAX_BRANCHES, MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, EVENTS, LOOP, PARALLEL
 
 MAX_LENGTH = 100_000  # characters of one input
-DO = re.compile(r"(add|up|down|remove)(?:\.([a-z0-9.]{1,100}))?")
+BUTTON = re.compile(r"(add|up|down|remove)(?:\.([a-z0-9.]{1,100}))?")
 NEW: Mapping[str, JSONMapping] = {
     "condition": {"expression": "true"},
     "wait_delay": {"duration": "5m"},
@@ -26,6 +26,17 @@ NEW: Mapping[str, JSONMapping] = {
     "parallel": {"branches": [[]]},
 }
 Places = dict[str, "Input | Row | StepList"]
+
+
+@dataclass(frozen=True)
+class Button:
+    """A pressed button that adds, moves or removes a row: what it does, and with which one.
+
+    `path` is that of the row, or of the list that gets a new one.
+    """
+
+    verb: str
+    path: str
 
 
 @dataclass(frozen=True)
@@ -46,26 +57,30 @@ def to_steps(steps: StepList) -> list[JSONObject]:
     return result
 
 
-def rearranged(steps: StepList, do: str, new_kind: str, before: str = "") -> bool:
-    """Whether a button was pressed that adds, moves or removes rows; the rows are changed.
+def parse_button(do: str) -> Button | None:
+    """The pressed button of a row or list; None if it is another one of the form."""
+    match = BUTTON.fullmatch(do)
+    return Button(match[1], match[2] or "") if match else None
 
-    A row is added before the one with the number `before`, or at the end.
+
+def rearrange(steps: StepList, button: Button) -> None:
+    """Add, move or remove a row, or a branch of a row.
+
+    The type of a new row, and the number of the row that it is added before, are inputs beside the
+    button; without a number it is the last one.
     """
-    match = DO.fullmatch(do)
-    if match is None:
-        return False
-    verb, path = match[1], match[2] or ""
     lists = {one.path: one for one in steps.walk()}
-    if verb == "add" and path in lists:
-        _add(steps, lists[path], new_kind, before)
-    elif verb == "add":
-        _add_branch(steps, path)
+    if button.verb == "add" and button.path in lists:
+        target = lists[button.path]
+        inputs = (forms.text(f"{target.prefix}{name}") for name in ("kind", "before"))
+        _add(steps, target, *inputs)
+    elif button.verb == "add":
+        _add_branch(steps, button.path)
     else:
-        parent, _, last = path.rpartition(".")
+        parent, _, last = button.path.rpartition(".")
         if last.isdecimal():
-            _move(_siblings(steps, parent), int(last), verb)
+            _move(_siblings(steps, parent), int(last), button.verb)
     steps.numbered()
-    return True
 
 
 def with_errors(steps: StepList, error: AppError) -> list[Fault]:

@@ -78,19 +78,28 @@ class FieldInput(Input):
         return False
 
 
-def resolve(steps: StepList, by: Principal, do: str = "") -> bool:
-    """Show the data of records by field where possible; `do` is a button that switches.
+@dataclass(frozen=True)
+class Switch:
+    """A pressed button that shows the data of a row as JSON or by field."""
 
-    Returns whether `do` is such a button.
-    """
+    shown_as: str
+    path: str
+
+
+def parse_switch(do: str) -> Switch | None:
+    """The pressed button that switches how data is shown; None if it is another one."""
     match = SWITCH.fullmatch(do)
+    return Switch(match[1], match[2]) if match else None
+
+
+def show_fields(steps: StepList, by: Principal, switch: Switch | None = None) -> None:
+    """Show the data of records by field where possible, and where a switch asks for it."""
     rows = [row for one in steps.walk() for row in one.rows if row.writes_record]
     collections = {one.name.lower(): one for one in definitions.get_all()} if rows else {}
     for row in rows:
-        switch = match[1] if match and match[2] == row.path else ""
-        _resolve(row, _writable(row, collections, by), switch)
+        shown_as = switch.shown_as if switch and switch.path == row.path else ""
+        _switch(row, _writable(row, collections, by), shown_as)
     steps.numbered()
-    return match is not None
 
 
 def to_data(row: Row, place: str) -> tuple[JSONObject, list[JSONObject]]:
@@ -104,17 +113,17 @@ def to_data(row: Row, place: str) -> tuple[JSONObject, list[JSONObject]]:
     return values, problems
 
 
-def _resolve(row: Row, fields: Fields | None, switch: str) -> None:
-    row.is_new = row.is_new or bool(switch)
-    if row.entries is not None and switch == "json":
+def _switch(row: Row, fields: Fields | None, shown_as: str) -> None:
+    row.is_new = row.is_new or bool(shown_as)
+    if row.entries is not None and shown_as == "json":
         data = Input(DATA, _as_json(row.entries, fields or {}), True)
         row.inputs.insert(len(row.inputs) - (row.inputs[-1].label == "next"), data)
         row.as_json, row.entries = True, None
     elif row.entries is not None:
         row.fields = _inputs(row, fields or {}, row.entries)
-    elif switch == "fields" or not row.as_json:
+    elif shown_as == "fields" or not row.as_json:
         row.as_json = False
-        _show_fields(row, fields, is_requested=switch == "fields")
+        _show_fields(row, fields, is_requested=shown_as == "fields")
 
 
 def _show_fields(row: Row, fields: Fields | None, *, is_requested: bool) -> None:

@@ -26,17 +26,15 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
 from app.webhooks import log, purge, resend, service, signing
-from app.webhooks.models import DeliveryState, Webhook
+from app.webhooks.models import DeliveryState
 from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 WEBHOOK = f"{ACCOUNT}/<uuid:webhook_id>"
-NEW_PAGE, WEBHOOK_PAGE = "console/webhooks/new.html", "console/webhooks/one.html"
 MAX_LATEST = 5
 """The deliveries that a webhook's page shows."""
 SWITCHED = {
@@ -75,40 +73,71 @@ def show_webhooks(account_id: str) -> str:
 
 
 @page(f"{ACCOUNT}/new", role=ADMIN)
-def show_new_webhook(account_id: str) -> Page:
-    return _new_page(scopes.account_scope(account_id), webhook_form.blank())
+def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
+    scope = scopes.account_scope(account_id)
+    return (form or webhook_form.blank()).render(
+        "console/webhooks/new.html",
+        scope=scope,
+        form_id=idempotent_forms.form_id(),
+        completions=completions.plain(),
+        **webhook_form.choices(scope),
+    )
 
 
-@page(f"{ACCOUNT}/new", "POST", role=ADMIN)
-def create_webhook(account_id: str) -> Page | BaseResponse:
+@page(f"{ACCOUNT}/new", "POST", role=ADMIN, form_page=show_new_webhook)
+def create_webhook(account_id: str) -> BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
     id = idempotent_forms.derive_id([form.values, form.selected])
-    try:
-        created = service.create(webhook_form.body(form), by=scope.by, id=id)
+    body = webhook_form.body(form)
+    with idempotent_forms.ignore_already_created(lambda: service.get(id, by=scope.by)):
+        created = service.create(body, by=scope.by, id=id)
         one_time_secrets.store(id, created.secret)
-    except AppError as error:
-        if not idempotent_forms.already_created(error, lambda: service.get(id, by=scope.by)):
-            return _new_page(scope, form.with_error(error))
     return _redirect_to_secret(scope, id)
 
 
 @page(WEBHOOK, role=ADMIN)
-def show_webhook(account_id: str, webhook_id: str) -> Page:
+def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> Page:
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
-    return _page(scope, webhook, webhook_form.from_webhook(webhook))
+    stored = webhook_form.from_webhook(webhook)
+    context = webhook_form.choices(scope, webhook)
+    if webhook.enabled:
+        everything = Selection(resend.EARLIEST, clock.now())
+        (context["undelivered"],) = resend.count_undelivered(
+            [webhook], everything, lists.MAX_COUNTED
+        )
+    if webhook.failing_since:
+        patience = timedelta(seconds=purge.DISABLE_AFTER_SECONDS)
+        context["disabled_from"] = webhook.failing_since + patience
+    latest, _ = log.page(
+        {"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
+    )
+    failures = (
+        one for one in latest if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
+    )
+    return (form.over(stored) if form else stored).render(
+        "console/webhooks/one.html",
+        scope=scope,
+        webhook=webhook,
+        warnings=service.warnings(webhook),
+        completions=completions.of_collection(webhook.collection, scope),
+        has_active_maker=service.has_active_maker(webhook),
+        latest=latest,
+        latest_failure=next(failures, None),
+        waiting=log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id),
+        events_text=webhook_form.event_names(webhook.events),
+        names=delivery_names.of_records(latest, {webhook.id: webhook}, scope),
+        form_id=idempotent_forms.form_id(),
+        **context,
+    )
 
 
-@page(WEBHOOK, "POST", role=ADMIN)
-def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
+@page(WEBHOOK, "POST", role=ADMIN, form_page=show_webhook)
+def change_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
-    webhook = service.get(webhook_id, by=scope.by)
-    try:
-        forms.check_unchanged(form, webhook.updated_at)
-        service.change(webhook_id, webhook_form.body(form), by=scope.by)
-    except AppError as error:
-        return _page(scope, webhook, form.with_error(error))
+    forms.check_unchanged(form, service.get(webhook_id, by=scope.by).updated_at)
+    service.change(webhook_id, webhook_form.body(form), by=scope.by)
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
@@ -121,14 +150,11 @@ def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect(notice, scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/<any(enable, disable):action>", "POST", role=ADMIN)
-def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | BaseResponse:
+@page(f"{WEBHOOK}/<any(enable, disable):action>", "POST", role=ADMIN, form_page=show_webhook)
+def switch_webhook(account_id: str, webhook_id: str, action: str) -> BaseResponse:
     """Enable or disable a webhook."""
-    scope, enabled = scopes.account_scope(account_id), action == "enable"
-    try:
-        service.change(webhook_id, {"enabled": enabled}, by=scope.by)
-    except AppError as error:
-        return page_with_error(scope, webhook_id, error)
+    scope = scopes.account_scope(account_id)
+    service.change(webhook_id, {"enabled": action == "enable"}, by=scope.by)
     return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
@@ -161,14 +187,11 @@ def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     )
 
 
-@page(f"{WEBHOOK}/test", "POST", role=ADMIN)
-def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
+@page(f"{WEBHOOK}/test", "POST", role=ADMIN, form_page=show_webhook)
+def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     """Send a test, and redirect to its delivery."""
     scope = scopes.account_scope(account_id)
-    try:
-        result = service.test(webhook_id, by=scope.by)
-    except AppError as error:
-        return page_with_error(scope, webhook_id, error)
+    result = service.test(webhook_id, by=scope.by)
     notice = (
         gettext("The receiver accepted the test.")
         if result.delivered
@@ -196,18 +219,6 @@ def check_webhook_filter() -> str:
     )
 
 
-def page_with_error(
-    scope: AccountScope, webhook_id: str, error: AppError, form: Form | None = None
-) -> Page:
-    webhook = service.get(webhook_id, by=scope.by)
-    page_form, failed = webhook_form.from_webhook(webhook), (form or Form()).with_error(error)
-    page_form.problem, page_form.status = failed.problem, failed.status
-    page_form.errors |= failed.errors
-    page_form.positions |= failed.positions
-    page_form.values |= failed.values
-    return _page(scope, webhook, page_form)
-
-
 def _redirect(notice: str, scope: AccountScope, webhook_id: str) -> BaseResponse:
     return redirect_with_notice(
         notice, "console.show_webhook", **scope.url_args, webhook_id=webhook_id
@@ -217,44 +228,3 @@ def _redirect(notice: str, scope: AccountScope, webhook_id: str) -> BaseResponse
 def _redirect_to_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
     url_args = {**scope.url_args, "webhook_id": webhook_id}
     return redirect(url_for("console.show_webhook_secret", **url_args), 303)
-
-
-def _new_page(scope: AccountScope, form: Form) -> Page:
-    return form.render(
-        NEW_PAGE,
-        scope=scope,
-        form_id=idempotent_forms.form_id(),
-        completions=completions.plain(),
-        **webhook_form.choices(scope),
-    )
-
-
-def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
-    context = webhook_form.choices(scope, webhook)
-    context["warnings"] = service.warnings(webhook)
-    context["completions"] = completions.of_collection(webhook.collection, scope)
-    context["has_active_maker"] = service.has_active_maker(webhook)
-    if webhook.enabled:
-        everything = Selection(resend.EARLIEST, clock.now())
-        (context["undelivered"],) = resend.count_undelivered(
-            [webhook], everything, lists.MAX_COUNTED
-        )
-    latest = log.page({"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST)
-    context["latest"] = latest[0]
-    context["waiting"] = log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id)
-    context["latest_failure"] = next(
-        (
-            one
-            for one in latest[0]
-            if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
-        ),
-        None,
-    )
-    context["events_text"] = webhook_form.event_names(webhook.events)
-    if webhook.failing_since:
-        context["disabled_from"] = webhook.failing_since + timedelta(
-            seconds=purge.DISABLE_AFTER_SECONDS
-        )
-    context["names"] = delivery_names.of_records(latest[0], {webhook.id: webhook}, scope)
-    context["form_id"] = idempotent_forms.form_id()
-    return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)

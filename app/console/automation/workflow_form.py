@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -47,15 +48,67 @@ EXAMPLES: Mapping[str, Sequence[JSONMapping]] = {
 }
 
 
-def blank() -> Form:
+@dataclass
+class WorkflowForm(Form):
+    """A form of texts, some of them JSON, and the steps that have errors."""
+
+    is_submitted: bool = False
+    """Whether its steps are those that errors are about, and not the stored ones."""
+    step_errors: Sequence[JSONMapping] = ()
+    """The submitted steps, each with its error messages; none if no step has any."""
+
+    def with_error(self, error: AppError) -> WorkflowForm:
+        """The form with the messages of an error; errors within JSON name their path."""
+        details = error.extra.get("details")
+        self.step_errors = self._step_errors(details or ()) if self.is_submitted else ()
+        if not details:
+            super().with_error(error)
+            return self
+        self.note_positions(error)
+        for detail in details:
+            field, message = str(detail["field"]), detail["message"]
+            if field not in self.values:
+                path = field.removeprefix("trigger.")
+                is_trigger = field.startswith("trigger")
+                field = trigger_form.input_of(self, path) if is_trigger else "steps"
+                message = message if field == f"trigger_{path}" else f"{path}: {message}"
+            self.errors.setdefault(field, []).append(message)
+        self.status = error.status
+        return self
+
+    def _step_errors(self, details: Sequence[JSONMapping]) -> list[JSONMapping]:
+        messages: dict[int, list[str]] = {}
+        noun = "step"
+        for detail in details:
+            if match := STEP_FIELD.fullmatch(str(detail["field"])):
+                noun, prefix = match[1], f"{match[3]}: " if match[3] else ""
+                messages.setdefault(int(match[2]), []).append(f"{prefix}{detail['message']}")
+        if not messages:
+            return []
+        steps, _ = parse_json(self["steps"] or "[]", "steps", list)
+        rows: list[JSONMapping] = []
+        for index, step in enumerate(steps):
+            spec = step if isinstance(step, dict) else {}
+            kind = spec.get("action_type") or spec.get("type") or ""
+            if noun == "action":
+                numbered = gettext("action %(number)s", number=index + 1)
+            else:
+                numbered = gettext("step %(number)s", number=index + 1)
+            name = str(spec.get("name") or numbered)
+            rows.append({"name": name, "type": str(kind), "messages": messages.get(index, [])})
+        return rows
+
+
+def blank() -> WorkflowForm:
     """The form for a new one: nothing starts it, and it does nothing, until somebody says so."""
-    return Form({"name": "", "trigger_type": Trigger.MANUAL, "trigger": "{}", "steps": "[]"})
+    values = {"name": "", "trigger_type": Trigger.MANUAL, "trigger": "{}", "steps": "[]"}
+    return WorkflowForm(values)
 
 
-def from_workflow(workflow: Workflow) -> Form:
+def from_workflow(workflow: Workflow) -> WorkflowForm:
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
-    return Form(
+    return WorkflowForm(
         {
             "name": workflow.name,
             "description": workflow.description or "",
@@ -68,8 +121,9 @@ def from_workflow(workflow: Workflow) -> Form:
     )
 
 
-def submitted() -> Form:
-    form = forms.submitted(*MAX_LENGTHS, *trigger_form.INPUTS, "seen")
+def submitted() -> WorkflowForm:
+    form = forms.submitted(*MAX_LENGTHS, *trigger_form.INPUTS, "seen", kind=WorkflowForm)
+    form.is_submitted = True
     if (trigger := trigger_form.trigger(form)) is not None:
         form.values["trigger"] = pretty(trigger)
     return form
@@ -96,51 +150,6 @@ def trigger_data(form: Form) -> JSONObject:
     if problems:
         raise InvalidValues(problems)
     return dict(value)
-
-
-def with_error(form: Form, error: AppError) -> Form:
-    """The form with the messages of an error; errors within JSON name their path."""
-    form.note_positions(error)
-    for detail in error.extra.get("details") or ():
-        field = str(detail["field"])
-        message = detail["message"]
-        if field in form.values:
-            form.errors.setdefault(field, []).append(message)
-            continue
-        path = field.removeprefix("trigger.")
-        part = trigger_form.input_of(form, path) if field.startswith("trigger") else "steps"
-        is_own = part == f"trigger_{path}"
-        form.errors.setdefault(part, []).append(message if is_own else f"{path}: {message}")
-    if not error.extra.get("details"):
-        return form.with_error(error)
-    form.status = error.status
-    return form
-
-
-def step_errors(error: AppError, form: Form) -> list[JSONObject]:
-    """The submitted steps, each with its error messages."""
-    steps, _ = parse_json(form["steps"] or "[]", "steps", list)
-    messages: dict[int, list[str]] = {}
-    noun = "step"
-    for detail in error.extra.get("details") or ():
-        if match := STEP_FIELD.fullmatch(str(detail["field"])):
-            noun, prefix = match[1], f"{match[3]}: " if match[3] else ""
-            messages.setdefault(int(match[2]), []).append(f"{prefix}{detail['message']}")
-    if not messages:
-        return []
-    rows = []
-    for index, step in enumerate(steps):
-        spec = step if isinstance(step, dict) else {}
-        kind = spec.get("action_type") or spec.get("type") or ""
-        name = spec.get("name") or _numbered(noun, index + 1)
-        rows.append({"name": str(name), "type": str(kind), "messages": messages.get(index, [])})
-    return rows
-
-
-def _numbered(noun: str, number: int) -> str:
-    if noun == "action":
-        return gettext("action %(number)s", number=number)
-    return gettext("step %(number)s", number=number)
 
 
 def pretty(value: object) -> str:

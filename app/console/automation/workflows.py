@@ -21,13 +21,14 @@ from app.console.automation import (
     webhook_form,
     workflow_form,
 )
+from app.console.automation.workflow_form import WorkflowForm
 from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes, switcher
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.forms import Page, redirect_with_notice
 from app.console.shell.navigation import AUTOMATION, MenuItem
 from app.console.shell.scopes import AccountScope
-from app.errors import AppError, NotFound
+from app.errors import NotFound
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
@@ -57,7 +58,6 @@ NOTICES = {
 }
 MAX_LATEST = 5
 """The instances that a workflow's page shows."""
-NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
 @page(HOME, role=ADMIN)
@@ -90,27 +90,40 @@ def show_workflows(account_id: str) -> str:
 
 
 @page(f"{KIND}/new", role=ADMIN)
-def show_new_workflow(account_id: str, kind: str) -> Page:
+def show_new_workflow(
+    account_id: str,
+    kind: str,
+    form: WorkflowForm | None = None,
+    checked: Workflow | None = None,
+) -> Page:
     """The form for a new workflow or hook."""
-    return _new_page(scopes.account_scope(account_id), kind, workflow_form.blank())
+    scope, form = scopes.account_scope(account_id), form or workflow_form.blank()
+    return form.render(
+        "console/workflows/new.html",
+        scope=scope,
+        kind=kind,
+        step_errors=form.step_errors,
+        checked=checked is not None,
+        completions=completions.plain(),
+        example=workflow_form.pretty(workflow_form.EXAMPLES[kind]),
+        form_id=idempotent_forms.form_id(),
+        **(shown(checked, scope) if checked else {}),
+        **_trigger_choices(kind, scope),
+    )
 
 
-@page(f"{KIND}/new", "POST", role=ADMIN)
+@page(f"{KIND}/new", "POST", role=ADMIN, form_page=show_new_workflow)
 def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
     """Create a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
     id = idempotent_forms.derive_id([kind, form.values])
-    try:
-        if forms.text("check"):
-            return _new_page(scope, kind, form, checked=_preview(form, kind, None, scope))
-        create(workflow_form.body(form, kind), by=scope.by, id=id)
-    except AppError as error:
-        if not idempotent_forms.already_created(
-            error, lambda: service.get(id, by=scope.by, kind=kind)
-        ):
-            faults = workflow_form.step_errors(error, form)
-            return _new_page(scope, kind, workflow_form.with_error(form, error), faults)
+    body = workflow_form.body(form, kind)
+    if forms.text("check"):
+        preview = hooks.preview if kind == HOOK else service.preview
+        return show_new_workflow(account_id, kind, form, preview(body, None, by=scope.by))
+    with idempotent_forms.ignore_already_created(lambda: service.get(id, by=scope.by, kind=kind)):
+        create(body, by=scope.by, id=id)
     if forms.text("form"):
         url_args = {**scope.url_args, "kind": kind, "workflow_id": id}
         return redirect(url_for("console.show_workflow_steps", **url_args), 303)
@@ -118,56 +131,71 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
 
 
 @page(WORKFLOW, role=ADMIN)
-def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
+def show_workflow(
+    account_id: str,
+    kind: str,
+    workflow_id: str,
+    form: WorkflowForm | None = None,
+    checked: Workflow | None = None,
+) -> Page:
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    return _page(scope, workflow, workflow_form.from_workflow(workflow))
+    form = form or workflow_form.from_workflow(workflow)
+    sample = trigger_samples.sample(workflow, scope.by)
+    form.values.setdefault("given", workflow_form.pretty(sample))
+    context = {**shown(checked or workflow, scope), **_trigger_choices(workflow.kind, scope)}
+    if token := service.trigger_with_token(workflow).get("token"):
+        prefix = f"{config.current().base_url}{web.PREFIX}"
+        context["address"] = f"{prefix}/workflow-webhooks/{token}"
+    try:
+        owner = users.get(workflow.owner_home, workflow.owner_id).email
+    except NotFound:
+        owner = None
+    latest = {"workflow_id": workflow.id}
+    return form.render(
+        "console/workflows/one.html",
+        scope=scope,
+        workflow=workflow,
+        kind=workflow.kind,
+        step_errors=form.step_errors,
+        checked=checked is not None,
+        completions=completions.of_collection(workflow.trigger.get("collection"), scope),
+        latest=instances.page(latest, 0, MAX_LATEST, by=scope.by, max_total=0)[0],
+        starter=trigger_words.phrase(workflow.trigger),
+        owner=owner,
+        **context,
+    )
 
 
-@page(WORKFLOW, "POST", role=ADMIN)
+@page(WORKFLOW, "POST", role=ADMIN, form_page=show_workflow)
 def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    if forms.text("check"):
+        preview = hooks.preview if kind == HOOK else service.preview
+        checked = preview(workflow_form.body(form, kind), workflow, by=scope.by)
+        return show_workflow(account_id, kind, workflow_id, form, checked)
+    forms.check_unchanged(form, workflow.updated_at)
     change = hooks.change if kind == HOOK else service.change
-    try:
-        if forms.text("check"):
-            checked = _preview(form, kind, workflow, scope)
-            return _page(scope, workflow, form, checked=checked)
-        forms.check_unchanged(form, workflow.updated_at)
-        change(workflow_id, workflow_form.body(form, kind), by=scope.by)
-    except AppError as error:
-        faults = workflow_form.step_errors(error, form)
-        return _page(scope, workflow, workflow_form.with_error(form, error), faults)
+    change(workflow_id, workflow_form.body(form, kind), by=scope.by)
     return _redirect("change", scope, kind, workflow_id)
 
 
-@page(f"{WORKFLOW}/<any(enable, disable):action>", "POST", role=ADMIN)
-def switch_workflow(
-    account_id: str, kind: str, workflow_id: str, action: str
-) -> Page | BaseResponse:
+@page(f"{WORKFLOW}/<any(enable, disable):action>", "POST", role=ADMIN, form_page=show_workflow)
+def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -> BaseResponse:
     """Enable or disable a workflow or hook."""
-    scope = scopes.account_scope(account_id)
-    workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    form = workflow_form.from_workflow(workflow)
-    try:
-        service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
-    except AppError as error:
-        return _page(scope, workflow, workflow_form.with_error(form, error))
+    scope, _ = _show_errors_as_stored(account_id, kind, workflow_id)
+    service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
     return _redirect(action, scope, kind, workflow_id)
 
 
-@page(f"{WORKFLOW}/trigger", "POST", role=ADMIN)
-def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
+@page(f"{WORKFLOW}/trigger", "POST", role=ADMIN, form_page=show_workflow)
+def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
     """Start a workflow by hand, and redirect to its instance."""
-    scope = scopes.account_scope(account_id)
-    workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    form = workflow_form.from_workflow(workflow)
+    scope, form = _show_errors_as_stored(account_id, kind, workflow_id)
     form.values["given"] = forms.text("given")
-    try:
-        id = service.trigger(workflow_id, workflow_form.trigger_data(form), by=scope.by, kind=kind)
-    except AppError as error:
-        return _page(scope, workflow, form.with_error(error))
+    id = service.trigger(workflow_id, workflow_form.trigger_data(form), by=scope.by, kind=kind)
     return redirect_with_notice(
         gettext("The workflow is started."),
         "console.show_instance",
@@ -202,18 +230,13 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
     )
 
 
-@page(f"{WORKFLOW}/versions/<integer:number>/restore", "POST", role=ADMIN)
+@page(f"{WORKFLOW}/versions/<integer:number>/restore", "POST", role=ADMIN, form_page=show_workflow)
 def restore_workflow_version(
     account_id: str, kind: str, workflow_id: str, number: int
-) -> Page | BaseResponse:
+) -> BaseResponse:
     """Save the steps of an earlier version as the newest."""
-    scope = scopes.account_scope(account_id)
-    workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    try:
-        service.restore_version(workflow_id, number, by=scope.by, kind=kind)
-    except AppError as error:
-        form = workflow_form.from_workflow(workflow)
-        return _page(scope, workflow, workflow_form.with_error(form, error))
+    scope, _ = _show_errors_as_stored(account_id, kind, workflow_id)
+    service.restore_version(workflow_id, number, by=scope.by, kind=kind)
     url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
     notice = gettext("The steps of version %(number)s are restored.", number=number)
     return redirect_with_notice(notice, "console.show_workflow_versions", **url_args)
@@ -245,43 +268,13 @@ def _redirect(action: str, scope: AccountScope, kind: str, workflow_id: str) -> 
     return redirect_with_notice(str(NOTICES[kind][action]), "console.show_workflow", **url_args)
 
 
-def _new_page(
-    scope: AccountScope,
-    kind: str,
-    form: Form,
-    faults: Sequence[object] = (),
-    checked: Workflow | None = None,
-) -> Page:
-    context = {"scope": scope, "kind": kind, "step_errors": faults, "checked": checked is not None}
-    context |= shown(checked, scope) if checked else {}
-    context |= {"completions": completions.plain(), **_trigger_choices(kind, scope)}
-    context["example"] = workflow_form.pretty(workflow_form.EXAMPLES[kind])
-    return form.render(NEW_PAGE, form_id=idempotent_forms.form_id(), **context)
-
-
-def _page(
-    scope: AccountScope,
-    workflow: Workflow,
-    form: Form,
-    faults: Sequence[object] = (),
-    checked: Workflow | None = None,
-) -> Page:
-    context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
-    context |= {"checked": checked is not None, **shown(checked or workflow, scope)}
-    form.values.setdefault(
-        "given", workflow_form.pretty(trigger_samples.sample(workflow, scope.by))
-    )
-    collection = workflow.trigger.get("collection")
-    context["completions"] = completions.of_collection(collection, scope)
-    context |= _trigger_choices(workflow.kind, scope)
-    context["latest"] = instances.page(
-        {"workflow_id": workflow.id}, 0, MAX_LATEST, by=scope.by, max_total=0
-    )[0]
-    context["starter"] = trigger_words.phrase(workflow.trigger)
-    if token := service.trigger_with_token(workflow).get("token"):
-        prefix = f"{config.current().base_url}{web.PREFIX}"
-        context["address"] = f"{prefix}/workflow-webhooks/{token}"
-    return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
+def _show_errors_as_stored(
+    account_id: str, kind: str, workflow_id: str
+) -> tuple[AccountScope, WorkflowForm]:
+    """Let the errors of a button show beside the inputs of the stored workflow."""
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    return scope, forms.show_errors_in(workflow_form.from_workflow(workflow))
 
 
 def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:
@@ -292,11 +285,6 @@ def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:
     }
 
 
-def _preview(form: Form, kind: str, current: Workflow | None, scope: AccountScope) -> Workflow:
-    preview = hooks.preview if kind == HOOK else service.preview
-    return preview(workflow_form.body(form, kind), current, by=scope.by)
-
-
 def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     """The warnings and the diagram of a workflow."""
     found = missing_collections.warnings([workflow])[workflow.id]
@@ -305,7 +293,7 @@ def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else workflow.steps
     rows = step_form.from_steps(steps, of_hook=is_hook)
-    step_data.resolve(rows, scope.by)
+    step_data.show_fields(rows, scope.by)
     warnings = step_changes.warnings(rows, found)
     # Actions of hooks have no names in the form.
     stored = [step["name"] for step in workflow.steps if step["type"] == ACTION]
@@ -315,10 +303,3 @@ def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     }
     starter = trigger_words.describe(workflow.trigger)
     return {"warnings": warnings, "diagram": flow_diagram.draw(series, starter, warned=warned)}
-
-
-def _owner(workflow: Workflow) -> str | None:
-    try:
-        return users.get(workflow.owner_home, workflow.owner_id).email
-    except NotFound:
-        return None

@@ -82,12 +82,10 @@ def _answer(collection_id: str, form: Form) -> Page:
     try:
         with versioned_cache.reloading():
             return _page(collection_id, form, _explain(load(collection_id)[1], form))
-    except NotFound:
-        if not form["record_id"]:
-            raise
-        wrong = [problem("record_id", "invalid_reference", str(RECORD_NOT_FOUND))]
-        return _page(collection_id, form.with_error(InvalidValues(wrong)))
     except AppError as error:
+        if isinstance(error, NotFound) and form["record_id"]:
+            wrong = problem("record_id", "invalid_reference", str(RECORD_NOT_FOUND))
+            error = InvalidValues([wrong])
         return _page(collection_id, form.with_error(error))
 
 

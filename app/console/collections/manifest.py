@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from flask import Response, request
 from werkzeug.datastructures import FileStorage
@@ -36,9 +37,36 @@ ACTIONS = {
 }
 
 
+@dataclass
+class ManifestForm(Form):
+    """The text of a manifest, and what is wrong with it."""
+
+    problems: Sequence[JSONMapping] = ()
+
+    def with_error(self, error: AppError) -> ManifestForm:
+        """The form with the messages of an error; those about the manifest have a list."""
+        if isinstance(error, InvalidValues):
+            self.status, self.problems = error.status, error.details
+        else:
+            super().with_error(error)
+        return self
+
+
 @page(MANIFEST, role=SUPERADMIN)
-def show_manifest() -> Page:
-    return _page(Form())
+def show_manifest(
+    form: ManifestForm | None = None,
+    plan: JSONObject | None = None,
+    result: JSONObject | None = None,
+) -> Page:
+    form = form or ManifestForm()
+    return form.render(
+        "console/collections/manifest.html",
+        plan=plan,
+        result=result,
+        problems=form.problems,
+        kinds=KINDS,
+        actions=ACTIONS,
+    )
 
 
 @page(f"{MANIFEST}/export", role=SUPERADMIN)
@@ -49,23 +77,18 @@ def export_manifest() -> BaseResponse:
     return Response(text, headers=headers, mimetype="application/yaml")
 
 
-@page(MANIFEST, "POST", role=SUPERADMIN)
+@page(MANIFEST, "POST", role=SUPERADMIN, form_page=show_manifest)
 def plan_manifest() -> Page:
     """The plan of a manifest, which may be a file, or the result of applying it."""
-    form, by = forms.submitted("manifest", "plan_hash", "file"), guard.require_caller()
-    try:
-        if file := request.files.get("file"):
-            form.values["manifest"] = _text(file)
-        form.validated(("manifest",))
-        sent = document.parse(form["manifest"])
-        if request.form.get("do") == "apply":
-            return _page(Form(), result=service.apply(sent, form["plan_hash"], by=by))
-        return _page(form, plan=service.plan(sent, by=by))
-    except InvalidValues as error:
-        form.status = error.status
-        return _page(form, problems=error.details)
-    except AppError as error:
-        return _page(form.with_error(error))
+    form = forms.submitted("manifest", "plan_hash", "file", kind=ManifestForm)
+    by = guard.require_caller()
+    if file := request.files.get("file"):
+        form.values["manifest"] = _text(file)
+    form.validated(("manifest",))
+    sent = document.parse(form["manifest"])
+    if request.form.get("do") == "apply":
+        return show_manifest(result=service.apply(sent, form["plan_hash"], by=by))
+    return show_manifest(form, plan=service.plan(sent, by=by))
 
 
 def _text(file: FileStorage) -> str:
@@ -80,9 +103,3 @@ def _text(file: FileStorage) -> str:
     except UnicodeDecodeError as error:
         message = gettext("Choose a text file encoded in UTF-8.")
         raise InvalidValues([problem("file", "invalid_type", message)]) from error
-
-
-def _page(form: Form, **parts: JSONObject | Sequence[JSONMapping]) -> Page:
-    names = {"kinds": KINDS, "actions": ACTIONS}
-    shown = {"plan": None, "result": None, "problems": [], **parts}
-    return form.render("console/collections/manifest.html", **shown, **names)

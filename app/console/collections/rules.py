@@ -20,7 +20,7 @@ from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
-from app.errors import AppError, Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, problem
 from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web.languages import gettext
@@ -37,40 +37,52 @@ class Effect:
 
 
 @page(RULES, role=SUPERADMIN)
-def show_rules(collection_id: str) -> Page:
+def show_rules(
+    collection_id: str, form: RulesForm | None = None, effect: Effect | None = None
+) -> Page:
     """The editor with the current rules."""
     row = service.find(collection_id)
-    return _editor(row, rules_form.from_rules(row.rules, row.version))
+    form = form or rules_form.from_rules(row.rules, row.version)
+    if form.status == Conflict.status:
+        form.values["version"] = str(row.version)  # saving again overwrites it
+    with versioned_cache.reloading():
+        _, collection = load(row.id)
+        return form.render(
+            "console/collections/rules.html",
+            collection=collection,
+            effect=effect,
+            operations=OPERATIONS,
+            with_lists=FIELD_LISTS,
+            operation_names=OPERATION_NAMES,
+            operation_texts=rules_form.OPERATION_TEXTS,
+            words=rules_form.LABELS,
+            offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
+            names=rule_help.names(collection),
+            functions=rule_help.functions(),
+            completions=completions.of_access(
+                access.for_operation(guard.require_caller(), collection, "view")
+            ),
+        )
 
 
-@page(f"{RULES}/preview", "POST", role=SUPERADMIN, renders_form=True)
+@page(f"{RULES}/preview", "POST", role=SUPERADMIN, renders_form=True, form_page=show_rules)
 def preview_rules(collection_id: str) -> Page:
     row, form = service.find(collection_id), rules_form.submitted()
-    try:
-        with versioned_cache.reloading():
-            current, proposed = _compare(row, form)
-            records = population.differences(current, proposed, None)
-    except AppError as error:
-        return _editor(row, form.with_error(error))
+    with versioned_cache.reloading():
+        current, proposed = _compare(row, form)
+        records = population.differences(current, proposed, None)
     form.values["version"] = str(current.version)  # the user sees the comparison with this version
     changed = [change for change in records if change["gained"]["count"] or change["lost"]["count"]]
-    return _editor(row, form, Effect(list(_changes(current, proposed)), changed))
+    return show_rules(collection_id, form, Effect(list(_changes(current, proposed)), changed))
 
 
-@page(RULES, "POST", role=SUPERADMIN)
-def save_rules(collection_id: str) -> Page | BaseResponse:
+@page(RULES, "POST", role=SUPERADMIN, form_page=show_rules)
+def save_rules(collection_id: str) -> BaseResponse:
     """Save the rules unless they changed since the editor was opened."""
     row, form = service.find(collection_id), rules_form.submitted()
-    try:
-        with versioned_cache.reloading():
-            _compare(row, form)
-            service.change_rules(row.id, form.rules(), expected_version=form["version"])
-    except Conflict as error:
-        row = service.find(collection_id)
-        form.values["version"] = str(row.version)
-        return _editor(row, form.with_error(error))
-    except AppError as error:
-        return _editor(row, form.with_error(error))
+    with versioned_cache.reloading():
+        _compare(row, form)
+        service.change_rules(row.id, form.rules(), expected_version=form["version"])
     return redirect_with_notice(
         gettext("The rules of %(collection)s are saved.", collection=row.name),
         "console.show_collection",
@@ -124,27 +136,6 @@ def _changes(current: Definition, proposed: Definition) -> Iterator[tuple[str, s
 
 def _as_set(fields: Any) -> Any:
     return fields if isinstance(fields, str) else set(fields)
-
-
-def _editor(row: Collection, form: RulesForm, effect: Effect | None = None) -> Page:
-    with versioned_cache.reloading():
-        _, collection = load(row.id)
-        return form.render(
-            "console/collections/rules.html",
-            collection=collection,
-            effect=effect,
-            operations=OPERATIONS,
-            with_lists=FIELD_LISTS,
-            operation_names=OPERATION_NAMES,
-            operation_texts=rules_form.OPERATION_TEXTS,
-            words=rules_form.LABELS,
-            offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
-            names=rule_help.names(collection),
-            functions=rule_help.functions(),
-            completions=completions.of_access(
-                access.for_operation(guard.require_caller(), collection, "view")
-            ),
-        )
 
 
 def _field_choices(collection: Definition, operation: str) -> list[str]:

@@ -136,22 +136,16 @@ def submitted() -> RulesForm:
     values = {"version": forms.text("version")}
     for operation in OPERATIONS:
         values[f"{operation}_choice"] = forms.text(f"{operation}_choice")
-        values[f"{operation}_rule"] = expression(f"{operation}_rule")
+        # With the line ends that the browser counts.
+        values[f"{operation}_rule"] = forms.text(f"{operation}_rule").replace("\r\n", "\n")
     for operation in FIELD_LISTS:
         values[f"{operation}_which"] = forms.text(f"{operation}_which")
         values[f"{operation}_fields"] = ""
-    return RulesForm(
-        values, lists={action: _selected(f"{action}_fields") for action in FIELD_LISTS}
-    )
-
-
-def expression(name: str) -> str:
-    """A submitted text with the line ends that the browser counts."""
-    return forms.text(name).replace("\r\n", "\n")
-
-
-def _selected(name: str) -> list[str]:
-    return [value.replace("\0", "") for value in request.form.getlist(name)]
+    lists: dict[str, Sequence[str]] = {
+        action: [one.replace("\0", "") for one in request.form.getlist(f"{action}_fields")]
+        for action in FIELD_LISTS
+    }
+    return forms.show_errors_in(RulesForm(values, lists=lists))
 
 
 def choice_of(rule: str | None) -> str:

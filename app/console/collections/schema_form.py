@@ -19,8 +19,8 @@ from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.collections import index_lines
 from app.console.shell import names
-from app.console.shell.forms import Form
-from app.errors import AppError, InvalidValues, problem
+from app.console.shell.forms import Form, show_errors_in
+from app.errors import AppError, Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
 
@@ -286,6 +286,8 @@ class SchemaForm(Form):
 
     def with_error(self, error: AppError) -> SchemaForm:
         """The form with each problem beside the input that it is about."""
+        if isinstance(error, Conflict) and error.extra.get("field") == "name":
+            error = Conflict(error.message, field="collection_name")
         details = error.extra.get("details")
         if details:
             placed = [self._placed(detail) for detail in details if not _is_of_order(detail)]
@@ -434,7 +436,7 @@ def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
     for n, spec in enumerate(existing[:rows]):
         values |= {f"{key}_{n}": _input_text(key, spec[key]) for key in IMMUTABLE}
-    return SchemaForm(values, existing=existing, rows=rows)
+    return show_errors_in(SchemaForm(values, existing=existing, rows=rows))
 
 
 def _text(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 from flask import request
@@ -30,7 +31,7 @@ from app.console.shell import completions, forms, names
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
-from app.errors import AppError, Conflict, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, ngettext
 
@@ -40,26 +41,23 @@ Plan = JSONMapping
 
 
 @page(NEW, role=SUPERADMIN)
-def show_new_collection() -> Page:
-    return _editor(None, schema_form.blank())
+def show_new_collection(form: SchemaForm | None = None) -> Page:
+    return _editor(None, form or schema_form.blank())
 
 
-@page(NEW, "POST", role=SUPERADMIN)
+@page(NEW, "POST", role=SUPERADMIN, form_page=show_new_collection)
 def make_collection() -> Page | BaseResponse:
     """Change the rows of the editor, show the plan, or create the collection."""
     form = schema_form.submitted()
     if form.act(request.form.get("do", "")):
         return _editor(None, form)
-    try:
-        specs = form.specs()
-        with form.including_unparsed():
-            plan = _creation_plan(form["collection_name"], specs, form.indexes())
-        if not _is_planned(form, specs):
-            return _editor(None, form, plan)
-        body = {"options": form.options(), "indexes": form.indexes()}
-        row = service.create(form["collection_name"], specs, body)
-    except AppError as error:
-        return _editor(None, form.with_error(_name_conflict(error)))
+    specs = form.specs()
+    with form.including_unparsed():
+        plan = _creation_plan(form["collection_name"], specs, form.indexes())
+    if not _is_planned(form, specs):
+        return _editor(None, form, plan)
+    body = {"options": form.options(), "indexes": form.indexes()}
+    row = service.create(form["collection_name"], specs, body)
     notice = gettext(
         "%(name)s is created. Only superadmins can access it until you edit its rules.",
         name=row.name,
@@ -68,40 +66,32 @@ def make_collection() -> Page | BaseResponse:
 
 
 @page(SCHEMA, role=SUPERADMIN)
-def show_schema(collection_id: str) -> Page:
+def show_schema(collection_id: str, form: SchemaForm | None = None) -> Page:
     """The editor with the current fields."""
     row = service.find(collection_id)
-    return _editor(row, schema_form.from_collection(row))
+    return _editor(row, form or schema_form.from_collection(row))
 
 
-@page(SCHEMA, "POST", role=SUPERADMIN)
+@page(SCHEMA, "POST", role=SUPERADMIN, form_page=show_schema)
 def change_schema(collection_id: str) -> Page | BaseResponse:
     """Change the rows of the editor, show the plan, or apply it."""
     row = service.find(collection_id)
     form = schema_form.submitted(row.schema)
     if form.act(request.form.get("do", "")):
         return _editor(row, form)
-    try:
-        version, form.values["version"] = form["version"], str(row.version)
-        service.check_version(row, version)
-        specs = _with_new_names(form.specs(), row, form.renames())
-        with form.including_unparsed():
-            name = _new_name(form, row)
-            index_specs = form.changed_indexes(row.indexes)
-            order = form.field_order()
-            proposal = Proposal(specs, index_specs, form.removed(), name=name, order=order)
-            plan = _with_options(updates.plan(row.id, proposal), row, form)
-        if not _is_planned(form, specs):
-            return _editor(row, form, plan)
-        row = updates.update(
-            row.id,
-            proposal,
-            {"options": form.options()},
-            plan_hash=plan["plan_hash"],
-            expected_version=form["version"],
-        )
-    except AppError as error:
-        return _editor(row, form.with_error(_name_conflict(error)))
+    version, form.values["version"] = form["version"], str(row.version)
+    service.check_version(row, version)
+    specs = _with_new_names(form.specs(), row, form.renames())
+    with form.including_unparsed():
+        name = _new_name(form, row)
+        index_specs = form.changed_indexes(row.indexes)
+        order = form.field_order()
+        proposal = Proposal(specs, index_specs, form.removed(), name=name, order=order)
+        plan = _with_options(updates.plan(row.id, proposal), row, form)
+    if not _is_planned(form, specs):
+        return _editor(row, form, plan)
+    planned = replace(proposal, plan_hash=plan["plan_hash"], expected_version=form["version"])
+    row, _ = updates.update(row.id, planned, {"options": form.options()})
     return redirect_with_notice(
         gettext("The fields of %(collection)s are saved.", collection=row.name),
         "console.show_collection",
@@ -110,23 +100,27 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
 
 
 @page(f"{COLLECTION}/delete", role=SUPERADMIN)
-def show_deletion(collection_id: str) -> Page:
+def show_deletion(collection_id: str, form: Form | None = None) -> Page:
     """The page that confirms a deletion, with what else it removes."""
-    return _deletion(service.find(collection_id), Form())
+    row = service.find(collection_id)
+    bound = removal.bound_to(row)
+    return (form or Form()).render(
+        "console/collections/delete.html",
+        collection=row,
+        bound=bound,
+        records=service.record_counts([row, *bound]),
+    )
 
 
-@page(f"{COLLECTION}/delete", "POST", role=SUPERADMIN)
-def delete_collection(collection_id: str) -> Page | BaseResponse:
+@page(f"{COLLECTION}/delete", "POST", role=SUPERADMIN, form_page=show_deletion)
+def delete_collection(collection_id: str) -> BaseResponse:
     """Delete a collection after its name was typed."""
     row, form = service.find(collection_id), forms.submitted("name", selected="along")
     name = row.name
-    try:
-        if form["name"] != name:
-            message = gettext("Type %(name)s to delete this collection.", name=name)
-            raise InvalidValues([problem("name", "invalid_option", message)])
-        result = removal.delete(row.id, form.selected)
-    except AppError as error:
-        return _deletion(row, form.with_error(error))
+    if form["name"] != name:
+        message = gettext("Type %(name)s to delete this collection.", name=name)
+        raise InvalidValues([problem("name", "invalid_option", message)])
+    result = removal.delete(row.id, form.selected)
     other_names = [deleted["collection_name"] for deleted in result.get("also_deleted", ())]
     count = sum(deleted["records_deleted"] for deleted in (result, *result.get("also_deleted", ())))
     return redirect_with_notice(
@@ -216,12 +210,6 @@ def _name_problems(problems: Sequence[JSONMapping]) -> list[JSONObject]:
     return [{**detail, "field": "collection_name"} for detail in problems]
 
 
-def _name_conflict(error: AppError) -> AppError:
-    if isinstance(error, Conflict) and error.extra.get("field") == "name":
-        return Conflict(error.message, field="collection_name")
-    return error
-
-
 def _is_planned(form: SchemaForm, specs: Sequence[schema.Spec]) -> bool:
     """Whether the user confirms exactly the plan that was shown."""
     sent = [form["collection_name"], form["version"], specs, form.options(), form.indexes()]
@@ -243,14 +231,4 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         on_delete={name: schema_form.ON_DELETE_NAMES[name] for name in schema.ON_DELETE},
         targets=service.names(),
         completions=completions.plain(form.names(), caller=False),
-    )
-
-
-def _deletion(row: Collection, form: Form) -> Page:
-    bound = removal.bound_to(row)
-    return form.render(
-        "console/collections/delete.html",
-        collection=row,
-        bound=bound,
-        records=service.record_counts([row, *bound]),
     )

@@ -12,18 +12,16 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import users
 from app.auth import api_keys, key_changes
-from app.auth.models import ApiKey
 from app.collections import definitions
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
-from app.console.shell.scopes import AccountScope
-from app.errors import AppError, Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, problem
 from app.web.languages import gettext, lazy_gettext, ngettext
 
-FORM = "console/keys/new.html"
+KEY = "/console/keys/<uuid:key_id>"
 FIELDS = ("name", "description", "ip_addresses")
 OVERLAP = timedelta(days=1)  # in which the secret before a rotation works
 FULL, READ = "full", "read"
@@ -40,7 +38,10 @@ DAYS = (30, 90, 365)
 def show_keys(account_id: str | None = None) -> str:
     """The keys that the caller may see."""
     scope = scopes.account_or_own_scope(account_id)
-    listing = lists.from_request("console.show_keys", _owners(scope), **scope.url_args)
+    # The filter by owner is for admins, and offers the user whom the query string names.
+    owner = request.args.get("owner", "").replace("\0", "")[: lists.MAX_INPUT_LENGTH]
+    owners = users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}
+    listing = lists.from_request("console.show_keys", {"owner": owners}, **scope.url_args)
     listing.with_page(
         api_keys.page(
             listing.skip,
@@ -56,53 +57,79 @@ def show_keys(account_id: str | None = None) -> str:
     return render_template("console/keys/list.html", **context)
 
 
-def _owners(scope: AccountScope) -> lists.Choices:
-    """The filter by owner: the user named in the query string, for admins."""
-    owner = request.args.get("owner", "").replace("\0", "")[: lists.MAX_INPUT_LENGTH]
-    return {"owner": users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}}
-
-
 @page("/console/keys/new", role=USER)
-def show_new_key() -> Page:
-    return _form_page(Form({"access": FULL, "expires_in": NEVER}))
+def show_new_key(form: Form | None = None) -> Page:
+    form = form or Form({"access": FULL, "expires_in": NEVER})
+    form.values["expires_in"] = form["expires_in"] or ON_DATE
+    days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
+    scope = scopes.account_or_own_scope(None)
+    names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
+    return form.render(
+        "console/keys/new.html",
+        form_id=idempotent_forms.form_id(),
+        expiries={NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")},
+        access={FULL: gettext("Read and write"), READ: gettext("Read only")},
+        collections=names[: forms.MAX_SELECTED],
+        other_collections=len(names[forms.MAX_SELECTED :]),
+    )
 
 
-@page("/console/keys/new", "POST", role=USER)
-def create_key() -> Page | BaseResponse:
+@page("/console/keys/new", "POST", role=USER, form_page=show_new_key)
+def create_key() -> BaseResponse:
     """Create a key, and redirect to the page that shows it."""
     names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
     form = forms.submitted(*names, selected="collections")
     id = idempotent_forms.derive_id([form.values, form.selected])
-    try:
-        values = {**_changes(form), **_limits(form), "expires_at": _parse_expiry(form)}
+    values = {
+        **_changes(form),
+        "read_only": form["access"] == READ,
+        "scopes": {"collections": form.selected} if form.selected else None,
+        "expires_at": _parse_expiry(form),
+    }
+    with idempotent_forms.ignore_already_created(lambda: api_keys.get(id, by=by)):
         _, text = api_keys.create(values, by=by, id=id)
         one_time_secrets.store(id, text)
-    except AppError as error:
-        if not idempotent_forms.already_created(error, lambda: api_keys.get(id, by=by)):
-            return _form_page(form.with_error(error))
     return redirect(url_for("console.show_made_key", key_id=id), 303)
 
 
-@page("/console/keys/<uuid:key_id>", role=USER, in_account=True)
-def show_key(key_id: str, account_id: str | None = None) -> Page:
+@page(KEY, role=USER, in_account=True)
+def show_key(key_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
     """A key, with the form that changes it."""
     scope = scopes.account_or_own_scope(account_id)
-    return _key_page(scope, api_keys.get(key_id, by=scope.by), Form())
+    key = api_keys.get(key_id, by=scope.by)
+    addresses = "\n".join(key.ip_addresses or ())
+    stored = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
+    is_own, owner_url = key.created_by == scope.by.user_id, None
+    if is_own:
+        owner_url = url_for("console.show_profile")
+    elif scope.by.is_superadmin:
+        owner_url = url_for("console.show_user", user_id=key.created_by)
+    elif scope.by.is_admin:
+        owner_url = url_for("console.show_member", user_id=key.created_by)
+    return (
+        (form or Form())
+        .over(Form(stored))
+        .render(
+            "console/keys/one.html",
+            scope=scope,
+            key=key,
+            owner=users.emails(scope.account.id, {key.created_by})[key.created_by],
+            is_own=is_own,
+            owner_url=owner_url,
+        )
+    )
 
 
-@page("/console/keys/<uuid:key_id>", "POST", role=USER, in_account=True)
-def change_key(key_id: str, account_id: str | None = None) -> Page | BaseResponse:
+@page(KEY, "POST", role=USER, in_account=True, form_page=show_key)
+def change_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Change a key's name, description or addresses."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
-    try:
-        key = key_changes.change(key_id, _changes(form), by=scope.by)
-    except AppError as error:
-        return _key_page(scope, api_keys.get(key_id, by=scope.by), form.with_error(error))
+    key = key_changes.change(key_id, _changes(form), by=scope.by)
     notice = gettext("The key %(name)s is saved.", name=key.name)
     return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
 
 
-@page("/console/keys/<uuid:key_id>/rotate", "POST", role=USER)
+@page(f"{KEY}/rotate", "POST", role=USER)
 def rotate_key(key_id: str) -> BaseResponse:
     """Give one of the own keys a new secret, and redirect to the page that shows it."""
     key, text = key_changes.rotate(key_id, OVERLAP, by=guard.require_caller())
@@ -110,7 +137,7 @@ def rotate_key(key_id: str) -> BaseResponse:
     return redirect(url_for("console.show_made_key", key_id=key.id), 303)
 
 
-@page("/console/keys/<uuid:key_id>/made", role=USER)
+@page(f"{KEY}/made", role=USER)
 def show_made_key(key_id: str) -> str | BaseResponse:
     """A new key, shown once."""
     key = api_keys.get(key_id, by=guard.require_caller())
@@ -125,7 +152,7 @@ def show_made_key(key_id: str) -> str | BaseResponse:
     return render_template("console/keys/made.html", key=key, text=text)
 
 
-@page("/console/keys/<uuid:key_id>/revoke", "POST", role=USER, in_account=True)
+@page(f"{KEY}/revoke", "POST", role=USER, in_account=True)
 def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Revoke a key; revoking it twice succeeds."""
     scope = scopes.account_or_own_scope(account_id)
@@ -138,49 +165,11 @@ def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
 
 def _changes(form: Form) -> dict[str, Any]:
     body = form.validated(("name",), name=200, description=1000, ip_addresses=5000)
-    addresses = [line for line in body["ip_addresses"].split() if line]
-    description = body["description"] or None
-    return {"name": body["name"], "description": description, "ip_addresses": addresses}
-
-
-def _limits(form: Form) -> dict[str, Any]:
-    scopes = {"collections": form.selected} if form.selected else None
-    return {"read_only": form["access"] == READ, "scopes": scopes}
-
-
-def _key_page(scope: AccountScope, key: ApiKey, form: Form) -> Page:
-    addresses = "\n".join(key.ip_addresses or ())
-    shown = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
-    form.values = {**shown, **form.values}
-    owner = users.emails(scope.account.id, {key.created_by})[key.created_by]
-    is_own = key.created_by == scope.by.user_id
-    context = {"scope": scope, "key": key, "owner": owner, "is_own": is_own}
-    return form.render("console/keys/one.html", owner_url=_owner_url(scope, key), **context)
-
-
-def _owner_url(scope: AccountScope, key: ApiKey) -> str | None:
-    """The page of the key's owner, if the caller has one."""
-    if key.created_by == scope.by.user_id:
-        return url_for("console.show_profile")
-    if scope.by.is_superadmin:
-        return url_for("console.show_user", user_id=key.created_by)
-    return url_for("console.show_member", user_id=key.created_by) if scope.by.is_admin else None
-
-
-def _form_page(form: Form) -> Page:
-    form.values["expires_in"] = form["expires_in"] or ON_DATE
-    days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
-    expiries = {NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")}
-    scope = scopes.account_or_own_scope(None)
-    names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
-    return form.render(
-        FORM,
-        form_id=idempotent_forms.form_id(),
-        expiries=expiries,
-        access={FULL: gettext("Read and write"), READ: gettext("Read only")},
-        collections=names[: forms.MAX_SELECTED],
-        other_collections=len(names[forms.MAX_SELECTED :]),
-    )
+    return {
+        "name": body["name"],
+        "description": body["description"] or None,
+        "ip_addresses": body["ip_addresses"].split(),
+    }
 
 
 def _parse_expiry(form: Form) -> datetime | None:

@@ -14,7 +14,6 @@ from app.console.shell import forms, guard, lists
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
-from app.errors import AppError
 from app.web import languages, user_agents
 from app.web.languages import LANGUAGES, gettext
 
@@ -23,22 +22,38 @@ PASSWORDS = ("current_password", "new_password")
 
 
 @page("/console/profile", role=USER)
-def show_profile() -> Page:
+def show_profile(form: Form | None = None) -> Page:
     """The caller's profile."""
-    return _profile_page(Form())
+    caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
+    user = auth.get_user(caller)
+    stored = {"name": user.name or "", "email": user.email, "language": user.language or ""}
+    listing.with_page(sessions.page(*sessions.user_key(caller), listing.skip, lists.PAGE_SIZE))
+    return (
+        (form or Form())
+        .over(Form(stored))
+        .render(
+            "console/profile/show.html",
+            user=user,
+            listing=listing,
+            present=g.console_session_id,
+            keys=api_keys.list_active(user.account_id, user.id),
+            max_keys=MAX_KEYS,
+            factors=gate.factors_of(user),
+            has_managed_address=gate.is_address_managed(user),
+            may_have_password=gate.allows(user, Proof.PASSWORD),
+            program=user_agents.describe,
+        )
+    )
 
 
-@page("/console/profile", "POST", role=USER)
-def change_profile() -> Page | BaseResponse:
+@page("/console/profile", "POST", role=USER, form_page=show_profile)
+def change_profile() -> BaseResponse:
     """Save the name, or request a change of the address."""
     caller, form = guard.require_caller(), forms.submitted("name", "email", "language")
-    try:
-        body = form.validated(("email",), name=200, email=320)
-        language = body["language"] if body["language"] in LANGUAGES else None
-        changes = {**body, "name": body["name"] or None, "language": language}
-        verification.change_profile(caller, changes)
-    except AppError as error:
-        return _profile_page(form.with_error(error))
+    body = form.validated(("email",), name=200, email=320)
+    language = body["language"] if body["language"] in LANGUAGES else None
+    changes = {**body, "name": body["name"] or None, "language": language}
+    verification.change_profile(caller, changes)
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):
         notice = gettext("Your profile is saved.")
     else:
@@ -51,17 +66,16 @@ def change_profile() -> Page | BaseResponse:
     return response
 
 
-@page("/console/profile/password", "POST", role=USER)
-def change_password() -> Page | BaseResponse:
+@page("/console/profile/password", "POST", role=USER, form_page=show_profile)
+def change_password() -> BaseResponse:
     """Change the own password, which ends all sessions."""
     form = forms.submitted(*PASSWORDS, "revoke_api_keys")
-    revoke = bool(form["revoke_api_keys"])
-    try:
-        body = form.validated(PASSWORDS, **dict.fromkeys(PASSWORDS, MAX_PASSWORD_LENGTH))
-        passwords = [body[name] for name in PASSWORDS]
-        password_resets.change_own(guard.require_caller(), *passwords, revoke_api_keys=revoke)
-    except AppError as error:
-        return _profile_page(form.with_error(error))
+    body = form.validated(PASSWORDS, **dict.fromkeys(PASSWORDS, MAX_PASSWORD_LENGTH))
+    password_resets.change_own(
+        guard.require_caller(),
+        *(body[name] for name in PASSWORDS),
+        revoke_api_keys=bool(form["revoke_api_keys"]),
+    )
     return redirect_with_notice(
         gettext("Your password is changed. Sign in with the new one."), "console.sign_in"
     )
@@ -80,20 +94,3 @@ def end_other_sessions() -> BaseResponse:
     """End the own sessions but this one."""
     sessions.end_others(guard.require_caller())
     return redirect_with_notice(gettext("Your other sessions have ended."), "console.show_profile")
-
-
-def _profile_page(form: Form) -> Page:
-    caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
-    user = auth.get_user(caller)
-    shown = {"name": user.name or "", "email": user.email, "language": user.language or ""}
-    form.values = {**shown, **form.values}
-    listing.with_page(sessions.page(*sessions.user_key(caller), listing.skip, lists.PAGE_SIZE))
-    context = {"user": user, "listing": listing, "present": g.console_session_id}
-    keys = api_keys.list_active(user.account_id, user.id)
-    context["max_keys"] = MAX_KEYS
-    context["factors"] = gate.factors_of(user)
-    context["has_managed_address"] = gate.is_address_managed(user)
-    context["may_have_password"] = gate.allows(user, Proof.PASSWORD)
-    return form.render(
-        "console/profile/show.html", keys=keys, program=user_agents.describe, **context
-    )

@@ -32,7 +32,7 @@ from app.console.shell import (
 from app.console.shell.access import ADMIN, ANYBODY, USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
-from app.errors import AppError, BadRequest
+from app.errors import BadRequest
 from app.web import html
 from app.web.languages import gettext
 
@@ -40,51 +40,51 @@ PROFILE = "/console/profile/second-factors"
 MAX_NAME = 100
 
 
-@page("/console/second-factor", "POST", role=ANYBODY)
-def verify_second_factor() -> Page | BaseResponse:
+def _verify_page(form: Form) -> Page:
+    return _expired_page(form) or second_factor.step_page(form)
+
+
+def _set_up_page(form: Form) -> Page:
+    return _expired_page(form) or second_factor.set_up_page(
+        form, mfa.enrolling(form["mfa_token"]).user
+    )
+
+
+def _expired_page(form: Form) -> Page | None:
+    """The sign-in page if a sign-in has waited too long for its second step."""
+    if form.error != "invalid_mfa_token":
+        return None
+    values = {"account": last_account.get(), "next": form["next"]}
+    return guard.sign_in_page(Form(values, problem=form.problem, status=form.status))
+
+
+@page("/console/second-factor", "POST", role=ANYBODY, form_page=_verify_page)
+def verify_second_factor() -> BaseResponse:
     """Complete a sign-in with a second factor."""
     form = second_factor.submitted()
-    try:
-        token = form["mfa_token"]
-        answer = second_factor.answer(form, token)
-        if answer is None:
-            raise BadRequest(gettext("Type a code, or use your passkey."))
-        user, challenge = mfa.verify_sign_in(token, answer)
-    except AppError as error:
-        if error.error == "invalid_mfa_token":
-            return _expired(form, error)
-        return second_factor.step_page(form.with_error(error))
+    answer = second_factor.answer(form, form["mfa_token"])
+    if answer is None:
+        raise BadRequest(gettext("Type a code, or use your passkey."))
+    user, challenge = mfa.verify_sign_in(form["mfa_token"], answer)
     return _signed_in(user, form, challenge)
 
 
-@page("/console/second-factor/set-up", "POST", role=ANYBODY)
-def set_up_second_factor() -> Page | BaseResponse:
+@page("/console/second-factor/set-up", "POST", role=ANYBODY, form_page=_set_up_page)
+def set_up_second_factor() -> BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
-    try:
-        by = mfa.enrolling(form["mfa_token"])
-    except AppError as error:
-        return _expired(form, error)
-    try:
-        enrolled = mfa.confirm_totp(by, form["code"][:100])
-    except AppError as error:
-        return second_factor.set_up_page(form.with_error(error), by.user)
+    by = mfa.enrolling(form["mfa_token"])
+    enrolled = mfa.confirm_totp(by, form["code"][:100])
     return _signed_in_with_codes(by, form, enrolled)
 
 
-@page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY)
-def set_up_passkey() -> Page | BaseResponse:
+@page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY, form_page=_set_up_page)
+def set_up_passkey() -> BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
-    try:
-        by = mfa.enrolling(form["mfa_token"])
-    except AppError as error:
-        return _expired(form, error)
-    try:
-        sent = second_factor.credential(form["assertion"])
-        enrolled = mfa.add_passkey(by, sent["token"], gettext("Passkey"), sent["credential"])
-    except AppError as error:
-        return second_factor.set_up_page(form.with_error(error), by.user)
+    by = mfa.enrolling(form["mfa_token"])
+    sent = second_factor.credential(form["assertion"])
+    enrolled = mfa.add_passkey(by, sent["token"], gettext("Passkey"), sent["credential"])
     return _signed_in_with_codes(by, form, enrolled)
 
 
@@ -111,15 +111,12 @@ def passkey_sign_in_options() -> BaseResponse:
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
-@page("/console/passkeys/sign-in", "POST", role=ANYBODY)
-def sign_in_with_passkey() -> Page | BaseResponse:
+@page("/console/passkeys/sign-in", "POST", role=ANYBODY, form_page=guard.sign_in_page)
+def sign_in_with_passkey() -> BaseResponse:
     form = forms.submitted("assertion", "next", "account", resubmit.FIELD)
-    try:
-        sent = second_factor.credential(form["assertion"])
-        with lockout.limit_passkeys(origin().ip_address):
-            user = mfa.verify_passkey(sent["token"], sent["credential"])
-    except AppError as error:
-        return guard.sign_in_page(form.with_error(error), ())
+    sent = second_factor.credential(form["assertion"])
+    with lockout.limit_passkeys(origin().ip_address):
+        user = mfa.verify_passkey(sent["token"], sent["credential"])
     return _signed_in(user, form)
 
 
@@ -133,33 +130,32 @@ def _signed_in(user: User, form: Form, passed: Challenge | None = None) -> BaseR
     return response
 
 
-def _expired(form: Form, error: AppError) -> Page:
-    values = {"account": last_account.get(), "next": form["next"]}
-    return guard.sign_in_page(Form(values).with_error(error), ())
-
-
 @page(PROFILE, role=USER)
-def show_second_factors() -> Page:
+def show_second_factors(form: Form | None = None) -> Page:
     """The caller's second factors."""
-    return _own_page(Form())
+    user, form = auth.get_user(guard.require_caller()), form or Form()
+    if form["confirm"]:  # of a new app, by a wrong code
+        return _app_page(form, user, *mfa.pending_totp(user, form["factor"]))
+    settings = user.account.settings
+    return form.render(
+        "console/profile/factors.html",
+        factors=gate.factors_of(user),
+        codes_left=recovery_codes.count(user),
+        policy=sign_in_settings.mode(settings),
+        required_from=sign_in_settings.required_from(settings, user.role.name, user.created_at),
+    )
 
 
-@page(f"{PROFILE}/app", "POST", role=USER, recent_sign_in=True)
+@page(f"{PROFILE}/app", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
     caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
     user = auth.get_user(caller)
-    try:
-        if not form["confirm"]:
-            name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
-            return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
-        by = Enrolling(user, session_id=caller.session_id)
-        enrolled = mfa.confirm_totp(by, form["code"][:100])
-    except AppError as error:
-        form.with_error(error)
-        if not form["confirm"]:
-            return _own_page(form)
-        return _app_page(form, user, *mfa.pending_totp(user, form["factor"]))
+    if not form["confirm"]:
+        name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
+        return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
+    by = Enrolling(user, session_id=caller.session_id)
+    enrolled = mfa.confirm_totp(by, form["code"][:100])
     return _added(enrolled)
 
 
@@ -170,39 +166,32 @@ def passkey_registration_options() -> BaseResponse:
     return jsonify(token=token, options=options)
 
 
-@page(f"{PROFILE}/passkeys", "POST", role=USER, recent_sign_in=True)
-def add_passkey() -> Page | BaseResponse:
+@page(f"{PROFILE}/passkeys", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
+def add_passkey() -> BaseResponse:
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
-    try:
-        sent = second_factor.credential(form["assertion"])
-        name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
-        by = Enrolling(auth.get_user(caller), session_id=caller.session_id)
-        enrolled = mfa.add_passkey(by, sent["token"], name, sent["credential"])
-    except AppError as error:
-        return _own_page(form.with_error(error))
-    return _added(enrolled)
+    sent = second_factor.credential(form["assertion"])
+    name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
+    by = Enrolling(auth.get_user(caller), session_id=caller.session_id)
+    return _added(mfa.add_passkey(by, sent["token"], name, sent["credential"]))
 
 
-@page(f"{PROFILE}/<uuid:factor_id>/remove", "POST", role=USER, recent_sign_in=True)
-def remove_factor(factor_id: str) -> Page | BaseResponse:
-    caller = guard.require_caller()
-    try:
-        mfa.remove(auth.get_user(caller), factor_id)
-    except AppError as error:
-        return _own_page(Form().with_error(error))
+@page(
+    f"{PROFILE}/<uuid:factor_id>/remove",
+    "POST",
+    role=USER,
+    recent_sign_in=True,
+    form_page=show_second_factors,
+)
+def remove_factor(factor_id: str) -> BaseResponse:
+    mfa.remove(auth.get_user(guard.require_caller()), factor_id)
     notice = gettext("The second factor is removed.")
     return redirect_with_notice(notice, "console.show_second_factors")
 
 
-@page(f"{PROFILE}/codes", "POST", role=USER, recent_sign_in=True)
-def renew_codes() -> Page | BaseResponse:
+@page(f"{PROFILE}/codes", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
+def renew_codes() -> BaseResponse:
     """Make new recovery codes."""
-    caller = guard.require_caller()
-    try:
-        codes = mfa.renew_recovery_codes(auth.get_user(caller))
-    except AppError as error:
-        return _own_page(Form().with_error(error))
-    return _show_once(codes)
+    return _show_once(mfa.renew_recovery_codes(auth.get_user(guard.require_caller())))
 
 
 @page(f"{PROFILE}/codes", role=USER)
@@ -261,15 +250,3 @@ def _codes_page(codes: list[str], target: str) -> str:
 def _app_page(form: Form, user: User, factor: object, secret: str) -> Page:
     context = second_factor.totp_context(user, secret)
     return form.render("console/profile/app.html", factor=factor, **context)
-
-
-def _own_page(form: Form) -> Page:
-    user = auth.get_user(guard.require_caller())
-    settings = user.account.settings
-    return form.render(
-        "console/profile/factors.html",
-        factors=gate.factors_of(user),
-        codes_left=recovery_codes.count(user),
-        policy=sign_in_settings.mode(settings),
-        required_from=sign_in_settings.required_from(settings, user.role.name, user.created_at),
-    )

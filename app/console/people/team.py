@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import partial
 
 from flask import render_template
@@ -13,7 +12,7 @@ from app.accounts import groups, users
 from app.auth import invitations
 from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
-from app.auth.models import Invitation, InvitationState
+from app.auth.models import InvitationState
 from app.console.people import user_lists
 from app.console.people.users import choices
 from app.console.shell import error_texts, forms, lists, names, scopes
@@ -23,7 +22,6 @@ from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_n
 from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
-from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 MAX_GROUPS = 100
@@ -69,41 +67,49 @@ def show_invitations(account_id: str | None = None) -> str:
     )
 
 
+class InviteForm(Form):
+    """A form with any number of addresses."""
+
+    def with_error(self, error: AppError) -> InviteForm:
+        """The form with the messages of an error, each with the address that it is about."""
+        for detail in error.extra.get("details") or ():
+            if "address" in detail:
+                detail["message"] = gettext(
+                    "%(address)s: %(message)s",
+                    address=detail["address"][:80],
+                    message=error_texts.translate(detail["message"]),
+                )
+        super().with_error(error)
+        if "email" in self.errors:
+            self.errors["email"] = ["\n".join(self.errors["email"])]  # a line each
+        return self
+
+
 @page("/console/team/invite", role=ADMIN, in_account=True)
-def show_invite(account_id: str | None = None) -> Page:
-    scope, form = scopes.account_or_own_scope(account_id), Form({"role": "viewer"})
-    try:
-        invitations.require_enabled()
-    except AppError as error:
-        form.with_error(error)
-    return _invite_page(scope, form)
-
-
-@page("/console/team/invite", "POST", role=ADMIN, in_account=True)
-def invite(account_id: str | None = None) -> Page | BaseResponse:
-    """Invite one or more addresses to the account, all or none."""
-    scope, form = (
-        scopes.account_or_own_scope(account_id),
-        forms.submitted("email", "role", selected="groups"),
+def show_invite(account_id: str | None = None, form: Form | None = None) -> Page:
+    scope = scopes.account_or_own_scope(account_id)
+    if form is None:
+        form = Form({"role": "viewer"})
+        try:
+            invitations.require_enabled()
+        except AppError as error:
+            form.with_error(error)
+    shown_groups, total = groups.page(scope.account.id, 0, MAX_GROUPS, None)
+    return form.render(
+        "console/team/invite.html",
+        scope=scope,
+        groups=shown_groups,
+        other_groups=total - len(shown_groups),
+        max_at_once=invitations.MAX_AT_ONCE,
+        **choices(),
     )
-    try:
-        emails = _emails(form)
-        body = {"role": form["role"], "groups": form.selected}
-        enrolment.check_group_assignment(scope.account.id, form.selected, by=scope.by)
-        sent = _invite(scope, emails, body)
-    except AppError as error:
-        return _invite_page(scope, form.with_error(_with_addresses(error)))
-    notice = gettext("We have sent an invitation to %(email)s.", email=sent[0].email)
-    if len(sent) > 1:
-        number = len(sent)
-        notice = ngettext(
-            "We have sent %(num)s invitation.", "We have sent %(num)s invitations.", number
-        )
-    return _redirect(notice, scope)
 
 
-def _emails(form: Form) -> list[str]:
-    """The submitted addresses. Raises InvalidValues."""
+@page("/console/team/invite", "POST", role=ADMIN, in_account=True, form_page=show_invite)
+def invite(account_id: str | None = None) -> BaseResponse:
+    """Invite one or more addresses to the account, all or none."""
+    scope = scopes.account_or_own_scope(account_id)
+    form = forms.submitted("email", "role", selected="groups", kind=InviteForm)
     form.validated(("email",))
     emails = re.split(r"[\s,;]+", form["email"].strip(",; "))
     if len(emails) == 1:
@@ -111,35 +117,19 @@ def _emails(form: Form) -> list[str]:
     if len(emails) > invitations.MAX_AT_ONCE:
         message = gettext("At most %(limit)s addresses at once.", limit=invitations.MAX_AT_ONCE)
         raise InvalidValues([problem("email", "too_many", message)])
-    return emails
-
-
-def _invite(scope: AccountScope, emails: Sequence[str], body: JSONObject) -> list[Invitation]:
-    by = scope.by.user_id
+    body = {"role": form["role"], "groups": form.selected}
+    enrolment.check_group_assignment(scope.account.id, form.selected, by=scope.by)
     if len(emails) > 1:
-        return invitations.create_many(scope.account.id, emails, body, by=by)
-    return [invitations.create(scope.account.id, {**body, "email": emails[0]}, by=by)[0]]
-
-
-def _with_addresses(error: AppError) -> AppError:
-    """The error with the address that each problem is about."""
-    for detail in error.extra.get("details") or ():
-        if "address" in detail:
-            message = error_texts.translate(detail["message"])
-            address = detail["address"][:80]
-            detail["message"] = gettext(
-                "%(address)s: %(message)s", address=address, message=message
-            )
-    return error
-
-
-def _invite_page(scope: AccountScope, form: Form) -> Page:
-    if "email" in form.errors:
-        form.errors["email"] = ["\n".join(form.errors["email"])]  # a line each
-    shown_groups, total = groups.page(scope.account.id, 0, MAX_GROUPS, None)
-    context = {"groups": shown_groups, "other_groups": total - len(shown_groups), **choices()}
-    context["max_at_once"] = invitations.MAX_AT_ONCE
-    return form.render("console/team/invite.html", scope=scope, **context)
+        sent = invitations.create_many(scope.account.id, emails, body, by=scope.by.user_id)
+    else:
+        one = {**body, "email": emails[0]}
+        sent = [invitations.create(scope.account.id, one, by=scope.by.user_id)[0]]
+    notice = gettext("We have sent an invitation to %(email)s.", email=sent[0].email)
+    if len(sent) > 1:
+        notice = ngettext(
+            "We have sent %(num)s invitation.", "We have sent %(num)s invitations.", len(sent)
+        )
+    return _redirect(notice, scope)
 
 
 def _redirect(notice: str, scope: AccountScope) -> BaseResponse:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
+from typing import Any
 
 from flask import url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -30,7 +31,7 @@ from app.console.shell.forms import (
     redirect_with_notice,
 )
 from app.console.shell.lists import UrlArgs
-from app.errors import AppError, NotFound
+from app.errors import NotFound
 from app.sso import last_sign_ins
 from app.web import user_agents
 from app.web.languages import gettext, lazy_gettext
@@ -89,58 +90,72 @@ def _description(role: Role) -> str:
     return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
 
 
-def show(pages: UserPages, user_id: str) -> Page:
-    return _page(pages, user_id, Form())
+def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
+    user, (title, parent) = users.get(pages.scope, user_id), pages.parent
+    stored = {"role": user.role.name, "name": user.name or "", "email": user.email}
+    others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
+    own = {group.id for group in user.groups}
+    caller_home, _ = guard.require_caller().home_and_user()
+    account_id = None if user.account_id == caller_home.id else user.account_id
+    return (
+        (form or Form())
+        .over(Form(stored))
+        .render(
+            "console/users/one.html",
+            user=user,
+            factors=gate.factors_of(user),
+            providers=last_sign_ins.provider_names(user),
+            other_groups={group.id: group.name for group in others if group.id not in own},
+            more_groups=total > MAX_GROUPS,
+            **choices(),
+            user_url=url_for(pages.endpoint, user_id=user.id),
+            left_page=_left_page(user.account_id, user.id),
+            active_keys=len(api_keys.list_active(user.account_id, user.id)),
+            keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
+            sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
+            program=user_agents.describe,
+            parent=(title, url_for(parent)),
+            of_any_account=pages.all_accounts,
+        )
+    )
 
 
-def change_role(pages: UserPages, user_id: str) -> Page | BaseResponse:
+def change_role(pages: UserPages, user_id: str) -> BaseResponse:
     form, by = forms.submitted("role"), guard.require_caller().user_id
-    try:
-        user = users.change(pages.scope, user_id, form.validated(("role",)), by=by)
-    except AppError as error:
-        return _page(pages, user_id, form.with_error(error))
+    user = users.change(pages.scope, user_id, form.validated(("role",)), by=by)
     notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
     if user.role.name != ADMIN_ROLE and (left := _left_page(user.account_id, user_id)):
         return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
-def change_name_and_address(pages: UserPages, user_id: str) -> Page | BaseResponse:
+def change_name_and_address(pages: UserPages, user_id: str) -> BaseResponse:
     form, by = forms.submitted("name", "email"), guard.require_caller()
-    try:
-        body: dict[str, object] = {**form.validated(("email",), name=MAX_NAME, email=MAX_EMAIL)}
-        body["name"] = body["name"] or None
-        enrolment.check_address(pages.scope, user_id, body, by=by)
-        user = users.change(pages.scope, user_id, body, by=by.user_id)
-    except AppError as error:
-        return _page(pages, user_id, form.with_error(error))
+    body: dict[str, object] = {**form.validated(("email",), name=MAX_NAME, email=MAX_EMAIL)}
+    body["name"] = body["name"] or None
+    enrolment.check_address(pages.scope, user_id, body, by=by)
+    user = users.change(pages.scope, user_id, body, by=by.user_id)
     notice = gettext("%(email)s is saved.", email=user.email)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
-def set_password(pages: UserPages, user_id: str) -> Page | BaseResponse:
+def set_password(pages: UserPages, user_id: str) -> BaseResponse:
     """Set a user's password, which ends all their sessions."""
     user, form = users.get(pages.scope, user_id), forms.submitted("new_password")
-    try:
-        body = form.validated(("new_password",), new_password=MAX_PASSWORD_LENGTH)
-        password_resets.set_password(user, body["new_password"], by=guard.require_caller())
-    except AppError as error:
-        return _page(pages, user_id, form.with_error(error))
+    body = form.validated(("new_password",), new_password=MAX_PASSWORD_LENGTH)
+    password_resets.set_password(user, body["new_password"], by=guard.require_caller())
     notice = gettext(
         "The password of %(email)s is changed. All their sessions have ended.", email=user.email
     )
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
-def add_group(pages: UserPages, user_id: str) -> Page | BaseResponse:
+def add_group(pages: UserPages, user_id: str) -> BaseResponse:
     form, by = forms.submitted("group"), guard.require_caller()
     user = users.get(pages.scope, user_id)
-    try:
-        group_id = form.validated(("group",))["group"]
-        enrolment.check_group_assignment(user.account_id, [group_id], by=by)
-        group = groups.add_member(user.account_id, group_id, user.id, by=by.user_id)
-    except AppError as error:
-        return _page(pages, user_id, form.with_error(error))
+    group_id = form.validated(("group",))["group"]
+    enrolment.check_group_assignment(user.account_id, [group_id], by=by)
+    group = groups.add_member(user.account_id, group_id, user.id, by=by.user_id)
     notice = gettext("%(email)s is in %(group)s now.", email=user.email, group=group.name)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
@@ -153,14 +168,11 @@ def leave_group(pages: UserPages, user_id: str, group_id: str) -> BaseResponse:
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
-def act(pages: UserPages, user_id: str, action: str) -> Page | BaseResponse:
+def act(pages: UserPages, user_id: str, action: str) -> BaseResponse:
     """Activate, deactivate, verify or remove a user, or mail a reset link."""
-    try:
-        if action == "remove":
-            return _remove(pages, user_id)
-        notice = _perform(action, pages.scope, user_id)
-    except AppError as error:
-        return _page(pages, user_id, Form().with_error(error))
+    if action == "remove":
+        return _remove(pages, user_id)
+    notice = _perform(action, pages.scope, user_id)
     account_id = users.get(pages.scope, user_id).account_id
     if action == "deactivate" and (left := _left_page(account_id, user_id)):
         return redirect_with_notice(notice, "console.show_left", **left)
@@ -211,44 +223,25 @@ def _perform(action: str, scope: str | None, user_id: str) -> str:
     return gettext("%(email)s is deactivated.", email=email)
 
 
-def _page(pages: UserPages, user_id: str, form: Form) -> Page:
-    user, (title, parent) = users.get(pages.scope, user_id), pages.parent
-    stored = {"role": user.role.name, "name": user.name or "", "email": user.email}
-    form.values = {**stored, **form.values}
-    others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
-    own = {group.id for group in user.groups}
-    caller_home, _ = guard.require_caller().home_and_user()
-    account_id = None if user.account_id == caller_home.id else user.account_id
-    return form.render(
-        "console/users/one.html",
-        user=user,
-        factors=gate.factors_of(user),
-        providers=last_sign_ins.provider_names(user),
-        other_groups={group.id: group.name for group in others if group.id not in own},
-        more_groups=total > MAX_GROUPS,
-        **choices(),
-        user_url=url_for(pages.endpoint, user_id=user.id),
-        left_page=_left_page(user.account_id, user.id),
-        active_keys=len(api_keys.list_active(user.account_id, user.id)),
-        keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
-        sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
-        program=user_agents.describe,
-        parent=(title, url_for(parent)),
-        of_any_account=pages.all_accounts,
-    )
-
-
-def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., object]) -> None:
+def _add_page(
+    pages: UserPages,
+    method: str,
+    path: str,
+    view: Callable[..., object],
+    form_page: Callable[..., Page] | None = None,
+) -> Callable[..., Any]:
     rule, endpoint = f"{pages.path}/<uuid:user_id>{path}", f"{view.__name__}_{pages.noun}"
-    page(rule, method, role=pages.role, endpoint=endpoint)(wraps(view)(partial(view, pages)))
+    register = page(rule, method, role=pages.role, endpoint=endpoint, form_page=form_page)
+    return register(wraps(view)(partial(view, pages)))
 
 
 for _pages in (TEAM, ALL_USERS):
-    _add_route(_pages, "GET", "", show)
-    _add_route(_pages, "POST", "/role", change_role)
-    _add_route(_pages, "POST", "/groups", add_group)
-    _add_route(_pages, "POST", "/groups/<uuid:group_id>/remove", leave_group)
-    _add_route(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)
-    _add_route(_pages, "POST", f"/<any({_pages.actions}):action>", act)
-_add_route(ALL_USERS, "POST", "/password", set_password)
-_add_route(ALL_USERS, "POST", "/identity", change_name_and_address)
+    _show = _add_page(_pages, "GET", "", show)
+    _add_page(_pages, "POST", "/role", change_role, _show)
+    _add_page(_pages, "POST", "/groups", add_group, _show)
+    _add_page(_pages, "POST", "/groups/<uuid:group_id>/remove", leave_group)
+    _add_page(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)
+    _add_page(_pages, "POST", f"/<any({_pages.actions}):action>", act, _show)
+    if _pages.all_accounts:
+        _add_page(_pages, "POST", "/password", set_password, _show)
+        _add_page(_pages, "POST", "/identity", change_name_and_address, _show)

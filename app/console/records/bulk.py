@@ -6,9 +6,9 @@ Undoing a deletion restores each record that can be restored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
-from flask import Response, request
+from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import (
@@ -35,9 +35,39 @@ from app.web.languages import gettext, lazy_gettext, ngettext
 SELECTION = f"{COLLECTION}/selection"
 NONE_SELECTED = lazy_gettext("Select records first.")
 Names = Mapping[str, str]  # of records by id, or messages
-NOTHING: Names = MappingProxyType({})
 MAX_PASSES = 3  # of restoring: records may refer to others that come later
 MAX_REASONS = 3
+
+
+@dataclass
+class SelectionForm(RecordForm):
+    """The selected records, and the field that all of them get a value of."""
+
+    names: Names = field(default_factory=dict)
+    """Their labels by id."""
+    problems: Names = field(default_factory=dict)
+    """What is wrong with each of them, unless it is the same for all."""
+
+    def with_error(self, error: AppError) -> SelectionForm:
+        """The form with the messages of an error, by record."""
+        ids, found = list(self.names), dict[str, list[str]]()
+        for detail in error.extra.get("details") or ():
+            if detail.get("index") is not None:
+                found.setdefault(ids[detail["index"]], []).append(detail["message"])
+        problems = {id: " ".join(messages) for id, messages in found.items()}
+        if isinstance(error, NotFound):
+            error = Conflict(
+                gettext(
+                    "Somebody else has changed or deleted some of these records in the meantime."
+                )
+            )
+        if len(problems) == len(self.names) and len(set(problems.values())) == 1:
+            error.extra["details"] = list(error.extra.get("details", ()))[:1]
+        elif problems:
+            error.extra.pop("details", None)
+            self.problems = problems
+        super().with_error(error)
+        return self
 
 
 @page(SELECTION, "POST", role=ADMIN, retry_stale=True)
@@ -49,24 +79,26 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     if not names:
         return list_state.redirect_to_list(str(NONE_SELECTED), scope)
     if action == "export" and format in FORMATS:
-        return _export(scope, format, names)
+        sort = request.args.get("sort", "").replace("\0", "")
+        return files.export_response(scope, format, {"id": list(names), "sort": [sort]})
     if action == "delete":
-        return _page("delete", scope, Form(), names)
-    return _edit_page(scope, _edit_form(scope), names)
+        return _delete_page(account_id, name, SelectionForm(names=names))
+    return _edit_page(account_id, name, _edit_form(scope, names))
 
 
-@page(f"{SELECTION}/delete", "POST", role=ADMIN, retry_stale=True)
-def delete_selection(account_id: str, name: str) -> Page | BaseResponse:
-    scope, form = scopes.collection_scope(account_id, name), Form()
+def _delete_page(account_id: str, name: str, form: SelectionForm) -> Page:
+    return _page("delete", scopes.collection_scope(account_id, name), form)
+
+
+@page(f"{SELECTION}/delete", "POST", role=ADMIN, retry_stale=True, form_page=_delete_page)
+def delete_selection(account_id: str, name: str) -> BaseResponse:
+    scope = scopes.collection_scope(account_id, name)
     names = _selected(scope)
     if not names:  # such as by a double click
         return list_state.redirect_to_list(gettext("The records are already deleted."), scope)
-    try:
-        signing.sign(scope, form)
-        batch.delete(scope.collection.name, list(names), by=scope.by)
-    except AppError as error:
-        problems = _explain(form, error, names)
-        return _page("delete", scope, form, names, problems)
+    form = forms.show_errors_in(SelectionForm(names=names))
+    signing.sign(scope, form)
+    batch.delete(scope.collection.name, list(names), by=scope.by)
     list_state.remember_deleted(scope, names)
     notice = ngettext(
         "%(count)s record is deleted.",
@@ -134,25 +166,28 @@ def _reason(error: AppError) -> str:
     return next(iter(texts), error_texts.translate(error.message))
 
 
-@page(f"{SELECTION}/edit", "POST", role=ADMIN, retry_stale=True)
+def _edit_page(account_id: str, name: str, form: SelectionForm) -> Page:
+    scope = scopes.collection_scope(account_id, name)
+    picker.load_labels(scope, form)
+    return _page("edit", scope, form)
+
+
+@page(f"{SELECTION}/edit", "POST", role=ADMIN, retry_stale=True, form_page=_edit_page)
 def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     """Set one field of the selected records to one value, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
-    form, names = record_form.fill_submitted(_edit_form(scope)), _selected(scope)
+    names = _selected(scope)
+    form = record_form.fill_submitted(_edit_form(scope, names))
     if not names:
         return list_state.redirect_to_list(str(NONE_SELECTED), scope)
     if picker.run(scope, form):
-        return _edit_page(scope, form, names)
-    try:
-        if not form.widgets:
-            raise Forbidden(gettext("You may not change this field."))
-        signing.sign(scope, form)
-        body = {form.widgets[0].field.name: None, **form.body(new=False)}
-        items = [{"id": id, "data": body} for id in names]
-        batch.update(scope.collection.name, items, by=scope.by)
-    except AppError as error:
-        problems = _explain(form, error, names)
-        return _edit_page(scope, form, names, problems)
+        return _edit_page(account_id, name, form)
+    if not form.widgets:
+        raise Forbidden(gettext("You may not change this field."))
+    signing.sign(scope, form)
+    body = {form.widgets[0].field.name: None, **form.body(new=False)}
+    items = [{"id": id, "data": body} for id in names]
+    batch.update(scope.collection.name, items, by=scope.by)
     notice = ngettext(
         "%(count)s record is changed.",
         "%(count)s records are changed.",
@@ -174,60 +209,24 @@ def _submitted_ids() -> list[str]:
     return list(dict.fromkeys(ids))[:MAX_SELECTED]
 
 
-def _export(scope: CollectionScope, format: str, names: Names) -> Response:
-    sort = request.args.get("sort", "").replace("\0", "")
-    return files.export_response(scope, format, {"id": list(names), "sort": [sort]})
-
-
-def _edit_form(scope: CollectionScope) -> RecordForm:
+def _edit_form(scope: CollectionScope, names: Names) -> SelectionForm:
     access, name = scope.access(scope.collection, "update"), forms.text("field")
+    form = SelectionForm(names=names)
     if access is None or name not in record_form.editable_at_once(access):
-        return RecordForm()
-    form = record_form.blank(access)
-    form.widgets = [widget for widget in form.widgets if widget.field.name == name]
+        return form
+    widgets = record_form.field_widgets(access, None)
+    form.widgets = [widget for widget in widgets if widget.field.name == name]
     form.before = {widget.name: "" for widget in form.widgets}
     form.values = {**form.before, "field": name}
     return form
 
 
-def _explain(form: Form, error: AppError, names: Names) -> Names:
-    """Add an error to the form; returns its messages by record, unless it is the same for all."""
-    problems = _by_record(error, names)
-    if isinstance(error, NotFound):
-        error = Conflict(
-            gettext("Somebody else has changed or deleted some of these records in the meantime.")
-        )
-    if len(problems) == len(names) and len(set(problems.values())) == 1:
-        error.extra["details"], problems = list(error.extra.get("details", ()))[:1], {}
-    elif problems:
-        error.extra.pop("details", None)
-    form.with_error(error)
-    return problems
-
-
-def _by_record(error: AppError, names: Names) -> dict[str, str]:
-    ids, problems = list(names), dict[str, list[str]]()
-    for detail in error.extra.get("details") or ():
-        if detail.get("index") is not None:
-            problems.setdefault(ids[detail["index"]], []).append(detail["message"])
-    return {id: " ".join(messages) for id, messages in problems.items()}
-
-
-def _edit_page(
-    scope: CollectionScope, form: RecordForm, names: Names, problems: Names = NOTHING
-) -> Page:
-    picker.load_labels(scope, form)
-    return _page("edit", scope, form, names, problems)
-
-
-def _page(
-    action: str, scope: CollectionScope, form: Form, names: Names, problems: Names = NOTHING
-) -> Page:
+def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
     return form.render(
         f"console/records/{action}_selected.html",
         scope=scope,
-        names=names,
-        problems=problems,
+        names=form.names,
+        problems=form.problems,
         ask=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
         at=list_state.of_page(scope),

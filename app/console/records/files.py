@@ -33,7 +33,7 @@ from app.records.read.views import RecordView
 from app.records.routes.transfer import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.sources import Source, TextSource
+from app.records.transfer.formats import Source, TextSource
 from app.types import JSONMapping
 from app.web.converters import UuidPath
 from app.web.error_handlers import database_error
@@ -189,33 +189,43 @@ class ImportRun:
         self.more = max(int(error.extra.get("count", 0)) - len(rows), 0)
 
 
+@dataclass
+class ImportForm(Form):
+    """The form with the chosen file, or the one that a check has stored."""
+
+    file: ImportFile | None = None
+
+
 @page(IMPORT, role=ADMIN, retry_stale=True)
-def show_import(account_id: str, name: str) -> Page:
-    return _page(scopes.collection_scope(account_id, name), Form())
+def show_import(
+    account_id: str, name: str, form: ImportForm | None = None, run: ImportRun | None = None
+) -> Page:
+    form, scope = form or ImportForm(), scopes.collection_scope(account_id, name)
+    return form.render("console/records/import.html", **_context(scope, form, run))
 
 
-@page(IMPORT, "POST", role=ADMIN, retry_stale=True)
+@page(IMPORT, "POST", role=ADMIN, retry_stale=True, form_page=show_import)
 def import_records(account_id: str, name: str) -> Page | BaseResponse:
     """Check a file and report all problems, or import it, all or nothing.
 
     The page of a long import streams its progress.
     """
-    scope, form = scopes.collection_scope(account_id, name), Form({"file": ""})
-    file = None
+    scope = scopes.collection_scope(account_id, name)
+    form = forms.show_errors_in(ImportForm({"file": ""}))
+    form.file = file = _sent_file(scope)
+    signing.sign(scope, form)
+    source = file.source(scope.by)
     dry_run = request.form.get("do") != "import"
-    try:
-        file = _sent_file(scope)
-        signing.sign(scope, form)
-        source = file.source(scope.by)
-    except AppError as error:
-        return _page(scope, form.with_error(error), file=file)
     run = ImportRun(account_id, name, file, source, dry_run, form, _count(scope, source))
     if run.is_long:
-        return _streamed_page(scope, run)
+        context = _context(scope, form, run)
+        return streamed_pages.stream(
+            "console/records/import.html", run.steps(), form=form, **context
+        )
     for _ in run.steps():
         pass
     if dry_run or form.status != 200:
-        return _page(scope, form, run=run, file=file)
+        return show_import(account_id, name, form, run)
     notice = ngettext(
         "%(count)s record is imported.",
         "%(count)s records are imported.",
@@ -286,22 +296,17 @@ def _problem_rows(error: AppError) -> Iterator[tuple[int | None, str | None, str
         yield problem.get("line"), problem.get("field"), problem["message"]
 
 
-def _page(scope: CollectionScope, form: Form, **context: object) -> Page:
-    return form.render("console/records/import.html", **_context(scope), **context)
-
-
-def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
-    template = "console/records/import.html"
-    return streamed_pages.stream(
-        template, run.steps(), form=run.form, run=run, file=run.file, **_context(scope)
-    )
-
-
-def _context(scope: CollectionScope) -> TemplateContext:
+def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) -> TemplateContext:
     access = scope.access(scope.collection, "create")
-    context: TemplateContext = {"scope": scope, "ask": scopes.ASK_SUPERADMINS}
-    context["may_create"] = "create" in scope.allowed_operations(scope.collection)
     widgets = record_form.blank(access).widgets if access else ()
-    context["head"] = ",".join(one.field.name for one in widgets if one.kind != "files")
-    context |= {"list_url": list_state.list_url(scope), "at": list_state.of_page(scope)}
-    return {**context, "display": display}
+    return {
+        "scope": scope,
+        "run": run,
+        "file": form.file,
+        "ask": scopes.ASK_SUPERADMINS,
+        "may_create": "create" in scope.allowed_operations(scope.collection),
+        "head": ",".join(one.field.name for one in widgets if one.kind != "files"),
+        "list_url": list_state.list_url(scope),
+        "at": list_state.of_page(scope),
+        "display": display,
+    }

@@ -11,13 +11,13 @@ from app.audit.append import DELETE
 from app.console.records import columns, list_state, references, writers
 from app.console.records.display import display
 from app.console.records.pages import RECORD
-from app.console.shell import lists, scopes, signing
+from app.console.shell import forms, lists, scopes, signing
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
-from app.errors import AppError, NotFound
+from app.errors import NotFound
 from app.records.history import service
 from app.types import JSONMapping
 from app.web.languages import gettext
@@ -28,51 +28,41 @@ SIDES = ("old_value", "new_value")
 
 
 @page(f"{RECORD}/history", role=ADMIN, retry_stale=True)
-def show_history(account_id: str, name: str, record_id: str) -> Page:
+def show_history(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
     """The changes of a record, newest first."""
-    return _page(account_id, name, record_id, Form())
+    scope, id = scopes.collection_scope(account_id, name), record_id.lower()
+    url_args = {**list_state.of_page(scope), "record_id": id}
+    listing = lists.from_request("console.show_history", **url_args)
+    result = service.page(scope.collection.name, id, listing.skip, lists.PAGE_SIZE, by=scope.by)
+    listing.with_page((result.changes, result.total))
+    newest = listing.items[:1] if listing.page == 1 else ()
+    return (form or Form()).render(
+        "console/audit/history.html",
+        scope=scope,
+        at=url_args,
+        listing=listing,
+        deleted=any(change["operation"] == DELETE for change in newest),
+        list_url=list_state.list_url(scope),
+        labels=_labels(scope, listing.items),
+        actor=writers.actor,
+        compared=_compared,
+        truncation=result.truncation,
+        title=references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}"),
+    )
 
 
-@page(f"{RECORD}/history", "POST", role=ADMIN, retry_stale=True)
-def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
+@page(f"{RECORD}/history", "POST", role=ADMIN, retry_stale=True, form_page=show_history)
+def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore the state after a change."""
     scope = scopes.collection_scope(account_id, name)
     entry_id = request.form.get("audit_id", "")
     if not entry_id.isascii() or not entry_id.isdigit() or len(entry_id) > MAX_ID_DIGITS:
         raise NotFound
-    form = Form()
-    try:
-        signing.sign(scope, form)
-        service.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
-    except AppError as error:
-        return _page(account_id, name, record_id, form.with_error(error))
+    signing.sign(scope, forms.submitted())
+    service.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
     notice = gettext("The record is restored to this state.")
     url_args = list_state.of_page(scope)
     return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
-
-
-def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
-    scope = scopes.collection_scope(account_id, name)
-    url_args = {**list_state.of_page(scope), "record_id": record_id.lower()}
-    listing = lists.from_request("console.show_history", **url_args)
-    result = service.page(
-        scope.collection.name, url_args["record_id"], listing.skip, lists.PAGE_SIZE, by=scope.by
-    )
-    listing.with_page((result.changes, result.total))
-    deleted = listing.page == 1 and any(
-        change["operation"] == DELETE for change in listing.items[:1]
-    )
-    context = {"scope": scope, "at": url_args, "listing": listing, "deleted": deleted}
-    context |= {
-        "list_url": list_state.list_url(scope),
-        "labels": _labels(scope, listing.items),
-        "actor": writers.actor,
-        "compared": _compared,
-        "truncation": result.truncation,
-    }
-    id = url_args["record_id"]
-    context["title"] = references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}")
-    return form.render("console/audit/history.html", **context)
 
 
 def _compared(change: JSONMapping) -> dict[str, str | Excerpt]:

@@ -23,7 +23,7 @@ MAX_LENGTH = 2_000  # characters; longer ones are not kept
 MAX_PARAMETERS = 200
 DELETED = "deleted"
 ID_BYTES = 16
-# What is of a moment, and no state of the list.
+# Parameters of the query string that a link back leaves out: they are no state of the list.
 OMITTED = (DELETED, "back", "edit", "focus")
 
 
@@ -34,25 +34,27 @@ def of_list(scope: CollectionScope, address: str) -> UrlArgs:
 
 def of_page(scope: CollectionScope) -> UrlArgs:
     """The same for pages that lead back to the list which led to this one."""
-    return {**scope.url_args, "back": _given()}
+    return {**scope.url_args, "back": _query_of_list()}
 
 
 def list_url(scope: CollectionScope, **params: str) -> str:
     """The address of the list that led to this page."""
-    query = "&".join(filter(None, (_given(), urlencode(params))))
+    query = "&".join(filter(None, (_query_of_list(), urlencode(params))))
     address = url_for("console.show_records", **scope.url_args)
     return f"{address}?{query}" if query else address
 
 
 def list_args() -> MultiDict[str, str]:
     """The arguments of the list that led to this page; empty if it is not known."""
-    return MultiDict(parse_qsl(_given() or ""))
+    return MultiDict(parse_qsl(_query_of_list() or ""))
 
 
 def on_page(scope: CollectionScope, page: int) -> UrlArgs:
     """The arguments for pages that another page of the same list leads to."""
-    others = [(name, value) for name, value in list_args().items(multi=True) if name != "page"]
-    return {**scope.url_args, "back": _encode([*others, *([("page", str(page))] * (page > 1))])}
+    args = [(name, value) for name, value in list_args().items(multi=True) if name != "page"]
+    if page > 1:
+        args.append(("page", str(page)))
+    return {**scope.url_args, "back": _encode(args)}
 
 
 def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> BaseResponse:
@@ -82,7 +84,8 @@ def _deleted_key(scope: CollectionScope) -> list[str]:
     return [scope.account.id, scope.collection.id]
 
 
-def _given() -> str | None:
+def _query_of_list() -> str | None:
+    """The query string of the list that led to this page; None if it is not known."""
     if request.endpoint == "console.change_row":  # the list itself
         return _encode(request.args.items(multi=True))
     try:
@@ -95,6 +98,5 @@ def _given() -> str | None:
 
 
 def _encode(pairs: Iterable[tuple[str, str]]) -> str | None:
-    kept = [(name, value) for name, value in pairs if name not in OMITTED]
-    query = urlencode(kept)
+    query = urlencode([(name, value) for name, value in pairs if name not in OMITTED])
     return query if query and len(query) <= MAX_LENGTH else None

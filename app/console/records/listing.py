@@ -32,6 +32,7 @@ from app.console.records import (
 from app.console.records.display import display, label, label_fields
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
+from app.console.records.record_form import RecordForm
 from app.console.records.row_edit import RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
 from app.console.shell.access import ADMIN
@@ -121,8 +122,11 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
 
 
 @page(COLLECTION, role=ADMIN, retry_stale=True)
-def show_records(account_id: str, name: str) -> Page | BaseResponse:
-    """The records of a collection that the caller may list; at first, in the default view."""
+def show_records(account_id: str, name: str, form: RecordForm | None = None) -> Page | BaseResponse:
+    """The records of a collection that the caller may list; at first, in the default view.
+
+    `form` is that of the row which the query string opens, as submitted.
+    """
     scope = scopes.collection_scope(account_id, name)
     views = saved_views.get_all(scope.collection, scope.by)
     default = None if request.args else saved_views.default_of(views, scope.by)
@@ -133,6 +137,7 @@ def show_records(account_id: str, name: str) -> Page | BaseResponse:
     edit = None
     if access and record_id:
         edit = row_edit.open_row(scope, record_id, columns.shown(access))
+        edit = RowEdit(edit.record, form) if edit and form else edit
     return render_list(scope, views, edit)
 
 

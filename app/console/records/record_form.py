@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TypeVar
 
 from flask import request
 
@@ -19,16 +20,21 @@ from app.collections.fields.select import MAX_CHOICES
 from app.console.records import display, file_previews
 from app.console.records.references import Hits
 from app.console.shell import json_texts
-from app.console.shell.forms import Form
-from app.errors import AppError, problem
+from app.console.shell.forms import Form, show_errors_in
+from app.errors import AppError, Conflict, PreconditionFailed, problem
 from app.files import ownership, uploads
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
 
+RecordFormT = TypeVar("RecordFormT", bound="RecordForm")
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
 MASKED = lazy_gettext("You see a masked value. It stays unchanged unless you edit it.")
 WRITE_ONLY = lazy_gettext(
     "You may write this field but not see it. Leave it empty to keep its value."
+)
+CHANGED = lazy_gettext(
+    "Somebody else has changed this record in the meantime. Your entries are below, with the stored"
+    " values where they differ. Save again to overwrite them."
 )
 
 
@@ -51,6 +57,8 @@ class RecordForm(Form):
 
     widgets: list[Widget] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
+    etag: str = ""
+    """Of the record; empty for a new one, and for one that the caller may not view."""
     hits: dict[str, Hits | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
@@ -113,13 +121,15 @@ class RecordForm(Form):
             earlier = self.chosen(widget) if is_list(widget.field) else []
             self.values[widget.name] = json.dumps([*earlier, file.id])
 
-    def with_stored_notes(self) -> RecordForm:
-        """The form with the stored value beside each input that differs."""
-        self.widgets = [self._with_stored_note(widget) for widget in self.widgets]
-        return self
-
     def with_error(self, error: AppError) -> RecordForm:
-        """The form with the messages of an error, by input."""
+        """The form with the messages of an error, by input.
+
+        If the record has changed, each input that differs gets the stored value beside it.
+        """
+        if isinstance(error, PreconditionFailed):
+            self.values["seen"] = self.etag
+            self.widgets = [self._with_stored_note(widget) for widget in self.widgets]
+            error = Conflict(str(CHANGED))
         details = error.extra.get("details") or ()
         details = [self.unparsed.get(detail["field"] or "", detail) for detail in details]
         error.extra["details"] = [
@@ -214,7 +224,8 @@ def blank(access: Access) -> RecordForm:
     return form
 
 
-def fill_submitted(form: RecordForm) -> RecordForm:
+def fill_submitted(form: RecordFormT) -> RecordFormT:
+    """The form with the submitted values, in which errors show."""
     for name in [*form.values, *(_search_input(widget) for widget in form.widgets)]:
         text = request.form.get(name, "")
         form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
@@ -224,7 +235,7 @@ def fill_submitted(form: RecordForm) -> RecordForm:
         elif widget.kind == "files":
             ids = [id.replace("\0", "") for id in request.form.getlist(widget.name)[:MOST_FILES]]
             form.values[widget.name] = json.dumps(list(dict.fromkeys(ids))) if ids else ""
-    return form
+    return show_errors_in(form)
 
 
 def _checked(widget: Widget, before: str) -> str:

@@ -40,5 +40,5 @@ def open_row(scope: CollectionScope, record_id: str, names: Collection[str]) -> 
     shown = [widget for widget in form.widgets if widget.field.name in names]
     form.widgets = [widget for widget in shown if widget.kind != "files"]
     form.values = {widget.name: form.before[widget.name] for widget in form.widgets}
-    form.values["seen"] = record.etag
+    form.values["seen"] = form.etag = record.etag
     return RowEdit(record, form) if form.widgets else None

@@ -12,20 +12,18 @@ from app.console.records import (
     picker,
     record_form,
     row_edit,
-    saved_views,
 )
-from app.console.records.pages import CHANGED
 from app.console.shell import scopes, signing
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page
-from app.errors import AppError, Conflict, NotFound, PreconditionFailed
+from app.errors import NotFound
 from app.records import service
 from app.web.languages import gettext
 from app.web.preconditions import Preconditions
 
 
-@page(listing.COLLECTION, "POST", role=ADMIN, retry_stale=True)
+@page(listing.COLLECTION, "POST", role=ADMIN, retry_stale=True, form_page=listing.show_records)
 def change_row(account_id: str, name: str) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -34,27 +32,17 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
     if edit is None:
         raise NotFound
     form = record_form.fill_submitted(edit.form)
-    views = saved_views.get_all(scope.collection, scope.by)
     if picker.run(scope, form):
-        return listing.render_list(scope, views, edit)
-    try:
-        body = form.body(new=False)
-        if body:
-            signing.sign(scope, form)
-            etag = form["seen"] or None
-            service.patch(
-                scope.collection.name,
-                edit.record["id"],
-                body,
-                conditions=Preconditions(etag),
-                by=scope.by,
-            )
-    except PreconditionFailed:
-        form.values["seen"] = edit.record.etag
-        form.with_error(Conflict(str(CHANGED))).with_stored_notes()
-        return listing.render_list(scope, views, edit)
-    except AppError as error:
-        form.with_error(error)
-        return listing.render_list(scope, views, edit)
+        return listing.show_records(account_id, name, form)
+    body = form.body(new=False)
+    if body:
+        signing.sign(scope, form)
+        service.patch(
+            scope.collection.name,
+            edit.record["id"],
+            body,
+            conditions=Preconditions(form["seen"] or None),
+            by=scope.by,
+        )
     notice = gettext("The record is saved.") if body else gettext("No changes.")
     return list_state.redirect_to_list(notice, scope)

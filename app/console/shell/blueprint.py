@@ -16,6 +16,7 @@ from flask import (
     request,
 )
 from flask_wtf.csrf import CSRFError
+from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
@@ -88,7 +89,7 @@ def page(
     renders_form: bool = False,
     retry_stale: bool = False,
     in_account: bool = False,
-    form_page: Callable[..., Page] | None = None,
+    form_page: Callable[..., Page | BaseResponse] | None = None,
     menu: MenuItem | None = None,
 ) -> Callable[[View], View]:
     """Register a view, and declare who may open it and how it is served (`PageAccess`).
@@ -96,9 +97,11 @@ def page(
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
     second address, within the account that this one names. `menu` is its place in the sidebar.
     `form_page` is the view of the form which this one takes: it shows the form again with the
-    errors, past its own guard. Raises TypeError if that page is for another role.
+    errors, past its own guard. Raises TypeError if that page is for another role. A form without
+    an address of its own has a function instead, which renders it.
     """
-    if form_page and form_page.page.role is not role:  # type: ignore[attr-defined]
+    form_access: PageAccess | None = getattr(form_page, "page", None)
+    if form_access and form_access.role is not role:
         raise TypeError(f"{path} shows a form again that is for another role.")
     if menu:
         navigation.add(menu, path, role, in_account=in_account)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from flask import flash, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -20,6 +21,7 @@ from app.web.languages import gettext, lazy_gettext
 from app.web.schemas import Schema
 
 View = TypeVar("View", bound=Callable[..., Any])
+FormT = TypeVar("FormT", bound="Form")
 Page = tuple[str, int]  # HTML and status
 Problem = JSONObject  # as `errors.problem` returns it
 TemplateContext = JSONObject
@@ -48,6 +50,8 @@ class Form:
     """Where in the text of a field its error is, in characters from its start."""
     problem: str | None = None
     status: int = 200
+    error: str = ""
+    """The code of what was refused."""
 
     def validated(self, required: Sequence[str] = (), **max_lengths: int) -> dict[str, str]:
         """The values if the required ones are present and none is too long.
@@ -68,7 +72,7 @@ class Form:
         """This form with the messages of an error; raises an error that forms cannot show."""
         if error.status not in FORM_STATUSES or isinstance(error, RecentSignInRequired):
             raise error
-        self.status = error.status
+        self.status, self.error = error.status, error.error
         self.note_positions(error)
         for name, message in _messages(error):
             if name in self.values:
@@ -83,6 +87,15 @@ class Form:
             if "position" in detail:
                 self.positions.setdefault(detail["field"], detail["position"])
 
+    def over(self, stored: FormT) -> FormT:
+        """The form as stored, with what was submitted of it and the errors."""
+        stored.selected = self.selected if self.values else stored.selected
+        stored.values |= self.values
+        stored.errors |= self.errors
+        stored.positions |= self.positions
+        stored.problem, stored.status = self.problem, self.status
+        return stored
+
     def render(self, template: str, **context: object) -> Page:
         page = render_template(template, form=self, **context)
         return form_labels.fill(page) if form_labels.MARK in page else page, self.status
@@ -91,9 +104,13 @@ class Form:
         return self.values.get(name, "")
 
 
-def submitted(*names: str, selected: str | None = None) -> Form:
+@overload
+def submitted(*names: str, selected: str | None = None) -> Form: ...
+@overload
+def submitted(*names: str, selected: str | None = None, kind: type[FormT]) -> FormT: ...
+def submitted(*names: str, selected: str | None = None, kind: type[Form] = Form) -> Form:
     """The submitted form; `selected` names the field with several values."""
-    g.submitted_form = form = Form({name: text(name) for name in names})
+    form = show_errors_in(kind({name: text(name) for name in names}))
     if selected is not None:
         form.values[selected] = ""
         choices = request.form.getlist(selected)[:MAX_SELECTED]
@@ -101,20 +118,35 @@ def submitted(*names: str, selected: str | None = None) -> Form:
     return form
 
 
-def shown_again(view: View, form_page: Callable[..., Page]) -> View:
+def show_errors_in(form: FormT) -> FormT:
+    """Let the form page of this request show its errors in a form; returns the form."""
+    g.submitted_form = form
+    return form
+
+
+def accept() -> None:
+    """End the part of a view whose errors show in its form: later ones get a page of their own."""
+    g.submitted_form_accepted = True
+
+
+def shown_again(view: View, form_page: Callable[..., Page | BaseResponse]) -> View:
     """The view of a form or button, whose errors show on its page, with the form as submitted.
 
-    `form_page` is the view of that page, which also takes a form.
+    `form_page` is called with the form, and with those arguments of the address that it names.
     """
+    names = inspect.signature(form_page).parameters
 
     @wraps(view)
     def run(**url_args: object) -> object:
-        g.submitted_form = None
+        g.submitted_form, g.submitted_form_accepted = None, False
         try:
             return view(**url_args)
         except AppError as error:
+            if g.submitted_form_accepted:
+                raise
             form: Form = g.submitted_form or Form()  # a button submits none
-            return form_page(**url_args, form=form.with_error(error))
+            known = {name: value for name, value in url_args.items() if name in names}
+            return form_page(**known, form=form.with_error(error))
 
     return cast(View, run)
 

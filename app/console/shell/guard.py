@@ -27,7 +27,7 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import access, last_account, resubmit, switcher
+from app.console.shell import access, forms, last_account, resubmit, switcher
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -117,11 +117,10 @@ def authorize() -> Any:
         return redirect(url_for("console.sign_in", next=_return_path()))
     # No redirect: an address is too short for the saved form.
     values = {"account": last_account.get(), "next": _return_path() or "", resubmit.FIELD: saved}
-    form = Form(values, status=401)
-    return sign_in_page(form, offered=())
+    return sign_in_page(Form(values, status=401))
 
 
-def sign_in_page(form: Form, offered: Sequence[object]) -> tuple[str, int]:
+def sign_in_page(form: Form, offered: Sequence[object] = ()) -> tuple[str, int]:
     """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     context = {"offered": offered, "sso": sso, "lacks_file": lacks_file}
@@ -223,6 +222,7 @@ def start_session(
 
     The browser's previous session ends. Raises as `gate.check`.
     """
+    forms.accept()
     g.after_sign_in = target if status == 303 else ""
     with one_time_codes.attaching_challenge(flow):
         secret = sessions.start_in_console(user, origin(), proof, passed)

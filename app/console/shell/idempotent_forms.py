@@ -17,7 +17,7 @@ from itsdangerous import BadSignature
 
 from app import crypto
 from app.audit import recent
-from app.errors import AppError, Conflict, NotFound
+from app.errors import Conflict, NotFound
 from app.ids import new_id
 
 FIELD = "as"
@@ -41,14 +41,21 @@ def derive_id(body: object) -> str:
     return signed_id[:NODE_START] + digest[: len(signed_id) - NODE_START]
 
 
-def already_created(error: AppError, load: Callable[[], object]) -> bool:
-    """Whether creation failed because the row exists: `load` returns it or raises NotFound."""
-    if not isinstance(error, Conflict):
-        return False
+@contextmanager
+def ignore_already_created(load: Callable[[], object]) -> Iterator[None]:
+    """Suppress the Conflict of a row that was created before, such as by a double click.
+
+    `load` returns that row; it raises NotFound, or returns None, if there is none.
+    """
     try:
-        return load() is not None
-    except NotFound:
-        return False
+        yield
+    except Conflict as error:
+        try:
+            row = load()
+        except NotFound:
+            raise error from None
+        if row is None:
+            raise
 
 
 @contextmanager

@@ -50,23 +50,20 @@ INVALID_INVITATION: Mapping[str, object] = {
 
 
 @page("/console/forgot-password", role=ANYBODY)
-def show_forgot_password() -> Page:
+def show_forgot_password(form: Form | None = None) -> Page:
     """The form that requests a reset link."""
     account = request.args.get("account", "")[:200] or account_of_host() or ""
-    return Form({"account": account}).render("console/links/forgot.html")
+    return (form or Form({"account": account})).render("console/links/forgot.html")
 
 
-@page("/console/forgot-password", "POST", role=ANYBODY)
-def forgot_password() -> Page | BaseResponse:
+@page("/console/forgot-password", "POST", role=ANYBODY, form_page=show_forgot_password)
+def forgot_password() -> BaseResponse:
     """Mail a reset link; the answer does not reveal whether the user exists."""
     form = forms.submitted("account", "email")
-    try:
-        body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
-        account = auth.require_account(realms.account_of(form))
-        source = count_mail_request(account, body["email"], reset=True)
-        password_resets.request_reset(account, body["email"], source)
-    except AppError as error:
-        return form.with_error(error).render("console/links/forgot.html")
+    body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
+    account = auth.require_account(realms.account_of(form))
+    source = count_mail_request(account, body["email"], reset=True)
+    password_resets.request_reset(account, body["email"], source)
     notice = gettext(
         "If this user exists, we have sent a link to set a new password. Check your inbox."
     )
@@ -74,33 +71,27 @@ def forgot_password() -> Page | BaseResponse:
 
 
 @page("/console/reset-password", role=ANYBODY)
-def show_reset_password() -> Page:
+def show_reset_password(form: Form | None = None) -> Page:
     """The form that sets a new password."""
-    token = request.args.get("token", "")
-    return _reset_page(Form({"token": token}, status=200 if password_resets.expiry(token) else 400))
+    if form is None:
+        token = request.args.get("token", "")
+        form = Form({"token": token}, status=200 if password_resets.expiry(token) else 400)
+    return form.render(
+        "console/links/reset.html",
+        user=password_resets.user_for_token(form["token"]),
+        keys=password_resets.api_keys_for_token(form["token"]),
+    )
 
 
-@page("/console/reset-password", "POST", role=ANYBODY)
-def reset_password() -> Page | BaseResponse:
+@page("/console/reset-password", "POST", role=ANYBODY, form_page=show_reset_password)
+def reset_password() -> BaseResponse:
     """Set a new password with the token of a mailed link."""
     form = forms.submitted("token", "new_password", "revoke_api_keys")
     revoke = bool(form["revoke_api_keys"])
-    try:
-        body = form.validated(("new_password",), token=500, new_password=MAX_PASSWORD_LENGTH)
-        password_resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
-    except AppError as error:
-        return _reset_page(form.with_error(error))
+    body = form.validated(("new_password",), token=500, new_password=MAX_PASSWORD_LENGTH)
+    password_resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
     notice = gettext("Your password is changed. Sign in with the new one.")
     return redirect_with_notice(notice, "console.sign_in")
-
-
-def _reset_page(form: Form) -> Page:
-    token = form["token"]
-    context = {
-        "user": password_resets.user_for_token(token),
-        "keys": password_resets.api_keys_for_token(token),
-    }
-    return form.render("console/links/reset.html", **context)
 
 
 @links.route("/auth/verify-email", methods=["GET"])
@@ -147,30 +138,15 @@ links.record_once(
 )
 
 
-@page("/console/verify-email", "POST", role=ANYBODY)
-def verify_email() -> Page | str:
-    """Verify an address with the token of a mailed link.
+class VerificationForm(Form):
+    """A form with one password, the chosen one or a new one."""
 
-    With the password that was chosen before, or a new one: a stranger may have chosen it.
-    """
-    form = forms.submitted("token", "password", "is_new")
-    caller, name = guard.caller(), "new_password" if form["is_new"] else "password"
-    try:
-        form.validated(token=500, password=MAX_PASSWORD_LENGTH)
-        user, _ = verification.find(form["token"]) or (None, None)
-        asks = user is not None and _asks_password(user)
-        if asks and not form["password"]:
-            form.validated(("password",))
-        user = verification.verify(
-            form["token"],
-            by=caller.user_id if caller else None,
-            **({name: form["password"]} if asks else {}),
-        )
-    except AppError as error:
+    def with_error(self, error: AppError) -> VerificationForm:
+        """The form with the messages of an error, all of values beside the password."""
         if isinstance(error, InvalidValues):
             error = InvalidValues([{**one, "field": "password"} for one in error.details])
-        return _verification_page(form.with_error(error))
-    return render_template("auth/verified.html", user=user)
+        super().with_error(error)
+        return self
 
 
 def _asks_password(user: User) -> bool:
@@ -190,6 +166,27 @@ def _verification_page(form: Form) -> Page:
         is_first=email == user.email,
         asks_password=_asks_password(user),
     )
+
+
+@page("/console/verify-email", "POST", role=ANYBODY, form_page=_verification_page)
+def verify_email() -> str:
+    """Verify an address with the token of a mailed link.
+
+    With the password that was chosen before, or a new one: a stranger may have chosen it.
+    """
+    form = forms.submitted("token", "password", "is_new", kind=VerificationForm)
+    caller, name = guard.caller(), "new_password" if form["is_new"] else "password"
+    form.validated(token=500, password=MAX_PASSWORD_LENGTH)
+    user, _ = verification.find(form["token"]) or (None, None)
+    asks = user is not None and _asks_password(user)
+    if asks and not form["password"]:
+        form.validated(("password",))
+    user = verification.verify(
+        form["token"],
+        by=caller.user_id if caller else None,
+        **({name: form["password"]} if asks else {}),
+    )
+    return render_template("auth/verified.html", user=user)
 
 
 @page("/console/sign-in-link", role=ANYBODY)
@@ -212,66 +209,38 @@ def use_sign_in_link() -> Page | BaseResponse:
     return guard.start_session(found.user, url_for("console.show_home"), Proof.SETUP_LINK)
 
 
+def _token_form() -> Form:
+    return Form({"token": request.args.get("token", "")})
+
+
 @page("/console/magic-link", role=ANYBODY)
-def show_magic_link() -> Page:
+def show_magic_link(form: Form | None = None) -> Page:
     """The button that signs in with a mailed link: mail scanners press none."""
-    return _magic_link_page(Form({"token": request.args.get("token", "")}))
-
-
-@page("/console/magic-link", "POST", role=ANYBODY)
-def use_magic_link() -> Page | BaseResponse:
-    """Sign in with the token of a mailed link."""
-    form = forms.submitted("token")
-    try:
-        user = magic_links.consume(form.validated(token=500)["token"], account_of_host())
-    except AppError as error:
-        return _magic_link_page(form.with_error(error))
-    response = guard.start_session(user, url_for("console.show_home"), Proof.MAIL)
-    last_account.remember(response, user.account.slug)
-    return response
-
-
-def _magic_link_page(form: Form) -> Page:
+    form = form or _token_form()
     user = magic_links.find_user(form["token"][:500])
     form.status = form.status if user else 400
     return form.render("console/links/magic_link.html", user=user)
 
 
+@page("/console/magic-link", "POST", role=ANYBODY, form_page=show_magic_link)
+def use_magic_link() -> BaseResponse:
+    """Sign in with the token of a mailed link."""
+    token = forms.submitted("token").validated(token=500)["token"]
+    user = magic_links.consume(token, account_of_host())
+    response = guard.start_session(user, url_for("console.show_home"), Proof.MAIL)
+    last_account.remember(response, user.account.slug)
+    return response
+
+
 @page("/console/undo-email-change", role=ANYBODY)
-def show_undo_email_change() -> Page:
+def show_undo_email_change(form: Form | None = None) -> Page:
     """The button that restores the old address: mail scanners press none."""
-    return _undo_page(Form({"token": request.args.get("token", "")}))
-
-
-@page("/console/undo-email-change", "POST", role=ANYBODY)
-def undo_email_change() -> Page | BaseResponse:
-    """Restore the old email address with the token of a mailed link."""
-    form = forms.submitted("token", "code", "assertion", "mfa_token", "wait")
-    _, email = email_changes.find(form["token"][:500]) or (None, None)
-    try:
-        token = form.validated(token=500)["token"]
-        answer = second_factor.answer(form, form["mfa_token"])
-        due_at = email_changes.undo(token, answer, waits=bool(form["wait"]))
-    except MfaRequired:
-        message = gettext("Enter a code, or use your passkey.")
-        return _undo_page(form.with_error(InvalidValues([problem("code", "required", message)])))
-    except AppError as error:
-        return _undo_page(form.with_error(error))
-    if due_at:
-        notice = gettext("Your address will be %(email)s again in 24 hours.", email=email)
-    else:
-        notice = gettext(
-            "Your address is %(email)s again. Check your inbox to set a new password.", email=email
-        )
-    return redirect_with_notice(notice, "console.sign_in")
-
-
-def _undo_page(form: Form) -> Page:
+    form = form or _token_form()
     token = form["token"][:500]
     user, email = email_changes.find(token) or (None, None)
     form.status = form.status if user else 400
-    asked = email_changes.factor_request(token)
-    extra = asked.extra if asked else {}
+    request_of_factor = email_changes.factor_request(token)
+    extra = request_of_factor.extra if request_of_factor else {}
     return form.render(
         "console/links/undo_email_change.html",
         user=user,
@@ -282,58 +251,65 @@ def _undo_page(form: Form) -> Page:
     )
 
 
-@page("/console/keep-email", role=ANYBODY)
-def show_keep_email() -> Page:
-    """The button that keeps the present address: mail scanners press none."""
-    return _keep_page(Form({"token": request.args.get("token", "")}))
-
-
-@page("/console/keep-email", "POST", role=ANYBODY)
-def keep_email() -> Page | BaseResponse:
-    """Keep the present address with the token of a mailed link."""
-    form = forms.submitted("token")
+@page("/console/undo-email-change", "POST", role=ANYBODY, form_page=show_undo_email_change)
+def undo_email_change() -> BaseResponse:
+    """Restore the old email address with the token of a mailed link."""
+    form = forms.submitted("token", "code", "assertion", "mfa_token", "wait")
+    _, email = email_changes.find(form["token"][:500]) or (None, None)
+    token = form.validated(token=500)["token"]
+    answer = second_factor.answer(form, form["mfa_token"])
     try:
-        user = email_changes.keep(form.validated(token=500)["token"])
-    except AppError as error:
-        return _keep_page(form.with_error(error))
-    notice = gettext("Your address is still %(email)s.", email=user.email)
+        due_at = email_changes.undo(token, answer, waits=bool(form["wait"]))
+    except MfaRequired as error:
+        message = gettext("Enter a code, or use your passkey.")
+        raise InvalidValues([problem("code", "required", message)]) from error
+    if due_at:
+        notice = gettext("Your address will be %(email)s again in 24 hours.", email=email)
+    else:
+        notice = gettext(
+            "Your address is %(email)s again. Check your inbox to set a new password.", email=email
+        )
     return redirect_with_notice(notice, "console.sign_in")
 
 
-def _keep_page(form: Form) -> Page:
+@page("/console/keep-email", role=ANYBODY)
+def show_keep_email(form: Form | None = None) -> Page:
+    """The button that keeps the present address: mail scanners press none."""
+    form = form or _token_form()
     user = email_changes.find_kept(form["token"][:500])
     form.status = form.status if user else 400
     return form.render("console/links/keep_email.html", user=user)
 
 
+@page("/console/keep-email", "POST", role=ANYBODY, form_page=show_keep_email)
+def keep_email() -> BaseResponse:
+    """Keep the present address with the token of a mailed link."""
+    user = email_changes.keep(forms.submitted("token").validated(token=500)["token"])
+    notice = gettext("Your address is still %(email)s.", email=user.email)
+    return redirect_with_notice(notice, "console.sign_in")
+
+
 @page("/console/invitations/<token>", role=ANYBODY)
-def show_invitation(token: str) -> Page:
+def show_invitation(token: str, form: Form | None = None) -> Page:
     """The form that accepts an invitation."""
-    return _invitation_page(token, Form())
-
-
-@page("/console/invitations/<token>", "POST", role=ANYBODY)
-def accept_invitation(token: str) -> Page | BaseResponse:
-    """Join the account and sign in to the console."""
-    form = forms.submitted("name", "password")
-    try:
-        body = form.validated(("password",), name=200, password=MAX_PASSWORD_LENGTH)
-        user = invitations.accept(token, body["password"], body["name"] or None)
-    except AppError as error:
-        return _invitation_page(token, form.with_error(error))
-    flash(gettext("Welcome to %(account)s.", account=user.account.name))
-    guard.end_session("")  # the cookie is about to belong to another user
-    return guard.start_session(user, url_for("console.show_home"), Proof.PASSWORD)
-
-
-def _invitation_page(token: str, form: Form) -> Page:
     invitation = invitations.public_view(token)
     invitations.require_enabled()
     if not invitation["is_valid"]:
         raise BadRequest(str(INVALID_INVITATION[str(invitation["status"])]))
-    return form.render(
+    return (form or Form()).render(
         "console/links/invitation.html",
         invitation=invitation,
         token=token,
         takes_password=invitations.may_choose_password(token),
     )
+
+
+@page("/console/invitations/<token>", "POST", role=ANYBODY, form_page=show_invitation)
+def accept_invitation(token: str) -> BaseResponse:
+    """Join the account and sign in to the console."""
+    form = forms.submitted("name", "password")
+    body = form.validated(("password",), name=200, password=MAX_PASSWORD_LENGTH)
+    user = invitations.accept(token, body["password"], body["name"] or None)
+    flash(gettext("Welcome to %(account)s.", account=user.account.name))
+    guard.end_session("")  # the cookie is about to belong to another user
+    return guard.start_session(user, url_for("console.show_home"), Proof.PASSWORD)

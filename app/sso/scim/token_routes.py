@@ -13,6 +13,7 @@ from app.sso.scim import tokens as scim_tokens
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import View, example
 
 blueprint = Blueprint(
@@ -31,7 +32,7 @@ class ScimTokenView(View):
     """A SCIM token without its text."""
 
     id = fields.Id()
-    hint = ma.fields.String(metadata={"description": "The last characters of the token."})
+    hint = ma.fields.String(**doc("The last characters of the token."))
     created_by = fields.Id()
     created_at = fields.Timestamp()
     last_used_at = fields.Timestamp(allow_none=True)
@@ -41,7 +42,7 @@ class ScimTokenList(View):
     """The tokens of an account, at most two."""
 
     items = ma.fields.List(ma.fields.Nested(ScimTokenView))
-    base_url = ma.fields.String(metadata={"description": "The address that the directory needs."})
+    base_url = ma.fields.String(**doc("The address that the directory needs."))
 
 
 class CreatedScimToken(ScimTokenView):
