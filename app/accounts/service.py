@@ -47,8 +47,13 @@ def create_account(name: str, slug: str | None, *, slug_field: str = "account_sl
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
-        description = "Sees personal data unmasked."
-        session.add(Group(account_id=account.id, name=PII_GROUP, description=description))
+        session.add(
+            Group(
+                account_id=account.id,
+                name=PII_GROUP,
+                description="Sees personal data unmasked.",
+            )
+        )
         session.flush()
         return account
 
