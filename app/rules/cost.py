@@ -83,5 +83,6 @@ def _texts(node: Node) -> int:
         return sum(texts)
     if node.name == "substring" and len(texts) == 3:
         length = node.arguments[2]
-        return 0 if isinstance(length, Literal) and length.value <= SHORT else texts[0]
+        is_short = isinstance(length, Literal) and (length.value is None or length.value <= SHORT)
+        return 0 if is_short else texts[0]
     return max(texts, default=0)

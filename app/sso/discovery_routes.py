@@ -6,7 +6,7 @@ import marshmallow as ma
 from flask import request
 
 from app.auth import lockout
-from app.sso import discovery
+from app.sso import email_domains
 from app.sso.models import CATEGORIES, OAUTH
 from app.sso.routes import blueprint
 from app.types import JSONObject
@@ -58,11 +58,11 @@ class RealmView(View):
 @blueprint.response(200, RealmView, example=DISCOVERED)
 @blueprint.fails(429)
 @public(across_accounts=True)
-def discover_account(body: JSONObject) -> discovery.Realm:
+def discover_account(body: JSONObject) -> email_domains.Realm:
     """Find the account and the providers of an email address by its domain.
 
     Needs no credential. Depends on the domain alone, never on whether the user exists. The response
     for a domain that no account has proved has no account and no providers.
     """
     lockout.count_discovery(request.remote_addr)
-    return discovery.discover(body["email"])
+    return email_domains.discover(body["email"])

@@ -11,7 +11,7 @@ from app.accounts.domains.models import AccountDomain, DomainState
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
-from app.sso import domain_settings
+from app.sso import email_domains
 from app.web import fields
 from app.web.access import account_admin
 from app.web.fields import doc
@@ -94,7 +94,7 @@ def create_domain(body: Body) -> AccountDomain:
     Add the record to the DNS of the domain, then verify it. Public mail domains, and public
     suffixes such as `co.uk`, are a 400.
     """
-    return domain_settings.create(body["domain"], by=principal())
+    return email_domains.create(body["domain"], by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>/verify", methods=["POST"])
@@ -107,7 +107,7 @@ def verify_domain(domain_id: str) -> AccountDomain:
     Without the record it is a 409; likewise if another account has proved the domain, as long as
     its record is there. Keep the record: it is checked daily.
     """
-    return domain_settings.verify(domain_id, by=principal())
+    return email_domains.verify(domain_id, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["PATCH"])
@@ -119,7 +119,7 @@ def update_domain(body: Body, domain_id: str) -> AccountDomain:
 
     `sso_only` needs an enabled provider (400).
     """
-    return domain_settings.change(domain_id, body, by=principal())
+    return email_domains.change(domain_id, body, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["DELETE"])
@@ -130,5 +130,5 @@ def delete_domain(domain_id: str) -> Response:
 
     Its users stay, and sign in as all others.
     """
-    domain_settings.delete(domain_id, by=principal())
+    email_domains.delete(domain_id, by=principal())
     return Response(status=204)

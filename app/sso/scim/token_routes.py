@@ -7,7 +7,6 @@ from flask import Response
 
 from app import config, web
 from app.auth.guard import principal
-from app.auth.models import ScimToken
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
 from app.web import fields
@@ -76,7 +75,7 @@ def create_scim_token() -> dict[str, object]:
     none.
     """
     token, text = scim_tokens.create(by=principal())
-    return _with_text(token, text)
+    return {name: getattr(token, name) for name in ScimTokenView().fields} | {"token": text}
 
 
 @blueprint.route("/<uuid:scim_token_id>", methods=["DELETE"])
@@ -94,7 +93,3 @@ def revoke_scim_token(scim_token_id: str) -> Response:
 def base_url() -> str:
     """The address that the directory needs."""
     return f"{config.current().base_url}{resources.ROOT}"
-
-
-def _with_text(token: ScimToken, text: str) -> dict[str, object]:
-    return {name: getattr(token, name) for name in ScimTokenView().fields} | {"token": text}
