@@ -13,13 +13,13 @@ from app.webhooks.models import Webhook
 
 
 def of_records(
-    found: Sequence[log.View], hooks: Mapping[str, Webhook], scope: AccountScope
+    found: Sequence[log.Delivery], hooks: Mapping[str, Webhook], scope: AccountScope
 ) -> dict[str, str]:
     """The names, by id, of the records of deliveries whose payload the reader may see."""
     ids = defaultdict[str, list[str]](list)
     for one in found:
-        if one["record_id"] and not one["hidden_by"] and one["webhook_id"] in hooks:
-            ids[hooks[one["webhook_id"]].collection.lower()].append(one["record_id"])
+        if one.record_id and not one.hidden_by and one.webhook_id in hooks:
+            ids[hooks[one.webhook_id].collection.lower()].append(one.record_id)
     names = dict[str, str]()
     for collection in definitions.get_all():
         names |= references.labels(collection, ids[collection.name.lower()], scope.by)

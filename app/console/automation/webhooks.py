@@ -111,11 +111,9 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
         patience = timedelta(seconds=purge.DISABLE_AFTER_SECONDS)
         context["disabled_from"] = webhook.failing_since + patience
     latest, _ = log.page(
-        {"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
+        log.DeliveryFilter(webhook_id=webhook.id), 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
     )
-    failures = (
-        one for one in latest if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
-    )
+    failures = (one for one in latest if one.status != DeliveryState.DELIVERED and one.last_claim)
     return (form.over(stored) if form else stored).render(
         "console/webhooks/one.html",
         scope=scope,

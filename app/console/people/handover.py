@@ -12,14 +12,15 @@ from app.console.shell.blueprint import page
 from app.console.shell.lists import UrlArgs
 from app.web.languages import lazy_gettext
 from app.webhooks import handover
+from app.webhooks.handover import LeftKind
 
 KIND_NAMES = {
-    handover.WEBHOOK: lazy_gettext("Webhook"),
-    handover.STREAM: lazy_gettext("Receiver of the security log"),
-    handover.SCIM_TOKEN: lazy_gettext("SCIM token"),
-    handover.SETUP_LINK: lazy_gettext("Setup link"),
-    handover.PROVIDER: lazy_gettext("Identity provider"),
-    handover.REDIRECT: lazy_gettext("Redirect address"),
+    LeftKind.WEBHOOK: lazy_gettext("Webhook"),
+    LeftKind.STREAM: lazy_gettext("Receiver of the security log"),
+    LeftKind.SCIM: lazy_gettext("SCIM token"),
+    LeftKind.SETUP_LINK: lazy_gettext("Setup link"),
+    LeftKind.PROVIDER: lazy_gettext("Identity provider"),
+    LeftKind.REDIRECT: lazy_gettext("Redirect address"),
 }
 
 
