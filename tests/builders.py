@@ -95,8 +95,7 @@ def password_hash() -> str:
 def token_of(app: Flask, user: User) -> str:
     """An access token of a user."""
     with app.app_context():
-        claims = {"user_id": user.id, "account_id": user.account_id, "email": user.email}
-        return tokens.access(**claims, role=user.role.name, authenticated_at=clock.now())
+        return tokens.access(user, authenticated_at=clock.now())
 
 
 def make_account(app: Flask, slug: str, name: str | None = None) -> str:

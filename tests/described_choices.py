@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from app import rules
-from app.accounts.domains import models as domains
+from app.accounts.domains.models import DomainState
 from app.audit import append
-from app.auth import invitations
-from app.auth.models import KINDS
+from app.auth.models import InvitationState, SessionKind
 from app.auth.tokens import BEARER
 from app.collections import changes, masking, transfer
 from app.collections import fields as field_types
 from app.collections.schema import ON_DELETE
-from app.portability.bundle import models as bundles
+from app.portability.bundle.models import ExportState
 from app.sso import providers
 from app.sso.models import CATEGORIES
 from app.web.languages import LANGUAGES
@@ -29,8 +28,8 @@ ENUMS: Mapping[str, Collection[str]] = {
     "ConnectionSettings.category": CATEGORIES,
     "DeliveryView.event": payload.EVENTS,
     "DeliveryView.status": deliveries.STATES,
-    "DomainView.state": domains.STATES,
-    "ExportView.status": bundles.STATES,
+    "DomainView.state": [*DomainState],
+    "ExportView.status": [*ExportState],
     "ExecutionView.status": tuple(hooks.ExecutionState),
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,
@@ -43,7 +42,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "ImportedCollection.status": transfer.OUTCOMES,
     "InstanceView.status": workflows.STATES,
     "InstanceView.trigger_type": workflows.TRIGGERS,
-    "InvitationView.status": invitations.STATES,
+    "InvitationView.status": [*InvitationState],
     "NewHook.actions.[].type": definition.ACTIONS,
     "NewWebhook.events.[]": deliveries.OPERATIONS,
     "NewWorkflow.steps.[].type": definition.PROPERTIES,
@@ -53,12 +52,12 @@ ENUMS: Mapping[str, Collection[str]] = {
     "PlannedOperation.operation": changes.PLANNED_OPERATIONS,
     "ProviderKind.provider_name": providers.NAMES,
     "ProviderRow.category": CATEGORIES,
-    "PublicInvitation.status": invitations.STATES,
+    "PublicInvitation.status": [*InvitationState],
     "RecordChange.operation": append.OPERATIONS,
     "RefusalView.category": CATEGORIES,
     "RoleDifference.operation": rules.OPERATIONS,
     "Scopes.operations.[]": rules.OPERATIONS,
-    "SessionView.kind": KINDS,
+    "SessionView.kind": [*SessionKind],
     "StepLogView.status": workflows.LOG_STATES,
     "StepLogView.step_type": definition.PROPERTIES,
     "TokenPair.token_type": [BEARER],

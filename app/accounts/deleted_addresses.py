@@ -23,17 +23,14 @@ def remember(account_id: str, email_key: str) -> None:
 
 def forget(account_id: str, email_key: str) -> None:
     """Forget an address, as it has a user again, in the open transaction."""
-    db.db.session.execute(sa.delete(TABLE).where(*_own(account_id, email_key)))
+    own = (TABLE.c[name] == value for name, value in _key(account_id, email_key).items())
+    db.db.session.execute(sa.delete(TABLE).where(*own))
 
 
 def contains(account_id: str, email_key: str) -> bool:
     """Whether a user with this address was deleted."""
     row = db.db.session.get(DeletedAddress, tuple(_key(account_id, email_key).values()))
     return row is not None
-
-
-def _own(account_id: str, email_key: str) -> list[sa.ColumnElement[bool]]:
-    return [TABLE.c[name] == value for name, value in _key(account_id, email_key).items()]
 
 
 def _key(account_id: str, email_key: str) -> dict[str, str]:

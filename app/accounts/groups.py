@@ -196,7 +196,10 @@ def set_members(account_id: str, group_id: str, user_ids: Collection[str]) -> se
         _refuse_pii_group(group)
         present = set(session.scalars(_member_ids(group)))
         joining, leaving = set(user_ids) - present, present - set(user_ids)
-        _check_users_exist(account_id, joining)
+        known = sa.select(User.id).where(User.account_id == account_id, User.id.in_(joining))
+        if unknown := joining - set(session.scalars(known)):
+            message = f"There is no user {min(unknown)[:100]}."
+            raise InvalidValues([problem("members", "invalid_reference", message)])
         key = {"account_id": account_id, "group_id": group.id}
         session.add_all(GroupMember(**key, user_id=user_id) for user_id in sorted(joining))
         own = (GroupMember.account_id == account_id, GroupMember.group_id == group.id)
@@ -206,14 +209,6 @@ def set_members(account_id: str, group_id: str, user_ids: Collection[str]) -> se
         affected = sa.update(User).where(User.account_id == account_id, User.id.in_(changed))
         session.execute(affected.values(version=User.version + 1, updated_at=User.updated_at))
         return changed
-
-
-def _check_users_exist(account_id: str, user_ids: Collection[str]) -> None:
-    known = sa.select(User.id).where(User.account_id == account_id, User.id.in_(user_ids))
-    unknown = set(user_ids) - set(db.db.session.scalars(known))
-    if unknown:
-        message = f"There is no user {min(unknown)[:100]}."
-        raise InvalidValues([problem("members", "invalid_reference", message)])
 
 
 def check_may_add_member(group: Group, by: str | None) -> None:

@@ -6,7 +6,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
+from app.accounts import roles, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ChangedUser,
@@ -19,6 +19,7 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
+from app.accounts.sign_in_settings import MfaMode
 from app.accounts.types import Body, Query
 from app.auth import account_settings, sessions
 from app.auth.guard import principal
@@ -83,7 +84,7 @@ class OwnAccountView(FullAccountView):
         ),
     )
     sso_tokens_in_fragment = ma.fields.Boolean(**_setting("sso_tokens_in_fragment", False))
-    mfa = fields.Choice(sign_in_settings.MODES, **_setting("mfa", sign_in_settings.OPTIONAL))
+    mfa = fields.Choice(MfaMode, **_setting("mfa", MfaMode.OPTIONAL))
     mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", []))
     mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0))
     password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True))

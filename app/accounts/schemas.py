@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.accounts import sign_in_settings, users
+from app.accounts.sign_in_settings import MfaMode
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
 from app.web.examples import USER_ID
@@ -175,7 +176,7 @@ class OwnAccountBody(Schema):
         **doc("Whether browsers return with tokens in the URL fragment instead of a one-time code.")
     )
     mfa = fields.Choice(
-        sign_in_settings.MODES,
+        MfaMode,
         **doc(
             "Second factors: `off` uses none, `optional` those that users have set up, `required`"
             " also makes others set one up at sign-in. Sign-ins with the account's own provider"

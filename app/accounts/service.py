@@ -47,7 +47,13 @@ def create_account(name: str, slug: str | None, *, slug_field: str = "account_sl
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
-        session.add(_pii_group(account.id))
+        session.add(
+            Group(
+                account_id=account.id,
+                name=PII_GROUP,
+                description="Sees personal data unmasked.",
+            )
+        )
         session.flush()
         return account
 
@@ -257,7 +263,3 @@ def is_email(text: str) -> bool:
         return False
     # Mail clients decode "=?" as an encoded word, which could display any name.
     return "=?" not in text
-
-
-def _pii_group(account_id: str) -> Group:
-    return Group(account_id=account_id, name=PII_GROUP, description="Sees personal data unmasked.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 import sqlalchemy as sa
 
@@ -15,12 +16,21 @@ from app.errors import problem
 from app.types import JSONObject
 
 Settings = Mapping[str, object]
-MODES = OFF, OPTIONAL, REQUIRED = "off", "optional", "required"
 NAMES = (
     *("mfa", "mfa_roles", "mfa_grace_days", "password_sign_in"),
     *("magic_link", "new_device_mail", "session_idle_hours", "session_max_hours"),
 )
-DEFAULTS: Settings = {"mfa": OPTIONAL, "password_sign_in": True, "new_device_mail": True}
+
+
+class MfaMode(StrEnum):
+    """Who of an account uses second factors."""
+
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+DEFAULTS: Settings = {"mfa": MfaMode.OPTIONAL, "password_sign_in": True, "new_device_mail": True}
 """Of settings that are not false, empty or null by default."""
 MAX_GRACE_DAYS = 90
 MAX_IDLE_HOURS, MAX_SESSION_HOURS = 30 * 24, 365 * 24
@@ -88,14 +98,14 @@ def problems(body: Settings) -> list[Problem]:
 def merge(body: Settings, stored: Settings) -> JSONObject:
     """The new settings to store."""
     changed: JSONObject = {name: body[name] for name in NAMES if name in body}
-    if changed.get("mfa") == REQUIRED and mode(stored) != REQUIRED:
+    if changed.get("mfa") == MfaMode.REQUIRED and mode(stored) != MfaMode.REQUIRED:
         changed[REQUIRED_SINCE] = clock.iso(clock.now())
     return changed
 
 
 def mode(settings: Settings) -> str:
     """Whether second factors are off, optional or required."""
-    return str(settings.get("mfa") or OPTIONAL)
+    return str(settings.get("mfa") or MfaMode.OPTIONAL)
 
 
 def allows_passwords(settings: Settings) -> bool:
@@ -120,7 +130,7 @@ def required_from(settings: Settings, role: str, created_at: datetime) -> dateti
     """
     roles = settings.get("mfa_roles")
     is_concerned = not roles or (isinstance(roles, list) and role in roles)
-    if mode(settings) != REQUIRED or not is_concerned:
+    if mode(settings) != MfaMode.REQUIRED or not is_concerned:
         return None
     since = clock.parse(str(settings[REQUIRED_SINCE]))
     days = settings.get("mfa_grace_days")

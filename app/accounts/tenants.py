@@ -13,7 +13,7 @@ from app.accounts import pii, sign_in_settings, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.accounts.sso_settings import Settings
-from app.accounts.types import Body, Condition, Problem, Query
+from app.accounts.types import Body, Condition, Query
 from app.config import parsing
 from app.db import filters
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -115,7 +115,14 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
     """
     name = body["name"].strip() if "name" in body else None
     problems = [accounts.label_problem(name)] if name is not None else []
-    problems += [_uri_problem(*uri) for uri in _uris(body)]
+    default = body.get("default_redirect_uri")
+    uris = [("default_redirect_uri", default)] if default is not None else []
+    uris += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
+    uris += [("cors_origins", origin) for origin in body.get("cors_origins", ())]
+    for field, uri in uris:
+        if not is_safe_url(uri) or (field == "cors_origins" and not parsing.is_origin(uri)):
+            message = f"Not a valid URL for this setting: {uri[:200]}"
+            problems.append(problem(field, "invalid_url", message))
     with db.transaction() as session:
         account = get_for_update(account_id)
         problems += sso_settings.problems(body, account.settings)
@@ -176,19 +183,6 @@ def _refuse(problems: Sequence[Mapping[str, object] | None]) -> None:
     details = [problem for problem in problems if problem]
     if details:
         raise InvalidValues(details)
-
-
-def _uris(body: Settings) -> list[tuple[str, str]]:
-    default = body.get("default_redirect_uri")
-    uris = [("default_redirect_uri", default)] if default is not None else []
-    uris += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
-    return uris + [("cors_origins", origin) for origin in body.get("cors_origins", ())]
-
-
-def _uri_problem(field: str, uri: str) -> Problem | None:
-    if is_safe_url(uri) and (field != "cors_origins" or parsing.is_origin(uri)):
-        return None
-    return problem(field, "invalid_url", f"Not a valid URL for this setting: {uri[:200]}")
 
 
 def is_safe_url(uri: str) -> bool:

@@ -7,6 +7,7 @@ user, as nobody may lock themselves out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -29,10 +30,19 @@ SORTABLE = {
 
 
 def page(scope: str | None, query: Query, max_total: int | None = None) -> tuple[list[User], int]:
-    """One page of the users that match, and the total, counted to `most` + 1 at most."""
+    """One page of the users that match, and the total, counted to `max_total` + 1 at most."""
     conditions = _conditions(scope, query)
     total = counts.count_up_to(User, conditions, max_total)
-    statement = sa.select(User).where(*conditions).order_by(*_order(query))
+    ascending = query.get("sort_order") == "asc"
+    order: list[Any] = [User.id]
+    if "sort_by" not in query:  # ids are ordered by time, and indexed
+        order = [User.id.asc() if ascending else User.id.desc()]
+    else:
+        column = SORTABLE[query["sort_by"]]
+        ordered = column.asc() if ascending else column.desc()
+        nullable = column.property.columns[0].nullable
+        order.insert(0, ordered.nulls_last() if nullable else ordered)
+    statement = sa.select(User).where(*conditions).order_by(*order)
     return list(db.db.session.scalars(statement.offset(query["skip"]).limit(query["limit"]))), total
 
 
@@ -48,16 +58,6 @@ def cursor_at_offset(scope: str | None, offset: int) -> str | None:
     """The id of the user at this offset in the list, newest first, for `after`."""
     user_id: str | None = counts.value_at_offset(User.id, _conditions(scope, {}), offset)
     return user_id
-
-
-def _order(query: Query) -> list[sa.ColumnExpressionArgument[object]]:
-    ascending = query.get("sort_order") == "asc"
-    if "sort_by" not in query:  # ids are ordered by time, and indexed
-        return [User.id.asc() if ascending else User.id.desc()]
-    column = SORTABLE[query["sort_by"]]
-    ordered = column.asc() if ascending else column.desc()
-    nullable = column.property.columns[0].nullable
-    return [ordered.nulls_last() if nullable else ordered, User.id]
 
 
 def _conditions(scope: str | None, query: Query) -> list[Condition]:

@@ -37,8 +37,8 @@ class Change(NamedTuple):
     account_id: str
     target: tuple[str, str, str]  # operation, table_name, record_id
     values: Sequence[digest.Value]
-    extra_metadata: Mapping[str, str | int] | None
-    occurred_at: datetime | None  # None: when the transaction ends
+    extra_metadata: Mapping[str, str | int] | None = None
+    occurred_at: datetime | None = None  # when the transaction ends
     unchanged: str | None = None  # of a record
 
 
@@ -149,25 +149,9 @@ def enabled() -> bool:
     return config.current().audit_logging_enabled
 
 
-def record(
-    account_id: str,
-    operation: str,
-    table_name: str,
-    record_id: str,
-    values: Iterable[digest.Value],
-    extra_metadata: Mapping[str, str | int] | None = None,
-    *,
-    occurred_at: datetime | None = None,
-    always: bool = False,
-) -> None:
-    """Record changed columns of a row at the end of the open transaction.
-
-    `occurred_at` defaults to the commit time; `always` records even if auditing is off.
-    """
-    if (always or enabled()) and (changed := list(values)):
-        change = Change(
-            account_id, (operation, table_name, record_id), changed, extra_metadata, occurred_at
-        )
+def record(change: Change, *, always: bool = False) -> None:
+    """Record a change at the end of the open transaction; `always`: even if auditing is off."""
+    if change.values and (always or enabled()):
         # Last, as the heads of the chains are locked from then on.
         db.before_commit(_append, change, last=True)
 
@@ -198,7 +182,8 @@ def text(value: object) -> str | None:
 
 def _append(changes: list[Change]) -> None:
     acting = actor.source.get()()  # `actor.current()`, a module less on the way of each write
-    columns, now = _actor_columns(acting), clock.now()
+    signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
+    columns, now = ActorColumns(*acting[:-2], signed_at), clock.now()
     account_of = attrgetter("account_id")
     changes.sort(key=account_of)  # stable: keeps the order within an account
     signing = {"es_method": acting.es_method} if acting.es_method else {}
@@ -222,11 +207,6 @@ def _append_to_feed(changes: list[Change]) -> None:
     insert_feed_changes(rows)
 
 
-def _actor_columns(acting: actor.Actor) -> ActorColumns:
-    signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
-    return ActorColumns(*acting[:-2], signed_at)
-
-
 def _prepared(
     changes: Iterable[Change],
     actor_columns: ActorColumns,
@@ -244,21 +224,9 @@ def _prepared(
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
         digests = digest.EntryDigester(account_id, shared).digests(values, salts, actor_salt)
         extra = digest.canonical(metadata).decode() if metadata else None
-        names, olds, news = texts = stored_values(values)
-        of_record = (*target, extra, occurred_at)
-        prepared.append(
-            Prepared(
-                *of_record,
-                names,
-                olds,
-                news,
-                unchanged,
-                _size(texts, unchanged),
-                salts,
-                actor_salt,
-                digests,
-            )
-        )
+        texts = stored_values(values)
+        place, size = (*target, extra, occurred_at), _size(texts, unchanged)
+        prepared.append(Prepared(*place, *texts, unchanged, size, salts, actor_salt, digests))
     return prepared
 
 
@@ -366,23 +334,13 @@ def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[A
             # Hexadecimal digits need no escaping by the driver.
             digests = AsIs(f"'{','.join(change.digests)}'")
             salts = (AsIs(f"'\\x{salt.hex()}'") for salt in (change.salts, change.actor_salts))
+            # The driver would turn a list into one expression per element, which is slower.
+            array = ["NULL" if text is None else _quoted(text) for text in shared]
             values = (change.columns, change.old_values, change.new_values)
-            parameters += (
-                account_id,
-                _postgres_array(shared),
-                digests,
-                *values,
-                *salts,
-                change.unchanged,
-                change.size,
-            )
+            parameters += (account_id, f"{{{','.join(array)}}}", digests, *values, *salts)
+            parameters += (change.unchanged, change.size)
             calls.append(_APPEND)
     return "; ".join(calls), parameters
-
-
-def _postgres_array(values: Iterable[str | None]) -> str:
-    # The driver would turn a list into one expression per element, which is slower.
-    return f"{{{','.join(['NULL' if text is None else _quoted(text) for text in values])}}}"
 
 
 def _quoted(text: str) -> str:

@@ -31,9 +31,9 @@ from app.types import JSONObject
 
 Entry = JSONObject
 BATCH_SIZE = 1000
-CHANGES, HEADS, STARTS = (
-    Base.metadata.tables[model.__tablename__] for model in (AuditChange, AuditHead, AuditStart)
-)
+CHANGES = Base.metadata.tables[AuditChange.__tablename__]
+HEADS = Base.metadata.tables[AuditHead.__tablename__]
+STARTS = Base.metadata.tables[AuditStart.__tablename__]
 # A view (migration 0030), so that SQL reads single values. It has no digests.
 LOG = sa.table(
     "audit_log",
@@ -127,10 +127,11 @@ def readable(change: Mapping[str, Any]) -> list[Entry]:
 
 def _entries(change: Mapping[str, Any]) -> list[Entry]:
     names = _array(orjson.loads(change["columns"]), {str})
-    count = len(names)
-    first, erased = change["first_id"], _object(change["erased_digests"]) or {}
-    parts = (
-        _ids(change["ids"], first, count),
+    count, first = len(names), change["first_id"]
+    ids = change["ids"]  # null if they are consecutive
+    erased = _object(change["erased_digests"]) or {}
+    parts = zip(
+        range(first, first + count) if ids is None else _array(orjson.loads(ids), {int}),
         names,
         _values(change["old_values"], count),
         _values(change["new_values"], count),
@@ -138,70 +139,44 @@ def _entries(change: Mapping[str, Any]) -> list[Entry]:
         _salts(change["actor_salts"], count),
         _array(erased.get("values") or [None] * count, TEXTS),
         _array(erased.get("actor") or [None] * count, TEXTS),
+        strict=True,
     )
-    occurred_at, signed_at = change["occurred_at"], change["es_timestamp"]
-    moments = (clock.iso(occurred_at), clock.iso(signed_at) if signed_at else None)
-    shared = (*moments, _object(change["extra_metadata"]))
-    link = (change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
+    occurred_at, metadata = clock.iso(change["occurred_at"]), _object(change["extra_metadata"])
+    signed_at = clock.iso(change["es_timestamp"]) if change["es_timestamp"] else None
+    previous = (change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
     found = []
-    for part in zip(*parts, strict=True):
-        entry = _entry(change, shared, link, *part)
-        link = entry["checksum"]
-        found.append(entry)
+    for id, name, old, new, salt, actor_salt, values_digest, actor_digest in parts:
+        entry: Entry = {
+            "account_id": change["account_id"],
+            "id": id,
+            "operation": change["operation"],
+            "table_name": change["table_name"],
+            "record_id": change["record_id"],
+            "column_name": name,
+            "old_value": old,
+            "new_value": new,
+            "user_id": change["user_id"],
+            "user_email": change["user_email"],
+            "user_name": change["user_name"],
+            "es_username": change["es_username"],
+            "es_reason": change["es_reason"],
+            "es_timestamp": signed_at,
+            "ip_address": change["ip_address"],
+            "user_agent": change["user_agent"],
+            "request_id": change["request_id"],
+            "occurred_at": occurred_at,
+            "extra_metadata": metadata,
+            "salt": salt,
+            "values_digest": values_digest or digest.values_digest(str(salt), old, new),
+            "actor_salt": actor_salt,
+            "actor_digest": actor_digest or digest.actor_digest(str(actor_salt), change),
+        }
+        entry["entry_digest"] = digest.entry_digest(entry)
+        checksum = digest.checksum(previous, id, entry["entry_digest"])
+        found.append(entry | {"previous_hash": previous, "checksum": checksum, "masked": False})
+        previous = checksum
     found[-1]["checksum"] = change["checksum"].hex()
     return found
-
-
-def _entry(
-    change: Mapping[str, Any],
-    shared: tuple[str, str | None, object],
-    previous: str,
-    id: int,
-    name: str,
-    old: str | None,
-    new: str | None,
-    salt: str | None,
-    actor_salt: str | None,
-    values_digest: str | None,
-    actor_digest: str | None,
-) -> Entry:
-    occurred_at, signed_at, metadata = shared
-    entry: Entry = {
-        "account_id": change["account_id"],
-        "id": id,
-        "operation": change["operation"],
-        "table_name": change["table_name"],
-        "record_id": change["record_id"],
-        "column_name": name,
-        "old_value": old,
-        "new_value": new,
-        "user_id": change["user_id"],
-        "user_email": change["user_email"],
-        "user_name": change["user_name"],
-        "es_username": change["es_username"],
-        "es_reason": change["es_reason"],
-        "es_timestamp": signed_at,
-        "ip_address": change["ip_address"],
-        "user_agent": change["user_agent"],
-        "request_id": change["request_id"],
-        "occurred_at": occurred_at,
-        "extra_metadata": metadata,
-        "salt": salt,
-        "values_digest": values_digest or digest.values_digest(str(salt), old, new),
-        "actor_salt": actor_salt,
-        "actor_digest": actor_digest or digest.actor_digest(str(actor_salt), change),
-    }
-    entry["entry_digest"] = digest.entry_digest(entry)
-    entry["previous_hash"] = previous
-    entry["checksum"] = digest.checksum(previous, id, entry["entry_digest"])
-    entry["masked"] = False
-    return entry
-
-
-def _ids(array: str | None, first: int, count: int) -> Sequence[int]:
-    if array is None:
-        return range(first, first + count)
-    return _array(orjson.loads(array), {int})
 
 
 def _values(array: str | None, count: int) -> Sequence[str | None]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append, entries
+from app.audit.append import Change
 from app.audit.chain import digest
 from app.audit.entries import CHANGES
 from app.audit.models import FeedChange
@@ -63,44 +63,32 @@ def erase_actor(account_id: str, user_id: str, email: str) -> int:
     """Erase a user as actor and signer of entries. Returns the number of entries."""
     acted = (CHANGES.c.user_id == user_id,)
     signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
-    superadmins = db.connection().scalars(_superadmins()).all()
-    by_superadmins = (CHANGES.c.user_id.in_(superadmins), CHANGES.c.es_username == email)
+    erased = [acted, signed]
+    in_use = sa.exists().where(User.email_key == accounts.email_key(email))
     # If another account has a user with this address, the signature may be theirs.
-    parts = (acted, signed) if _is_in_use(email) else (acted, signed, by_superadmins)
-    return sum(_erase(ACTOR, conditions) for conditions in parts)
-
-
-def _superadmins() -> sa.Select[str]:
-    # Users sign what superadmins do in their account, which may end up in other chains.
-    changes = CHANGES.alias()
-    conditions = (
-        changes.c.account_id == SYSTEM_ACCOUNT_ID,
-        changes.c.table_name == User.__tablename__,
-    )
-    return sa.select(changes.c.record_id).where(*conditions)
-
-
-def _is_in_use(email: str) -> bool:
-    same = sa.exists().where(User.email_key == accounts.email_key(email))
-    return bool(db.connection().scalar(sa.select(same)))
+    if not db.connection().scalar(sa.select(in_use)):
+        # Users sign what superadmins do in their account, which may end up in other chains.
+        users = (
+            CHANGES.c.account_id == SYSTEM_ACCOUNT_ID,
+            CHANGES.c.table_name == User.__tablename__,
+        )
+        superadmins = db.connection().scalars(sa.select(CHANGES.c.record_id).where(*users)).all()
+        erased.append((CHANGES.c.user_id.in_(superadmins), CHANGES.c.es_username == email))
+    return sum(_erase(ACTOR, conditions) for conditions in erased)
 
 
 def _erase(part: Part, conditions: Sequence[Any]) -> int:
     where = (*conditions, CHANGES.c[part.salts].is_not(None))
-    concerned = sa.select(CHANGES.c.account_id).where(*where).distinct()
+    concerned, count = sa.select(CHANGES.c.account_id).where(*where).distinct(), 0
     with db.transaction() as session:
         # Account by account, as no lock spans shards.
-        account_ids = sorted(session.scalars(concerned))
-        return sum(_erase_in_account(session, id, part, where) for id in account_ids)
-
-
-def _erase_in_account(session: Session, account_id: str, part: Part, where: Sequence[Any]) -> int:
-    count, own = 0, CHANGES.c.account_id == account_id
-    query = sa.select(*entries.columns(account_id=account_id)).where(own, *where)
-    # Locked: another erasure of the same change must see the digests that this one adds.
-    query = query.order_by(*CHANGES.primary_key).with_for_update(of=CHANGES)
-    while rows := session.execute(query.limit(BATCH_SIZE)).all():
-        count += sum(_erase_in(row._asdict(), part) for row in rows)
+        for account_id in sorted(session.scalars(concerned)):
+            own = CHANGES.c.account_id == account_id
+            query = sa.select(*entries.columns(account_id=account_id)).where(own, *where)
+            # Locked: another erasure of the same change must see the digests that this one adds.
+            query = query.order_by(*CHANGES.primary_key).with_for_update(of=CHANGES)
+            while rows := session.execute(query.limit(BATCH_SIZE)).all():
+                count += sum(_erase_in(row._asdict(), part) for row in rows)
     return count
 
 
@@ -114,7 +102,7 @@ def _erase_in(change: JSONObject, part: Part) -> int:
     db.connection().execute(sa.update(CHANGES).where(*place).values(**emptied, **kept))
     value = (part.salt, append.HIDDEN, None)
     for entry in found:
-        id = str(entry["id"])
         # Verification would fail without this entry.
-        append.record(change["account_id"], append.UPDATE, "audit_log", id, [value], always=True)
+        target = (append.UPDATE, "audit_log", str(entry["id"]))
+        append.record(Change(change["account_id"], target, [value]), always=True)
     return len(found)

@@ -53,7 +53,7 @@ def _record_cut(account_id: str, last_id: int, count: int) -> None:
     value, about = ("id", str(last_id), None), {"count": count}
     # The log must say that it was cut even if auditing is off.
     target = (append.DELETE, "audit_log", str(last_id))
-    append.record(account_id, *target, [value], about, always=True)
+    append.record(append.Change(account_id, target, [value], about), always=True)
 
 
 AUDIT = Log(

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts.models import User
 from app.audit import append, unchanged
-from app.audit.append import CREATE, DELETE, UPDATE
+from app.audit.append import CREATE, DELETE, UPDATE, Change
 from app.audit.chain.digest import Value
 from app.auth import signatures
 from app.collections import definitions
@@ -95,7 +95,8 @@ def _record_bulk(
     definition: Definition, account_id: str, operation: str, value: Value, count: int
 ) -> None:
     extra: dict[str, str | int] = {"collection": definition.name, "count": count}
-    append.record(account_id, operation, definition.table_name, definition.id, [value], extra)
+    target = (operation, definition.table_name, definition.id)
+    append.record(Change(account_id, target, [value], extra))
 
 
 @events.subscribe(events.AccountClosed)
@@ -104,7 +105,7 @@ def record_account_closed(event: events.AccountClosed) -> None:
     account_id = event.account_id
     counts = {"count": _count_records(account_id), "users": _count_users(account_id)}
     value = ("id", account_id, None)
-    append.record(account_id, DELETE, "accounts", account_id, [value], counts)
+    append.record(Change(account_id, (DELETE, "accounts", account_id), [value], counts))
 
 
 def _count_records(account_id: str) -> int:

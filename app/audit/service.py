@@ -24,7 +24,6 @@ from app.collections.definitions import from_row
 from app.collections.models import Collection
 from app.db.errors import is_invalid_data
 from app.errors import Forbidden, InvalidValues, NotFound, problem
-from app.types import JSONObject
 
 # Not the values and digests, as their order could reveal masked values.
 SORTABLE = (
@@ -80,7 +79,10 @@ def page_of_account(
 
 
 def _on_page(query: Query) -> list[Entry]:
-    name, ascending = _sort_column(query), query["sort_order"] == "asc"
+    name, ascending = query["sort_by"], query["sort_order"] == "asc"
+    if name not in SORTABLE:
+        message = f"Cannot sort by {name[:80]}. Use one of {', '.join(SORTABLE)}."
+        raise InvalidValues([problem("sort_by", "unknown_field", message)])
     if name not in CHANGES.c:
         try:
             return _sorted_entries(query, name, ascending)
@@ -179,12 +181,27 @@ def list_changes(
     if max_total is not None:
         matching = matching.limit(max_total + 1)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(matching.subquery()))
-    page = sa.select(*_columns_within(MAX_SIZE)).where(*conditions)
-    page = page.order_by(*_placed(CHANGES, "occurred_at", False))
+    values = ("old_values", "new_values")
+    lengths = (sa.func.coalesce(sa.func.length(CHANGES.c[name]), 0) for name in values)
+    is_complete = sa.func.coalesce(CHANGES.c.size, sum(lengths, sa.literal(0))) <= MAX_SIZE
+    page = sa.select(
+        *(column for column in entries.columns() if column.name not in values),
+        *(sa.case((is_complete, CHANGES.c[name])).label(name) for name in values),
+        is_complete.label("is_complete"),
+    )
+    page = page.where(*conditions).order_by(*_placed(CHANGES, "occurred_at", False))
     rows = db.connection().execute(page.offset(query["skip"]).limit(query["limit"]))
     found, mask = [row._asdict() for row in rows], Mask(by)
     mask.load(found)
-    changes = [_change(row, mask) for row in found]
+    names = Change.__dataclass_fields__.keys() - {"entries", "is_complete"}
+    changes = [
+        Change(
+            **{name: row[name] for name in names},
+            is_complete=bool(row["is_complete"]),
+            entries=[mask(entry) for entry in entries.readable(row)],
+        )
+        for row in found
+    ]
     mask.publish()
     return changes, total or 0
 
@@ -205,21 +222,6 @@ def neighbours(
     rows = db.connection().execute(sa.union_all(*sides)).all()
     found = {bool(row.is_newer): row.last_id for row in rows}
     return found.get(True), found.get(False)
-
-
-def _columns_within(size: int) -> list[sa.ColumnElement[Any]]:
-    values = ("old_values", "new_values")
-    lengths = (sa.func.coalesce(sa.func.length(CHANGES.c[name]), 0) for name in values)
-    is_small = sa.func.coalesce(CHANGES.c.size, sum(lengths, sa.literal(0))) <= size
-    others = [column for column in entries.columns() if column.name not in values]
-    cut = [sa.case((is_small, CHANGES.c[name])).label(name) for name in values]
-    return [*others, *cut, is_small.label("is_complete")]
-
-
-def _change(row: JSONObject, mask: Mask) -> Change:
-    found = [mask(entry) for entry in entries.readable(row)]
-    shared = {name: row[name] for name in Change.__dataclass_fields__ if name != "entries"}
-    return Change(**{**shared, "is_complete": bool(row["is_complete"])}, entries=found)
 
 
 def find_cutoff(account_id: str | None, offset: int) -> datetime | None:
@@ -317,15 +319,22 @@ def _scoped(query: Query, by: Principal) -> Query:
 
 
 def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
-    others = entries.without_index if "record_id" in query else _unchanged
-    columns = {name: table.c[name] for name in FILTERS if name in query}
-    conditions = [
-        (column if name == "record_id" else others(column)) == query[name]
-        for name, column in columns.items()
-    ]
-    if "table_name" in query:
-        place = others(table.c.table_name), table.c.occurred_at
-        conditions.append(_is_of_table(query["table_name"], *place))
+    columns: dict[str, sa.ColumnElement[Any]] = {
+        name: table.c[name] for name in (*FILTERS, "table_name") if name in query
+    }
+    if "record_id" in query:  # whose index is the best
+        for name in columns.keys() - {"record_id"}:
+            columns[name] = entries.without_index(columns[name])
+    table_name = columns.pop("table_name", None)
+    conditions = [column == query[name] for name, column in columns.items()]
+    if table_name is not None:
+        name = query["table_name"]
+        is_of_table = table_name == name
+        row = db.db.session.scalar(sa.select(Collection).where(Collection.table_name == name))
+        if row is not None and row.former_names:  # or of its collection under an earlier name
+            is_former = entries.is_of(from_row(row), table_name, table.c.occurred_at)
+            is_of_table = sa.or_(is_of_table, is_former)
+        conditions.append(is_of_table)
     if "from_date" in query:
         conditions.append(table.c.occurred_at >= query["from_date"])
     if query.get("after") is not None:
@@ -333,29 +342,6 @@ def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[boo
     if "to_date" in query:
         conditions.append(table.c.occurred_at <= query["to_date"])
     return conditions
-
-
-def _unchanged(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return column
-
-
-def _is_of_table(
-    name: str, table_name: sa.ColumnElement[str], occurred_at: sa.ColumnElement[Any]
-) -> sa.ColumnElement[bool]:
-    """Whether a change is of a table, or of its collection under an earlier name."""
-    is_same = table_name == name
-    row = db.db.session.scalar(sa.select(Collection).where(Collection.table_name == name))
-    if row is None or not row.former_names:
-        return is_same
-    return sa.or_(is_same, entries.is_of(from_row(row), table_name, occurred_at))
-
-
-def _sort_column(query: Query) -> str:
-    name: str = query["sort_by"]
-    if name not in SORTABLE:
-        message = f"Cannot sort by {name[:80]}. Use one of {', '.join(SORTABLE)}."
-        raise InvalidValues([problem("sort_by", "unknown_field", message)])
-    return name
 
 
 def _order(columns: Iterable[sa.ColumnElement[Any]], ascending: bool) -> list[Any]:

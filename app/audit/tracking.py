@@ -16,7 +16,7 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from app import events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
-from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
+from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Change
 from app.audit.chain.digest import Value
 from app.db import Base, policy_of
 from app.db.policy import Audited, Bundled
@@ -35,7 +35,7 @@ def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
     chain = row[audited.chain] if audited.chain else SYSTEM_ACCOUNT_ID
     key = "/".join(str(row[c.name]) for c in table.primary_key if c.name != "account_id")
     values = list(_values(audited, table, old, new))
-    append.record(chain, operation, table.name, key, values)
+    append.record(Change(chain, (operation, table.name, key), values))
     if values:
         columns = frozenset(column for column, *_ in values)
         events.publish(events.RowChanged(chain, operation, table.name, key, columns))
@@ -166,4 +166,5 @@ def record_token_reuse(event: events.RefreshTokenReused) -> None:
     """One entry for the session that ended because of a reused refresh token."""
     value = ("revoked_at", None, append.text(event.moment))
     reason = {"reason": "refresh_token_reused"}
-    append.record(event.account_id, UPDATE, "sessions", event.session_id, [value], reason)
+    target = (UPDATE, "sessions", event.session_id)
+    append.record(Change(event.account_id, target, [value], reason))

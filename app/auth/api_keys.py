@@ -194,16 +194,12 @@ def _follow_collection(event: events.CollectionRenamed) -> None:
         for account_id in sorted(session.scalars(concerned)):
             query = sa.select(ApiKey).where(ApiKey.account_id == account_id, *is_scoped)
             for key in session.scalars(query.order_by(ApiKey.id).with_for_update(of=ApiKey)):
-                _rename_in_scopes(key, former, event.name)
+                names = (key.scopes or {}).get("collections", [])
+                followed = [event.name if old.lower() == former else old for old in names]
+                if followed != names:
+                    key.scopes = {**(key.scopes or {}), "collections": followed}
+                    key.version += 1
         session.flush()
-
-
-def _rename_in_scopes(key: ApiKey, former: str, name: str) -> None:
-    names = (key.scopes or {}).get("collections", [])
-    followed = [name if old.lower() == former else old for old in names]
-    if followed != names:
-        key.scopes = {**(key.scopes or {}), "collections": followed}
-        key.version += 1
 
 
 def _unrevoked(account_id: str, user_id: str) -> tuple[Condition, ...]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from app import config
 from app.accounts import service as accounts
 from app.auth import mail_tokens, passwords
+from app.auth.models import LinkPurpose
 from app.errors import Conflict
 
 CREDENTIALS = "superadmin.txt"
@@ -53,7 +54,7 @@ def sign_in_link() -> str | None:
     superadmin = None if config.current().production else accounts.first_superadmin()
     if superadmin is None:
         return None
-    return f"/console/sign-in-link?token={mail_tokens.issue(superadmin, mail_tokens.SIGN_IN)}"
+    return f"/console/sign-in-link?token={mail_tokens.issue(superadmin, LinkPurpose.SIGN_IN)}"
 
 
 def _create(email: str, password: str) -> bool:

@@ -16,16 +16,17 @@ from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import User
 from app.auth import mail_tokens, password_resets
-from app.auth.mfa import challenges, gate
+from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
+from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import MfaRequired
 from app.auth.mfa.service import Answer
-from app.auth.models import MailedToken
+from app.auth.models import LinkPurpose, MailedToken
 from app.context import actor
 from app.errors import Conflict, Forbidden, NotFound
 from app.outbound import mail
 
-PURPOSE = mail_tokens.EMAIL_UNDO
+PURPOSE = LinkPurpose.EMAIL_UNDO
 WAIT = timedelta(hours=24)
 """How long an undoing waits that no second factor confirms."""
 FACTOR_REQUIRED = (
@@ -56,7 +57,7 @@ def factor_request(token: str) -> MfaRequired | None:
     user = _user_of(row) if row else None
     if row is None or user is None or not mfa.has_factor_from_before(user, row.created_at):
         return None
-    return gate.factor_required(user, challenges.EMAIL_UNDO, FACTOR_REQUIRED)
+    return gate.factor_required(user, Step.EMAIL_UNDO, FACTOR_REQUIRED)
 
 
 def undo(token: str, answer: Answer | None = None, *, waits: bool = False) -> datetime | None:
@@ -78,7 +79,7 @@ def undo(token: str, answer: Answer | None = None, *, waits: bool = False) -> da
     gate.check_own_address(user, email)
     if asked := factor_request(token):
         if answer is not None:
-            mfa.prove_again(user, answer, challenges.EMAIL_UNDO)
+            mfa.prove_again(user, answer, Step.EMAIL_UNDO)
         elif waits:
             return _wait(user, token)
         else:
@@ -122,16 +123,16 @@ def keep(token: str) -> User:
     Raises BadRequest `invalid_token`.
     """
     with db.transaction():
-        consumed = mail_tokens.consume(token, mail_tokens.EMAIL_KEEP)
+        consumed = mail_tokens.consume(token, LinkPurpose.EMAIL_KEEP)
         if consumed is None:
             raise mail_tokens.invalid_token()
-        mail_tokens.revoke_waiting(consumed[0])
-        return consumed[0]
+        mail_tokens.revoke_waiting(consumed.user)
+        return consumed.user
 
 
 def find_kept(token: str) -> User | None:
     """The user of a token that keeps the present address; None for an invalid one."""
-    row = mail_tokens.find(token, mail_tokens.EMAIL_KEEP)
+    row = mail_tokens.find(token, LinkPurpose.EMAIL_KEEP)
     return _user_of(row) if row else None
 
 
@@ -201,7 +202,7 @@ def _mail_undo_waits(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is None or user.email != payload["email"]:
         return
-    token = mail_tokens.issue(user, mail_tokens.EMAIL_KEEP)
+    token = mail_tokens.issue(user, LinkPurpose.EMAIL_KEEP)
     link = f"{config.current().base_url}/console/keep-email?token={quote(token)}"
     values = {"link": link, "account": user.account.name}
     values["time"] = f"{clock.parse(payload['due_at']):%Y-%m-%d %H:%M} UTC"

@@ -11,9 +11,10 @@ from app.auth import invitations
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import principal
+from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
 from app.auth.mfa.gate import Proof
-from app.auth.models import Invitation
+from app.auth.models import Invitation, InvitationState
 from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import SignedIn
 from app.web import fields
@@ -46,7 +47,7 @@ class InvitationView(View):
     )
     role = ma.fields.String(allow_none=True, attribute="role.name", dump_default=None)
     groups = ma.fields.List(ma.fields.String())
-    status = fields.Choice(invitations.STATES)
+    status = fields.Choice(InvitationState)
     invited_by = fields.Id(allow_none=True)
     expires_at = fields.Timestamp()
     accepted_at = fields.Timestamp(allow_none=True)
@@ -77,8 +78,8 @@ class InvitationPage(Page):
 class InvitationArgs(PageArgs):
     """Filters of a list of invitations."""
 
-    status = fields.Choice(invitations.STATES, **doc("Only invitations in this state."))
-    status_filter = fields.Choice(invitations.STATES, **doc("Alias of status."))
+    status = fields.Choice(InvitationState, **doc("Only invitations in this state."))
+    status_filter = fields.Choice(InvitationState, **doc("Alias of status."))
     account_id = fields.Text(**doc("The account; superadmins may name any, or `*` for all."))
 
 
@@ -98,7 +99,7 @@ class PublicInvitation(View):
     account_name = ma.fields.String()
     invited_by_name = ma.fields.String(allow_none=True)
     expires_at = fields.Timestamp()
-    status = fields.Choice(invitations.STATES)
+    status = fields.Choice(InvitationState)
     is_valid = ma.fields.Boolean()
 
 
@@ -121,7 +122,7 @@ def list_invitations(args: Query) -> dict[str, object]:
     """
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_filter(principal(), args.get("account_id"))
-    result = invitations.page(account_id, args["skip"], args["limit"], status)
+    result = invitations.page(InvitationFilter(account_id, status), args["skip"], args["limit"])
     page = page_body(*result, args)
     return {**page, "invitations": page["items"]}
 

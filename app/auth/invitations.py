@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +20,7 @@ from app.accounts.types import Body, Condition, Problem
 from app.auth import lockout, passwords, stranger_mails, tokens, verification
 from app.auth.mfa import enrolment, gate
 from app.auth.mfa.gate import Proof
-from app.auth.models import Invitation
+from app.auth.models import Invitation, InvitationState
 from app.auth.principal import Principal
 from app.context import actor
 from app.db import counts
@@ -35,9 +36,8 @@ from app.errors import (
 from app.outbound import mail
 
 LIFETIME = timedelta(hours=48)
-PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"
+PENDING = InvitationState.PENDING
 TOKENS = (Invitation.token_hash, Invitation.shown_token_hash)
-STATES = (PENDING, ACCEPTED, EXPIRED, CANCELLED)
 MAX_AT_ONCE = 50
 IS_MEMBER = "This address belongs to a user of the account."
 
@@ -48,34 +48,40 @@ def require_enabled() -> None:
         raise Forbidden("Invitations are disabled. Administrators create the users.")
 
 
-def page(
-    account_id: str | None,
-    skip: int,
-    limit: int,
-    status: str | None,
-    max_total: int | None = None,
-    *,
-    search: str = "",
-    after: str | None = None,
-) -> tuple[list[Invitation], int]:
-    """One page of an account's invitations (None: all accounts), newest first, and the total.
+@dataclass(frozen=True)
+class InvitationFilter:
+    """Which invitations a list has."""
 
-    `search` is a part of the address, `after` an id from `cursor_at_offset`. The total is counted
-    to `max_total` + 1 at most.
-    """
-    conditions: list[Condition] = [Invitation.account_id == account_id] if account_id else []
-    if status in (PENDING, EXPIRED):
+    account_id: str | None
+    """None: of all accounts."""
+    status: str | None = None
+    search: str = ""
+    """A part of the address."""
+    after: str | None = None
+    """An id from `cursor_at_offset`."""
+
+
+def page(
+    matching: InvitationFilter, skip: int, limit: int, max_total: int | None = None
+) -> tuple[list[Invitation], int]:
+    """One page of invitations, newest first, and the total, counted to `max_total` + 1 at most."""
+    conditions: list[Condition] = []
+    if matching.account_id:
+        conditions.append(Invitation.account_id == matching.account_id)
+    if matching.status in (PENDING, InvitationState.EXPIRED):
         expired = Invitation.expires_at <= clock.now()
-        conditions += [Invitation.state == PENDING, expired if status == EXPIRED else ~expired]
-    elif status:
-        conditions.append(Invitation.state == status)
-    if after:
-        conditions.append(Invitation.id > after)
-    if search:
-        key = accounts.email_key(search)
+        conditions += [
+            Invitation.state == PENDING,
+            expired if matching.status == InvitationState.EXPIRED else ~expired,
+        ]
+    elif matching.status:
+        conditions.append(Invitation.state == matching.status)
+    if matching.after:
+        conditions.append(Invitation.id > matching.after)
+    if matching.search:
+        key = accounts.email_key(matching.search)
         conditions.append(Invitation.email_key.contains(key, autoescape=True))
-    query = sa.select(Invitation).where(*conditions)
-    query = query.order_by(Invitation.id.desc())
+    query = sa.select(Invitation).where(*conditions).order_by(Invitation.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
     return list(rows), counts.count_up_to(Invitation, conditions, max_total)
 
@@ -210,9 +216,9 @@ def cancel(account_id: str, invitation_id: str) -> None:
     """Cancel an invitation. Raises Conflict for an accepted one."""
     with db.transaction() as session:
         invitation = _get(session, account_id, invitation_id)
-        if invitation.state == ACCEPTED:
+        if invitation.state == InvitationState.ACCEPTED:
             raise Conflict("This invitation has already been accepted.")
-        invitation.state = CANCELLED
+        invitation.state = InvitationState.CANCELLED
 
 
 def by_token(token: str) -> Invitation:
@@ -244,10 +250,10 @@ def accept(token: str, password: str, name: str | None) -> User:
         raise _closed_error()
     gate.require_password(db.db.session.get_one(Account, invitation.account_id), invitation.email)
     password_hash = passwords.hash(password)
-    with db.transaction() as session:
+    with db.transaction():
         invitation = by_token(token)
         mailed = invitation.token_hash == tokens.digest(token)
-        return _join(session, invitation, name, verified=mailed, password_hash=password_hash)
+        return _join(invitation, name, verified=mailed, password_hash=password_hash)
 
 
 def may_choose_password(token: str) -> bool:
@@ -272,10 +278,8 @@ def find_open(account_id: str, email: str) -> Invitation | None:
 
 def accept_by_sign_in(invitation: Invitation, name: str | None, provider: str) -> User:
     """Accept an invitation by a provider sign-in with a verified address. Raises BadRequest."""
-    with db.transaction() as session:
-        return _join(
-            session, invitation, name, verified=True, password_hash=None, auth_provider=provider
-        )
+    with db.transaction():
+        return _join(invitation, name, verified=True, password_hash=None, auth_provider=provider)
 
 
 def _is_open() -> tuple[Condition, ...]:
@@ -287,7 +291,6 @@ def _closed_error() -> BadRequest:
 
 
 def _join(
-    session: Session,
     invitation: Invitation,
     name: str | None,
     *,
@@ -295,12 +298,13 @@ def _join(
     password_hash: str | None,
     auth_provider: str = "password",
 ) -> User:
+    session = db.db.session
     # One conditional update: of two concurrent acceptances, one wins.
     conditions = (Invitation.account_id == invitation.account_id, Invitation.id == invitation.id)
     result: Any = session.execute(
         sa.update(Invitation)
         .where(*conditions, *_is_open())
-        .values(state=ACCEPTED, accepted_at=clock.now())
+        .values(state=InvitationState.ACCEPTED, accepted_at=clock.now())
     )
     if result.rowcount != 1:
         raise _closed_error()
@@ -318,14 +322,10 @@ def _join(
         accounts.mark_verified(user)
     else:
         verification.enqueue_mail(user)
-    for group in _groups_of(session, invitation):
+    named = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
+    for group in session.scalars(sa.select(Group).where(*named)).all():
         accounts.join_group(user, group.name)
     return user
-
-
-def _groups_of(session: Session, invitation: Invitation) -> Sequence[Group]:
-    conditions = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
-    return session.scalars(sa.select(Group).where(*conditions)).all()
 
 
 def _get(session: Session, account_id: str, invitation_id: str) -> Invitation:
@@ -357,24 +357,20 @@ def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
         invitation.expires_at = clock.now() + LIFETIME
     session.add_all(invitations)
     session.flush()
-    _cancel_older(session, invitations)
-    for invitation, token in zip(invitations, mailed, strict=True):
-        payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
-        jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
-    return shown
-
-
-def _cancel_older(session: Session, invitations: Sequence[Invitation]) -> None:
-    """Cancel other open invitations of these addresses: an address has one at a time."""
+    # An address has one open invitation at a time.
     others = sa.select(Invitation).where(
-        Invitation.account_id == invitations[0].account_id,
+        Invitation.account_id == account.id,
         Invitation.email_key.in_([invitation.email_key for invitation in invitations]),
         Invitation.id.not_in([invitation.id for invitation in invitations]),
         *_is_open(),
     )
     for other in session.scalars(others):
-        other.state = CANCELLED
+        other.state = InvitationState.CANCELLED
     session.flush()
+    for invitation, token in zip(invitations, mailed, strict=True):
+        payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
+        jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
+    return shown
 
 
 @events.subscribe(events.RoleDeleted)

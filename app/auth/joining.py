@@ -71,7 +71,10 @@ def find(token: str) -> Joining | None:
         return None
     account, until = db.db.session.get(Account, account_id), clock.parse(expires_at)
     domain = open_domain(account, email)
-    if account is None or domain is None or until <= clock.now() or _is_taken(account_id, email):
+    if account is None or domain is None or until <= clock.now():
+        return None
+    key = accounts.email_key(email)
+    if _user(account_id, key) is not None or deleted_addresses.contains(account_id, key):
         return None
     return Joining(account, email, name, role_of(domain), until)
 
@@ -131,11 +134,6 @@ def _notify(user: User) -> None:
         link = f"{config.current().base_url}/console/forgot-password"
         values = {"link": link, "account": user.account.name}
         mail.send(user.email, "known_already", language=user.language, **values)
-
-
-def _is_taken(account_id: str, email: str) -> bool:
-    key = accounts.email_key(email)
-    return _user(account_id, key) is not None or deleted_addresses.contains(account_id, key)
 
 
 def _user(account_id: str, email_key: str) -> User | None:

@@ -14,14 +14,16 @@ from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth import lockout, mail_tokens
 from app.auth import principal as principals
 from app.auth import service as auth
+from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
+from app.auth.models import LinkPurpose
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, problem
 from app.outbound import mail
 from app.web import urls
 
-PURPOSE = mail_tokens.MAGIC_LINK
+PURPOSE = LinkPurpose.MAGIC_LINK
 
 
 def is_offered(reference: str) -> bool:
@@ -72,12 +74,10 @@ def consume(token: str, account: str | None = None) -> User:
     `account` is the one that the request names. Raises BadRequest `invalid_token`.
     """
     with db.transaction() as session:
-        row = mail_tokens.find(token, PURPOSE)
-        redirect_uri = row.redirect_uri if row else None
         consumed = mail_tokens.consume(token, PURPOSE)
         if consumed is None:
             raise mail_tokens.invalid_token()
-        user, _ = consumed
+        user, redirect_uri = consumed.user, consumed.redirect_uri
         mail_tokens.revoke(user, PURPOSE)  # the others of this sign-in
         # The account and the groups may have changed since the mail was sent.
         if not gate.allows(user, Proof.MAIL) or not _is_named(user.account, account):
@@ -122,9 +122,8 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
     with db.transaction() as session:
         if redirect_uri is not None and not _may_return(session, user, redirect_uri):
             redirect_uri = None  # to the console instead
-        token = mail_tokens.issue(
-            user, PURPOSE, redirect_uri=redirect_uri, source=payload.get("source")
-        )
+        request = LinkRequest(payload.get("source"), redirect_uri)
+        token = mail_tokens.issue(user, PURPOSE, request=request)
     page = redirect_uri or f"{config.current().base_url}/console/magic-link"
     values = {"link": urls.with_query(page, {"token": token}), "account": user.account.name}
     with tenancy.in_account(user.account_id):  # whose mail it is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -16,7 +17,21 @@ from app.ids import new_id
 from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
-KINDS = API, CONSOLE = "api", "console"  # of sessions
+
+class SessionKind(StrEnum):
+    """What a session is for."""
+
+    API = "api"
+    CONSOLE = "console"
+
+
+class InvitationState(StrEnum):
+    """How far an invitation is; an expired one is stored as pending."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
 
 
 def _user_key() -> sa.ForeignKeyConstraint:
@@ -49,7 +64,7 @@ class SignInSession(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(Id)
-    kind: Mapped[str] = mapped_column(Text)  # one of KINDS
+    kind: Mapped[str] = mapped_column(Text)  # a SessionKind
     token_hash: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)
@@ -60,6 +75,18 @@ class SignInSession(Base):
     # Null unless the user has reauthenticated since the session began.
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+
+
+class LinkPurpose(StrEnum):
+    """What the link of a mailed token does."""
+
+    RESET = "reset"
+    VERIFICATION = "verification"
+    EMAIL_CHANGE = "email_change"
+    EMAIL_UNDO = "email_undo"
+    EMAIL_KEEP = "email_keep"  # stops an undoing that waits
+    SIGN_IN = "sign_in"  # the link that development prints at its start
+    MAGIC_LINK = "magic_link"
 
 
 class MailedToken(Base):
@@ -141,7 +168,7 @@ class Invitation(Base):
     email_key: Mapped[str] = mapped_column(Text)
     role_id: Mapped[int | None]  # null if the role was deleted after it was closed
     groups: Mapped[list[str]] = mapped_column(sa.JSON)  # ids
-    state: Mapped[str] = mapped_column(Text, default="pending")  # then accepted or cancelled
+    state: Mapped[str] = mapped_column(Text, default=InvitationState.PENDING)
     token_hash: Mapped[str] = mapped_column(Text)  # of the mailed token
     shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the token in the response
     invited_by: Mapped[str | None] = mapped_column(Id)
@@ -157,8 +184,9 @@ class Invitation(Base):
     @property
     def status(self) -> str:
         """The state, or `expired` for a pending invitation past its expiry."""
-        expired = self.state == "pending" and self.expires_at <= clock.now()
-        return "expired" if expired else self.state
+        is_pending = self.state == InvitationState.PENDING
+        is_expired = is_pending and self.expires_at <= clock.now()
+        return InvitationState.EXPIRED if is_expired else self.state
 
 
 class ApiKey(Base):

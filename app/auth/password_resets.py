@@ -23,15 +23,16 @@ from app.auth import (
     stranger_mails,
 )
 from app.auth import service as auth
+from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
-from app.auth.models import ApiKey, MailedToken
+from app.auth.models import ApiKey, LinkPurpose, MailedToken
 from app.auth.principal import Principal
 from app.context import actor, tenancy
 from app.errors import InvalidValues
 from app.outbound import mail
 
-PURPOSE = mail_tokens.RESET
+PURPOSE = LinkPurpose.RESET
 
 
 def request_reset(account: str | None, email: str, source: str) -> None:
@@ -105,7 +106,7 @@ def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> li
             joining.create_user(new, password_hash)
             return []
         if consumed := mail_tokens.consume(token, PURPOSE):
-            user, _ = consumed
+            user = consumed.user
             # The link was mailed, so its holder reads the mail of this address.
             if not user.email_verified:
                 accounts.verify_email(user)
@@ -154,7 +155,7 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
         if revoke_api_keys:  # last: the row lock has ended concurrent creations
             api_keys.revoke_all(account_id, user_id)
         # Whoever knew the old password may have requested a pending email change.
-        mail_tokens.revoke(user, PURPOSE, mail_tokens.EMAIL_CHANGE, mail_tokens.MAGIC_LINK)
+        mail_tokens.revoke(user, PURPOSE, LinkPurpose.EMAIL_CHANGE, LinkPurpose.MAGIC_LINK)
     return api_keys.list_active(account_id, user_id)
 
 
@@ -184,7 +185,7 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
     )
     if user is None or not user.may_sign_in or not gate.allows(user, Proof.PASSWORD):
         return
-    token = mail_tokens.issue(user, PURPOSE, source=payload.get("source"))
+    token = mail_tokens.issue(user, PURPOSE, request=LinkRequest(payload.get("source")))
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
     by = payload.get("caused_by")
     caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None

@@ -131,6 +131,10 @@ class Principal:
             raise Unauthorized
         return self.home, self.user_id
 
+    def require_user_id(self) -> str:
+        """The id of the signed-in user. Raises Unauthorized."""
+        return self.home_and_user()[1]
+
     def refuse_key(self, message: str) -> None:
         """Raise Forbidden for an API key."""
         if self.api_key_id is not None:
@@ -259,25 +263,21 @@ def account_filter(caller: Principal, reference: str | None) -> str | None:
 def _load_user(account_id: str, user_id: str) -> Principal | None:
     with tenancy.in_account(account_id):
         user = db.session.get(User, (account_id, user_id), populate_existing=True)
-        return _principal_of(account_id, user)
-
-
-def _principal_of(account_id: str, user: User | None) -> Principal | None:
-    if user is None or not user.is_active or not user.account.is_active:
-        return None
-    home = _ref(user.account)
-    valid_from = user.tokens_valid_from
-    return Principal(
-        account=home,
-        home=home,
-        user_id=user.id,
-        email=user.email,
-        name=user.name,
-        role=user.role.name,
-        groups=frozenset(group.name for group in user.groups),
-        user_check=VersionCheck("users", (account_id, user.id), user.version),
-        min_token_id=first_id(valid_from) if valid_from else "",
-    )
+        if user is None or not user.is_active or not user.account.is_active:
+            return None
+        home = _ref(user.account)
+        valid_from = user.tokens_valid_from
+        return Principal(
+            account=home,
+            home=home,
+            user_id=user.id,
+            email=user.email,
+            name=user.name,
+            role=user.role.name,
+            groups=frozenset(group.name for group in user.groups),
+            user_check=VersionCheck("users", (account_id, user.id), user.version),
+            min_token_id=first_id(valid_from) if valid_from else "",
+        )
 
 
 MATCHES_REFERENCE = sa.or_(

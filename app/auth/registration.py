@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -26,15 +28,20 @@ from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
 
 
-def register(
-    *,
-    name: str | None,
-    slug: str | None,
-    email: str,
-    password: str,
-    address: str | None,
-    user_name: str | None = None,
-) -> User:
+@dataclass(frozen=True)
+class NewRegistration:
+    """Who registers, and the name and slug of the new account, or the slug of an existing one."""
+
+    account_name: str | None
+    slug: str | None
+    email: str
+    password: str
+    user_name: str | None
+    address: str | None
+    """The address that the request comes from."""
+
+
+def register(new: NewRegistration) -> User:
     """Register an account with its admin, or a viewer in single-tenant mode.
 
     Whoever names the account that owns the domain of the address joins it, if it lets users join:
@@ -46,90 +53,75 @@ def register(
     if settings.registration != "open":
         raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
-        return _join(slug, email.strip(), password, address, user_name)
-    account = principals.find_account(slug.strip()) if slug else None
-    domain = joining.open_domain(account, email)
-    if account is not None and domain is not None:
-        role = joining.role_of(domain)
-        return _join_by_domain(account, role, email.strip(), password, address, user_name)
-    return _create_account(name, slug, email.strip(), password, address, user_name)
+        return _join(replace(new, email=new.email.strip()))
+    account = principals.find_account(new.slug.strip()) if new.slug else None
+    domain = joining.open_domain(account, new.email)
+    new = replace(new, email=new.email.strip())
+    if account is None or domain is None:
+        return _create_account(new)
+    role = joining.role_of(domain)
+    # The mailed link creates the user, and sets the password.
+    _check(new, ())
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
+    with db.transaction():
+        joining.enqueue_mail(account.id, new.email, new.user_name)
+    return _unsaved_user(account, new, role, new_id(), clock.now())
 
 
-def _create_account(
-    name: str | None,
-    slug: str | None,
-    email: str,
-    password: str,
-    address: str | None,
-    user_name: str | None,
-) -> User:
-    name = (name or "").strip()
-    slug = slug.strip() if slug else slugs.slug_from(name)
+def _create_account(new: NewRegistration) -> User:
+    name = (new.account_name or "").strip()
+    slug = new.slug.strip() if new.slug else slugs.slug_from(name)
     wrong = slugs.new_slug_problem(slug) if slug is not None else None
     _check(
-        email,
-        password,
-        (name, slug or "", user_name or ""),
+        new,
+        (name, slug or ""),
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
         accounts.label_problem(name or slug or "", "account_name"),
-        accounts.name_problem(user_name or ""),
     )
-    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
-    password_hash = passwords.hash(password)  # before the transaction, as hashing is slow
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
+    password_hash = passwords.hash(new.password)  # before the transaction, as hashing is slow
     with db.transaction():
         account = accounts.create_account(name or slug or "", slug)
         user = accounts.create_user(
-            account.id, email=email, password_hash=password_hash, role=ADMIN, name=user_name
+            account.id,
+            email=new.email,
+            password_hash=password_hash,
+            role=ADMIN,
+            name=new.user_name,
         )
         accounts.join_group(user, PII_GROUP)
         verification.enqueue_mail(user)
     return user
 
 
-def _join_by_domain(
-    account: Account,
-    role: str,
-    email: str,
-    password: str,
-    address: str | None,
-    user_name: str | None,
-) -> User:
-    # The mailed link creates the user, and sets the password.
-    _check(email, password, (user_name or "",), accounts.name_problem(user_name or ""))
-    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
-    with db.transaction():
-        joining.enqueue_mail(account.id, email, user_name)
-    now = clock.now()
-    return _unsaved_user(account, email, role, name=user_name, id=new_id(), created_at=now)
-
-
-def _join(
-    slug: str | None, email: str, password: str, address: str | None, user_name: str | None
-) -> User:
+def _join(new: NewRegistration) -> User:
     # The response never reveals whether the address is taken: it looks the same, down to the id
     # and timestamps, and the owner of a taken address gets a mail.
-    name_problem = accounts.name_problem(user_name or "")
-    _check(email, password, (user_name or "",), _account_problem(slug), name_problem)
-    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
-    password_hash = passwords.hash(password)
+    unknown, slug = None, (new.slug or "").strip().lower()
+    if new.slug and slug != config.current().single_tenant_account:
+        message = "This service has a single account with another name. Omit the account."
+        unknown = problem("account_slug", "invalid_reference", message)
+    _check(new, (), unknown)
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
+    password_hash = passwords.hash(new.password)
     with db.transaction():
         account = _single_account()
-        is_kept = gate.allows_address(account, email, Proof.PASSWORD)
+        may_sign_in = gate.allows_address(account, new.email, Proof.PASSWORD)
         id, now = new_id(), clock.now()
         try:
             with db.savepoint():
                 user = accounts.create_user(
                     account.id,
-                    email=email,
-                    password_hash=password_hash if is_kept else None,
+                    email=new.email,
+                    password_hash=password_hash if may_sign_in else None,
                     role=VIEWER,
-                    name=user_name,
+                    name=new.user_name,
                     id=id,
                     created_at=now,
                 )
         except Conflict:
-            joining.enqueue_notice(account.id, email)
-            return _unsaved_user(account, email, VIEWER, name=user_name, id=id, created_at=now)
+            joining.enqueue_notice(account.id, new.email)
+            return _unsaved_user(account, new, VIEWER, id, now)
         verification.enqueue_mail(user)
     return user
 
@@ -151,24 +143,29 @@ def _single_account() -> Account:
     return account
 
 
-def _account_problem(slug: str | None) -> Problem | None:
-    if not slug or slug.strip().lower() == config.current().single_tenant_account:
-        return None
-    message = "This service has a single account with another name. Omit the account."
-    return problem("account_slug", "invalid_reference", message)
-
-
-def _unsaved_user(account: Account, email: str, role_name: str, **columns: object) -> User:
+def _unsaved_user(
+    account: Account, new: NewRegistration, role_name: str, id: str, created_at: datetime
+) -> User:
     role = db.db.session.scalars(sa.select(Role).where(Role.name == role_name)).one()
-    user = User(account_id=account.id, email=email, role_id=role.id, groups=[], **columns)
+    user = User(
+        account_id=account.id,
+        email=new.email,
+        role_id=role.id,
+        groups=[],
+        name=new.user_name,
+        id=id,
+        created_at=created_at,
+    )
     user.account, user.role = account, role
     user.is_active, user.email_verified, user.auth_provider = True, False, "password"
     user.updated_at = user.created_at
     return user
 
 
-def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:
-    weak = passwords.problems(password, own=(email, *names))
-    details = [p for p in (*weak, accounts.email_problem(email), *problems) if p]
+def _check(new: NewRegistration, names: Iterable[str], *problems: Problem | None) -> None:
+    user_name = new.user_name or ""
+    weak = passwords.problems(new.password, own=(new.email, *names, user_name))
+    others = (accounts.email_problem(new.email), *problems, accounts.name_problem(user_name))
+    details = [p for p in (*weak, *others) if p]
     if details:
         raise InvalidValues(details)

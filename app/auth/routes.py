@@ -12,6 +12,7 @@ from app.auth import registration, verification
 from app.auth import service as auth
 from app.auth.guard import account_of_request, principal, signed_in_caller, user_id_if_signed_in
 from app.auth.mfa.service import Answer
+from app.auth.registration import NewRegistration
 from app.auth.responses import (
     REFRESH_COOKIE,
     REFRESH_PATH,
@@ -82,14 +83,10 @@ def register(body: Body) -> dict[str, object]:
     name, user_name = body.get("account_name"), (body.get("name") or "").strip() or None
     if not name and not slug and not config.current().single_tenant:
         name, user_name = user_name, None
-    user = registration.register(
-        name=name,
-        slug=slug,
-        user_name=user_name,
-        email=body["email"],
-        password=body["password"],
-        address=request.remote_addr,
+    new = NewRegistration(
+        name, slug, body["email"], body["password"], user_name, request.remote_addr
     )
+    user = registration.register(new)
     message = "Check your inbox: we have sent you a mail with the next steps."
     return {"message": message, "account": user.account, "user": user}
 

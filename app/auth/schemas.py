@@ -6,8 +6,8 @@ import marshmallow as ma
 
 from app import config, slugs
 from app.accounts.schemas import AccountView, UserView
-from app.auth.mfa.models import METHODS
-from app.auth.models import KINDS
+from app.auth.mfa.models import Method
+from app.auth.models import SessionKind
 from app.auth.tokens import BEARER
 from app.web import fields
 from app.web.examples import USER_ID
@@ -188,7 +188,7 @@ class Reauthentication(Schema):
     """The current password, and the second factor of a user who has one."""
 
     password = fields.Text(longest=20_000)
-    method = fields.Choice(METHODS)
+    method = fields.Choice(Method)
     code = fields.Text(longest=100)
     token = fields.Text(longest=1000, **doc("Of `POST /auth/mfa/options`."))
     assertion = ma.fields.Dict(**doc(CREDENTIAL))
@@ -228,7 +228,7 @@ class SessionView(View):
     """A session, with its origin and last use."""
 
     id = fields.Id()
-    kind = fields.Choice(KINDS)
+    kind = fields.Choice(SessionKind)
     ip_address = ma.fields.String(allow_none=True)
     user_agent = ma.fields.String(allow_none=True)
     created_at = fields.Timestamp()

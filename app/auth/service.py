@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,9 +18,9 @@ from app.auth import devices, lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
 from app.auth.devices import Origin
 from app.auth.login_users import LoginUser
-from app.auth.mfa import challenges, gate
+from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.service import Answer
 from app.auth.principal import Principal
@@ -72,24 +73,20 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
             devices.known_id(origin.device, account_id, user.id if user else None),
         ),
     ):
-        return _authenticate(user, password)
-
-
-def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
-    matches = passwords.verify(password, user.password_hash if user else None)
-    if user is None or not matches or not user.may_sign_in:
-        raise sessions.authentication_failed()
-    if not user.email_verified:
-        raise Unauthorized(
-            "Verify your email address first. Check your inbox for the link.",
-            error="email_not_verified",
-        )
-    gate.require_allowed(user, Proof.PASSWORD)
-    stored = user.password_hash or ""
-    if renewed := passwords.new_hash(password, stored):
-        users.replace_hash(user.account_id, user.id, stored, renewed)
-        user.password_hash = renewed
-    return user
+        matches = passwords.verify(password, user.password_hash if user else None)
+        if user is None or not matches or not user.may_sign_in:
+            raise sessions.authentication_failed()
+        if not user.email_verified:
+            raise Unauthorized(
+                "Verify your email address first. Check your inbox for the link.",
+                error="email_not_verified",
+            )
+        gate.require_allowed(user, Proof.PASSWORD)
+        stored = user.password_hash or ""
+        if renewed := passwords.new_hash(password, stored):
+            users.replace_hash(user.account_id, user.id, stored, renewed)
+            user.password_hash = renewed
+        return user
 
 
 def refresh(token: str, account: str | None = None) -> SignIn:
@@ -162,7 +159,7 @@ def _reauthenticated_user(
     if has_password and (wrong := current_password_problems(user, password or "", "password")):
         raise InvalidValues(wrong)
     if needs_factor and answer is not None:
-        mfa.prove_again(user, answer, challenges.REAUTHENTICATION)
+        mfa.prove_again(user, answer, Step.REAUTHENTICATION)
     return user, needs_factor
 
 
@@ -199,22 +196,16 @@ def logout(
         if claims["sub"] != caller.user_id:
             raise Forbidden("The refresh token belongs to another user.")
     elif caller.session_id is None:
-        claims = _cookie_claims(caller, cookie)
+        # Browsers send cookies by themselves: an invalid or foreign one must not prevent a logout.
+        with suppress(Unauthorized):
+            of_cookie = tokens.read(cookie, tokens.REFRESH)
+            claims = of_cookie if of_cookie["sub"] == caller.user_id else None
     if claims is not None:
         sessions.end_family(claims)
     elif caller.session_id is not None:
         sessions.end(*sessions.user_key(caller), caller.session_id)
     elif caller.api_key_id is None:
         sessions.end_all(*sessions.user_key(caller))
-
-
-def _cookie_claims(caller: Principal, cookie: str) -> Claims | None:
-    # Browsers send cookies by themselves, so an invalid or foreign one must not prevent a logout.
-    try:
-        claims = tokens.read(cookie, tokens.REFRESH)
-    except Unauthorized:
-        return None
-    return claims if claims["sub"] == caller.user_id else None
 
 
 def get_user(caller: Principal) -> User:
@@ -248,14 +239,10 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
     longest = timedelta(minutes=config.current().access_token_expire_minutes)
     lifetime = min(longest, family.expires_at - clock.now())
     token = tokens.access(
-        user_id=user.id,
-        account_id=user.account_id,
-        email=user.email,
-        role=user.role.name,
+        user,
         session_id=family.session_id,
         authenticated_at=family.authenticated_at,
         mfa=family.mfa,
-        valid_from=user.tokens_valid_from,
         lifetime=lifetime,
     )
     return SignIn(user, token, family.refresh_token, round(lifetime.total_seconds()))

@@ -19,7 +19,7 @@ from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
-from app.auth.models import API, CONSOLE, SetupLink, SignInSession
+from app.auth.models import SessionKind, SetupLink, SignInSession
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
@@ -45,6 +45,16 @@ class Family:
     """When it ends unless it is renewed; its access tokens last no longer."""
 
 
+@dataclass(frozen=True)
+class _NewSession:
+    id: str
+    kind: SessionKind
+    secret: str
+    created_at: datetime
+    expires_at: datetime
+    mfa: bool
+
+
 def start(
     user: User | LoginUser, origin: Origin, proof: Proof, passed: Challenge | None = None
 ) -> Family:
@@ -55,8 +65,13 @@ def start(
     mfa = gate.check(user, proof, passed)
     now, session_id = clock.now(), passed.id if passed else new_id()
     expires_at = now + sign_in_settings.session_limits(user.account.settings).lifetime
-    token, jti = _refresh_token(user.account_id, user.id, session_id, now, expires_at)
-    _insert(user, session_id, API, jti, origin, now, expires_at, mfa=mfa)
+    token, jti = tokens.refresh(
+        user_id=user.id,
+        account_id=user.account_id,
+        session_id=session_id,
+        lifetime=expires_at - now,
+    )
+    _insert(user, origin, _NewSession(session_id, SessionKind.API, jti, now, expires_at, mfa))
     return Family(session_id, token, now, mfa, expires_at)
 
 
@@ -70,7 +85,8 @@ def start_in_console(
     # Use moves the end that the account sets, but not the service's.
     total = sign_in_settings.session_limits(user.account.settings).total
     expires_at = now + min(SERVICE_LIMITS.lifetime, total)
-    _insert(user, session_id, CONSOLE, secret, origin, now, expires_at, mfa=mfa)
+    new = _NewSession(session_id, SessionKind.CONSOLE, secret, now, expires_at, mfa)
+    _insert(user, origin, new)
     return secret
 
 
@@ -118,24 +134,18 @@ def _renew(account_id: str, user_id: str, session_id: str, *conditions: Conditio
         if row is None or limits.ends_at(row.created_at, row.last_used_at) <= now:
             return None
         expires_at = limits.ends_at(row.created_at, now)
-        token, jti = _refresh_token(account_id, user_id, session_id, now, expires_at)
+        token, jti = tokens.refresh(
+            user_id=user_id,
+            account_id=account_id,
+            session_id=session_id,
+            lifetime=expires_at - now,
+        )
         values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": expires_at}
         result: Any = session.execute(sa.update(SignInSession).where(*where).values(**values))
     if not result.rowcount:
         return None
     authenticated_at = row.authenticated_at or row.created_at
     return Family(session_id, token, authenticated_at, row.mfa, expires_at)
-
-
-def _refresh_token(
-    account_id: str, user_id: str, session_id: str, now: datetime, expires_at: datetime
-) -> tuple[str, str]:
-    return tokens.refresh(
-        user_id=user_id,
-        account_id=account_id,
-        session_id=session_id,
-        lifetime=expires_at - now,
-    )
 
 
 def page(account_id: str, user_id: str, skip: int, limit: int) -> tuple[list[SignInSession], int]:
@@ -176,12 +186,12 @@ def end_all(account_id: str, user_id: str) -> None:
 
 def end_family(claims: Claims) -> None:
     """End the session of a refresh token and its access tokens."""
-    _revoke(*_user_key_of(claims), *_by_claims(claims))
+    _revoke_family(claims)
 
 
 def end_reused(claims: Claims) -> bool:
     """End the session of a reused refresh token. Returns whether it was active."""
-    return _revoke(*_user_key_of(claims), *_by_claims(claims), *_is_active())
+    return _revoke_family(claims, *_is_active())
 
 
 def lock_user(caller: Principal) -> None:
@@ -256,68 +266,50 @@ def _on_address_proved(event: events.AddressVerified) -> None:
     user.tokens_valid_from = clock.now()
 
 
-def _insert(
-    user: User | LoginUser,
-    id: str,
-    kind: str,
-    secret: str,
-    origin: Origin,
-    now: datetime,
-    expires_at: datetime,
-    *,
-    mfa: bool,
-) -> None:
+def _insert(user: User | LoginUser, origin: Origin, new: _NewSession) -> None:
     values = {
-        "account_id": user.account_id,
-        "id": id,
-        "user_id": user.id,
-        "kind": kind,
-        "token_hash": tokens.digest(secret),
-        "ip_address": origin.ip_address,
-        "user_agent": (origin.user_agent or "")[:MAX_AGENT_LENGTH] or None,
-        "created_at": now,
-        "last_used_at": now,
-        "expires_at": expires_at,
-        "mfa": mfa,
+        "_account_id": user.account_id,
+        "_id": new.id,
+        "_user_id": user.id,
+        "_kind": new.kind,
+        "_token_hash": tokens.digest(new.secret),
+        "_ip_address": origin.ip_address,
+        "_user_agent": (origin.user_agent or "")[:MAX_AGENT_LENGTH] or None,
+        "_created_at": new.created_at,
+        "_last_used_at": new.created_at,
+        "_expires_at": new.expires_at,
+        "_mfa": new.mfa,
     }
-    expected = {
+    unchanged = {
         "_account": user.account_id,
         "_id": user.id,
         "_hash": user.password_hash,
-        "_now": now,
+        "_from": user.tokens_valid_from,
+        "_now": new.created_at,
     }
-    expected["_from"] = user.tokens_valid_from
     needs_mail = devices.needs_mail(user, origin)
     with db.transaction():
         # No session is created if the password or access changed during sign-in.
-        if not _NOTE_LOGIN.all(expected):
+        if not _NOTE_LOGIN.all(unchanged):
             raise authentication_failed()
-        _NEW_SESSION.run({f"_{name}": value for name, value in values.items()})
-        if mfa:
-            events.publish(events.MfaSessionStarted(user.account_id, id))
+        _NEW_SESSION.run(values)
+        if new.mfa:
+            events.publish(events.MfaSessionStarted(user.account_id, new.id))
         if needs_mail:
-            devices.enqueue_mail(user, origin, now)
+            devices.enqueue_mail(user, origin, new.created_at)
         who = (user.account_id, user.id, user.email, user.name)
-        events.publish(events.SignedIn(*who, session_id=id, application=kind, mfa=mfa))
+        events.publish(events.SignedIn(*who, session_id=new.id, application=new.kind, mfa=new.mfa))
     if isinstance(user, LoginUser):
-        user.last_login = now
+        user.last_login = new.created_at
 
 
 def _by_user(account_id: str, user_id: str) -> tuple[Condition, ...]:
     return (SignInSession.account_id == account_id, SignInSession.user_id == user_id)
 
 
-def _user_key_of(claims: Claims) -> tuple[str, str]:
-    return claims["account_id"], claims["sub"]
-
-
-def _by_claims(claims: Claims) -> tuple[Condition, ...]:
-    return _by_family(*_user_key_of(claims), claims["sid"])
-
-
 def _by_family(account_id: str, user_id: str, session_id: str) -> tuple[Condition, ...]:
     conditions = _by_user(account_id, user_id)
-    return (*conditions, SignInSession.id == session_id, SignInSession.kind == API)
+    return (*conditions, SignInSession.id == session_id, SignInSession.kind == SessionKind.API)
 
 
 def _is_active(limits: SessionLimits = SERVICE_LIMITS) -> tuple[Condition, ...]:
@@ -329,6 +321,12 @@ def _is_active(limits: SessionLimits = SERVICE_LIMITS) -> tuple[Condition, ...]:
         SignInSession.created_at > now - limits.total,
         SignInSession.last_used_at > now - limits.idle,
     )
+
+
+def _revoke_family(claims: Claims, *conditions: Condition) -> bool:
+    account_id, user_id = claims["account_id"], claims["sub"]
+    family = _by_family(account_id, user_id, claims["sid"])
+    return _revoke(account_id, user_id, *family, *conditions)
 
 
 def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:

@@ -18,6 +18,7 @@ from app.accounts.models import User
 from app.auth import lockout, login_users, passwords
 from app.auth.login_users import LoginUser
 from app.auth.mfa import challenges, passkeys
+from app.auth.mfa.challenges import Step
 from app.auth.principal import Principal
 from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
@@ -63,8 +64,11 @@ def verify(values: Mapping[str, str], caller: Principal, address: str | None) ->
         lockout.limit_guesses(account_id, values[USERNAME], address),
     ):
         signer = user if user and user.is_active and user.email_verified else None
-        prove = _by_passkey if by_passkey else _by_password
-        if not prove(values, signer) or signer is None:
+        if by_passkey:
+            is_right = signer is not None and _accepts_passkey(values, signer)
+        else:
+            is_right = passwords.verify(values[PASSWORD], signer.password_hash if signer else None)
+        if signer is None or not is_right:
             message = "The electronic signature is invalid."
             raise Unauthorized(message, error="authentication_failed")
     return Signature(signer.email, values[REASON], clock.now(), "passkey" if by_passkey else None)
@@ -72,23 +76,17 @@ def verify(values: Mapping[str, str], caller: Principal, address: str | None) ->
 
 def options(reason: str) -> JSONObject:
     """A token and options for signing with a passkey; the signature is for this reason only."""
-    token = challenges.issue(challenges.SIGNATURE)
+    token = challenges.issue(Step.SIGNATURE)
     return {"token": token, "options": passkeys.request_options(_bound(token, reason))}
 
 
-def _by_password(values: Mapping[str, str], signer: LoginUser | None) -> bool:
-    return passwords.verify(values[PASSWORD], signer.password_hash if signer else None)
-
-
-def _by_passkey(values: Mapping[str, str], signer: LoginUser | None) -> bool:
+def _accepts_passkey(values: Mapping[str, str], signer: LoginUser) -> bool:
     try:
         sent = orjson.loads(urlsafe_b64decode(values[PASSKEY] + "=="))
         token, assertion = str(sent["token"]), dict(sent["assertion"])
     except (ValueError, TypeError, KeyError):
         return False
-    if signer is None:
-        return False
-    challenge = challenges.read(token, challenges.SIGNATURE)
+    challenge = challenges.read(token, Step.SIGNATURE)
     user = db.db.session.get_one(User, (signer.account_id, signer.id))
     with db.transaction():
         if not passkeys.accept(user, _bound(token, values[REASON]), assertion, alone=True):

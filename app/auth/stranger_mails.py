@@ -26,7 +26,11 @@ def count(account_id: str, number: int = 1) -> None:
 
     Superadmins answer for the service itself: their mails meet no limit of an account.
     """
-    if account_id == SYSTEM_ACCOUNT_ID or _is_superadmin(actor.current().user_id):
+    user_id = actor.current().user_id  # that of the system for commands and the service itself
+    if account_id == SYSTEM_ACCOUNT_ID or user_id == actor.SYSTEM.user_id:
+        return
+    # Row-level security shows these users to superadmins only, which is enough here.
+    if db.db.session.get(User, (SYSTEM_ACCOUNT_ID, user_id)) is not None:
         return
     quotas.check_stored(account_id, meters.MAILS, number)
     if config.current().login_rate_limit != "off":
@@ -48,10 +52,3 @@ def named(account_id: str, user_id: str | None) -> str | None:
     if user is None or not user.name:
         return user.email if user else None
     return f"{mail.plain_name(user.name)} ({user.email})"
-
-
-def _is_superadmin(user_id: str) -> bool:
-    if user_id == actor.SYSTEM.user_id:  # a command, or the service itself
-        return True
-    # Row-level security shows these users to superadmins only, which is enough here.
-    return db.db.session.get(User, (SYSTEM_ACCOUNT_ID, user_id)) is not None

@@ -1,20 +1,28 @@
 """What a stream was opened with, to identify its caller again and again.
 
-It names a token, an API key or a session, and holds no secret.
+It names a token, an API key or a session, and holds no secret. A ticket stands for it in an
+address: random, hashed, single-use.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 
-from app import clock, config
+import sqlalchemy as sa
+
+from app import clock, config, db
 from app.auth import api_keys, tokens
 from app.auth import principal as principals
+from app.auth.models import StreamTicket
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
-from app.errors import Unauthorized
+from app.context import tenancy
+from app.errors import TooManyRequests, Unauthorized
 from app.types import JSONObject
 
+TICKET_LIFETIME = timedelta(seconds=30)
+MAX_OPEN_TICKETS = 100  # unused ones of a user
 NO_LONGER_VALID = "The credential is no longer valid."
 
 
@@ -98,3 +106,49 @@ def of_session(by: Principal) -> StreamCredential:
         mfa=by.mfa,
         expires_at=clock.now().timestamp() + lifetime,
     )
+
+
+def issue_ticket(credential: StreamCredential) -> str:
+    """Create a ticket for a credential. Raises TooManyRequests."""
+    home = principals.find_active_account(credential.home_id)
+    if home is None:
+        raise Unauthorized
+    ticket, now = tokens.random_token(home.account_code), clock.now()
+    own = (StreamTicket.account_id == home.id, StreamTicket.user_id == credential.user_id)
+    row = StreamTicket(
+        account_id=home.id,
+        token_hash=tokens.digest(ticket),
+        user_id=credential.user_id,
+        credential=credential.as_json(),
+        expires_at=now + TICKET_LIFETIME,
+    )
+    # Of its own user even for a superadmin, who acts in another account.
+    with tenancy.in_account(home.id), db.transaction() as session:
+        session.execute(sa.delete(StreamTicket).where(*own, StreamTicket.expires_at <= now))
+        count = session.scalar(sa.select(sa.func.count()).select_from(StreamTicket).where(*own))
+        if count and count >= MAX_OPEN_TICKETS:
+            raise TooManyRequests(int(TICKET_LIFETIME.total_seconds()))
+        session.add(row)
+    return ticket
+
+
+def consume_ticket(ticket: str) -> StreamCredential:
+    """Use a ticket up: returns the credential it was issued for. Raises Unauthorized."""
+    account = principals.find_active_account(ticket.partition("-")[0])
+    row = None
+    if account is not None:
+        own = (
+            StreamTicket.account_id == account.id,
+            StreamTicket.token_hash == tokens.digest(ticket),
+        )
+        # Of concurrent requests with one ticket, one deletes the row.
+        used = (
+            sa.delete(StreamTicket)
+            .where(*own)
+            .returning(StreamTicket.__table__.c.credential, StreamTicket.__table__.c.expires_at)
+        )
+        with tenancy.in_account(account.id), db.transaction() as session:
+            row = session.execute(used).first()
+    if row is None or row.expires_at <= clock.now():
+        raise Unauthorized("The ticket is invalid, used or expired. Create a new one.")
+    return StreamCredential(**row.credential)

@@ -18,8 +18,10 @@ from flask_jwt_extended.exceptions import JWTExtendedException
 from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
+from app.accounts.models import User
 from app.accounts.sign_in_settings import SessionLimits
 from app.auth import principal as principals
+from app.auth.login_users import LoginUser
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.context import tenancy
@@ -101,39 +103,31 @@ def random_characters(count: int) -> str:
 
 
 def access(
+    user: User | LoginUser,
     *,
-    user_id: str,
-    account_id: str,
-    email: str,
-    role: str,
     session_id: str | None = None,
     authenticated_at: datetime | None = None,
     mfa: bool = False,
-    valid_from: datetime | None = None,
     lifetime: timedelta | None = None,
 ) -> str:
     """A signed access token that ends with its session.
 
-    `authenticated_at` becomes `auth_time`; `mfa` says that the session passed a second factor. The
-    token's id sorts after `valid_from`.
+    `authenticated_at` becomes `auth_time`; `mfa` says that the session passed a second factor.
     """
     lifetime = lifetime or timedelta(minutes=config.current().access_token_expire_minutes)
-    claims: Claims = {"account_id": account_id, "email": email, "role": role}
+    claims: Claims = {"account_id": user.account_id, "email": user.email, "role": user.role.name}
     if session_id:
         claims["sid"] = session_id
     if authenticated_at:
         claims["auth_time"] = int(authenticated_at.timestamp())
     if mfa:
         claims["mfa"] = True
-    claims |= {"jti": _id_since(valid_from), **_times(lifetime)}
-    token: str = flask_jwt_extended.create_access_token(user_id, additional_claims=claims)
+    jti, earliest = new_id(), first_id(user.tokens_valid_from) if user.tokens_valid_from else ""
+    if jti < earliest:  # the clock of the process that revoked older tokens is ahead of ours
+        jti = f"{earliest}{jti[len(earliest) :]}"
+    claims |= {"jti": jti, **_times(lifetime)}
+    token: str = flask_jwt_extended.create_access_token(user.id, additional_claims=claims)
     return token
-
-
-def _id_since(moment: datetime | None) -> str:
-    # The clock of the process that revoked older tokens may be ahead of ours.
-    id, prefix = new_id(), first_id(moment) if moment else ""
-    return id if id >= prefix else f"{prefix}{id[len(prefix) :]}"
 
 
 def refresh(
@@ -244,7 +238,8 @@ def principal_of(claims: Claims) -> Principal | None:
     )
     cache = versioned_cache.cache("sessions")
     caller = cache.get(key, lambda: _load(*key))
-    if caller is not None and _has_ended(caller):
+    ends_at = caller.session_ends_at if caller else None
+    if ends_at is not None and ends_at <= clock.now():
         with versioned_cache.reloading():  # it may have been used since
             return cache.get(key, lambda: _load(*key))
     return caller
@@ -274,11 +269,6 @@ def _load(
         auth_time=auth_time,
         mfa=bool(mfa),
     )
-
-
-def _has_ended(caller: Principal) -> bool:
-    """Whether the caller's session has reached its end since the principal was cached."""
-    return caller.session_ends_at is not None and caller.session_ends_at <= clock.now()
 
 
 def session_end(

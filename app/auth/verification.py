@@ -20,13 +20,15 @@ from app.auth import (
     tokens,
 )
 from app.auth import service as auth
+from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
+from app.auth.models import LinkPurpose
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.context import actor, tenancy
 from app.errors import Forbidden, InvalidValues
 from app.outbound import mail
 
-PURPOSE, CHANGE = mail_tokens.VERIFICATION, mail_tokens.EMAIL_CHANGE
+PURPOSE, CHANGE = LinkPurpose.VERIFICATION, LinkPurpose.EMAIL_CHANGE
 
 
 def enqueue_mail(user: User) -> None:
@@ -112,13 +114,13 @@ def verify(
         new_hash = passwords.hash(new_password)
     with db.transaction():
         if consumed := mail_tokens.consume(token, PURPOSE):
-            user, _ = consumed
+            user = consumed.user
             if new_hash is not None:  # first: locks the user
                 users.set_password(user, new_hash)
             _mark_verified(user, by)
             return user
         if consumed := mail_tokens.consume(token, CHANGE):
-            user, email = consumed
+            user, email = consumed.user, consumed.email
             gate.check_own_address(user)
             if user.email_verified and accounts.email_key(email) != user.email_key:
                 email_changes.notify_previous_address(user, user.email, may_undo=True)
@@ -189,7 +191,7 @@ def _mail_verification(payload: Mapping[str, str]) -> None:
         _send(
             user,
             user.email,
-            mail_tokens.issue(user, PURPOSE, source=payload.get("source")),
+            mail_tokens.issue(user, PURPOSE, request=LinkRequest(payload.get("source"))),
             payload.get("caused_by"),
         )
 

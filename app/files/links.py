@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from app import clock, config, db
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.context import actor
@@ -25,7 +26,6 @@ from app.web.rate_limits import Limit
 
 SALT = "atrium.files.link.made"
 FORMER_SALT = "atrium.files.link"  # of links that do not say who made them
-CREATED, USED, ENDED = "file_link.created", "file_link.used", "file_link.ended"
 # A page may show a linked file to thousands: an event for each network and hour says enough.
 NOTED, NOTED_OF_ACCOUNT = Limit("file-link", 1, 3600), Limit("file-links", 1000, 3600)
 
@@ -58,7 +58,7 @@ def create(file: File, seconds: int, *, target: tuple[str, str], by: Principal) 
     maker = (by.user_id, by.api_key_id, by.mfa)
     token = _serializer(SALT).dumps([file.account_id, file.id, end, file.link_version, *maker])
     details = {"file_id": file.id, "expires_at": clock.iso(expires_at)}
-    record(Event(file.account_id, CREATED, *target, details))
+    record(Event(file.account_id, EventKind.FILE_LINK_CREATED, *target, details))
     url = f"{config.current().base_url}{PREFIX}/files/link/{token}"
     return Link(str(url), expires_at.replace(microsecond=0))
 
@@ -79,7 +79,7 @@ def end_all(file: File, *, target: tuple[str, str]) -> None:
     with db.transaction():
         values = {"link_version": FILES.c.link_version + 1}
         db.connection().execute(sa.update(FILES).where(*this).values(**values))
-        record(Event(file.account_id, ENDED, *target, {"file_id": file.id}))
+        record(Event(file.account_id, EventKind.FILE_LINK_ENDED, *target, {"file_id": file.id}))
 
 
 def note_use(file: File, token: Token, *, target: tuple[str, str]) -> None:
@@ -90,7 +90,14 @@ def note_use(file: File, token: Token, *, target: tuple[str, str]) -> None:
         rate_limits.consume(allowance, NOTED_OF_ACCOUNT.of(file.account_id))
     except TooManyRequests:
         return
-    record(Event(file.account_id, USED, *target, {"file_id": file.id, "made_by": token.made_by}))
+    record(
+        Event(
+            file.account_id,
+            EventKind.FILE_LINK_USED,
+            *target,
+            {"file_id": file.id, "made_by": token.made_by},
+        )
+    )
 
 
 def _serializer(salt: str) -> URLSafeSerializer:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 import re
 import struct
+import threading
 import time
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from app.errors import BadRequest, Unavailable
 from app.files import content, service, storage
 from app.files.service import File
-from app.files.thumbnail_turns import Turns
 
 SIZE = re.compile(r"([0-9]{1,4})x([0-9]{1,4})")
 STEPS = (
@@ -32,6 +34,7 @@ MAX_SCANS = 100
 SCAN = b"\xff\xda"
 CPU_SECONDS = 5
 WAIT_SECONDS, MOST_WAITING = 15, 2  # of the four threads of a process, one stays free
+MOST_ACCOUNTS = 1000  # whose last turns are remembered
 KEPT_BYTES = 128 * 1024  # of a file's thumbnails, if the file is smaller
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
@@ -40,6 +43,71 @@ DAMAGED = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error),
     *(zlib.error, TypeError, LookupError, AttributeError, ArithmeticError),
 )
+
+
+@dataclass(eq=False)
+class _Waiter:
+    account_id: str
+    is_refused: bool = False
+
+
+class Turns:
+    """One thumbnail at a time in a process, for its memory, and accounts in turn.
+
+    Of those who wait, whose account had its last turn longest ago is next.
+
+    If too many wait, the newest of the account with the most is refused, and of several such
+    accounts the one whose last turn is the latest: one account's requests refuse only its own.
+    """
+
+    def __init__(self, most_waiting: int, seconds: float) -> None:
+        self._most_waiting, self._seconds = most_waiting, seconds
+        self._changed = threading.Condition()
+        self._waiting: list[_Waiter] = []
+        self._taken_by: str | None = None
+        self._last: dict[str, float] = {}  # when the last turn of an account began
+
+    @contextmanager
+    def taken(self, account_id: str) -> Iterator[None]:
+        """Wait for a turn, and have it. Raises Unavailable."""
+        waiter = _Waiter(account_id)
+        with self._changed:
+            self._waiting.append(waiter)
+            if len(self._waiting) > self._most_waiting + (self._taken_by is None):
+                refused = max(reversed(self._waiting), key=self._weight)
+                refused.is_refused = True
+                self._waiting.remove(refused)
+                self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: waiter.is_refused or self._is_next(waiter), self._seconds
+            )
+            is_next = not waiter.is_refused and self._is_next(waiter)
+            if not waiter.is_refused:
+                self._waiting.remove(waiter)
+            if not is_next:
+                raise Unavailable
+            self._taken_by = account_id
+            self._last.pop(account_id, None)
+            self._last[account_id] = time.monotonic()
+            if len(self._last) > MOST_ACCOUNTS:
+                del self._last[next(iter(self._last))]
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken_by = None
+                self._changed.notify_all()
+
+    def _is_next(self, waiter: _Waiter) -> bool:
+        if self._taken_by is not None:
+            return False
+        return waiter is min(self._waiting, key=lambda one: self._last.get(one.account_id, 0))
+
+    def _weight(self, waiter: _Waiter) -> tuple[int, float]:
+        of = waiter.account_id
+        count = sum(one.account_id == of for one in self._waiting) + (self._taken_by == of)
+        return count, self._last.get(of, 0)
+
 
 _turns = Turns(MOST_WAITING, WAIT_SECONDS)
 

@@ -47,13 +47,7 @@ def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
     """Return the account's callers by name: users by role, an API key, a directory."""
     callers = {}
     for role, user in tenant.users.items():
-        token = tokens.access(
-            user_id=user.id,
-            account_id=user.account_id,
-            email=user.email,
-            role=role,
-            authenticated_at=clock.now(),
-        )
+        token = tokens.access(user, authenticated_at=clock.now())
         callers[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
         secret = sessions.start_in_console(user, Origin(None, None), Proof.PASSKEY)
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}

@@ -78,9 +78,8 @@ def create_tenant(tenant: Tenant) -> None:
             key = storage.key_of(account.id, file_id)
             storage.put_stream(key, BytesIO(tenant.mark.encode()))
         value = f"{tenant.mark}-audited"
-        append.record(
-            account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
-        )
+        target = (append.UPDATE, "groups", tenant.ids["groups"])
+        append.record(append.Change(account.id, target, [("name", value, value)]))
     head = db.db.session.get_one(AuditHead, tenant.account_id)
     tenant.ids["audit_entries"] = str(head.last_id)
 

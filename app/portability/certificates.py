@@ -7,7 +7,8 @@ last checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 import sqlalchemy as sa
 import structlog
@@ -42,15 +43,26 @@ UNSIGNED = "Without SERVICE_AUDIT_CHECKPOINT_KEY no certificate can be signed."
 
 @events.subscribe(events.AccountClosing)
 def _begin(event: events.AccountClosing) -> None:
-    values = {
-        "counts": _counts(event.account_id) | _record_counts(event.account_id),
-        "closed_at": clock.now(),
-        "closed_by": actor.current().user_id,
-        "certificate": None,
+    account_id, counts = event.account_id, dict[str, int]()
+    for table in purge.emptied_tables():
+        rows = sa.select(sa.func.count()).where(table.c.account_id == account_id)
+        counts[table.name] = db.connection().scalar(rows) or 0
+    total = sa.func.sum(RecordCount.records)
+    query = sa.select(RecordCount.collection_id, total).group_by(RecordCount.collection_id)
+    found = db.connection().execute(query.where(RecordCount.account_id == account_id))
+    records = {collection_id: int(count) for collection_id, count in found}
+    counts |= {
+        one.table_name: records[one.id] for one in definitions.get_all() if records.get(one.id)
     }
-    db.db.session.merge(DeletionCertificate(closed_account_id=event.account_id, **values))
-    payload = {"account_id": event.account_id}
-    jobs.enqueue(KIND, payload, account_id=event.account_id, after=AFTER_SECONDS)
+    row = DeletionCertificate(
+        closed_account_id=account_id,
+        counts=counts,
+        closed_at=clock.now(),
+        closed_by=actor.current().user_id,
+        certificate=None,
+    )
+    db.db.session.merge(row)
+    jobs.enqueue(KIND, {"account_id": account_id}, account_id=account_id, after=AFTER_SECONDS)
 
 
 @jobs.job(KIND)
@@ -80,26 +92,37 @@ def get(account_id: str) -> JSONObject:
     return row.certificate
 
 
-def page(args: Query) -> tuple[list[JSONObject], int]:
+@dataclass(frozen=True)
+class Deletion:
+    """A deleted account."""
+
+    account_id: str
+    account_name: str | None
+    closed_at: datetime
+    closed_by: str
+    counts: JSONObject
+    certified_at: datetime | None
+
+
+def page(args: Query) -> tuple[list[Deletion], int]:
     """The deletions of accounts, the newest first, and how many there are."""
     columns = (DeletionCertificate, Account.name)
     named = sa.select(*columns).outerjoin(Account, Account.id == CLOSED)
     newest = named.order_by(DeletionCertificate.closed_at.desc(), CLOSED)
     total = db.db.session.scalar(sa.select(sa.func.count(CLOSED))) or 0
     rows = db.db.session.execute(newest.offset(args["skip"]).limit(args["limit"])).all()
-    return [_view(*row) for row in rows], total
-
-
-def _view(row: DeletionCertificate, name: str | None) -> JSONObject:
-    certificate = row.certificate
-    return {
-        "account_id": row.closed_account_id,
-        "account_name": name,
-        "closed_at": row.closed_at,
-        "closed_by": row.closed_by,
-        "counts": row.counts,
-        "certified_at": clock.parse(certificate["verified_at"]) if certificate else None,
-    }
+    deletions = [
+        Deletion(
+            row.closed_account_id,
+            name,
+            row.closed_at,
+            row.closed_by,
+            row.counts,
+            clock.parse(row.certificate["verified_at"]) if row.certificate else None,
+        )
+        for row, name in rows
+    ]
+    return deletions, total
 
 
 def forget(account_id: str) -> None:
@@ -135,23 +158,6 @@ def _signed(row: DeletionCertificate) -> JSONObject | None:
     if signed is None:
         return None
     return certificate | dict(zip(("public_key", "signature"), signed, strict=True))
-
-
-def _counts(account_id: str) -> dict[str, int]:
-    """The rows of an account in each table that the deletion empties."""
-    counts = {}
-    for table in purge.emptied_tables():
-        mine = sa.select(sa.func.count()).where(table.c.account_id == account_id)
-        counts[table.name] = db.connection().scalar(mine) or 0
-    return counts
-
-
-def _record_counts(account_id: str) -> dict[str, int]:
-    total = sa.func.sum(RecordCount.records)
-    query = sa.select(RecordCount.collection_id, total).group_by(RecordCount.collection_id)
-    rows = db.connection().execute(query.where(RecordCount.account_id == account_id))
-    counts: Mapping[str, int] = {id: int(count) for id, count in rows}
-    return {one.table_name: counts[one.id] for one in definitions.get_all() if counts.get(one.id)}
 
 
 def _remaining(account_id: str) -> bool:

@@ -10,7 +10,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
-from app.auth import guard, stream_tickets
+from app.auth import guard, stream_credentials
 from app.auth.guard import optimistic, principal
 from app.auth.stream_credentials import StreamCredential
 from app.db import versioned_cache
@@ -171,8 +171,8 @@ def create_ticket() -> Response:
     For browsers, which open streams without headers: `?ticket=` stands for the credential and the
     account of this request, once and within 30 seconds.
     """
-    ticket = stream_tickets.issue(guard.stream_credential())
-    seconds = int(stream_tickets.LIFETIME.total_seconds())
+    ticket = stream_credentials.issue_ticket(guard.stream_credential())
+    seconds = int(stream_credentials.TICKET_LIFETIME.total_seconds())
     return json_response({"ticket": ticket, "expires_in": seconds}, 201)
 
 

@@ -13,6 +13,7 @@ from app.auth import service as auth
 from app.auth import tokens
 from app.auth.devices import Origin
 from app.auth.mfa import challenges
+from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired, Proof
 from app.auth.service import SignIn
 from app.sso import flows, refusals, sign_in
@@ -96,7 +97,7 @@ def attaching_challenge(flow: Flow | None) -> Iterator[None]:
         yield
     except (MfaRequired, EnrolmentRequired) as error:
         if flow is not None and flow.category == SAML:
-            steps = (challenges.SIGN_IN, challenges.ENROLMENT)
+            steps = (Step.SIGN_IN, Step.ENROLMENT)
             challenge = challenges.read(error.extra["mfa_token"], *steps)
             saml_sessions.attach_challenge(flow, challenge.id)
         raise

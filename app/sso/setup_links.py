@@ -83,7 +83,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
             email=email,
             features=[name for name in FEATURES if name in body.get("features", FEATURES)],
             token_hash=tokens.digest(token),
-            created_by=by.home_and_user()[1],
+            created_by=by.require_user_id(),
             expires_at=clock.now() + timedelta(hours=body.get("expires_in_hours", DEFAULT_HOURS)),
             **({"id": id} if id else {}),
         )

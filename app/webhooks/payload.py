@@ -85,8 +85,8 @@ def _visible_values(event: RecordChanged, row: JSONMapping | None, view: View) -
         return None
     exposed = access.exposed - view.masked
     if exposed:
-        ids = [row["id"]]
-        reads.note(event.definition, view.by, event.account_id, ids, exposed, path="webhook")
+        with reads.by_path("webhook"):
+            reads.note(event.definition, view.by, event.account_id, [row["id"]], exposed)
     values: JSONObject = {}
     for name, field in event.definition.columns.items():
         if name in access.readable:

@@ -140,4 +140,5 @@ def revision(number: str) -> Any:
 def append_now() -> None:
     """Append a change as this version does."""
     with db.transaction():
-        append.record(ACCOUNT, append.CREATE, "col_posts", "1", [("id", None, "1")])
+        target = (append.CREATE, "col_posts", "1")
+        append.record(append.Change(ACCOUNT, target, [("id", None, "1")]))

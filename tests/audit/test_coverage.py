@@ -18,6 +18,7 @@ from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append
 from app.auth import api_keys, mail_tokens
+from app.auth.models import LinkPurpose
 from app.db.policy import SYSTEM_COLUMNS, Audited
 from app.jobs import worker
 from app.outbound import dns_client
@@ -333,7 +334,7 @@ def test_audit_coverage_of_routes_without_credential(app: Flask, cast: Cast) -> 
     assert whose(cast) == "robert@acme.example"
     with app.app_context():
         user = db.db.session.get_one(User, (cast.bob.account_id, cast.bob.id))
-        keep = {"token": mail_tokens.issue(user, mail_tokens.EMAIL_KEEP)}
+        keep = {"token": mail_tokens.issue(user, LinkPurpose.EMAIL_KEEP)}
     assert check(cast, post("auth/keep-email", keep)) == 0
     assert cast.alice.patch("account", {"magic_link": True}).status_code == 200
     named = {"account": "acme", "email": cast.alice.email}

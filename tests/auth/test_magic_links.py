@@ -14,6 +14,7 @@ from flask import Flask
 
 from app import clock
 from app.auth import mail_tokens
+from app.auth.models import LinkPurpose
 from tests.auth.test_lockout import limit
 from tests.builders import PASSWORD, Caller, Cast, change_user, make_user
 from tests.console.browser import Browser, alert, is_out, token
@@ -321,6 +322,6 @@ def test_mailed_links_are_not_voided_by_requests_of_stranger(
 
 
 def _is_valid(app: Flask, path: str, token: str) -> bool:
-    purpose = mail_tokens.RESET if "password" in path else mail_tokens.VERIFICATION
+    purpose = LinkPurpose.RESET if "password" in path else LinkPurpose.VERIFICATION
     with app.app_context():
         return mail_tokens.find(token, purpose) is not None

@@ -13,6 +13,7 @@ from flask import Flask
 from app import db
 from app.accounts.models import User
 from app.auth import mail_tokens
+from app.auth.models import LinkPurpose
 from tests.auth.test_second_factors import set_up
 from tests.builders import PASSWORD, Caller, Cast, make_user
 from tests.console.browser import Browser, beside
@@ -87,7 +88,7 @@ def set_up_link(app: Flask, cast: Cast) -> str:
 def printed(app: Flask, cast: Cast) -> str:
     with app.app_context():
         root = db.db.session.get_one(User, (cast.root.account_id, cast.root.id))
-        return f"/console/sign-in-link?token={mail_tokens.issue(root, mail_tokens.SIGN_IN)}"
+        return f"/console/sign-in-link?token={mail_tokens.issue(root, LinkPurpose.SIGN_IN)}"
 
 
 LINKS: tuple[Callable[[Flask, Cast], str], ...] = (

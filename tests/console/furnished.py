@@ -11,6 +11,7 @@ from app import clock, db
 from app.accounts.models import User
 from app.auth import mail_tokens as mailed_links
 from app.auth import principal as principals
+from app.auth.models import LinkPurpose
 from app.jobs import Job
 from app.outbound import mail
 from app.workflows import instances
@@ -87,8 +88,8 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
-        undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO, "bob@old.example")
-        keep = mailed_links.issue(user, mailed_links.EMAIL_KEEP)
+        undo = mailed_links.issue(user, LinkPurpose.EMAIL_UNDO, "bob@old.example")
+        keep = mailed_links.issue(user, LinkPurpose.EMAIL_KEEP)
     return {
         **at_work,
         "account_id": alice.account_id,

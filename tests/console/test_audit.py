@@ -87,7 +87,8 @@ def test_console_audit_entry_links_to_neighbours_in_list(
     with app.app_context(), db.transaction():
         acme, values, moment = cast.alice.account_id, [("name", None, "x")], clock.now()
         for _ in range(3):
-            append.record(acme, "CREATE", "groups", new_id(), values, occurred_at=moment)
+            target = ("CREATE", "groups", new_id())
+            append.record(append.Change(acme, target, values, occurred_at=moment))
     for caller in (cast.alice, cast.charlie, cast.alice):
         caller.post("groups", {"name": new_id()})
     browser = Browser(app, getattr(cast, who))
@@ -121,7 +122,8 @@ def test_console_audit_changes_are_grouped_by_day(app: Flask, cast: Cast) -> Non
         for days in (1, 1, 9):
             moment, values = noon - timedelta(days=days), [("name", None, "x")]
             acme = cast.alice.account_id
-            append.record(acme, "CREATE", "groups", new_id(), values, occurred_at=moment)
+            target = ("CREATE", "groups", new_id())
+            append.record(append.Change(acme, target, values, occurred_at=moment))
     page = Browser(app, cast.alice).get("audit").text
     day = noon - timedelta(days=9)
     headings = re.findall(r"<h2[^>]* data-day>(.*?)</h2>", page)

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 from app import config, create_app
 from app.accounts import service as accounts
 from app.auth import mail_tokens
+from app.auth.models import LinkPurpose
 from app.config import Config
 from app.console.shell import guard
 from tests import builders
@@ -439,7 +440,7 @@ def test_superadmin_sign_in_link_refuses_mailed_tokens(app: Flask, cast: Cast) -
     with app.app_context():
         user = accounts.first_superadmin()
         assert user
-        reset = mail_tokens.issue(user, mail_tokens.RESET)
+        reset = mail_tokens.issue(user, LinkPurpose.RESET)
     client = app.test_client()
     assert client.get(f"/console/sign-in-link?token={reset}").status_code == 400
     form = {"csrf_token": token(client), "token": reset}

@@ -13,6 +13,7 @@ from flask import Flask
 from app import db
 from app.accounts.models import ADMIN, User
 from app.auth import mail_tokens
+from app.auth.models import LinkPurpose
 from tests.auth.test_second_factors import set_up
 from tests.builders import PASSWORD, Caller, Cast, make_user
 from tests.console.browser import COOKIE, Browser
@@ -192,7 +193,7 @@ def printed_link(house: House) -> Callable[[], Any]:
     """The link of a set-up is for the first superadmin alone."""
     with house.app.app_context():
         user = db.db.session.get_one(User, (house.cast.bob.account_id, house.cast.bob.id))
-        token = mail_tokens.issue(user, mail_tokens.SIGN_IN)
+        token = mail_tokens.issue(user, LinkPurpose.SIGN_IN)
     return lambda: Browser(house.app).send("sign-in-link", token=token)
 
 

@@ -18,7 +18,7 @@ from app import clock
 from app.errors import Unavailable
 from app.files import purge, storage, thumbnails
 from app.files.purge import UNDER_WAY
-from app.files.thumbnail_turns import Turns
+from app.files.thumbnails import Turns
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import SCHEMA, blobs, image, names, run, upload
 from tests.realtime.clients import until

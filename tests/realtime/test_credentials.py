@@ -12,7 +12,7 @@ import time_machine
 from flask import Flask
 
 from app import clock
-from app.auth import credentials, stream_credentials, stream_tickets
+from app.auth import credentials, stream_credentials
 from app.auth.stream_credentials import StreamCredential
 from app.console.shell.guard import cookie_name
 from app.db import versioned_cache
@@ -129,7 +129,7 @@ def test_stream_ticket_of_console_session(app: Flask, bob: Caller, port: int) ->
             cookie = client.get_cookie(cookie_name())
             found = credentials.console_principal(cookie.value if cookie else "")
             assert found
-            return stream_tickets.issue(stream_credentials.of_session(found[0]))
+            return stream_credentials.issue_ticket(stream_credentials.of_session(found[0]))
 
     first, second = ticket(), ticket()
     assert Events(port, f"ticket={first}").status == 200

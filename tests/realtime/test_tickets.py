@@ -12,7 +12,7 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.auth import purge, stream_tickets
+from app.auth import purge, stream_credentials
 from app.auth.models import StreamTicket
 from app.context import tenancy
 from app.realtime.connections import Connection
@@ -87,7 +87,7 @@ def test_stream_across_all_accounts_is_400(cast: Cast, port: int) -> None:
 def test_stream_ticket_limit_per_user_is_429(
     bob: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_tickets, "MAX_OPEN", 2)
+    monkeypatch.setattr(stream_credentials, "MAX_OPEN_TICKETS", 2)
     ticket_of(bob)
     ticket_of(bob)
     refused = bob.post("realtime/tickets")

@@ -86,16 +86,14 @@ def _claim(row: AccountDomain, records: list[str]) -> None:
 @jobs.periodic(3600, "domains.check_due")
 def enqueue_checks(payload: JSONMapping) -> None:
     """Enqueue a check of each verified domain that had none for a day."""
-    due = sa.select(AccountDomain.account_id, AccountDomain.domain).where(*_due())
+    due = sa.select(AccountDomain.account_id, AccountDomain.domain).where(
+        AccountDomain.verified_at.is_not(None),
+        AccountDomain.last_checked_at <= clock.now() - CHECK_EVERY,
+    )
     order = (AccountDomain.last_checked_at, AccountDomain.account_id)
     with db.transaction() as session:
         for account_id, domain in session.execute(due.order_by(*order).limit(MAX_CHECKS)).all():
             jobs.enqueue("domains.check", {"domain": domain}, account_id=account_id)
-
-
-def _due() -> tuple[sa.ColumnElement[bool], ...]:
-    cutoff = clock.now() - CHECK_EVERY
-    return AccountDomain.verified_at.is_not(None), AccountDomain.last_checked_at <= cutoff
 
 
 @jobs.job("domains.check")

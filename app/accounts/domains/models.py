@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -15,10 +16,17 @@ from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.web.languages import lazy_gettext
 
-STATES = PENDING, VERIFIED, FAILING = "pending", "verified", "failing"
 FAILING_AFTER, LOST_AFTER = 3, 14
 """Daily checks that fail in a row until admins are warned, and until the proof ends."""
 LABEL = "_atrium-challenge"
+
+
+class DomainState(StrEnum):
+    """Whether an account has proved a domain."""
+
+    PENDING = "pending"
+    VERIFIED = "verified"
+    FAILING = "failing"  # proved, but not by its last checks
 
 
 def record_value(token: str) -> str:
@@ -68,10 +76,11 @@ class AccountDomain(Base):
     )
 
     @property
-    def state(self) -> str:
+    def state(self) -> DomainState:
         if self.verified_at is None:
-            return PENDING
-        return FAILING if self.failed_checks >= FAILING_AFTER else VERIFIED
+            return DomainState.PENDING
+        is_failing = self.failed_checks >= FAILING_AFTER
+        return DomainState.FAILING if is_failing else DomainState.VERIFIED
 
     @property
     def role_of_new_users(self) -> str:

@@ -7,7 +7,7 @@ from flask import Response
 
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
+from app.accounts.domains.models import AccountDomain, DomainState
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
@@ -43,7 +43,7 @@ class DomainSettings(Schema):
 
 
 @example(
-    state=VERIFIED,
+    state=DomainState.VERIFIED,
     record_name="_atrium-challenge.acme.example",
     record_value="atrium-domain-verification=3n8v...",
     verified_at="2026-11-20T12:00:00.123456Z",
@@ -53,7 +53,7 @@ class DomainView(View):
     id = fields.Id()
     domain = ma.fields.String(**doc("In ASCII (`xn--...` for other letters)."))
     state = fields.Choice(
-        STATES,
+        DomainState,
         **doc(
             "`pending`: not proved. `failing`: the record has been missing for three days or more;"
             " after 14 the domain is pending again."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -40,26 +39,18 @@ def check_quotas(payload: JSONMapping) -> None:
     limited = sa.true() if config.current().quotas else own
     query = sa.select(Account.id, Account.settings).where(Account.is_active, limited)
     rows = db.connection().execute(query.where(Account.id != SYSTEM_ACCOUNT_ID)).all()
-    if rows:
-        limits = {row.id: quotas.of_account(row.id, row.settings) for row in rows}
-        for notice in _notices(limits, levels.all_current(None)):
-            _send_once(notice)
-
-
-def _notices(
-    limits: Mapping[str, quotas.Quotas], used: Mapping[tuple[str, str], int]
-) -> Iterable[Notice]:
+    used = levels.all_current(None) if rows else {}
     today = levels.current_day()
-    for account_id, own in limits.items():
-        for meter, soft, hard in own:
+    for row in rows:
+        for meter, soft, hard in quotas.of_account(row.id, row.settings):
             limit = soft if soft is not None else hard
-            n = used.get((account_id, meter), 0)
+            n = used.get((row.id, meter), 0)
             if limit is None:
                 continue
             reached = [percent for percent in PERCENTS if n * 100 >= limit * percent]
             if reached:
                 period = today if meter in FLOWS else today[: len("2026-11")]
-                yield Notice(account_id, meter, period, max(reached), limit, n)
+                _send_once(Notice(row.id, meter, period, max(reached), limit, n))
 
 
 def _send_once(notice: Notice) -> None:

@@ -13,17 +13,15 @@ from typing import NamedTuple
 import sqlalchemy as sa
 import structlog
 from flask import Flask
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
 from app.accounts.models import Account
-from app.accounts.usage import journal
+from app.accounts.usage import journal, levels
 from app.accounts.usage.journal import Entry, Full, Journal
 from app.accounts.usage.meters import REQUESTS
 from app.accounts.usage.models import COUNTS
 from app.context import tenancy
-from app.db import engine
 from app.errors import Unavailable
 
 log = structlog.get_logger()
@@ -174,10 +172,13 @@ def _iso(day: int) -> str:
 
 
 def _store(journal_id: str, entries: Sequence[Entry]) -> None:
-    is_sqlite = engine.current_engine().dialect.name == "sqlite"
-    insert = sqlite.insert if is_sqlite else postgresql.insert
+    ids, open_ids = sorted({entry.account_id for entry in entries}), set[str]()
     with tenancy.across_accounts():
-        open_ids = _open_ids({entry.account_id for entry in entries})
+        # The counts of closed accounts are removed with them.
+        for first in range(0, len(ids), ROWS):
+            some = Account.id.in_(ids[first : first + ROWS])
+            query = sa.select(Account.id).where(some, Account.closed_at.is_(None))
+            open_ids.update(db.connection().scalars(query))
     # In one order, so that two processes that store the same journal do not deadlock.
     rows = [
         {
@@ -192,7 +193,7 @@ def _store(journal_id: str, entries: Sequence[Entry]) -> None:
     ]
     with tenancy.across_accounts():
         for first in range(0, len(rows), ROWS):
-            new = insert(COUNTS).values(rows[first : first + ROWS])
+            new = levels.insert(COUNTS).values(rows[first : first + ROWS])
             # Another process may have read the journal later, and stored it earlier.
             stored = new.on_conflict_do_update(
                 index_elements=[*COUNTS.primary_key],
@@ -201,16 +202,6 @@ def _store(journal_id: str, entries: Sequence[Entry]) -> None:
             )
             with db.transaction() as session:
                 session.execute(stored)
-
-
-def _open_ids(account_ids: set[str]) -> set[str]:
-    """Those of the accounts that are not closed: their counts are removed with them."""
-    ids, found = sorted(account_ids), set[str]()
-    for first in range(0, len(ids), ROWS):
-        some = Account.id.in_(ids[first : first + ROWS])
-        query = sa.select(Account.id).where(some, Account.closed_at.is_(None))
-        found.update(db.connection().scalars(query))
-    return found
 
 
 def of(app: Flask) -> RequestCounter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TypedDict
@@ -57,45 +57,32 @@ def usage(account_id: str, from_date: date | None, to_date: date | None) -> Usag
     account = tenants.get(account_id)
     last = to_date or clock.now().date()
     first = from_date or last - timedelta(days=DEFAULT_DAYS - 1)
-    _check_range(first, last)
+    if first > last:
+        message = "from_date is after to_date."
+        raise InvalidValues([problem("from_date", "invalid_range", message)])
+    if (last - first).days >= MAX_DAYS:
+        message = f"A range has at most {MAX_DAYS} days."
+        raise InvalidValues([problem("from_date", "invalid_range", message)])
     request_counter.collect_all()
-    by_day = _by_day(account_id, first, last)
+    columns = (COUNTS.c.day, COUNTS.c.meter)
+    query = sa.select(*columns, sa.func.sum(COUNTS.c.amount)).where(
+        COUNTS.c.account_id == account_id,
+        COUNTS.c.day.between(first.isoformat(), last.isoformat()),
+    )
+    by_day: dict[str, dict[str, int]] = {}
+    for day_text, meter, amount in db.connection().execute(query.group_by(*columns)):
+        by_day.setdefault(day_text, {})[meter] = int(amount)
     now = levels.all_current(account_id)
     today = clock.now().date()
     items = list[JSONObject]()
-    for day in _days(first, min(last, today)):
+    for n in range((min(last, today) - first).days + 1):
+        day = first + timedelta(days=n)
         counted = by_day.get(day.isoformat(), {})
         flows = {meter: counted.get(meter, 0) for meter in FLOWS}
         of_day = {meter: counted.get(meter) for meter in STOCKS}
         current = {meter: now.get((account_id, meter), 0) for meter in STOCKS}
         items.append({"day": day, **flows, **(current if day == today else of_day)})
     return Usage(first, last, items, _meters(account, now))
-
-
-def _check_range(first: date, last: date) -> None:
-    if first > last:
-        message = "from_date is after to_date."
-    elif (last - first).days >= MAX_DAYS:
-        message = f"A range has at most {MAX_DAYS} days."
-    else:
-        return
-    raise InvalidValues([problem("from_date", "invalid_range", message)])
-
-
-def _days(first: date, last: date) -> Iterator[date]:
-    return (first + timedelta(days=n) for n in range((last - first).days + 1))
-
-
-def _by_day(account_id: str, first: date, last: date) -> dict[str, dict[str, int]]:
-    columns = (COUNTS.c.day, COUNTS.c.meter)
-    query = sa.select(*columns, sa.func.sum(COUNTS.c.amount)).where(
-        COUNTS.c.account_id == account_id,
-        COUNTS.c.day.between(first.isoformat(), last.isoformat()),
-    )
-    result: dict[str, dict[str, int]] = {}
-    for day, meter, amount in db.connection().execute(query.group_by(*columns)):
-        result.setdefault(day, {})[meter] = int(amount)
-    return result
 
 
 def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, MeterState]:
@@ -121,11 +108,12 @@ def meters(account_id: str) -> dict[str, MeterState]:
 
 def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict[str, MeterState]:
     """Set limits of these meters, or remove them (None). Raises InvalidValues and Conflict."""
-    problems = [
-        problem(meter, "invalid_quota", "The soft limit is higher than the hard one.")
-        for meter, limits in changes.items()
-        if limits and _contradict(limits)
-    ]
+    problems = []
+    for meter, limits in changes.items():
+        soft, hard = (limits.get("soft"), limits.get("hard")) if limits else (None, None)
+        if soft is not None and hard is not None and soft > hard:
+            message = "The soft limit is higher than the hard one."
+            problems.append(problem(meter, "invalid_quota", message))
     if problems:
         raise InvalidValues(problems)
     with db.transaction() as session:
@@ -138,8 +126,3 @@ def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict
         account.version += 1
         session.flush()
     return meters(account_id.lower())
-
-
-def _contradict(limits: Limits) -> bool:
-    soft, hard = limits.get("soft"), limits.get("hard")
-    return soft is not None and hard is not None and soft > hard

@@ -66,35 +66,25 @@ def _cut_piece(log: Log, account_id: str, before: datetime, end: int) -> int:
         chain = verify.chain_of(log, account_id, start)
         for row in oldest:
             verify.take_row(log, chain, row)
-        _require_valid(chain)
-        count = chain.report.checked
+        report, passed = chain.report, min(chain.checkpoints, default=chain.last_id + 1)
+        if report.valid and passed <= chain.last_id:
+            report.fail(passed, "a checkpoint refers to this entry, which is missing")
+        if not report.valid:
+            id, reason = report.first_broken_id, report.reason
+            logger.error("audit chain broken", account=report.account_id, entry=id, reason=reason)
+            raise Conflict(f"The audit chain is broken at entry {id}: {reason}. It was not cut.")
+        count = report.checked
         log.record_cut(account_id, chain.last_id, count)
-        _store_start(log, account_id, chain, count + (start["removed"] if start else 0))
+        removed = count + (start["removed"] if start else 0)
+        end_of_cut = (report.account_id, chain.last_id, chain.last_checksum)
+        signed = signing.sign_chain(*end_of_cut, removed)
+        if signed is None:
+            raise Conflict(NO_KEY)
+        logger.info("audit log cut", **signed)
+        values = {**signing.start_row(signed), "account_id": account_id}
+        stored = sa.update(log.starts).where(log.starts.c.account_id == account_id)
+        if not db.connection().execute(stored.values(values)).rowcount:
+            db.connection().execute(sa.insert(log.starts).values(values))
         own = (log.rows.c.account_id == account_id, log.rows.c[log.first] <= chain.last_id)
         session.execute(sa.delete(log.rows).where(*own))
     return count
-
-
-def _require_valid(chain: verify.Chain) -> None:
-    """Raise Conflict if a chain is broken up to where it has been read."""
-    account_id = chain.report.account_id
-    passed = min(chain.checkpoints, default=chain.last_id + 1)
-    if chain.report.valid and passed <= chain.last_id:
-        chain.report.fail(passed, "a checkpoint refers to this entry, which is missing")
-    if not chain.report.valid:
-        id, reason = chain.report.first_broken_id, chain.report.reason
-        logger.error("audit chain broken", account=account_id, entry=id, reason=reason)
-        raise Conflict(f"The audit chain is broken at entry {id}: {reason}. It was not cut.")
-
-
-def _store_start(log: Log, account_id: str, chain: verify.Chain, removed: int) -> None:
-    """Sign that a log begins after what has been read of its chain. Raises Conflict."""
-    place = (chain.report.account_id, chain.last_id, chain.last_checksum)
-    signed = signing.sign_chain(*place, removed)
-    if signed is None:
-        raise Conflict(NO_KEY)
-    logger.info("audit log cut", **signed)
-    values = {**signing.start_row(signed), "account_id": account_id}
-    connection, mine = db.connection(), log.starts.c.account_id == account_id
-    if not connection.execute(sa.update(log.starts).where(mine).values(values)).rowcount:
-        connection.execute(sa.insert(log.starts).values(values))

@@ -6,7 +6,6 @@ So `docs/verify_audit.py` verifies an export of the security log as it does the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -15,38 +14,66 @@ from app import clock, db
 from app.audit.chain import digest
 from app.audit.chain.log import Row
 from app.audit.security_log.models import SecurityEvent, SecurityHead, SecurityStart
+from app.context import actor
 from app.db import Base
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
-EVENTS, HEADS, STARTS = (
-    Base.metadata.tables[model.__tablename__]
-    for model in (SecurityEvent, SecurityHead, SecurityStart)
-)
+EVENTS = Base.metadata.tables[SecurityEvent.__tablename__]
+HEADS = Base.metadata.tables[SecurityHead.__tablename__]
+STARTS = Base.metadata.tables[SecurityStart.__tablename__]
 BATCH_SIZE = 500
-COLUMN = "details"
 ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
-CUT = "log.cut"
-ERASURE = "log.erased"  # how the API names it
-ERASED = ("UPDATE", "audit_log")  # what a verifier takes as the entry of an erasure
-SUFFIX = "/security"
-"""Of the account in entries and checkpoints."""
+# The stored kind and target of an erasure, by which verifiers of the audit log know it. The API
+# calls it `log.erased`.
+ERASED_KIND, ERASED_TARGET = "UPDATE", "audit_log"
+CHAIN_SUFFIX = "/security"
+
+
+def chain_id(account_id: str) -> str:
+    """The `account_id` in entries and checkpoints: those of the audit log prove nothing here."""
+    return f"{account_id}{CHAIN_SUFFIX}"
+
+
+def own_event(
+    account_id: str, kind: str, target_type: str, target_id: object, details: JSONMapping
+) -> JSONObject:
+    """An event that the log itself records, to be appended to its chain."""
+    return {
+        "account_id": account_id,
+        "kind": kind,
+        "target_type": target_type,
+        "target_id": str(target_id),
+        "path": None,
+        "user_id": actor.SYSTEM.user_id,
+        "occurred_at": clock.now(),
+        **dict.fromkeys((*ACTOR, "request_id")),
+        "details": orjson.dumps(details).decode(),
+    }
 
 
 def to_chain(event: Row, number: int) -> JSONObject:
     """What the digests of an event cover."""
+    column = "details"
+    if (event["kind"], event["target_type"]) == (ERASED_KIND, ERASED_TARGET):
+        column = str(orjson.loads(event["details"])["column"])  # the one whose salt is gone
     return {
-        "account_id": f"{event['account_id']}{SUFFIX}",
+        "account_id": chain_id(event["account_id"]),
         "id": number,
         "operation": event["kind"],
         "table_name": event["target_type"],
         "record_id": event["target_id"],
-        "column_name": _column(event),
+        "column_name": column,
         "old_value": None,
         "new_value": event["details"],
         "user_id": event["user_id"],
-        **{name: event.get(name) for name in ("user_email", "user_name")},
-        **dict.fromkeys(("es_username", "es_reason", "es_timestamp")),
-        **{name: event.get(name) for name in ("ip_address", "user_agent", "request_id")},
+        "user_email": event.get("user_email"),
+        "user_name": event.get("user_name"),
+        "es_username": None,
+        "es_reason": None,
+        "es_timestamp": None,
+        "ip_address": event.get("ip_address"),
+        "user_agent": event.get("user_agent"),
+        "request_id": event.get("request_id"),
         "occurred_at": clock.iso(event["occurred_at"]),
         "extra_metadata": {"path": event["path"]} if event["path"] else None,
     }
@@ -64,22 +91,24 @@ def to_entry(event: Row, previous: str) -> JSONObject:
     return entry | {"previous_hash": previous, "checksum": event["checksum"], "masked": False}
 
 
-def _column(event: Row) -> str:
-    if (event["kind"], event["target_type"]) != ERASED:
-        return COLUMN
-    return str(orjson.loads(event["details"])["column"])
-
-
 def iter_events(
-    account_id: str, *conditions: sa.ColumnElement[bool], after: int = 0, until: int | None = None
+    account_id: str, *conditions: sa.ColumnElement[bool], until: int | None = None
 ) -> Iterator[Row]:
     """An account's sealed events in order of their numbers, with the checksum before each."""
-    while True:
-        batch = read(account_id, *conditions, after=after, until=until)
+    after = 0
+    while batch := read(account_id, *conditions, after=after, until=until):
         yield from batch
         if len(batch) < BATCH_SIZE:
             return
         after = batch[-1]["number"]
+
+
+def iter_entries(
+    account_id: str, *conditions: sa.ColumnElement[bool], until: int | None = None
+) -> Iterator[JSONObject]:
+    """The entries of an account in order."""
+    for event in iter_events(account_id, *conditions, until=until):
+        yield to_entry(event, event["previous"])
 
 
 def read(
@@ -89,31 +118,18 @@ def read(
     until: int | None = None,
     limit: int = BATCH_SIZE,
 ) -> list[JSONObject]:
-    """The next sealed events after a number."""
+    """The next sealed events after a number, each with the checksum before it as `previous`."""
+    before = EVENTS.alias("before")
+    is_before = (before.c.account_id == EVENTS.c.account_id, before.c.number == EVENTS.c.number - 1)
+    previous = sa.select(before.c.checksum).where(*is_before).scalar_subquery().label("previous")
     place = [EVENTS.c.account_id == account_id, EVENTS.c.number > after]
     if until is not None:
         place.append(EVENTS.c.number <= until)
-    query = sa.select(*columns()).where(*place, *conditions).order_by(EVENTS.c.number)
-    found = [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
-    for row in found:
-        if row["previous"] is None:
-            before = (STARTS.c.account_id == account_id, STARTS.c.entry_id == row["number"] - 1)
-            start = db.connection().scalar(sa.select(STARTS.c.checksum).where(*before))
-            row["previous"] = start.hex() if start else digest.FIRST_PREVIOUS
-    return found
-
-
-def columns() -> list[sa.ColumnElement[Any]]:
-    """The columns that `to_entry` needs, and `previous`: null for the first event of a log."""
-    before = EVENTS.alias("before")
-    place = (before.c.account_id == EVENTS.c.account_id, before.c.number == EVENTS.c.number - 1)
-    previous = sa.select(before.c.checksum).where(*place).scalar_subquery()
-    return [*EVENTS.c, previous.label("previous")]
-
-
-def iter_entries(
-    account_id: str, *conditions: sa.ColumnElement[bool], after: int = 0, until: int | None = None
-) -> Iterator[JSONObject]:
-    """The entries of an account in order."""
-    for event in iter_events(account_id, *conditions, after=after, until=until):
-        yield to_entry(event, event["previous"])
+    query = sa.select(*EVENTS.c, previous).where(*place, *conditions).order_by(EVENTS.c.number)
+    events = [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
+    for event in events:
+        if event["previous"] is None:  # the log begins here, perhaps after a cut
+            cut = (STARTS.c.account_id == account_id, STARTS.c.entry_id == event["number"] - 1)
+            start = db.connection().scalar(sa.select(STARTS.c.checksum).where(*cut))
+            event["previous"] = start.hex() if start else digest.FIRST_PREVIOUS
+    return events

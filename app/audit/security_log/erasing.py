@@ -14,15 +14,16 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import clock, crypto, db, events, jobs
+from app import crypto, db, events, jobs
 from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import ACTOR, EVENTS
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import PENDING
-from app.context import actor, tenancy
-from app.types import JSONMapping, JSONObject
+from app.context import tenancy
+from app.types import JSONMapping
 
 BATCH_SIZE = 500
-WITH_ADDRESS = ("sign_in.failed", "sign_in.locked")
+WITH_ADDRESS = (EventKind.SIGN_IN_FAILED, EventKind.SIGN_IN_LOCKED)
 """The kinds of events whose details have an address."""
 
 
@@ -60,8 +61,16 @@ def erase_user(payload: JSONMapping) -> None:
         emails = []
     for erasure in _all_erasures(home, user_id, emails):
         _erase_all(erasure)
-    for account_id in _accounts_that_name(emails):
-        _erase_all(_of_strangers(account_id, emails))
+    if not emails:
+        return
+    # Somebody may have typed the addresses at the sign-in of other accounts. Only failures of
+    # nobody known: a user of another account with this address is another one.
+    of_strangers = (EVENTS.c.target_id == "", *_names(emails))
+    typed = sa.select(EVENTS.c.account_id).where(*of_strangers)
+    with tenancy.across_accounts():
+        account_ids = sorted(db.connection().scalars(typed.distinct()))
+    for account_id in account_ids:
+        _erase_all(Erasure(account_id, "salt", ("details",), of_strangers))
 
 
 def _erase_all(erasure: Erasure) -> None:
@@ -71,48 +80,25 @@ def _erase_all(erasure: Erasure) -> None:
 
 def _all_erasures(home: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
     """What is erased in the user's account, and in those in which the user acted."""
-    for account_id in sorted({home, *_accounts_acted_in(user_id)}):
+    account_ids = {home}
+    with tenancy.across_accounts():
+        for table in (EVENTS, PENDING):
+            acted = sa.select(table.c.account_id).where(table.c.user_id == user_id)
+            account_ids.update(db.connection().scalars(acted.distinct()))
+    details, about = ("details",), (EVENTS.c.target_type == "users", EVENTS.c.target_id == user_id)
+    for account_id in sorted(account_ids):
         sealing.seal(account_id)
-        yield from _erasures(account_id, user_id, emails)
-
-
-def _erasures(account_id: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
-    """What is erased in an account of the user, or in which the user acted; served by indexes."""
-    details = ("details",)
-    about = (EVENTS.c.target_type == "users", EVENTS.c.target_id == user_id)
-    yield Erasure(account_id, "actor_salt", ACTOR, (EVENTS.c.user_id == user_id,))
-    yield Erasure(account_id, "salt", details, about)
-    if emails:
-        yield Erasure(account_id, "salt", details, _names(emails))
-
-
-def _of_strangers(account_id: str, emails: Collection[str]) -> Erasure:
-    """Failures of nobody known: a user of another account with this address is another one."""
-    return Erasure(account_id, "salt", ("details",), (EVENTS.c.target_id == "", *_names(emails)))
+        # Each is served by an index.
+        yield Erasure(account_id, "actor_salt", ACTOR, (EVENTS.c.user_id == user_id,))
+        yield Erasure(account_id, "salt", details, about)
+        if emails:
+            yield Erasure(account_id, "salt", details, _names(emails))
 
 
 def _names(emails: Collection[str]) -> tuple[sa.ColumnElement[bool], ...]:
     quoted = (orjson.dumps(email.lower()).decode() for email in sorted(emails))
     named = [EVENTS.c.details.contains(text, autoescape=True) for text in quoted]
     return EVENTS.c.kind.in_(WITH_ADDRESS), sa.or_(*named)
-
-
-def _accounts_acted_in(user_id: str) -> set[str]:
-    found = set[str]()
-    with tenancy.across_accounts():
-        for table in (EVENTS, PENDING):
-            acted = sa.select(table.c.account_id).where(table.c.user_id == user_id)
-            found.update(db.connection().scalars(acted.distinct()))
-    return found
-
-
-def _accounts_that_name(emails: Collection[str]) -> list[str]:
-    """The accounts at whose sign-in somebody typed one of the addresses."""
-    if not emails:
-        return []
-    typed = sa.select(EVENTS.c.account_id).where(EVENTS.c.target_id == "", *_names(emails))
-    with tenancy.across_accounts():
-        return sorted(db.connection().scalars(typed.distinct()))
 
 
 def _erase_batch(erasure: Erasure, limit: int) -> int:
@@ -127,21 +113,8 @@ def _erase_batch(erasure: Erasure, limit: int) -> int:
             own = (EVENTS.c.account_id == account_id, EVENTS.c.number.in_(numbers))
             emptied = dict.fromkeys((*erasure.columns, erasure.salt))
             session.execute(sa.update(EVENTS).where(*own).values(emptied))
-            erased = [_erased(account_id, number, erasure.salt) for number in numbers]
+            names = (entries.ERASED_KIND, entries.ERASED_TARGET)
+            details = {"column": erasure.salt}
+            erased = [entries.own_event(account_id, *names, number, details) for number in numbers]
             sealing.append(account_id, erased, *head)
     return len(numbers)
-
-
-def _erased(account_id: str, number: int, salt: str) -> JSONObject:
-    operation, table = entries.ERASED
-    return {
-        "account_id": account_id,
-        "kind": operation,
-        "target_type": table,
-        "target_id": str(number),
-        "path": None,
-        "user_id": actor.SYSTEM.user_id,
-        "occurred_at": clock.now(),
-        **dict.fromkeys((*ACTOR, "request_id")),
-        "details": orjson.dumps({"column": salt}).decode(),
-    }

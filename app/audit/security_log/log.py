@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
 import sqlalchemy as sa
 
-from app import clock, db
+from app import db
 from app.audit import verifications
 from app.audit.chain.log import Log, Row
 from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import EVENTS, HEADS, STARTS
-from app.audit.security_log.models import SecurityStream
+from app.audit.security_log.models import EventKind, SecurityStream
 from app.audit.security_log.recording import PENDING
-from app.context import actor
 from app.db import Base
 from app.errors import Conflict
 from app.types import JSONObject
@@ -59,17 +57,8 @@ def _record_cut(account_id: str, last_id: int, count: int) -> None:
     checkpoint = sealing.stored_checkpoint(account_id)
     if checkpoint and not sealing.has(account_id, checkpoint):
         raise Conflict("The security log contradicts its checkpoint. It was not cut.")
-    event = {
-        "account_id": account_id,
-        "kind": entries.CUT,
-        "target_type": "security_log",
-        "target_id": str(last_id),
-        "path": None,
-        "user_id": actor.SYSTEM.user_id,
-        "occurred_at": clock.now(),
-        **dict.fromkeys((*entries.ACTOR, "request_id")),
-        "details": orjson.dumps({"count": count}).decode(),
-    }
+    details = {"count": count}
+    event = entries.own_event(account_id, EventKind.LOG_CUT, "security_log", last_id, details)
     sealing.append(account_id, [event], *sealing.lock_head(account_id))
 
 
@@ -82,7 +71,7 @@ SECURITY = Log(
     heads=HEADS,
     head_id="number",
     starts=STARTS,
-    suffix=entries.SUFFIX,
+    suffix=entries.CHAIN_SUFFIX,
     read=entries.read,
     entries_of=_entries_of,
     accounts=_accounts,

@@ -8,6 +8,7 @@ describes, so there are no foreign keys.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -28,6 +29,26 @@ from app.db.policy import (
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.web.languages import lazy_gettext
+
+
+class EventKind(StrEnum):
+    """What happened, but for changes of objects: those are named by their noun and verb."""
+
+    SIGNED_IN = "sign_in.succeeded"
+    SIGN_IN_FAILED = "sign_in.failed"
+    SIGN_IN_LOCKED = "sign_in.locked"
+    SIGN_INS_SUPPRESSED = "sign_in.suppressed"
+    SESSIONS_ENDED = "sessions.ended"
+    REFRESH_TOKEN_REUSED = "refresh_token.reused"  # noqa: S105 - a kind
+    PASSWORD_CHANGED = "password.changed"  # noqa: S105 - a kind
+    PERSONAL_DATA_READ = "personal_data.read"
+    OPERATOR_READ = "operator.records_read"
+    OPERATOR_REQUEST = "operator.request"
+    FILE_LINK_CREATED = "file_link.created"
+    FILE_LINK_USED = "file_link.used"
+    FILE_LINK_ENDED = "file_link.ended"
+    LOG_ERASED = "log.erased"
+    LOG_CUT = "log.cut"
 
 
 class _Event:

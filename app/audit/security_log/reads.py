@@ -17,9 +17,8 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, NamedTuple
 
-from flask import Flask
-
 from app import config, db
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.auth.principal import Principal
 from app.collections.access import Access
@@ -28,11 +27,6 @@ from app.context import actor, shown_accounts
 from app.context.actor import Actor
 from app.types import JSONObject
 
-PII_READ, OPERATOR_READ, OPERATOR_REQUEST = (
-    "personal_data.read",
-    "operator.records_read",
-    "operator.request",
-)
 MAX_IDS = 1000  # of an event
 PATHS = {
     "get_record": "get",
@@ -121,55 +115,50 @@ def before_each(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
     What each shows is stored before it is sent.
     """
-    current = _collector()
+    current, app, acting = _collector(), config.running(), actor.current()
     own = Collector(DEFAULT_PATH if current is None else current.path, is_stream=True)
-    return _stored(iter(pieces), own, config.running(), actor.current())
 
+    def stored() -> Iterator[bytes]:
+        remaining = iter(pieces)
+        while True:
+            token = collector.set(own)
+            try:
+                piece = next(remaining, None)
+            finally:
+                collector.reset(token)
+            if own:
+                with app.app_context(), actor.acting(acting):
+                    own.store()
+            if piece is None:
+                return
+            yield piece
 
-def _stored(pieces: Iterator[bytes], own: Collector, app: Flask, acting: Actor) -> Iterator[bytes]:
-    while True:
-        token = collector.set(own)
-        try:
-            piece = next(pieces, None)
-        finally:
-            collector.reset(token)
-        if own:
-            with app.app_context(), actor.acting(acting):
-                own.store()
-        if piece is None:
-            return
-        yield piece
+    return stored()
 
 
 def noting_accounts(
     pieces: Generator[bytes], recorded: set[str], *, by: Principal, route: Route
 ) -> Iterator[bytes]:
     """The pieces of a stream to a superadmin; accounts are recorded before a piece shows them."""
-    return _noted(pieces, recorded, by, route, config.running(), actor.current())
+    app, acting = config.running(), actor.current()
 
+    def noted() -> Iterator[bytes]:
+        with closing(pieces):
+            while True:
+                token = shown_accounts.current.set(shown := set[str]())
+                try:
+                    piece = next(pieces, None)
+                finally:
+                    shown_accounts.current.reset(token)
+                if not shown <= recorded:
+                    with app.app_context(), actor.acting(acting):
+                        note_request(by, shown - recorded, route)
+                    recorded.update(shown)
+                if piece is None:
+                    return
+                yield piece
 
-def _noted(
-    pieces: Generator[bytes],
-    recorded: set[str],
-    by: Principal,
-    route: Route,
-    app: Flask,
-    acting: Actor,
-) -> Iterator[bytes]:
-    with closing(pieces):
-        while True:
-            token = shown_accounts.current.set(shown := set[str]())
-            try:
-                piece = next(pieces, None)
-            finally:
-                shown_accounts.current.reset(token)
-            if not shown <= recorded:
-                with app.app_context(), actor.acting(acting):
-                    note_request(by, shown - recorded, route)
-                recorded |= shown
-            if piece is None:
-                return
-            yield piece
+    return noted()
 
 
 def store_now() -> None:
@@ -199,15 +188,16 @@ def note(
     account_id: str,
     ids: Iterable[str],
     fields: Iterable[str],
-    *,
-    path: str | None = None,
 ) -> None:
-    """Note that a caller is shown fields of an account's records; without ids, of many."""
+    """Note that a caller is shown fields of an account's records; without ids, of many.
+
+    It is by the path of `by_path`, else that of the request.
+    """
     fields = tuple(sorted(fields))
     if not fields and (by.home is None or by.home.id == account_id):
         return
     current = _collector()
-    path = path or _path.get() or (DEFAULT_PATH if current is None else current.path)
+    path = _path.get() or (DEFAULT_PATH if current is None else current.path)
     who = (by.user_id, by.email, by.name, by.api_key_id)
     key = _Key(account_id, definition.table_name, path, fields, *who)
     if current is None or (not current.is_stream and db.in_transaction()):
@@ -219,15 +209,10 @@ def note(
 def _collector() -> Collector | None:
     current, route = collector.get(), current_route.get()
     if current is None and route is not None:
-        collector.set(current := Collector(_path_of(route.endpoint)))
+        name = route.endpoint.rpartition(".")[2]
+        is_page = route.endpoint.startswith("console.")
+        collector.set(current := Collector("console" if is_page else PATHS.get(name, name)))
     return current
-
-
-def _path_of(view: str) -> str:
-    if view.startswith("console."):
-        return "console"
-    name = view.rpartition(".")[2]
-    return PATHS.get(name, name)
 
 
 def note_request(by: Principal, account_ids: Iterable[str], route: Route) -> None:
@@ -236,7 +221,7 @@ def note_request(by: Principal, account_ids: Iterable[str], route: Route) -> Non
     details = {"method": route.method, "route": route.rule}
     others = sorted(set(account_ids) - {home.id})
     if others:
-        record(*(Event(id, OPERATOR_REQUEST, details=details) for id in others))
+        record(*(Event(id, EventKind.OPERATOR_REQUEST, details=details) for id in others))
 
 
 def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:
@@ -248,7 +233,7 @@ def _events(key: _Key, ids: Mapping[str, None]) -> Iterator[Event]:
             shared["api_key_id"] = key.api_key_id
         yield Event(
             key.account_id,
-            PII_READ if key.fields else OPERATOR_READ,
+            EventKind.PERSONAL_DATA_READ if key.fields else EventKind.OPERATOR_READ,
             key.table_name,
             piece[0] if len(piece) == 1 else "",
             shared,

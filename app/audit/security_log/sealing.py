@@ -65,7 +65,7 @@ def sign(account_id: str) -> JSONObject | None:
             log.error("security log checkpoint contradicts the log", **signed)
             return signed  # a new one would hide that the log was rewritten
         if signed is None or signed["entry_id"] < head["number"]:
-            chain_id = f"{account_id}{entries.SUFFIX}"
+            chain_id = entries.chain_id(account_id)
             signed = signing.sign_chain(chain_id, head["number"], head["checksum"])
             text = digest.canonical(signed).decode() if signed else None
             stored = sa.update(HEADS).where(HEADS.c.account_id == account_id)

@@ -12,14 +12,15 @@ from app import clock, db
 from app.accounts.types import Query
 from app.audit.chain import verify
 from app.audit.chain.log import Row
-from app.audit.security_log import entries, reads, sealing
+from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import EVENTS, HEADS
 from app.audit.security_log.log import SECURITY
+from app.audit.security_log.models import EventKind
 from app.context import tenancy
 from app.db import counts
 from app.types import JSONObject
 
-READS = (reads.PII_READ, reads.OPERATOR_READ)
+READS = (EventKind.PERSONAL_DATA_READ, EventKind.OPERATOR_READ)
 MAX_REPORTED = 10_000  # events of an access report
 FILTERS = ("kind", "user_id", "target_type", "path")
 SHOWN = (
@@ -73,8 +74,8 @@ def view(event: Row) -> JSONObject:
     """An event as the API and the console show it."""
     details: JSONObject | None = orjson.loads(event["details"] or "null")
     shown = {name: event[name] for name in SHOWN}
-    if shown["kind"] == entries.ERASED[0]:
-        shown["kind"] = entries.ERASURE
+    if shown["kind"] == entries.ERASED_KIND:
+        shown["kind"] = EventKind.LOG_ERASED
     return {**shown, "occurred_at": clock.iso(event["occurred_at"]), "details": details}
 
 
@@ -141,8 +142,8 @@ def access_report(account_id: str, query: Query) -> JSONObject:
 
 
 def conditions(query: Query) -> list[sa.ColumnElement[bool]]:
-    if query.get("kind") == entries.ERASURE:
-        query = {**query, "kind": entries.ERASED[0]}
+    if query.get("kind") == EventKind.LOG_ERASED:
+        query = {**query, "kind": entries.ERASED_KIND}
     found = [EVENTS.c[name] == query[name] for name in FILTERS if query.get(name)]
     if query.get("from_date"):
         found.append(EVENTS.c.occurred_at >= query["from_date"])

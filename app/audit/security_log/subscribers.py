@@ -5,7 +5,8 @@ from __future__ import annotations
 from app import config, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit.append import CREATE, DELETE
-from app.audit.security_log import entries, reads, suppressed
+from app.audit.security_log import reads, suppressed
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.context import actor
 from app.db import policy_of
@@ -26,13 +27,8 @@ NOUNS = (
     "security_stream",
 )
 VERBS = {CREATE: "created", DELETE: "deleted"}
-PASSWORD, PASSWORD_CHANGED = "password_hash", "password.changed"
 KINDS = (
-    *("sign_in.succeeded", "sign_in.failed", "sign_in.locked", suppressed.KIND),
-    *("sessions.ended", "refresh_token.reused", PASSWORD_CHANGED),
-    *("personal_data.read", "operator.records_read", "operator.request"),
-    *("file_link.created", "file_link.used", "file_link.ended"),
-    *(entries.ERASURE, entries.CUT),
+    *EventKind,
     *(f"{noun}.{verb}" for noun in NOUNS for verb in (*VERBS.values(), "changed")),
 )
 
@@ -48,7 +44,7 @@ def _on_sign_in(event: events.SignedIn) -> None:
         "mfa": event.mfa,
     }
     target = ("users", event.user_id)
-    record(Event(event.account_id, "sign_in.succeeded", *target, details, by=by))
+    record(Event(event.account_id, EventKind.SIGNED_IN, *target, details, by=by))
 
 
 @events.subscribe(events.SignInFailed)
@@ -60,7 +56,7 @@ def _on_failure(event: events.SignInFailed) -> None:
     details = {"reason": event.reason}
     details |= {"email": email} if email else {}
     details |= {"provider": event.provider} if event.provider else {}
-    kind = "sign_in.locked" if event.reason == LOCKED else "sign_in.failed"
+    kind = EventKind.SIGN_IN_LOCKED if event.reason == LOCKED else EventKind.SIGN_IN_FAILED
     record(Event(event.account_id, kind, "users", event.user_id or "", details))
 
 
@@ -78,12 +74,12 @@ def _has_room(event: events.SignInFailed, email: str) -> bool:
 @events.subscribe(events.SessionsEnded)
 def _on_end(event: events.SessionsEnded) -> None:
     details = {"count": event.count}
-    record(Event(event.account_id, "sessions.ended", "users", event.user_id, details))
+    record(Event(event.account_id, EventKind.SESSIONS_ENDED, "users", event.user_id, details))
 
 
 @events.subscribe(events.RefreshTokenReused)
 def _on_reuse(event: events.RefreshTokenReused) -> None:
-    record(Event(event.account_id, "refresh_token.reused", "sessions", event.session_id))
+    record(Event(event.account_id, EventKind.REFRESH_TOKEN_REUSED, "sessions", event.session_id))
 
 
 @events.subscribe(events.ViewRunsAgain)
@@ -95,8 +91,8 @@ def _on_rerun(event: events.ViewRunsAgain) -> None:
 
 @events.subscribe(events.PersonalDataShown)
 def _on_audit(event: events.PersonalDataShown) -> None:
-    place = (event.definition, event.by, event.account_id, event.record_ids)
-    reads.note(*place, event.fields, path="audit")
+    with reads.by_path("audit"):
+        reads.note(event.definition, event.by, event.account_id, event.record_ids, event.fields)
 
 
 @events.subscribe(events.RowChanged)
@@ -107,7 +103,7 @@ def _on_change(event: events.RowChanged) -> None:
         return
     verb = VERBS.get(event.operation, "changed")
     kind = f"{noun}.{verb}"
-    if event.table_name == "users" and verb == "changed" and PASSWORD in event.columns:
-        kind = PASSWORD_CHANGED
+    if event.table_name == "users" and verb == "changed" and "password_hash" in event.columns:
+        kind = EventKind.PASSWORD_CHANGED
     details = {"fields": sorted(event.columns)} if verb == "changed" else {}
     record(Event(event.account_id, kind, event.table_name, event.row_id, details))

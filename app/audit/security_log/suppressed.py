@@ -6,13 +6,13 @@ The first one beyond the limit enqueues a job; after an hour it records how many
 from __future__ import annotations
 
 from app import clock, db, jobs
+from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.context import actor
 from app.types import JSONMapping
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 
-KIND = "sign_in.suppressed"
 WINDOW_SECONDS = 3600
 # Counts longer than the window, so that a late job still finds the number.
 COUNT = Limit("security-log-suppressed", 1, 7 * 86_400)
@@ -34,4 +34,8 @@ def record_count(payload: JSONMapping) -> None:
     number = rate_limits.take(COUNT.of(account_id))
     if number:
         details = {"count": number, "since": payload["since"]}
-        record(Event(account_id, KIND, "users", details=details, by=actor.SYSTEM))
+        record(
+            Event(
+                account_id, EventKind.SIGN_INS_SUPPRESSED, "users", details=details, by=actor.SYSTEM
+            )
+        )

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from flask import Request
 
 from app import config
-from app.auth import api_keys, stream_credentials, stream_tickets, tokens
+from app.auth import api_keys, stream_credentials, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.stream_credentials import StreamCredential
@@ -34,7 +34,13 @@ def identify(request: Request, access: ViewAccess) -> Principal:
     """The caller, from caches. Raises Unauthorized, BadRequest, Forbidden or NotFound."""
     value, reference = credential(request, access), _account_of(request)
     if value is None and access.query_credentials and "ticket" in request.args:
-        return _ticket_caller(request.args["ticket"], reference)
+        context = get_g()
+        if "stream_credential" not in context:  # consumed once, but a request is identified again
+            context.stream_credential = stream_credentials.consume_ticket(request.args["ticket"])
+        caller: Principal = context.stream_credential.principal()
+        if reference and not (caller.account and caller.account.matches(reference)):
+            raise Forbidden("The ticket was created for another account.")
+        return caller
     if value is not None:
         of_directory = access.level is AccessLevel.DIRECTORY
         caller = (scim_tokens.authenticate if of_directory else _signed_in)(value)
@@ -87,16 +93,6 @@ def stream_credential() -> StreamCredential:
     access = access_of(config.running().view_functions.get(request.endpoint or ""))
     claims = tokens.read(credential(request, access) or "", tokens.ACCESS)
     return stream_credentials.of_token(claims, caller)
-
-
-def _ticket_caller(ticket: str, reference: str | None) -> Principal:
-    context = get_g()
-    if "stream_credential" not in context:  # a ticket is consumed once, a request identified again
-        context.stream_credential = stream_tickets.consume(ticket)
-    caller: Principal = context.stream_credential.principal()
-    if reference and not (caller.account and caller.account.matches(reference)):
-        raise Forbidden("The ticket was created for another account.")
-    return caller
 
 
 def _signed_in(credential: str) -> Principal:

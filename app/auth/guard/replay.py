@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -34,9 +33,11 @@ def find_or_claim(request: Request, g: Any, access: ViewAccess) -> Response | No
         return None
     g.principal = caller = verified(request, caller, access)
     caller_key = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    digests = keys.request_fingerprints(
-        request.path, request.query_string, _body_without_boundary(request)
-    )
+    body = request.get_data(cache=True)
+    # Clients generate a new multipart boundary for every request.
+    if boundary := request.mimetype_params.get("boundary"):
+        body = body.replace(boundary.encode(), b"")
+    digests = keys.request_fingerprints(request.path, request.query_string, body)
     key = request.headers[keys.HEADER]
     claim = keys.claim(caller.require_account_id(), caller_key, key, digests)
     if isinstance(claim, Claim):
@@ -49,31 +50,23 @@ def find_or_claim(request: Request, g: Any, access: ViewAccess) -> Response | No
     return response
 
 
-def _body_without_boundary(request: Request) -> bytes:
-    body = request.get_data(cache=True)
-    # Clients generate a new multipart boundary for every request.
-    boundary = request.mimetype_params.get("boundary")
-    return body.replace(boundary.encode(), b"") if boundary else body
-
-
 def finish(claim: Claim, request: Request, response: Response) -> Response:
     """Store the response in the transaction of its request; returns the response to send."""
     try:
         if response.status_code >= 300:
             keys.release(claim, keep_changes=response.status_code < 500)
         else:
-            _save(claim, current_app.view_functions[request.endpoint or ""], response)
+            shows_secret = access_of(
+                current_app.view_functions[request.endpoint or ""]
+            ).shows_secret
+            body = response.get_json() if shows_secret else {}
+            has_secret = shows_secret(body) if callable(shows_secret) else shows_secret
+            record_id = body.get("id") if has_secret else None
+            text = None if has_secret else response.get_data(as_text=True)
+            etag = response.headers.get("ETag")
+            keys.save_response(claim, response.status_code, text, etag, record_id)
     except (AppError, DBAPIError) as error:
         with suppress(DBAPIError):  # if the commit succeeded after all, the stored response stays
             keys.release(claim, keep_changes=False)
         response = current_app.make_response(current_app.handle_user_exception(error))
     return response
-
-
-def _save(claim: Claim, view: Callable[..., object], response: Response) -> None:
-    shows_secret = access_of(view).shows_secret
-    body = response.get_json() if shows_secret else {}
-    has_secret = shows_secret(body) if callable(shows_secret) else shows_secret
-    record_id = body.get("id") if has_secret else None
-    text = None if has_secret else response.get_data(as_text=True)
-    keys.save_response(claim, response.status_code, text, response.headers.get("ETag"), record_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from itsdangerous import BadSignature
 from sqlalchemy.exc import IntegrityError
@@ -22,10 +23,18 @@ from app.ids import new_id
 
 LIFETIME = timedelta(minutes=5)
 LONGEST = 1000
-SIGN_IN, ENROLMENT = "mfa sign-in", "mfa enrolment"
-PASSKEY_SIGN_IN, REGISTRATION = "passkey sign-in", "passkey registration"
-REAUTHENTICATION, SIGNATURE = "reauthentication", "electronic signature"
-EMAIL_UNDO = "undo of an email change"
+
+
+class Step(StrEnum):
+    """What a token is for; no other step takes it."""
+
+    SIGN_IN = "mfa sign-in"
+    ENROLMENT = "mfa enrolment"
+    PASSKEY_SIGN_IN = "passkey sign-in"
+    REGISTRATION = "passkey registration"
+    REAUTHENTICATION = "reauthentication"
+    SIGNATURE = "electronic signature"
+    EMAIL_UNDO = "undo of an email change"
 
 
 @dataclass(frozen=True)
@@ -42,18 +51,18 @@ class Challenge:
     """What the user had proved when a sign-in asked for more."""
 
 
-def issue(purpose: str, user: User | LoginUser | None = None, proof: str = "") -> str:
+def issue(step: Step, user: User | LoginUser | None = None, proof: str = "") -> str:
     """A new token."""
     expires_at = clock.iso(clock.now() + LIFETIME)
     owner = (user.account_id, user.id, _state(user), proof) if user else ()
-    return crypto.sign(asdict(Challenge(new_id(), expires_at, *owner)), purpose)
+    return crypto.sign(asdict(Challenge(new_id(), expires_at, *owner)), step)
 
 
-def read(token: str, *purposes: str) -> Challenge:
-    """What a token of one of these purposes says. Raises Unauthorized."""
-    for purpose in purposes:
+def read(token: str, *steps: Step) -> Challenge:
+    """What a token of one of these steps says. Raises Unauthorized."""
+    for step in steps:
         try:
-            challenge = Challenge(**crypto.unsign(token[:LONGEST], purpose))
+            challenge = Challenge(**crypto.unsign(token[:LONGEST], step))
         except (BadSignature, TypeError):
             continue
         if clock.parse(challenge.expires_at) > clock.now():

@@ -14,6 +14,7 @@ from app.accounts.types import Body
 from app.auth import lockout, mail_tokens, password_resets, passwords, verification
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
+from app.auth.models import LinkPurpose
 from app.auth.principal import NO_ADDRESSES, NO_ADMINS, NO_PII_MEMBERS, Principal
 from app.errors import InvalidValues
 
@@ -85,6 +86,6 @@ def enrol(account_id: str, body: Body, *, by: str | None = None) -> User:
 @events.subscribe(events.AddressReplaced)
 def _on_address_replaced(event: events.AddressReplaced) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
-    mail_tokens.revoke(user, mail_tokens.EMAIL_CHANGE)
+    mail_tokens.revoke(user, LinkPurpose.EMAIL_CHANGE)
     lockout.count_mail(user.account_id, user.email)
     verification.enqueue_mail(user)

@@ -10,10 +10,11 @@ from app import clock, db
 from app.accounts import sign_in_settings
 from app.accounts.domains import service as domains
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.sign_in_settings import MfaMode
 from app.auth.login_users import AccountRow, LoginUser
 from app.auth.mfa import challenges, passkeys
-from app.auth.mfa.challenges import Challenge
-from app.auth.mfa.models import KINDS, PASSKEY, RECOVERY_CODE, RecoveryCode, SecondFactor
+from app.auth.mfa.challenges import Challenge, Step
+from app.auth.mfa.models import KINDS, Method, RecoveryCode, SecondFactor
 from app.errors import BadRequest, Forbidden, Unauthorized
 from app.types import JSONObject
 
@@ -67,7 +68,7 @@ def check(user: User | LoginUser, proof: Proof, passed: Challenge | None = None)
         user.account.settings, user.role.name, user.created_at
     )
     if required_from and required_from <= clock.now():
-        token = challenges.issue(challenges.ENROLMENT, user, proof)
+        token = challenges.issue(Step.ENROLMENT, user, proof)
         raise EnrolmentRequired(mfa_token=token, methods=list(KINDS))
     return False
 
@@ -155,7 +156,7 @@ def factors_of(user: User | LoginUser) -> list[SecondFactor]:
 
 def needs_factor(user: User | LoginUser) -> bool:
     """Whether the user has a second factor, and the account uses them."""
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         return False
     if isinstance(user, LoginUser):
         return user.has_second_factor
@@ -164,25 +165,25 @@ def needs_factor(user: User | LoginUser) -> bool:
 
 def factor_required(
     user: User | LoginUser,
-    purpose: str = challenges.SIGN_IN,
+    step: Step = Step.SIGN_IN,
     message: str | None = None,
     *,
     proof: Proof | None = None,
 ) -> MfaRequired:
-    """The error that asks for a second factor of the user, with a token of this purpose."""
-    factors, token = factors_of(user), challenges.issue(purpose, user, proof or "")
+    """The error that asks for a second factor of the user, with a token of this step."""
+    factors, token = factors_of(user), challenges.issue(step, user, proof or "")
     methods = [kind for kind in KINDS if any(factor.kind == kind for factor in factors)]
     has_codes = sa.exists().where(
         RecoveryCode.account_id == user.account_id, RecoveryCode.user_id == user.id
     )
     if db.db.session.scalar(sa.select(has_codes)):
-        methods.append(RECOVERY_CODE)
+        methods.append(Method.RECOVERY_CODE)
     extra: JSONObject = {}
-    if PASSKEY in methods:
+    if Method.PASSKEY in methods:
         try:
             extra["passkey_options"] = passkeys.request_options(
-                token, [factor for factor in factors if factor.kind == PASSKEY]
+                token, [factor for factor in factors if factor.kind == Method.PASSKEY]
             )
         except BadRequest:  # no host name: the other methods remain
-            methods.remove(PASSKEY)
+            methods.remove(Method.PASSKEY)
     return MfaRequired(message, mfa_token=token, methods=methods, **extra)

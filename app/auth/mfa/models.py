@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -14,9 +15,16 @@ from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.web.languages import lazy_gettext
 
-KINDS = TOTP, PASSKEY = "totp", "passkey"
-RECOVERY_CODE = "recovery_code"
-METHODS = (TOTP, PASSKEY, RECOVERY_CODE)
+
+class Method(StrEnum):
+    """How a user proves a sign-in a second time."""
+
+    TOTP = "totp"
+    PASSKEY = "passkey"
+    RECOVERY_CODE = "recovery_code"
+
+
+KINDS = (Method.TOTP, Method.PASSKEY)  # of factors
 
 
 def _user_key() -> sa.ForeignKeyConstraint:

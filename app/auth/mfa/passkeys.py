@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from app import clock, config, db
 from app.accounts.models import Account, User
 from app.auth.mfa import challenges
-from app.auth.mfa.models import PASSKEY, SecondFactor
+from app.auth.mfa.models import Method, SecondFactor
 from app.errors import BadRequest
 from app.types import JSONMapping, JSONObject
 
@@ -37,9 +37,11 @@ def rp_id() -> str:
     host = urlsplit(settings.base_url).hostname or ""
     if settings.base_domain and f".{host}".endswith(f".{settings.base_domain}"):
         return settings.base_domain
-    if not _is_address(host):
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
         return host
-    if ipaddress.ip_address(host).is_loopback:
+    if address.is_loopback:
         return "localhost"
     message = "Passkeys need a host name, and this service runs under an IP address."
     raise BadRequest(message, error="passkeys_unavailable")
@@ -53,7 +55,8 @@ def registration_options(user: User, token: str, existing: Iterable[SecondFactor
     options = webauthn.generate_registration_options(
         rp_id=rp_id(),
         rp_name="Atrium",
-        user_id=_handle(user),
+        # With the account, so that a sign-in by passkey alone is a keyed look-up.
+        user_id=UUID(user.account_id).bytes + UUID(user.id).bytes,
         user_name=user.email,
         user_display_name=user.name or user.email,
         challenge=challenges.bytes_of(token),
@@ -105,7 +108,7 @@ def register(user: User, token: str, name: str, credential: JSONMapping) -> Seco
     return SecondFactor(
         account_id=user.account_id,
         user_id=user.id,
-        kind=PASSKEY,
+        kind=Method.PASSKEY,
         name=name,
         credential_id=credential_id,
         public_key=_encoded(verified.credential_public_key),
@@ -121,7 +124,15 @@ def accept(
 
     `alone`: without another factor, which needs the authenticator to have verified the user.
     """
-    factor = _find(user, assertion.get("id"))
+    credential_id = assertion.get("id")
+    if not isinstance(credential_id, str) or len(credential_id) > LONGEST_ID:
+        return None
+    same = (
+        SecondFactor.account_id == user.account_id,
+        SecondFactor.user_id == user.id,
+        SecondFactor.credential_id == credential_id.replace("\0", ""),
+    )
+    factor = db.db.session.scalar(sa.select(SecondFactor).where(*same))
     if factor is None:
         return None
     import webauthn  # imported on use: large
@@ -139,7 +150,16 @@ def accept(
         )
     except (WebAuthnException, *UNREADABLE):
         return None
-    return factor if _count_up(factor, verified.new_sign_count) else None
+    # Of two requests with one assertion, one stores the authenticator's counter.
+    table = SecondFactor.__table__.c
+    counted = (
+        sa.update(SecondFactor)
+        .where(table.account_id == factor.account_id, table.id == factor.id)
+        .where(table.sign_count == factor.sign_count)
+        .values(sign_count=verified.new_sign_count, last_used_at=clock.now())
+    )
+    result: Any = db.db.session.execute(counted)
+    return factor if result.rowcount else None
 
 
 def user_key(assertion: JSONMapping) -> tuple[str, str] | None:
@@ -151,31 +171,6 @@ def user_key(assertion: JSONMapping) -> tuple[str, str] | None:
         return str(UUID(bytes=raw[:16])), str(UUID(bytes=raw[16:]))
     except ValueError:
         return None
-
-
-def _find(user: User, credential_id: object) -> SecondFactor | None:
-    if not isinstance(credential_id, str) or len(credential_id) > LONGEST_ID:
-        return None
-    return db.db.session.scalar(
-        sa.select(SecondFactor).where(
-            SecondFactor.account_id == user.account_id,
-            SecondFactor.user_id == user.id,
-            SecondFactor.credential_id == credential_id.replace("\0", ""),
-        )
-    )
-
-
-def _count_up(factor: SecondFactor, count: int) -> bool:
-    """Store the authenticator's counter; false if another request did so meanwhile."""
-    table = SecondFactor.__table__.c
-    statement = (
-        sa.update(SecondFactor)
-        .where(table.account_id == factor.account_id, table.id == factor.id)
-        .where(table.sign_count == factor.sign_count)
-        .values(sign_count=count, last_used_at=clock.now())
-    )
-    result: Any = db.db.session.execute(statement)
-    return bool(result.rowcount)
 
 
 def _origins(account: Account) -> list[str]:
@@ -201,24 +196,11 @@ def _descriptors(factors: Iterable[SecondFactor]) -> list[PublicKeyCredentialDes
     ]
 
 
-def _handle(user: User) -> bytes:
-    # With the account, so that a sign-in by passkey alone is a keyed look-up.
-    return UUID(user.account_id).bytes + UUID(user.id).bytes
-
-
 def _as_json(options: Any) -> JSONObject:
     from webauthn import options_to_json
 
     loaded: JSONObject = json.loads(options_to_json(options))
     return loaded
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _encoded(data: bytes) -> str:

@@ -20,7 +20,10 @@ COUNT, BYTES, GROUP = 10, 10, 4
 
 def replace(user: User) -> list[str]:
     """Ten new codes, in the open transaction; older ones stop working."""
-    codes = [_new_code() for _ in range(COUNT)]
+    codes = []
+    for _ in range(COUNT):
+        text = base64.b32encode(secrets.token_bytes(BYTES)).decode().lower()
+        codes.append("-".join(text[i : i + GROUP] for i in range(0, len(text), GROUP)))
     session = db.db.session
     session.execute(sa.delete(RecoveryCode).where(*_of(user)))
     session.add_all(
@@ -50,11 +53,6 @@ def delete(user: User, *conditions: Condition) -> None:
 
 def _of(user: User) -> tuple[Condition, ...]:
     return (RecoveryCode.account_id == user.account_id, RecoveryCode.user_id == user.id)
-
-
-def _new_code() -> str:
-    text = base64.b32encode(secrets.token_bytes(BYTES)).decode().lower()
-    return "-".join(text[i : i + GROUP] for i in range(0, len(text), GROUP))
 
 
 def _hash(code: str) -> str:

@@ -41,25 +41,22 @@ def page(
     count = sa.select(sa.func.count()).select_from(User).where(*conditions)
     query = sa.select(User).where(*conditions).order_by(User.id.desc()).offset(skip).limit(limit)
     users = list(db.db.session.scalars(query))
-    methods = _methods(account_id, [user.id for user in users])
-    return [_of(user, methods[user.id]) for user in users], db.db.session.scalar(count) or 0
-
-
-def _methods(account_id: str, user_ids: list[str]) -> dict[str, list[str]]:
-    rows = db.connection().execute(
+    kinds = (
         sa.select(SecondFactor.user_id, SecondFactor.kind)
-        .where(SecondFactor.account_id == account_id, SecondFactor.user_id.in_(user_ids))
-        .where(SecondFactor.confirmed_at.is_not(None))
+        .where(SecondFactor.account_id == account_id, SecondFactor.confirmed_at.is_not(None))
+        .where(SecondFactor.user_id.in_([user.id for user in users]))
         .distinct()
         .order_by(SecondFactor.kind)
     )
     methods = defaultdict[str, list[str]](list)
-    for user_id, kind in rows:
+    for user_id, kind in db.connection().execute(kinds):
         methods[user_id].append(kind)
-    return methods
-
-
-def _of(user: User, methods: list[str]) -> UserFactors:
-    settings = user.account.settings
-    required_from = sign_in_settings.required_from(settings, user.role.name, user.created_at)
-    return UserFactors(user, methods, required_from)
+    found = [
+        UserFactors(
+            user,
+            methods[user.id],
+            sign_in_settings.required_from(user.account.settings, user.role.name, user.created_at),
+        )
+        for user in users
+    ]
+    return found, db.db.session.scalar(count) or 0

@@ -5,16 +5,15 @@ from __future__ import annotations
 from flask import Response, request
 
 from app.accounts import sign_in_settings
-from app.accounts.models import User
 from app.accounts.types import Body
 from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.guard import principal, signed_in_caller
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa import service as mfa
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.models import PASSKEY, SecondFactor
+from app.auth.mfa.models import Method, SecondFactor
 from app.auth.mfa.schemas import (
     EXAMPLE,
     EnrolledFactor,
@@ -33,7 +32,7 @@ from app.auth.mfa.schemas import (
     TotpCode,
     TotpSecret,
 )
-from app.auth.mfa.service import Answer, Enrolled
+from app.auth.mfa.service import Answer, Enrolled, Enrolling
 from app.auth.responses import (
     origin,
     remember_device,
@@ -103,8 +102,8 @@ def get_reauthentication_options() -> dict[str, object]:
     For `POST /auth/reauthenticate`. 400 `passkeys_unavailable` where the service has no host name.
     """
     user = auth.get_user(principal())
-    token = challenges.issue(challenges.REAUTHENTICATION, user)
-    keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
+    token = challenges.issue(Step.REAUTHENTICATION, user)
+    keys = [factor for factor in gate.factors_of(user) if factor.kind == Method.PASSKEY]
     return {"token": token, "options": passkeys.request_options(token, keys)}
 
 
@@ -120,7 +119,7 @@ def create_totp(body: Body) -> dict[str, object]:
     then a new one replaces it. Needs a recent sign-in (403 `recent_sign_in_required`), or the
     `mfa_token` of a sign-in that requires a first factor.
     """
-    user, *_ = _enrolling(body)
+    user = _enrolling(body).user
     factor, secret = mfa.start_totp(user, body["name"])
     url = totp.otpauth_url(secret, user)
     return {
@@ -142,9 +141,8 @@ def confirm_totp(body: Body) -> Response:
     With the first factor you get ten recovery codes, which are shown once, and your other sessions
     end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
-    user, challenge, session_id = _enrolling(body)
-    enrolled = mfa.confirm_totp(user, body["code"], challenge, session_id)
-    return _enrolled(user, enrolled, challenge)
+    by = _enrolling(body)
+    return _enrolled(by, mfa.confirm_totp(by, body["code"]))
 
 
 @blueprint.route("/mfa/passkeys/options", methods=["POST"])
@@ -158,7 +156,7 @@ def get_registration_options(body: Body) -> dict[str, object]:
     Needs a recent sign-in or an `mfa_token`, as `POST /auth/mfa/totp` does. Passkeys belong to the
     host name of the service, and may be used on the account's `cors_origins` below that domain.
     """
-    user, *_ = _enrolling(body)
+    user = _enrolling(body).user
     token, options = mfa.start_passkey(user)
     return {"token": token, "options": options}
 
@@ -176,10 +174,9 @@ def create_passkey(body: Body) -> Response:
     With the first factor you get ten recovery codes, which are shown once, and your other sessions
     end. With `mfa_token`, this completes the sign-in (`signed_in`).
     """
-    user, challenge, session_id = _enrolling(body)
-    new = (body["token"], body["name"], body["credential"])
-    enrolled = mfa.add_passkey(user, *new, challenge, session_id)
-    return _enrolled(user, enrolled, challenge)
+    by = _enrolling(body)
+    enrolled = mfa.add_passkey(by, body["token"], body["name"], body["credential"])
+    return _enrolled(by, enrolled)
 
 
 @blueprint.route("/mfa/recovery-codes", methods=["POST"])
@@ -241,7 +238,7 @@ def get_passkey_sign_in_options(body: Body) -> dict[str, object]:
     Without account or user: the browser offers the passkeys of this service. The token is valid for
     five minutes. 400 `passkeys_unavailable` where the service has no host name.
     """
-    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    token = challenges.issue(Step.PASSKEY_SIGN_IN)
     return {"token": token, "options": passkeys.request_options(token)}
 
 
@@ -261,19 +258,20 @@ def sign_in_with_passkey(body: Body) -> Response:
     return sign_in_response(auth.sign_in(user, origin(), Proof.PASSKEY))
 
 
-def _enrolling(body: Body) -> tuple[User, Challenge | None, str | None]:
+def _enrolling(body: Body) -> Enrolling:
     """The user who sets up a factor, with the sign-in under way or the caller's session."""
     if "mfa_token" in body:
-        return *mfa.enrolling_user(body["mfa_token"]), None
+        return mfa.enrolling(body["mfa_token"])
     caller = signed_in_caller()
     caller.require_recent_sign_in()
-    return auth.get_user(caller), None, caller.session_id
+    return Enrolling(auth.get_user(caller), session_id=caller.session_id)
 
 
-def _enrolled(user: User, enrolled: Enrolled, challenge: Challenge | None) -> Response:
+def _enrolled(by: Enrolling, enrolled: Enrolled) -> Response:
     signed_in = None
-    if challenge is not None:
-        signed_in = auth.sign_in(user, origin(), gate.proof_of(challenge), challenge)
+    if by.challenge is not None:
+        proof = gate.proof_of(by.challenge)
+        signed_in = auth.sign_in(by.user, origin(), proof, by.challenge)
     body = EnrolledFactor().dump(
         {
             "factor": enrolled.factor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.auth.mfa.challenges import LONGEST
-from app.auth.mfa.models import KINDS, METHODS, PASSKEY
+from app.auth.mfa.models import KINDS, Method
 from app.auth.schemas import CREDENTIAL, SignedIn
 from app.types import JSONObject
 from app.web import fields
@@ -29,14 +29,14 @@ class SignInStep(Schema):
 class SecondFactorAnswer(Schema):
     """A second factor: a code, or a passkey's assertion."""
 
-    method = fields.Choice(METHODS, required=True)
+    method = fields.Choice(Method, required=True)
     code = fields.Text(longest=100)
     assertion = ma.fields.Dict(**doc(CREDENTIAL))
 
     @ma.validates_schema
     def check_answer(self, data: JSONObject, **options: object) -> None:
         """Require what the method needs."""
-        needed = "assertion" if data.get("method") == PASSKEY else "code"
+        needed = "assertion" if data.get("method") == Method.PASSKEY else "code"
         if data.get("method") and needed not in data:
             raise ma.ValidationError("Missing data for required field.", needed)
 
@@ -45,7 +45,7 @@ class AddressRestoration(SecondFactorAnswer):
     """The token of a mailed link, and a second factor of a user who had one before the change."""
 
     token = fields.Text(longest=500, required=True)
-    method = fields.Choice(METHODS)
+    method = fields.Choice(Method)
     mfa_token = _token("Of the response that asked for the passkey.")
     wait = fields.StrictBoolean(**doc("Restore the address in 24 hours, without a second factor."))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,11 +14,12 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
+from app.accounts.sign_in_settings import MfaMode
 from app.accounts.types import Condition
 from app.auth import lockout
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
-from app.auth.mfa.challenges import Challenge
-from app.auth.mfa.models import PASSKEY, RECOVERY_CODE, TOTP, RecoveryCode, SecondFactor
+from app.auth.mfa.challenges import Challenge, Step
+from app.auth.mfa.models import Method, RecoveryCode, SecondFactor
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
 from app.outbound import mail
 from app.types import JSONMapping, JSONObject
@@ -39,6 +40,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Enrolling:
+    """A user who sets up a factor: in a sign-in that needs one, or in a session."""
+
+    user: User
+    challenge: Challenge | None = None
+    session_id: str | None = None
+
+
+@dataclass(frozen=True)
 class Enrolled:
     """A new factor, and with the first one the recovery codes, which are shown once."""
 
@@ -48,7 +58,7 @@ class Enrolled:
 
 def verify_sign_in(token: str, answer: Answer) -> tuple[User, Challenge]:
     """The user who completes a sign-in. Raises Unauthorized or TooManyRequests."""
-    challenge = challenges.read(token, challenges.SIGN_IN)
+    challenge = challenges.read(token, Step.SIGN_IN)
     user = challenges.user_of(challenge)
     prove(user, answer, challenge)
     return user, challenge
@@ -56,12 +66,12 @@ def verify_sign_in(token: str, answer: Answer) -> tuple[User, Challenge]:
 
 def verify_passkey(token: str, assertion: JSONMapping) -> User:
     """The user who signs in by a passkey alone. Raises Unauthorized or TooManyRequests."""
-    challenge = challenges.read(token, challenges.PASSKEY_SIGN_IN)
+    challenge = challenges.read(token, Step.PASSKEY_SIGN_IN)
     key = passkeys.user_key(assertion)
     user = db.db.session.get(User, key) if key else None
     if user is None or not user.may_sign_in or not user.email_verified:
         raise _wrong()
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         raise _wrong()
     with db.transaction():
         is_right = passkeys.accept(user, token, assertion, alone=True) is not None
@@ -85,10 +95,17 @@ def prove(
     with lockout.publishing_failures(user.account_id, user.id, user.email):
         rate_limits.check(*limits)
     with db.transaction():
-        right = _ACCEPT[answer.method](user, answer)
+        match Method(answer.method):
+            case Method.TOTP:
+                is_confirmed = SecondFactor.confirmed_at.is_not(None)
+                right = totp.accept(user, answer.code, is_confirmed) is not None
+            case Method.PASSKEY:
+                right = passkeys.accept(user, answer.token, answer.assertion or {}) is not None
+            case Method.RECOVERY_CODE:
+                right = recovery_codes.accept(user, answer.code)
         if right and challenge is not None:
             challenges.use(challenge, user.account_id)
-        if right and answer.method == RECOVERY_CODE:
+        if right and answer.method == Method.RECOVERY_CODE:
             _notify(user, "recovery_code_used")
     if not right:
         lockout.publish_failure(user, "invalid_code")
@@ -97,15 +114,15 @@ def prove(
         raise _wrong()
 
 
-def prove_again(user: User, answer: Answer, purpose: str) -> None:
-    """Check a second factor of a signed-in user; an assertion needs a token of this purpose."""
+def prove_again(user: User, answer: Answer, step: Step) -> None:
+    """Check a second factor of a signed-in user; an assertion needs a token of this step."""
     challenge = None
-    if answer.method == PASSKEY:
-        challenge = challenges.read(answer.token, purpose)
+    if answer.method == Method.PASSKEY:
+        challenge = challenges.read(answer.token, step)
         if challenges.user_of(challenge).id != user.id:
             raise _wrong()
     # The link to undo a change is in a mailbox that may be somebody else's by now.
-    prove(user, answer, challenge, purpose if purpose == challenges.EMAIL_UNDO else "")
+    prove(user, answer, challenge, step if step is Step.EMAIL_UNDO else "")
 
 
 def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
@@ -124,7 +141,7 @@ def start_totp(user: User, name: str) -> tuple[SecondFactor, str]:
         factor = SecondFactor(
             account_id=user.account_id,
             user_id=user.id,
-            kind=TOTP,
+            kind=Method.TOTP,
             name=name,
             secret=crypto.encrypt(secret),
         )
@@ -144,16 +161,15 @@ def pending_totp(user: User, factor_id: str) -> tuple[SecondFactor, str]:
     return factor, crypto.decrypt(factor.secret or "")
 
 
-def confirm_totp(
-    user: User, code: str, challenge: Challenge | None = None, session_id: str | None = None
-) -> Enrolled:
+def confirm_totp(by: Enrolling, code: str) -> Enrolled:
     """Confirm the new authenticator app by a code. Raises InvalidValues or TooManyRequests."""
+    user = by.user
     limits = lockout.second_factor_limits(user)
     rate_limits.check(*limits)
     with db.transaction():
         _lock(user)
         factor = totp.accept(user, code, SecondFactor.confirmed_at.is_(None))
-        enrolled = _enrol(user, factor, challenge, session_id) if factor else None
+        enrolled = _enrol(by, factor) if factor else None
     lockout.record_guess(limits, right=enrolled is not None)
     if enrolled is None:
         message = "The code is wrong. Check the clock of your phone, and type the newest code."
@@ -167,21 +183,15 @@ def start_passkey(user: User) -> tuple[str, JSONObject]:
     existing = gate.factors_of(user)
     if len(existing) >= MAX_FACTORS:
         raise _too_many()
-    token = challenges.issue(challenges.REGISTRATION, user)
+    token = challenges.issue(Step.REGISTRATION, user)
     return token, passkeys.registration_options(user, token, existing)
 
 
-def add_passkey(
-    user: User,
-    token: str,
-    name: str,
-    credential: JSONMapping,
-    challenge: Challenge | None = None,
-    session_id: str | None = None,
-) -> Enrolled:
+def add_passkey(by: Enrolling, token: str, name: str, credential: JSONMapping) -> Enrolled:
     """Store a new passkey. Raises InvalidValues, Unauthorized, Forbidden or Conflict."""
+    user = by.user
     check_may_enrol(user)
-    registration = challenges.read(token, challenges.REGISTRATION)
+    registration = challenges.read(token, Step.REGISTRATION)
     factor = passkeys.register(user, token, accounts.label(name), credential)
     if factor is None or challenges.user_of(registration).id != user.id:
         raise InvalidValues([problem("credential", "invalid_credential", "Not a valid passkey.")])
@@ -192,7 +202,7 @@ def add_passkey(
             challenges.use(registration, user.account_id)
             session.add(factor)
             session.flush()
-            return _enrol(user, factor, challenge, session_id)
+            return _enrol(by, factor)
     except IntegrityError as error:
         raise Conflict("This passkey is registered already.") from error
 
@@ -221,7 +231,9 @@ def remove(user: User, factor_id: str) -> None:
     with db.transaction() as session:
         _lock(user)
         factor = _find(user, factor_id)
-        if len(gate.factors_of(user)) == 1 and _is_required(user):
+        account = (user.account.settings, user.role.name, user.created_at)
+        is_required = sign_in_settings.required_from(*account) is not None
+        if is_required and len(gate.factors_of(user)) == 1:
             raise Conflict("Your account requires a second factor: set up another one first.")
         session.delete(factor)
         session.flush()
@@ -254,18 +266,18 @@ def has_factor_from_before(user: User, moment: datetime) -> bool:
     )
 
 
-def enrolling_user(token: str) -> tuple[User, Challenge]:
+def enrolling(token: str) -> Enrolling:
     """The user of a sign-in that needs a first factor. Raises Unauthorized."""
-    challenge = challenges.read(token, challenges.ENROLMENT)
+    challenge = challenges.read(token, Step.ENROLMENT)
     user = challenges.user_of(challenge)
     if gate.factors_of(user):  # set up meanwhile: another could be somebody else's
         raise _wrong()
-    return user, challenge
+    return Enrolling(user, challenge)
 
 
 def check_may_enrol(user: User) -> None:
     """Raise Forbidden where the account has second factors switched off."""
-    if sign_in_settings.mode(user.account.settings) == sign_in_settings.OFF:
+    if sign_in_settings.mode(user.account.settings) == MfaMode.OFF:
         message = "Second factors are switched off in this account."
         raise Forbidden(message, error="mfa_off")
 
@@ -287,9 +299,8 @@ def _on_address_proved(event: events.AddressVerified) -> None:
         recovery_codes.delete(user)
 
 
-def _enrol(
-    user: User, factor: SecondFactor, challenge: Challenge | None, session_id: str | None
-) -> Enrolled:
+def _enrol(by: Enrolling, factor: SecondFactor) -> Enrolled:
+    user, challenge = by.user, by.challenge
     factor.confirmed_at = clock.now()
     factor.on_verified_address = user.email_verified
     if challenge is not None:
@@ -300,29 +311,9 @@ def _enrol(
     is_first = recovery_codes.count(user) == 0 and len(gate.factors_of(user)) == 1
     codes = recovery_codes.replace(user) if is_first else None
     if is_first:
-        events.publish(events.FirstFactorAdded(user.account_id, user.id, session_id))
+        events.publish(events.FirstFactorAdded(user.account_id, user.id, by.session_id))
     _notify(user, "factor_added", factor.name)
     return Enrolled(factor, codes)
-
-
-def _accept_totp(user: User, answer: Answer) -> bool:
-    is_confirmed = SecondFactor.confirmed_at.is_not(None)
-    return totp.accept(user, answer.code, is_confirmed) is not None
-
-
-def _accept_passkey(user: User, answer: Answer) -> bool:
-    return passkeys.accept(user, answer.token, answer.assertion or {}) is not None
-
-
-def _accept_recovery_code(user: User, answer: Answer) -> bool:
-    return recovery_codes.accept(user, answer.code)
-
-
-_ACCEPT: Mapping[str, Callable[[User, Answer], bool]] = {
-    TOTP: _accept_totp,
-    PASSKEY: _accept_passkey,
-    RECOVERY_CODE: _accept_recovery_code,
-}
 
 
 def _find(user: User, factor_id: str) -> SecondFactor:
@@ -353,11 +344,6 @@ def _check_room(user: User) -> None:
 
 def _too_many() -> Conflict:
     return Conflict(f"You may have {MAX_FACTORS} second factors. Remove one first.")
-
-
-def _is_required(user: User) -> bool:
-    settings = user.account.settings
-    return sign_in_settings.required_from(settings, user.role.name, user.created_at) is not None
 
 
 def _wrong() -> Unauthorized:

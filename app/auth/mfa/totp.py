@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, crypto, db
 from app.accounts.models import User
-from app.auth.mfa.models import TOTP, SecondFactor
+from app.auth.mfa.models import Method, SecondFactor
 
 STEP = 30
 SKEW = (0, -1, 1)
@@ -46,25 +46,21 @@ def accept(user: User, code: str, *conditions: sa.ColumnElement[bool]) -> Second
     rows = sa.select(SecondFactor).where(
         SecondFactor.account_id == user.account_id,
         SecondFactor.user_id == user.id,
-        SecondFactor.kind == TOTP,
+        SecondFactor.kind == Method.TOTP,
         *conditions,
     )
+    digits = "".join(code.split())  # phones group the digits, and pasting adds a line break
+    now = int(clock.now().timestamp()) // STEP
     for factor in db.db.session.scalars(rows):
-        step = _step_of(code, crypto.decrypt(factor.secret or ""))
-        if step is not None and _advance(factor, step):
+        generator = pyotp.HOTP(crypto.decrypt(factor.secret or ""))
+        matching = [
+            now + skew
+            for skew in SKEW
+            if hmac.compare_digest(generator.at(now + skew).encode(), digits.encode())
+        ]
+        if matching and _advance(factor, matching[0]):
             return factor
     return None
-
-
-def _step_of(code: str, secret: str) -> int | None:
-    now, generator = int(clock.now().timestamp()) // STEP, pyotp.HOTP(secret)
-    digits = "".join(code.split())  # phones group the digits, and pasting adds a line break
-    matching = [
-        now + skew
-        for skew in SKEW
-        if hmac.compare_digest(generator.at(now + skew).encode(), digits.encode())
-    ]
-    return matching[0] if matching else None
 
 
 def _advance(factor: SecondFactor, step: int) -> bool:

@@ -10,6 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import roles, sign_in_settings, tenants
 from app.accounts.models import Account
+from app.accounts.sign_in_settings import MfaMode
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
 from app.console.shell.access import ADMIN
@@ -31,9 +32,9 @@ HOURS = {
     "session_max_hours": sign_in_settings.MAX_SESSION_HOURS,
 }
 MODES = {
-    sign_in_settings.OFF: lazy_gettext("not used"),
-    sign_in_settings.OPTIONAL: lazy_gettext("for users who set them up"),
-    sign_in_settings.REQUIRED: lazy_gettext("required"),
+    MfaMode.OFF: lazy_gettext("not used"),
+    MfaMode.OPTIONAL: lazy_gettext("for users who set them up"),
+    MfaMode.REQUIRED: lazy_gettext("required"),
 }
 
 
@@ -119,7 +120,7 @@ def _stored_sign_in(account: Account) -> Form:
 
 
 def _sign_in_body(form: Form) -> JSONObject:
-    if form["mfa"] not in sign_in_settings.MODES:
+    if form["mfa"] not in tuple(MfaMode):
         raise InvalidValues([problem("mfa", "invalid_option", gettext("Choose one of these."))])
     typed = [name.strip() for name in form["role_names"][:MAX_ROLES_TEXT].split(",")]
     return {

@@ -23,7 +23,7 @@ def show_deletions() -> str:
     return render_template(
         "console/accounts/deletions.html",
         listing=listing,
-        people=writers.superadmins({one["closed_by"] for one in listing.items}),
+        people=writers.superadmins({one.closed_by for one in listing.items}),
         public_keys=signing.public_keys(),
     )
 

@@ -6,7 +6,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import LOST_AFTER, STATES
+from app.accounts.domains.models import LOST_AFTER, DomainState
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
 from app.console.shell import forms, idempotent_forms, lists, scopes
@@ -21,7 +21,7 @@ DOMAINS = f"{ACCOUNT}/domains"
 DOMAIN = f"{DOMAINS}/<uuid:domain_id>"
 STATE_NAMES = dict(
     zip(
-        STATES,
+        DomainState,
         (lazy_gettext("not verified"), lazy_gettext("verified"), lazy_gettext("record missing")),
         strict=True,
     )

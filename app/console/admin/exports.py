@@ -14,9 +14,9 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import InvalidValues, NotFound, problem
-from app.files.routes import files as routes
+from app.files import responses
 from app.portability.bundle import exports, frames
-from app.portability.bundle.models import PENDING, READY, RUNNING, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.web.languages import gettext
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
@@ -33,7 +33,7 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
     listing.with_page(exports.page(listing.page_args, by=scope.by))
     newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
     contents = exports.contents(by=scope.by)
-    is_going = newest is not None and newest.state in (PENDING, RUNNING)
+    is_going = newest is not None and newest.state in (ExportState.PENDING, ExportState.RUNNING)
     percent = None
     if newest and is_going:
         expected = max(exports.expected_lines(contents, by=scope.by), 1)
@@ -75,7 +75,7 @@ def start_export(account_id: str) -> BaseResponse:
 def download_export(account_id: str, export_id: str) -> Response:
     scope = scopes.account_scope(account_id)
     export = exports.ready(export_id, by=scope.by)
-    return routes.send(exports.as_file(export, by=scope.by))
+    return responses.send(exports.as_file(export, by=scope.by))
 
 
 @page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN)
@@ -93,7 +93,7 @@ def delete_export(account_id: str, export_id: str) -> BaseResponse:
 
 def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
     """What operators do with the newest bundle, and without one."""
-    is_ready = newest is not None and newest.state == READY
+    is_ready = newest is not None and newest.state == ExportState.READY
     file = exports.file_name(slug, newest) if newest and is_ready else f"{slug}.bundle"
     return {
         "import": f"{COMMAND} import {file}",

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from app.audit.security_log import reads
+from app.audit.security_log.models import EventKind
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
 
-REQUESTS = (reads.OPERATOR_REQUEST, reads.OPERATOR_READ)
+REQUESTS = (EventKind.OPERATOR_REQUEST, EventKind.OPERATOR_READ)
 LONGEST_PAUSE = timedelta(minutes=30)
 MAX_NAMED = 3
 MAX_EVENTS = 250  # of a page
@@ -146,7 +146,7 @@ def _is_request(*events: JSONMapping) -> bool:
 
 def area(event: JSONMapping) -> str | None:
     """The area of the console that a request was for."""
-    if event["kind"] == reads.OPERATOR_READ:
+    if event["kind"] == EventKind.OPERATOR_READ:
         return gettext("Records")
     route: str = (event["details"] or {}).get("route", "")
     parts = route.split("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flask import render_template, url_for
@@ -10,6 +10,7 @@ from flask import render_template, url_for
 from app.accounts import sign_in_settings, tenants
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.sign_in_settings import MfaMode
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
@@ -20,7 +21,7 @@ from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.db import Base, counts
 from app.db.counts import Where
-from app.portability.bundle.models import READY, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.portability.retention import policy as policies
 from app.sso import setup_links
 from app.sso.models import ProviderSetting
@@ -28,10 +29,10 @@ from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 GOOD, OPEN, BAD, PLAIN = "good", "open", "bad", ""
-FACTORS = {
-    sign_in_settings.OFF: lazy_gettext("second factors off"),
-    sign_in_settings.OPTIONAL: lazy_gettext("second factors optional"),
-    sign_in_settings.REQUIRED: lazy_gettext("second factors required"),
+FACTORS: Mapping[str, object] = {
+    MfaMode.OFF: lazy_gettext("second factors off"),
+    MfaMode.OPTIONAL: lazy_gettext("second factors optional"),
+    MfaMode.REQUIRED: lazy_gettext("second factors required"),
 }
 
 
@@ -85,7 +86,7 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         gettext("Passwords, mailed links, second factors, and how long sessions last."),
         url_for("console.show_sign_in_settings", **at),
         str(FACTORS[sign_in_settings.mode(account.settings)]),
-        GOOD if sign_in_settings.mode(account.settings) == sign_in_settings.REQUIRED else PLAIN,
+        GOOD if sign_in_settings.mode(account.settings) == MfaMode.REQUIRED else PLAIN,
     )
     yield _providers(scope, numbers)
     if account.id != SYSTEM_ACCOUNT_ID:
@@ -133,7 +134,10 @@ def _numbers(account_id: str) -> Numbers:
         (SecurityStream, [receiver]),
         (SecurityStream, [receiver, enabled]),
         (SecurityStream, [receiver, enabled, SecurityStream.failing_since.is_not(None)]),
-        (AccountExport, [AccountExport.account_id == account_id, AccountExport.status == READY]),
+        (
+            AccountExport,
+            [AccountExport.account_id == account_id, AccountExport.status == ExportState.READY],
+        ),
         (SetupLink, setup_links.open_in(account_id)),
     ]
     return Numbers(*counts.count_all_up_to(sources, lists.MAX_COUNTED))

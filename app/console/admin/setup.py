@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.domains import service as domains
-from app.accounts.domains.models import VERIFIED
+from app.accounts.domains.models import DomainState
 from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES
 from app.console.shell import guard
@@ -60,10 +60,10 @@ def _steps_page(form: Form) -> Page:
         sender=sso.sender_of(link),
         kinds=providers.PROVIDERS,
         domains=shown,
-        verified_count=sum(row.state == VERIFIED for row in shown),
+        verified_count=sum(row.state is DomainState.VERIFIED for row in shown),
         tokens=tokens.list_active(account.id),
         state_names=STATE_NAMES,
-        verified=VERIFIED,
+        verified=DomainState.VERIFIED,
         steps=[(name, title) for name, title in steps.items() if name in link.features],
     )
 

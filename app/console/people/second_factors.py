@@ -13,9 +13,10 @@ from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report
 from app.auth.mfa import service as mfa
-from app.auth.mfa.challenges import Challenge
+from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.models import PASSKEY
+from app.auth.mfa.models import Method
+from app.auth.mfa.service import Enrolling
 from app.auth.responses import origin
 from app.console.people.team import tabs
 from app.console.shell import (
@@ -45,7 +46,7 @@ def _verify_page(form: Form) -> Page:
 
 def _set_up_page(form: Form) -> Page:
     return _expired_page(form) or second_factor.set_up_page(
-        form, mfa.enrolling_user(form["mfa_token"])[0]
+        form, mfa.enrolling(form["mfa_token"]).user
     )
 
 
@@ -72,34 +73,31 @@ def verify_second_factor() -> BaseResponse:
 def set_up_second_factor() -> BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
-    user, challenge = mfa.enrolling_user(form["mfa_token"])
-    enrolled = mfa.confirm_totp(user, form["code"][:100], challenge)
-    return _signed_in_with_codes(user, form, enrolled, challenge)
+    by = mfa.enrolling(form["mfa_token"])
+    enrolled = mfa.confirm_totp(by, form["code"][:100])
+    return _signed_in_with_codes(by, form, enrolled)
 
 
 @page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY, form_page=_set_up_page)
 def set_up_passkey() -> BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
-    user, challenge = mfa.enrolling_user(form["mfa_token"])
+    by = mfa.enrolling(form["mfa_token"])
     sent = second_factor.credential(form["assertion"])
-    new = (sent["token"], gettext("Passkey"), sent["credential"])
-    enrolled = mfa.add_passkey(user, *new, challenge)
-    return _signed_in_with_codes(user, form, enrolled, challenge)
+    enrolled = mfa.add_passkey(by, sent["token"], gettext("Passkey"), sent["credential"])
+    return _signed_in_with_codes(by, form, enrolled)
 
 
 @page("/console/second-factor/set-up/options", "POST", role=ANYBODY)
 def enrolment_passkey_options() -> BaseResponse:
     """Options for registering a passkey as the first factor."""
-    user, _ = mfa.enrolling_user(second_factor.submitted()["mfa_token"])
-    token, options = mfa.start_passkey(user)
+    by = mfa.enrolling(second_factor.submitted()["mfa_token"])
+    token, options = mfa.start_passkey(by.user)
     return jsonify(token=token, options=options)
 
 
-def _signed_in_with_codes(
-    user: User, form: Form, enrolled: mfa.Enrolled, passed: Challenge
-) -> BaseResponse:
-    signed_in = _signed_in(user, form, passed)
+def _signed_in_with_codes(by: Enrolling, form: Form, enrolled: mfa.Enrolled) -> BaseResponse:
+    signed_in = _signed_in(by.user, form, by.challenge)
     page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
     response = html.add_security_headers(make_response(page))
     for cookie in signed_in.headers.getlist("Set-Cookie"):
@@ -109,7 +107,7 @@ def _signed_in_with_codes(
 
 @page("/console/passkeys/options", "POST", role=ANYBODY)
 def passkey_sign_in_options() -> BaseResponse:
-    token = challenges.issue(challenges.PASSKEY_SIGN_IN)
+    token = challenges.issue(Step.PASSKEY_SIGN_IN)
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
@@ -156,7 +154,8 @@ def add_app() -> Page | BaseResponse:
     if not form["confirm"]:
         name = form.validated(name=MAX_NAME)["name"] or gettext("Authenticator app")
         return _app_page(Form({"name": name}), user, *mfa.start_totp(user, name))
-    enrolled = mfa.confirm_totp(user, form["code"][:100], session_id=caller.session_id)
+    by = Enrolling(user, session_id=caller.session_id)
+    enrolled = mfa.confirm_totp(by, form["code"][:100])
     return _added(enrolled)
 
 
@@ -172,9 +171,8 @@ def add_passkey() -> BaseResponse:
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
     sent = second_factor.credential(form["assertion"])
     name = form.validated(passkey_name=MAX_NAME)["passkey_name"] or gettext("Passkey")
-    new = (sent["token"], name, sent["credential"])
-    user = auth.get_user(caller)
-    return _added(mfa.add_passkey(user, *new, session_id=caller.session_id))
+    by = Enrolling(auth.get_user(caller), session_id=caller.session_id)
+    return _added(mfa.add_passkey(by, sent["token"], name, sent["credential"]))
 
 
 @page(
@@ -209,8 +207,8 @@ def show_codes() -> str | BaseResponse:
 def reauthentication_options() -> BaseResponse:
     """Options for confirming the second factor with a passkey."""
     user = auth.get_user(guard.require_caller())
-    token = challenges.issue(challenges.REAUTHENTICATION, user)
-    keys = [factor for factor in gate.factors_of(user) if factor.kind == PASSKEY]
+    token = challenges.issue(Step.REAUTHENTICATION, user)
+    keys = [factor for factor in gate.factors_of(user) if factor.kind == Method.PASSKEY]
     return jsonify(token=token, options=passkeys.request_options(token, keys))
 
 

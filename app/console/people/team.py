@@ -10,7 +10,9 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, users
 from app.auth import invitations
+from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
+from app.auth.models import InvitationState
 from app.console.people import user_lists
 from app.console.people.users import choices
 from app.console.shell import error_texts, forms, lists, names, scopes
@@ -48,14 +50,14 @@ def show_team(account_id: str | None = None) -> str:
 @page("/console/team/invitations", role=ADMIN, in_account=True)
 def show_invitations(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
-    choices = {"status": names.states(invitations.STATES)}
+    choices = {"status": names.states(tuple(InvitationState))}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
     owner_id, text = scope.account.id, listing.search
     cutoff = partial(invitations.cursor_at_offset, owner_id)
     after = listing.scan_newest(cutoff) if text else None
-    part = (owner_id, listing.skip, lists.PAGE_SIZE, listing.filters.get("status"))
-    most = listing.count_limit
-    listing.with_page(invitations.page(*part, most, search=text, after=after))
+    matching = InvitationFilter(owner_id, listing.filters.get("status"), text, after)
+    part = (listing.skip, lists.PAGE_SIZE, listing.count_limit)
+    listing.with_page(invitations.page(matching, *part))
     return render_template(
         "console/team/invitations.html",
         listing=listing,

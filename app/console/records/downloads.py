@@ -8,7 +8,7 @@ from app.console.records import file_previews
 from app.console.shell import scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
-from app.files.routes import files as routes
+from app.files import responses
 from app.records.read import files
 
 
@@ -18,4 +18,4 @@ def show_file(account_id: str, file_id: str) -> Response:
     file = files.readable(file_id, by=scopes.account_scope(account_id).by)
     if "text" in request.args:
         return file_previews.beginning(file)
-    return routes.send(file, request.args.get("thumb"))
+    return responses.send(file, request.args.get("thumb"))

@@ -7,9 +7,8 @@ from flask import Response
 from app import config
 from app.console.shell.forms import TemplateContext
 from app.errors import BadRequest
-from app.files import content, service, thumbnails
+from app.files import content, responses, service, thumbnails
 from app.files.models import StoredFile
-from app.files.routes import files as routes
 from app.files.service import File
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
@@ -55,5 +54,5 @@ def beginning(file: File) -> Response:
     data = b"".join(service.read(file, 0, min(file.size, TEXT_BYTES)))
     text = content.decode(data) or data.decode(errors="ignore")
     response = Response(f"{text}…" if file.size > TEXT_BYTES else text, mimetype="text/plain")
-    response.headers["Content-Security-Policy"] = routes.POLICY
+    response.headers["Content-Security-Policy"] = responses.POLICY
     return response

@@ -24,7 +24,7 @@ from app.auth.login_users import LoginUser
 from app.auth.mfa import gate
 from app.auth.mfa.challenges import Challenge
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.models import PASSKEY
+from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
 from app.console.shell import access, forms, last_account, resubmit, switcher
@@ -144,7 +144,7 @@ def render_reauthentication(form: Form) -> tuple[str, int]:
         REAUTHENTICATE,
         has_password=gate.has_password(user),
         needs_factor=gate.needs_factor(user),
-        has_passkey=any(factor.kind == PASSKEY for factor in gate.factors_of(user)),
+        has_passkey=any(factor.kind == Method.PASSKEY for factor in gate.factors_of(user)),
         lacks_file=lacks_file,
     )
 

@@ -21,6 +21,7 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa import gate
 from app.auth.mfa.gate import MfaRequired, Proof
+from app.auth.models import InvitationState, LinkPurpose
 from app.auth.responses import count_mail_request
 from app.auth.routes import links
 from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
@@ -35,14 +36,14 @@ from app.web.languages import gettext, lazy_gettext
 from app.web.openapi_text import PAGE_EXAMPLE
 from app.web.schemas import TEXT
 
-INVALID_INVITATION = {
-    invitations.ACCEPTED: lazy_gettext(
+INVALID_INVITATION: Mapping[str, object] = {
+    InvitationState.ACCEPTED: lazy_gettext(
         "This invitation is accepted. Ask whoever invited you for a new one."
     ),
-    invitations.EXPIRED: lazy_gettext(
+    InvitationState.EXPIRED: lazy_gettext(
         "This invitation is expired. Ask whoever invited you for a new one."
     ),
-    invitations.CANCELLED: lazy_gettext(
+    InvitationState.CANCELLED: lazy_gettext(
         "This invitation is cancelled. Ask whoever invited you for a new one."
     ),
 }
@@ -192,7 +193,7 @@ def verify_email() -> str:
 def show_sign_in_link() -> Page:
     """The button that signs in with a link that `flask setup` printed."""
     token = request.args.get("token", "")
-    is_valid = mail_tokens.find(token, mail_tokens.SIGN_IN) is not None
+    is_valid = mail_tokens.find(token, LinkPurpose.SIGN_IN) is not None
     form = Form({"token": token}, status=200 if is_valid else 400)
     return form.render("console/links/sign_in.html", valid=is_valid)
 
@@ -201,11 +202,11 @@ def show_sign_in_link() -> Page:
 def use_sign_in_link() -> Page | BaseResponse:
     """Sign in with the token, once."""
     form = forms.submitted("token")
-    found = mail_tokens.consume(form["token"], mail_tokens.SIGN_IN)
+    found = mail_tokens.consume(form["token"], LinkPurpose.SIGN_IN)
     if found is None:
         form.status = 400
         return form.render("console/links/sign_in.html", valid=False)
-    return guard.start_session(found[0], url_for("console.show_home"), Proof.SETUP_LINK)
+    return guard.start_session(found.user, url_for("console.show_home"), Proof.SETUP_LINK)
 
 
 def _token_form() -> Form:

@@ -11,7 +11,7 @@ from app.accounts.models import User
 from app.auth.mfa import service as mfa
 from app.auth.mfa import totp
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
-from app.auth.mfa.models import PASSKEY, RECOVERY_CODE, TOTP, SecondFactor
+from app.auth.mfa.models import Method
 from app.auth.mfa.service import Answer
 from app.console.shell import forms, resubmit
 from app.console.shell.forms import Form, Page
@@ -35,25 +35,24 @@ def page_of(error: MfaRequired | EnrolmentRequired) -> Page:
         resubmit.FIELD: forms.text(resubmit.FIELD),
     }
     if isinstance(error, EnrolmentRequired):
-        user, _ = mfa.enrolling_user(values["mfa_token"])
-        return set_up_page(Form(values), user)
+        return set_up_page(Form(values), mfa.enrolling(values["mfa_token"]).user)
     return step_page(Form(values))
 
 
 def step_page(form: Form) -> Page:
     """The page with the code or passkey of a sign-in."""
     methods = form["methods"].split()
-    return form.render(PAGE, has_codes=TOTP in methods or RECOVERY_CODE in methods, methods=methods)
+    has_codes = Method.TOTP in methods or Method.RECOVERY_CODE in methods
+    return form.render(PAGE, has_codes=has_codes, methods=methods)
 
 
 def set_up_page(form: Form, user: User) -> Page:
     """The page that sets up a first authenticator app during a sign-in."""
-    factor, secret = _totp(form, user)
+    if form.errors:
+        factor, secret = mfa.pending_totp(user, form["factor"])
+    else:
+        factor, secret = mfa.start_totp(user, Method.TOTP)
     return form.render(SET_UP, **totp_context(user, secret), factor=factor)
-
-
-def _totp(form: Form, user: User) -> tuple[SecondFactor, str]:
-    return mfa.pending_totp(user, form["factor"]) if form.errors else mfa.start_totp(user, TOTP)
 
 
 def totp_context(user: User, secret: str) -> JSONObject:
@@ -69,10 +68,11 @@ def answer(form: Form, token: str = "") -> Answer | None:
     """
     if form["assertion"]:
         sent = credential(form["assertion"])
-        return Answer(PASSKEY, assertion=sent["credential"], token=token or sent["token"])
+        return Answer(Method.PASSKEY, assertion=sent["credential"], token=token or sent["token"])
     if not form["code"]:
         return None
-    return Answer(TOTP if CODE.fullmatch(form["code"]) else RECOVERY_CODE, code=form["code"][:100])
+    method = Method.TOTP if CODE.fullmatch(form["code"]) else Method.RECOVERY_CODE
+    return Answer(method, code=form["code"][:100])
 
 
 def credential(text: str) -> JSONObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.auth import stream_credentials, stream_tickets
+from app.auth import stream_credentials
 from app.console.shell import scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import ACCOUNT, page
@@ -12,4 +12,4 @@ from app.console.shell.blueprint import ACCOUNT, page
 def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
     """Create a ticket for a stream of an account; the stream ends with the session."""
     credential = stream_credentials.of_session(scopes.account_scope(account_id).by)
-    return {"ticket": stream_tickets.issue(credential)}, 201
+    return {"ticket": stream_credentials.issue_ticket(credential)}, 201

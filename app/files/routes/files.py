@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import marshmallow as ma
 from flask import Response
-from werkzeug.datastructures import MultiDict
 
-from app import clock, config, web
-from app.audit.security_log import reads
+from app import clock, web
 from app.auth.guard import optimistic, principal
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import (
-    AppError,
     BadRequest,
     Forbidden,
     NotFound,
-    RangeNotSatisfiable,
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
 )
-from app.files import content, downloads, links, service, storage, thumbnails
+from app.files import links, responses, service, storage, thumbnails
 from app.files import uploads as waiting_uploads
 from app.files.models import StoredFile
 from app.files.routes import upload_parts
-from app.files.service import File
 from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
-from app.web import fields, preconditions
+from app.web import fields
 from app.web.access import View, anonymous, public, signed_in
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_header, get_request
+from app.web.current_request import get_request
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 from app.web.serialization import json_response
-from app.web.sockets.handover import Handover, find_socket
 
 blueprint = Blueprint(
     "Files",
@@ -52,8 +44,6 @@ blueprint = Blueprint(
 LONGEST_CREDENTIAL = 4096
 WRITES = frozenset({"create", "update"})
 SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
-# Whatever a file contains, it runs nothing and loads nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000000f1",
     "filename": "cat.png",
@@ -185,8 +175,10 @@ def upload_file() -> Response:
     if get_request().mimetype != upload_parts.MULTIPART:
         raise UnsupportedMediaType("Send the file as multipart/form-data.")
     _, parts = upload_parts.receive(with_record=False)
-    file = _only_file(parts)
-    answer = {"success": True, "message": "The file is uploaded.", "file": _shown(file)}
+    sent = parts.getlist("file")
+    if len(sent) != 1 or len(parts) != 1:
+        raise BadRequest("Send one file, in a part named file.", error="file_required")
+    answer = {"success": True, "message": "The file is uploaded.", "file": _shown(sent[0])}
     return json_response(answer, 201)
 
 
@@ -227,13 +219,6 @@ def _writer() -> Principal:
     return by
 
 
-def _only_file(parts: MultiDict[str, StoredFile]) -> StoredFile:
-    found = parts.getlist("file")
-    if len(found) != 1 or len(parts) != 1:
-        raise BadRequest("Send one file, in a part named file.", error="file_required")
-    return found[0]
-
-
 def _shown(file: StoredFile) -> JSONObject:
     return {
         "id": file.id,
@@ -247,23 +232,23 @@ def _shown(file: StoredFile) -> JSONObject:
 
 
 def _sends_file(view: View) -> View:
-    """Describe the responses of a download."""
+    """Declare the parameters and responses of a download."""
     sent = {"schema": BYTES, "content_type": "application/octet-stream", "example": "(bytes)"}
     for decorate in (
+        blueprint.fails(416, 503),
         blueprint.response(200, **sent),
         blueprint.alt_response(206, **sent, description="The part named by Range."),
         blueprint.alt_response(302, description="The S3 service sends the file, if configured."),
         blueprint.alt_response(304, description="The copy named by If-None-Match is current."),
+        blueprint.arguments(DownloadArgs, location="query"),
+        blueprint.doc(parameters=[RANGE, IF_NONE_MATCH]),
     ):
         view = decorate(view)
     return view
 
 
 @blueprint.route("/<file_id>", methods=["GET"])
-@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
-@blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(416, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def download_file(args: JSONObject, file_id: str) -> Response:
@@ -272,17 +257,14 @@ def download_file(args: JSONObject, file_id: str) -> Response:
     Whoever may view its field of its record may download it. Only images (not SVG), PDF, audio,
     video and plain text are shown by browsers; everything else is saved.
     """
-    return send(files.readable(file_id, by=principal()), args.get("thumb"))
+    return responses.send(files.readable(file_id, by=principal()), args.get("thumb"))
 
 
 @blueprint.route("/<account_id>/<file_id>", methods=["GET"])
 @blueprint.route(
     "/download/<account_id>/<file_id>", methods=["GET"], endpoint="download_by_full_path"
 )
-@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
-@blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(416, 503)
 @optimistic
 @anonymous(query_credentials=True)
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
@@ -291,14 +273,15 @@ def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Respons
     The same as `GET /files/{file_id}`, with the same rights, ranges and thumbnails. A 404 also
     means that the file is not of this account.
     """
-    return send(_of_path(files.readable(file_id, by=principal()), account_id), args.get("thumb"))
+    file = files.readable(file_id, by=principal())
+    if file.account_id != account_id.lower():
+        raise NotFound(service.NO_FILE)
+    return responses.send(file, args.get("thumb"))
 
 
 @blueprint.route("/link/<token>", methods=["GET"])
-@blueprint.doc(parameters=[RANGE, IF_NONE_MATCH])
-@blueprint.arguments(DownloadArgs, location="query")
 @_sends_file
-@blueprint.fails(400, 403, 404, 416, 503)
+@blueprint.fails(400, 403, 404)
 @public(across_accounts=True)
 def download_linked(args: JSONObject, token: str) -> Response:
     """Download a file by a signed link; it needs no credential.
@@ -314,7 +297,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
                 file = files.linked(link)
         except versioned_cache.Stale:  # changed in between
             raise Unavailable from None
-        answer = send(file, args.get("thumb"))
+        answer = responses.send(file, args.get("thumb"))
         if answer.status_code != 304:
             links.note_use(file, link, target=files.target(file))
         return answer
@@ -396,95 +379,6 @@ def _delete(file_id: str, account_id: str | None = None) -> Response:
         raise NotFound(service.NO_FILE)
     file = service.find(file_id, by.require_account_id())
     if file is not None and service.is_own_upload(file, by):  # whose bytes never change
-        get_preconditions().check(_etag(file))
+        get_preconditions().check(responses.etag_of(file))
     service.discard(file_id, by)
     return Response(status=204)
-
-
-def _etag(file: File) -> str:
-    return f'"{file.sha256}"'
-
-
-def _of_path(file: File, account_id: str) -> File:
-    if file.account_id != account_id.lower():
-        raise NotFound(service.NO_FILE)
-    return file
-
-
-def send(file: File, thumb: str | None = None) -> Response:
-    """A response with a file, or the part that the request asks for; or with its thumbnail."""
-    if thumb is not None:
-        return _thumbnail(file, thumb)
-    etag = _etag(file)
-    headers = {
-        **_headers(file.mime_type, file.name),
-        "ETag": etag,
-        "Accept-Ranges": "bytes",
-        "Cache-Control": "private, no-cache",
-    }
-    if preconditions.matches(get_header("If-None-Match"), etag):
-        return Response(status=304, headers=headers)
-    if config.current().files_redirect:
-        moved = storage.current().redirect(storage.key_of(file.account_id, file.id))
-        reads.store_now()
-        return Response(status=302 if "Location" in moved else 200, headers={**headers, **moved})
-    first, length, status = _part(file, etag)
-    headers["Content-Length"] = str(length)
-    if status == 206:
-        headers["Content-Range"] = f"bytes {first}-{first + length - 1}/{file.size}"
-    return _sent(file, first, length, status, headers)
-
-
-def _sent(file: File, first: int, length: int, status: int, headers: dict[str, str]) -> Response:
-    request = get_request()
-    is_large = length > downloads.SMALL and request.method == "GET"
-    if is_large and find_socket(request.environ):
-        download = downloads.start(file, first, length)
-        if download:
-            headers["Connection"] = "close"
-            return Handover(download, status=status, headers=headers)
-    return Response(_body(service.read(file, first, length)), status, headers=headers)
-
-
-def _body(parts: Iterable[bytes]) -> Iterator[bytes]:
-    try:
-        yield from parts
-    except AppError:  # the head is out: the length tells the client that something is missing
-        return
-
-
-def _headers(mime_type: str, name: str) -> dict[str, str]:
-    charset = "; charset=utf-8" if mime_type.startswith("text/") else ""
-    return {
-        "Content-Type": f"{mime_type}{charset}",
-        "Content-Disposition": content.disposition(mime_type, name),
-        "Content-Security-Policy": POLICY,
-        "Cross-Origin-Resource-Policy": "cross-origin",
-    }
-
-
-def _part(file: File, etag: str) -> tuple[int, int, int]:
-    """The first byte to send, their number, and the status."""
-    request = get_request()
-    wanted, condition = request.range, get_header("If-Range")
-    is_single = wanted is not None and wanted.units == "bytes" and len(wanted.ranges) == 1
-    if wanted is None or not is_single or (condition is not None and condition != etag):
-        return 0, file.size, 200
-    start, _ = wanted.ranges[0]
-    if start < -file.size or (start < 0 and not file.size):
-        return 0, file.size, 206 if file.size else 200  # a suffix that is longer than the file
-    found = wanted.range_for_length(file.size)
-    if found is None:
-        raise RangeNotSatisfiable(file.size)
-    return found[0], found[1] - found[0], 206
-
-
-def _thumbnail(file: File, text: str) -> Response:
-    size = thumbnails.parse_size(text)
-    etag = f'"{file.sha256[:40]}-{size[0]}x{size[1]}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if preconditions.matches(get_header("If-None-Match"), etag):
-        return Response(status=304, headers=headers)
-    thumbnail = thumbnails.get(file, size)
-    headers |= _headers(thumbnail.mime_type, f"{file.name}.webp")
-    return Response(thumbnail.data, headers=headers)

@@ -103,13 +103,22 @@ class _Export:
 
     def run(self) -> JSONObject:
         """Write everything."""
-        account = self._account()
+        table = tables.core_table(Account.__tablename__)
+        is_open = (table.c.id == self._account_id, table.c.closed_at.is_(None))
+        account = self._connection.execute(sa.select(table).where(*is_open)).mappings().first()
+        if account is None:
+            raise NotFound("There is no such account.")
         roles = {row.id: row.name for row in self._connection.execute(ROLE_NAMES)}
         used = self._definitions()
-        self._writer.write({"bundle": self._bundle(account)})
-        names = {name for name in roles.values() if self._uses_role(roles, name)}
+        self._writer.write({"bundle": self._bundle(dict(account))})
+        names = {roles[id] for id in self._role_ids() & roles.keys()}
+        content = {
+            "version": manifest.VERSION,
+            "roles": [one for one in map(ROLES.export, ROLES.rows()) if one["name"] in names],
+            "collections": manifest.collections([one.id for one in used]),
+        }
         ids = {one.name: one.id for one in used}
-        self._writer.write({"definitions": _manifest(used, names), "collection_ids": ids})
+        self._writer.write({"definitions": content, "collection_ids": ids})
         for table in tables.included():
             self._table(table, roles)
         for definition in used:
@@ -117,24 +126,20 @@ class _Export:
         for table in tables.logs():
             self._table(table, roles)
         self._blobs()
-        end = self._end()
+        end: JSONObject = {"counts": self._counts, "digest": self._writer.digest}
+        if signed := signing.sign(message(end)):
+            end["public_key"], end["signature"] = signed
         self._writer.write({"end": end})
         self._writer.close()
         return end
-
-    def _account(self) -> JSONMapping:
-        table = tables.core_table(Account.__tablename__)
-        open_ = (table.c.id == self._account_id, table.c.closed_at.is_(None))
-        row = self._connection.execute(sa.select(table).where(*open_)).mappings().first()
-        if row is None:
-            raise NotFound("There is no such account.")
-        return dict(row)
 
     def _bundle(self, account: JSONMapping) -> JSONObject:
         head = sa.select(AuditHead.last_id, AuditHead.checksum)
         mine = head.where(AuditHead.account_id == self._account_id)
         last_id, checksum = self._connection.execute(mine).first() or NO_ENTRY
-        number, last, checkpoint = self._security_head()
+        head = sa.select(HEADS.c.number, HEADS.c.checksum, HEADS.c.checkpoint)
+        row = self._connection.execute(head.where(HEADS.c.account_id == self._account_id)).first()
+        number, last, checkpoint = row or (*NO_ENTRY, None)
         return {
             "version": VERSION,
             "revision": revisions.core_head(),
@@ -148,23 +153,21 @@ class _Export:
                 "created_at": clock.iso(account["created_at"]),
             },
             "head": {"id": last_id, "checksum": checksum},
-            "security_head": {"id": number, "checksum": last, "checkpoint": checkpoint},
+            "security_head": {
+                "id": number,
+                "checksum": last,
+                "checkpoint": orjson.loads(checkpoint or "null"),
+            },
         }
-
-    def _security_head(self) -> tuple[int, str, JSONObject | None]:
-        """The end of the security log, and its newest checkpoint."""
-        head = sa.select(HEADS.c.number, HEADS.c.checksum, HEADS.c.checkpoint)
-        row = self._connection.execute(head.where(HEADS.c.account_id == self._account_id)).first()
-        number, checksum, checkpoint = row or (*NO_ENTRY, None)
-        return number, checksum, orjson.loads(checkpoint or "null")
 
     def _definitions(self) -> list[Definition]:
         """The collections that the account uses, and those they refer to."""
         by_name = {one.name.lower(): one for one in definitions.get_all()}
-        named = self._named()
-        used = {
-            name for name, one in by_name.items() if {one.id, name} & named or self._has_rows(one)
-        }
+        named, used = self._named(), set[str]()
+        for name, one in by_name.items():
+            mine = sa.select(1).where(one.table.c.account_id == self._account_id).limit(1)
+            if {one.id, name} & named or self._connection.scalar(mine) is not None:
+                used.add(name)
         pending = list(used)
         while pending:
             fields = by_name[pending.pop()].fields.values()
@@ -172,10 +175,6 @@ class _Export:
             pending += (targets & by_name.keys()) - used
             used |= targets & by_name.keys()
         return [by_name[name] for name in sorted(used)]
-
-    def _has_rows(self, definition: Definition) -> bool:
-        mine = sa.select(1).where(definition.table.c.account_id == self._account_id).limit(1)
-        return self._connection.scalar(mine) is not None
 
     def _named(self) -> set[str]:
         """The ids and names of collections that rows of the account have."""
@@ -197,14 +196,15 @@ class _Export:
             found |= set(_collections_in(list(row)))
         return found
 
-    def _uses_role(self, roles: Mapping[int, str], name: str) -> bool:
-        role_id = next(id for id, one in roles.items() if one == name)
+    def _role_ids(self) -> set[int]:
+        """The ids of roles that rows of the account have."""
+        found: set[int] = set()
         for table in tables.included():
             for column in tables.ROLE_COLUMNS & set(table.c.keys()):
-                mine = (table.c.account_id == self._account_id, table.c[column] == role_id)
-                if self._connection.scalar(sa.select(1).where(*mine).limit(1)) is not None:
-                    return True
-        return False
+                mine = (table.c.account_id == self._account_id, table.c[column].is_not(None))
+                ids = sa.select(table.c[column]).where(*mine).distinct()
+                found.update(self._connection.scalars(ids))
+        return found
 
     def _table(
         self, table: sa.Table, roles: Mapping[int, str], collection: str | None = None
@@ -275,26 +275,11 @@ class _Export:
         if self._done % PIECE == 0:
             self._progress(self._done)
 
-    def _end(self) -> JSONObject:
-        end: JSONObject = {"counts": self._counts, "digest": self._writer.digest}
-        signed = signing.sign(message(end))
-        return end | (dict(zip(("public_key", "signature"), signed, strict=True)) if signed else {})
-
 
 def message(end: JSONMapping) -> bytes:
     """What the signature of a bundle is of."""
     signed = {"purpose": "bundle", "counts": end["counts"], "digest": end["digest"]}
     return digest.canonical(signed)
-
-
-def _manifest(used: list[Definition], roles: set[str]) -> JSONObject:
-    return {
-        "version": manifest.VERSION,
-        "roles": [
-            one for one in (ROLES.export(row) for row in ROLES.rows()) if one["name"] in roles
-        ],
-        "collections": manifest.collections([one.id for one in used]),
-    }
 
 
 def _collections_in(value: Any) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
 from app.files import purge, storage
 from app.files.models import StoredFile
 from app.portability.bundle import exporting, frames
-from app.portability.bundle.models import EXPIRED, FAILED, PENDING, READY, RUNNING, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.types import JSONMapping
 
 log = structlog.get_logger()
@@ -44,7 +45,8 @@ LEFT_FREE = 4 * storage.LEFT_FREE  # as it is looked at less often
 MOST_COUNTED = 1_000_000  # audit entries
 MIME_TYPE = "application/octet-stream"
 EXPORTS = db.Base.metadata.tables[AccountExport.__tablename__]
-NOT_EXPIRED = EXPORTS.c.status != EXPIRED
+IS_UNDER_WAY = EXPORTS.c.status.in_((ExportState.PENDING, ExportState.RUNNING))
+NOT_EXPIRED = EXPORTS.c.status != ExportState.EXPIRED
 purge.BLOB_TABLES.append(sa.select(EXPORTS).where(NOT_EXPIRED).subquery())
 
 
@@ -61,8 +63,8 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
     mine = EXPORTS.c.account_id == account_id
     with db.transaction() as session:
         accounts.get_for_update(account_id)  # one at a time
-        under_way = (EXPORTS.c.status.in_((PENDING, RUNNING)), EXPORTS.c.expires_at > clock.now())
-        if session.scalar(sa.select(EXPORTS.c.id).where(mine, *under_way).limit(1)):
+        under_way = (mine, IS_UNDER_WAY, EXPORTS.c.expires_at > clock.now())
+        if session.scalar(sa.select(EXPORTS.c.id).where(*under_way).limit(1)):
             raise Conflict(UNDER_WAY)
         ended = sa.update(EXPORTS).where(mine, NOT_EXPIRED).values(expires_at=clock.now())
         former = db.connection().scalars(ended.returning(EXPORTS.c.id)).all()
@@ -85,7 +87,7 @@ def get(export_id: str, *, by: Principal) -> AccountExport:
     """An export of the account. Raises NotFound, also after it has expired."""
     key = (by.require_account_id(), export_id.lower())
     export = db.db.session.get(AccountExport, key)
-    if export is None or export.state == EXPIRED:
+    if export is None or export.state == ExportState.EXPIRED:
         raise NotFound("There is no such export.")
     return export
 
@@ -94,7 +96,7 @@ def ready(export_id: str, *, by: Principal) -> AccountExport:
     """An export whose bundle can be fetched. Raises NotFound, Conflict, Forbidden."""
     export = get(export_id, by=by)
     account_id = _authorized(by)
-    if export.status != READY:
+    if export.status != ExportState.READY:
         raise Conflict(NOT_READY)
     _note_read(account_id, by)
     return export
@@ -189,27 +191,32 @@ def _authorized(by: Principal) -> str:
 
 def _note_read(account_id: str, by: Principal) -> None:
     # Both as it is ordered and as it is fetched: in between, records and people may change.
-    for one in exporting.personal_collections(account_id):
-        reads.note(one, by, account_id, (), one.personal, path="bundle")
+    with reads.by_path("bundle"):
+        for one in exporting.personal_collections(account_id):
+            reads.note(one, by, account_id, (), one.personal)
 
 
 @jobs.job(KIND, attempts=3, is_long=True)
 def run(payload: JSONMapping) -> None:
     account_id, export_id = payload["account_id"], payload["export_id"]
-    if not _change(account_id, export_id, status=RUNNING, lines=0):
+    if not _change(account_id, export_id, status=ExportState.RUNNING, lines=0):
         return  # deleted, or expired
     try:
         with _incoming() as path:
             _write(path, payload)
-            stored = {"size": path.stat().st_size, "sha256": _sha256(path)}
+            with path.open("rb") as source:
+                sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+            stored = {"size": path.stat().st_size, "sha256": sha256}
             storage.current().put(storage.key_of(account_id, export_id), path, {})
     except (AppError, OSError) as error:
         message = error.message if isinstance(error, AppError) else FAILURE
-        _change(account_id, export_id, status=FAILED, error=message, finished_at=clock.now())
+        _change(
+            account_id, export_id, status=ExportState.FAILED, error=message, finished_at=clock.now()
+        )
         log.error("export failed", account=account_id, error=type(error).__name__)
         return
     now = clock.now()
-    done = {"status": READY, "finished_at": now, "expires_at": now + LIFETIME, **stored}
+    done = {"status": ExportState.READY, "finished_at": now, "expires_at": now + LIFETIME, **stored}
     if not _change(account_id, export_id, **done):
         storage.current().delete(storage.key_of(account_id, export_id))
 
@@ -226,17 +233,11 @@ def _incoming() -> Iterator[Path]:
 
 
 def _write(path: Path, payload: JSONMapping) -> None:
-    account_id, export_id = payload["account_id"], payload["export_id"]
-    key = bytes.fromhex(crypto.decrypt(payload["key"]))
+    account_id, key = payload["account_id"], bytes.fromhex(crypto.decrypt(payload["key"]))
+    show = partial(_show, account_id, payload["export_id"])
     exporting.seal_events(account_id)
     with path.open("wb") as target:
-        exporting.write(
-            account_id,
-            target,
-            payload["header"],
-            key,
-            lambda lines: _show(account_id, export_id, lines),
-        )
+        exporting.write(account_id, target, payload["header"], key, show)
 
 
 def _show(account_id: str, export_id: str, lines: int) -> None:
@@ -247,16 +248,10 @@ def _show(account_id: str, export_id: str, lines: int) -> None:
         _change(account_id, export_id, lines=lines)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
-
-
 def _change(account_id: str, export_id: str, **values: object) -> bool:
     own = (EXPORTS.c.account_id == account_id, EXPORTS.c.id == export_id)
-    under_way = EXPORTS.c.status.in_((PENDING, RUNNING))
     with db.transaction():
-        changed = sa.update(EXPORTS).where(*own, under_way).values(**values)
+        changed = sa.update(EXPORTS).where(*own, IS_UNDER_WAY).values(**values)
         return bool(db.connection().execute(changed).rowcount)
 
 
@@ -269,6 +264,6 @@ def expire(payload: JSONMapping) -> None:
         storage.current().delete(storage.key_of(account_id, export_id))
         own = (EXPORTS.c.account_id == account_id, EXPORTS.c.id == export_id, expired)
         with tenancy.in_account(account_id), db.transaction() as session:
-            session.execute(sa.update(EXPORTS).where(*own).values(status=EXPIRED))
+            session.execute(sa.update(EXPORTS).where(*own).values(status=ExportState.EXPIRED))
     old = EXPORTS.c.expires_at <= clock.now() - LISTED
     db.purge(EXPORTS, ~NOT_EXPIRED, old)

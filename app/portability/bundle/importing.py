@@ -35,7 +35,6 @@ from app.portability.bundle.contents import Contents
 from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.portability.bundle.shard_inserts import Staged
 from app.realtime.feed import generations
-from app.types import JSONMapping
 from app.webhooks import versions as webhook_versions
 
 CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."
@@ -74,8 +73,19 @@ def run(
     if contents.account["id"] == SYSTEM_ACCOUNT_ID:
         raise Conflict(SYSTEM)
     slug = slug or contents.account["slug"]
-    _require_slug(slug)
-    _apply_definitions(contents.definitions, by)
+    if wrong := slugs.slug_problem(slug):
+        raise Conflict(wrong, field="slug")
+    if db.connection().scalar(sa.select(Account.id).where(Account.slug == slug)) is not None:
+        raise Conflict(SLUG_TAKEN.format(slug), field="slug")
+    # This instance gets the definitions that it lacks; it has the others as they are here.
+    wanted = document.Document(contents.definitions)
+    plan = manifest.plan(wanted, by=by)
+    clashes = [one for one in plan["operations"] if one["action"] != "create"]
+    if clashes:
+        names = ", ".join(f"{one['kind']} {one['name']}" for one in clashes)
+        raise Conflict(CLASH.format(names))
+    if plan["has_changes"]:
+        manifest.apply(wanted, plan["plan_hash"], by=by)
     with tenancy.as_owner():
         target = _target(contents, slug, as_copy=as_copy)
         with versioned_cache.reloading():
@@ -96,25 +106,6 @@ class _Target:
     is_reopened: bool = False
     user_ids: dict[str, str] = field(default_factory=dict)
     """New ids of users, for those that are taken."""
-
-
-def _require_slug(slug: str) -> None:
-    if wrong := slugs.slug_problem(slug):
-        raise Conflict(wrong, field="slug")
-    if db.connection().scalar(sa.select(Account.id).where(Account.slug == slug)) is not None:
-        raise Conflict(SLUG_TAKEN.format(slug), field="slug")
-
-
-def _apply_definitions(content: JSONMapping, by: Principal) -> None:
-    """Create the definitions that this instance lacks. Raises Conflict if others differ."""
-    wanted = document.Document(content)
-    plan = manifest.plan(wanted, by=by)
-    clashes = [one for one in plan["operations"] if one["action"] != "create"]
-    if clashes:
-        names = ", ".join(f"{one['kind']} {one['name']}" for one in clashes)
-        raise Conflict(CLASH.format(names))
-    if plan["has_changes"]:
-        manifest.apply(wanted, plan["plan_hash"], by=by)
 
 
 def _target(contents: Contents, slug: str, *, as_copy: bool) -> _Target:
@@ -192,7 +183,11 @@ class _Import:
             self._move_head()
             self._move_security_head()
         webhook_versions.outdate(self._target.account_id)
-        self._outdate_caches()
+        versions = tables.core_table("webhook_versions")
+        mine = versions.c.account_id == self._target.account_id
+        # Beyond any version that a process may still have of a deleted account.
+        later = sa.update(versions).where(mine).values(version=versions.c.version + 1000)
+        db.connection().execute(later)
         self._record()
 
     def _write_account(self) -> None:
@@ -269,32 +264,25 @@ class _Import:
             raise Conflict(frames.CUT)
         ordered = [coders[column] for column in columns]
         if name == "users":
-            self._map_users(columns, rows)
-        adjusted = (
-            self._adjusted(name, dict(zip(columns, self._mapped(name, ordered, row), strict=True)))
-            for row in rows
-        )
-        values = [row for row in adjusted if row]
+            ids = [row[columns.index("id")] for row in rows]
+            taken = db.connection().scalars(sa.select(User.id).where(User.id.in_(ids)).distinct())
+            target.user_ids |= {id: new_id() for id in taken}
+        # Checksums of logs cover the ids.
+        new_ids = {} if bundle and bundle.is_log else target.user_ids
+        values = []
+        for row in rows:
+            if new_ids:
+                row = [new_ids.get(value, value) if type(value) is str else value for value in row]
+            try:
+                decoded = tables.coded(ordered, row)
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise Conflict(frames.CUT) from error
+            if adjusted := self._adjusted(name, dict(zip(columns, decoded, strict=True))):
+                values.append(adjusted)
         if values:
             staged = None if is_core or not self._staged else self._staged[-1].name
             into = tables.plain(table, staged)
             db.connection().execute(sa.insert(into), values)
-
-    def _map_users(self, columns: Sequence[str], rows: Sequence[list[Any]]) -> None:
-        ids = [row[columns.index("id")] for row in rows]
-        taken = db.connection().scalars(sa.select(User.id).where(User.id.in_(ids)).distinct())
-        self._target.user_ids |= {id: new_id() for id in taken}
-
-    def _mapped(
-        self, name: str, coders: Sequence[tables.Coder | None], row: list[Any]
-    ) -> list[Any]:
-        ids, bundle = self._target.user_ids, tables.bundled().get(name)
-        if ids and not (bundle and bundle.is_log):  # checksums of logs cover the ids
-            row = [ids.get(value, value) if type(value) is str else value for value in row]
-        try:
-            return tables.coded(coders, row)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise Conflict(frames.CUT) from error
 
     def _adjusted(self, name: str, row: dict[str, Any]) -> dict[str, Any] | None:
         target = self._target
@@ -309,7 +297,12 @@ class _Import:
         if name == "saved_views" and not row["collection_id"]:
             return None
         if name in ("workflows", "workflow_versions"):
-            self._adjust_owner(row)
+            is_member = row["owner_home"] == self._contents.account["id"]
+            if is_member or not self._contents.is_own:
+                # Another instance's superadmins are nobody here.
+                row["owner_home"] = target.account_id
+            if not is_member and not self._contents.is_own and "enabled" in row:
+                row["enabled"] = False
         if name in ("webhooks", "workflows") and not target.is_same:
             row["enabled"] = False
         return {**row, "account_id": target.account_id}
@@ -325,14 +318,6 @@ class _Import:
         if not start:
             raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import a log that was cut.")
         return {**signing.start_row(start), "account_id": account_id}
-
-    def _adjust_owner(self, row: dict[str, Any]) -> None:
-        is_member = row["owner_home"] == self._contents.account["id"]
-        if is_member or not self._contents.is_own:
-            # Another instance's superadmins are nobody here.
-            row["owner_home"] = self._target.account_id
-        if not is_member and not self._contents.is_own and "enabled" in row:
-            row["enabled"] = False
 
     @cached_property
     def _collection_ids(self) -> Mapping[str, str]:
@@ -399,23 +384,10 @@ class _Import:
         }
         db.connection().execute(sa.insert(HEADS).values(**values))
 
-    def _outdate_caches(self) -> None:
-        versions = tables.core_table("webhook_versions")
-        mine = versions.c.account_id == self._target.account_id
-        # Beyond any version that a process may still have of a deleted account.
-        later = sa.update(versions).where(mine).values(version=versions.c.version + 1000)
-        db.connection().execute(later)
-
     def _record(self) -> None:
         source, head = self._contents.account, self._contents.head
         about = {"bundle_of": source["id"], "bundle_entry": head["id"]}
         value = ("bundle", None, head["checksum"])
-        append.record(
-            self._target.account_id,
-            append.CREATE,
-            "accounts",
-            self._target.account_id,
-            [value],
-            about,
-            always=True,
-        )
+        account_id = self._target.account_id
+        target = (append.CREATE, "accounts", account_id)
+        append.record(append.Change(account_id, target, [value], about), always=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -15,13 +16,15 @@ from app.ids import new_id
 from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
-STATES = PENDING, RUNNING, READY, FAILED, EXPIRED = (
-    "pending",
-    "running",
-    "ready",
-    "failed",
-    "expired",
-)
+
+class ExportState(StrEnum):
+    """How far an export is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    READY = "ready"
+    FAILED = "failed"
+    EXPIRED = "expired"
 
 
 class AccountExport(Base):
@@ -46,12 +49,12 @@ class AccountExport(Base):
         ),
         id_names=("export_id",),
         # Ready, and empty, as no bundle was written.
-        sample={"status": READY, "size": 0, "expires_at": Sample.LATER},
+        sample={"status": ExportState.READY, "size": 0, "expires_at": Sample.LATER},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=ExportState.PENDING)
     lines: Mapped[int] = mapped_column(sa.BigInteger, default=0)  # written so far
     size: Mapped[int | None] = mapped_column(sa.BigInteger)
     sha256: Mapped[str | None] = mapped_column(Text)
@@ -64,7 +67,7 @@ class AccountExport(Base):
     @property
     def state(self) -> str:
         """The status, which is stored as expired only once the bundle is deleted."""
-        return EXPIRED if self.expires_at <= clock.now() else self.status
+        return ExportState.EXPIRED if self.expires_at <= clock.now() else self.status
 
 
 class DeletionCertificate(Base):

@@ -7,9 +7,11 @@ back, waits for the next round. Memory holds one batch, and the ids of the recor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
+from itertools import count
 
 import orjson
 import sqlalchemy as sa
@@ -29,30 +31,56 @@ from app.records.write import conflicts
 from app.records.write.conflicts import WriteRefused
 from app.types import JSONObject
 
-CREATE, CHANGE, DELETE, ERASED = "create", "change", "delete", "erased"
 BATCH_SIZE, MAX_CHANGES = 500, 5000
-SHRINK = 8
-PATIENT_ROUNDS = 3
-"""After so many, records come back without references to others that are not back yet."""
 
-Counts = Mapping[tuple[str, str], int]
-Batch = tuple[Definition, Sequence[str]]
-"""The ids of changed records of a collection."""
+
+class Action(StrEnum):
+    """How a record becomes what it was."""
+
+    DELETE = "delete"
+    CREATE = "create"
+    CHANGE = "change"
+    ERASED = "erased"  # it does not: its former state is erased
 
 
 @dataclass(frozen=True)
 class Step:
-    """What makes a record again what it was: nothing, if its former state is erased."""
+    """What makes a record again what it was."""
 
-    action: str
+    action: Action
     record_id: str
     body: JSONObject
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How rounds treat steps that cannot be done yet."""
+
+    batch_size: int = BATCH_SIZE
+    max_rounds: int | None = None
+    omits_references: bool = True
+    """Records come back at once, without references to others that are not back yet."""
+    ignores_references: bool = False
+    """Steps with lost references are tried, too: they fail with the error that the caller gets."""
+
+
+# Each is repeated as long as it gets on; then comes the next. One step that fails undoes its batch,
+# so batches get smaller.
+ATTEMPTS = (
+    Attempt(max_rounds=3, omits_references=False),
+    *(Attempt(batch_size) for batch_size in (BATCH_SIZE, 62, 7, 1)),
+    Attempt(1, ignores_references=True),
+)
+
+Counts = Mapping[tuple[str, Action], int]
+Batch = tuple[Definition, Sequence[str]]
+"""The ids of changed records of a collection."""
 
 
 def plan(moment: datetime, *, by: Principal) -> Counts:
     """The number of steps that restore the account acted in, by collection and action."""
     with versioned_cache.reloading():
-        return _counts(moment, by)
+        return _count_steps(moment, by)
 
 
 @versioned_cache.reloading()
@@ -62,120 +90,112 @@ def apply(moment: datetime, *, by: Principal) -> Counts:
     Raises the error of the first step that cannot be done, whatever is done before it.
     """
     with db.transaction():
-        counts = _counts(moment, by)
-        _Restoration(moment, by).run()
+        counts = _count_steps(moment, by)
+        _restore_all(moment, by)
         return counts
 
 
-def _counts(moment: datetime, by: Principal) -> Counts:
+def _count_steps(moment: datetime, by: Principal) -> Counts:
     return Counter(
         (definition.name, step.action)
-        for definition, ids in _batches(moment, by)
+        for definition, ids in _changed_records(moment, by)
         for step in _steps(definition, ids, moment, by)
     )
 
 
-class _Restoration:
-    def __init__(self, moment: datetime, by: Principal) -> None:
-        self._moment, self._by = moment, by
-        self._waiting: dict[str, dict[str, None]] = {}
-        self._error: AppError | WriteRefused | None = None
-        self._done = 0
-        self._is_patient, self._is_final = True, False
-        self._incomplete: set[str] = set()
+def _restore_all(moment: datetime, by: Principal) -> None:
+    """Restore everything, in rounds, until nothing waits."""
+    incomplete = set[str]()
+    this: _Round | None = None
+    for attempt in ATTEMPTS:
+        for number in count(1):
+            if this is None:
+                batches: Iterable[Batch] = _changed_records(moment, by)
+            else:
+                batches = _waiting_records(this, attempt.batch_size)
+            this = _Round(moment, by, attempt, incomplete)
+            for definition, ids in batches:
+                this.restore(definition, ids)
+                db.flush_before_commit()
+            if not this.waiting:
+                return
+            if not this.steps_done or number == attempt.max_rounds:
+                break
+    if this and isinstance(this.error, WriteRefused):
+        raise conflicts.explained(this.error)
+    raise (this and this.error) or LookupError("a step waits without an error")
 
-    def run(self) -> None:
-        """Restore everything, in rounds, until nothing waits."""
-        batches: Iterable[Batch] = _batches(self._moment, self._by)
-        size, rounds = BATCH_SIZE, 0
-        while self._has_waiting_after(batches):
-            rounds += 1
-            if self._is_patient:
-                self._is_patient = bool(self._done) and rounds < PATIENT_ROUNDS
-            elif not self._done and size > 1:
-                size = max(size // SHRINK, 1)
-            elif not self._done and not self._is_final:
-                self._is_final = True
-            elif not self._done:
-                raise _explained(self._error)
-            batches = list(self._cut(size))
 
-    def _has_waiting_after(self, batches: Iterable[Batch]) -> bool:
-        self._waiting, self._error, self._done = {}, None, 0
-        for definition, ids in batches:
-            self._restore(definition, ids)
-            db.flush_before_commit()
-        return bool(self._waiting)
+def _waiting_records(last: _Round, batch_size: int) -> list[Batch]:
+    return [
+        (definitions.get(name), list(ids)[first : first + batch_size])
+        for name, ids in last.waiting.items()
+        for first in range(0, len(ids), batch_size)
+    ]
 
-    def _cut(self, size: int) -> Iterator[Batch]:
-        for name, waiting in self._waiting.items():
-            ids = list(waiting)
-            for first in range(0, len(ids), size):
-                yield definitions.get(name), ids[first : first + size]
 
-    def _restore(self, definition: Definition, ids: Sequence[str]) -> None:
-        name, by = definition.name, self._by
-        by_action: dict[str, list[Step]] = {}
-        for step in self._ready(definition, _steps(definition, ids, self._moment, by)):
-            by_action.setdefault(step.action, []).append(step)
-        for action, change in (
-            (DELETE, lambda steps: batch.delete(name, _ids(steps), by=by)),
-            (
-                CREATE,
-                lambda steps: batch.create(
-                    name, [one.body for one in steps], by=by, record_ids=_ids(steps)
-                ),
-            ),
-            (
-                CHANGE,
-                lambda steps: batch.update(
-                    name, [{"id": one.record_id, "data": one.body} for one in steps], by=by
-                ),
-            ),
-        ):
-            self._run(name, by_action.get(action, ()), change)
+@dataclass
+class _Round:
+    """One look at everything that is not done."""
 
-    def _run(self, name: str, steps: Sequence[Step], change: Callable[..., object]) -> None:
-        if not steps:
-            return
-        try:
-            with db.savepoint():
-                change(steps)
-        except (AppError, WriteRefused) as error:
-            self._error = self._error or error
-            self._wait(name, steps)
-        else:
-            self._done += len(steps)
+    moment: datetime
+    by: Principal
+    attempt: Attempt
+    incomplete: set[str]
+    """The records that came back without references in any round."""
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The ids of records by collection, in the order of their steps."""
+    error: AppError | WriteRefused | None = None
+    steps_done: int = 0
+
+    def restore(self, definition: Definition, ids: Sequence[str]) -> None:
+        """Do the steps of records that can be done now; the others wait for the next round."""
+        steps = _steps(definition, ids, self.moment, self.by)
+        ready = list(self._ready(definition, steps))
+        for action in (Action.DELETE, Action.CREATE, Action.CHANGE):
+            chosen = [step for step in ready if step.action is action]
+            if not chosen:
+                continue
+            try:
+                with db.savepoint():
+                    _change_records(definition.name, action, chosen, self.by)
+            except (AppError, WriteRefused) as error:
+                self.error = self.error or error
+                self._wait(definition, chosen)
+            else:
+                self.steps_done += len(chosen)
 
     def _ready(self, definition: Definition, steps: Sequence[Step]) -> Iterator[Step]:
-        """What of the steps can be done now; the rest waits."""
-        lost = {} if self._is_final else _lost_references(definition, steps, self._by)
+        """The steps, or parts of them, that can be done now; the rest waits."""
+        ignored = self.attempt.ignores_references
+        lost = {} if ignored else _lost_references(definition, steps, self.by)
         for step in steps:
             names = lost.get(step.record_id)
             if not names:
                 yield step
                 continue
-            self._wait(definition.name, [step])
+            self._wait(definition, [step])
             is_required = any(definition.fields[name].required for name in names)
-            if self._is_patient or is_required or step.record_id in self._incomplete:
-                continue
-            self._incomplete.add(step.record_id)
-            body = {name: value for name, value in step.body.items() if name not in names}
-            if body or step.action == CREATE:
-                yield replace(step, body=body)
+            is_incomplete = step.record_id in self.incomplete
+            if self.attempt.omits_references and not is_required and not is_incomplete:
+                self.incomplete.add(step.record_id)
+                body = {name: value for name, value in step.body.items() if name not in names}
+                if body or step.action is Action.CREATE:
+                    yield replace(step, body=body)
 
-    def _wait(self, name: str, steps: Iterable[Step]) -> None:
-        self._waiting.setdefault(name, {}).update(dict.fromkeys(_ids(steps)))
-
-
-def _explained(error: AppError | WriteRefused | None) -> Exception:
-    if isinstance(error, WriteRefused):
-        return conflicts.explained(error)
-    return error or LookupError("a step waits without an error")
+    def _wait(self, definition: Definition, steps: Iterable[Step]) -> None:
+        waiting = self.waiting.setdefault(definition.name, {})
+        waiting.update(dict.fromkeys(step.record_id for step in steps))
 
 
-def _ids(steps: Iterable[Step]) -> list[str]:
-    return [step.record_id for step in steps]
+def _change_records(name: str, action: Action, steps: Sequence[Step], by: Principal) -> None:
+    ids = [step.record_id for step in steps]
+    if action is Action.DELETE:
+        batch.delete(name, ids, by=by)
+    elif action is Action.CREATE:
+        batch.create(name, [step.body for step in steps], by=by, record_ids=ids)
+    else:
+        batch.update(name, [{"id": step.record_id, "data": step.body} for step in steps], by=by)
 
 
 def _lost_references(
@@ -183,11 +203,11 @@ def _lost_references(
 ) -> dict[str, set[str]]:
     """The references of each record to records that are not there."""
     lost: dict[str, set[str]] = {}
-    for name, field in definition.fields.items():
+    for name, reference in definition.fields.items():
         wanted = {step.record_id: step.body[name] for step in steps if step.body.get(name)}
-        if not field.collection or not wanted:
+        if not reference.collection or not wanted:
             continue
-        target = definitions.get(field.collection)
+        target = definitions.get(reference.collection)
         scope = store.scope(target, by.require_account_id())
         present = reads.existing_ids(target, scope, set(wanted.values()))
         for record_id, id in wanted.items():
@@ -196,36 +216,32 @@ def _lost_references(
     return lost
 
 
-def _batches(moment: datetime, by: Principal) -> Iterator[Batch]:
-    """The records that have changed since, by collection."""
+def _changed_records(moment: datetime, by: Principal) -> Iterator[Batch]:
+    """The records that have changed since, by collection, in batches."""
     for definition in definitions.get_all():
+        query = (
+            sa.select(CHANGES.c.record_id, sa.func.count())
+            .where(
+                CHANGES.c.account_id == by.require_account_id(),
+                CHANGES.c.occurred_at > moment,
+                CHANGES.c.record_id != definition.id,  # changes of the collection itself
+                is_of(definition, CHANGES.c.table_name, CHANGES.c.occurred_at),
+            )
+            .group_by(CHANGES.c.record_id)
+            .order_by(CHANGES.c.record_id)
+            .limit(BATCH_SIZE)
+        )
         last = ""
-        while page := _changed_after(definition, last, moment, by):
-            last = page[-1][0]
+        while page := db.connection().execute(query.where(CHANGES.c.record_id > last)).all():
             ids, changes = list[str](), 0
-            for record_id, count in page:
-                if ids and changes + count > MAX_CHANGES:
+            for record_id, changed in page:
+                if ids and changes + changed > MAX_CHANGES:
                     yield definition, ids
                     ids, changes = [], 0
                 ids.append(record_id)
-                changes += count
+                changes += changed
             yield definition, ids
-
-
-def _changed_after(
-    definition: Definition, last: str, moment: datetime, by: Principal
-) -> Sequence[tuple[str, int]]:
-    """The next records that have changed since, and how often."""
-    changed = sa.select(CHANGES.c.record_id, sa.func.count()).where(
-        CHANGES.c.account_id == by.require_account_id(),
-        CHANGES.c.occurred_at > moment,
-        CHANGES.c.record_id > last,
-        CHANGES.c.record_id != definition.id,  # changes of the collection itself
-        is_of(definition, CHANGES.c.table_name, CHANGES.c.occurred_at),
-    )
-    grouped = changed.group_by(CHANGES.c.record_id).order_by(CHANGES.c.record_id)
-    rows = db.connection().execute(grouped.limit(BATCH_SIZE)).all()
-    return [(row[0], row[1]) for row in rows]
+            last = page[-1][0]
 
 
 def _steps(
@@ -239,9 +255,9 @@ def _step(past: RecordHistory, moment: datetime) -> Step | None:
     try:
         state = past.at(moment)
     except NotFound:
-        return Step(ERASED, past.record_id, {})
+        return Step(Action.ERASED, past.record_id, {})
     if state is None:
-        return Step(DELETE, past.record_id, {}) if past.present else None
+        return Step(Action.DELETE, past.record_id, {}) if past.present else None
     body: JSONObject = {
         name: None if state.get(name) is None else field.shown(state[name])
         for name, field in past.definition.fields.items()
@@ -251,6 +267,5 @@ def _step(past: RecordHistory, moment: datetime) -> Step | None:
     if past.present and not body:
         return None
     # JSON round trip: JSON fields are still unparsed texts.
-    return Step(
-        CHANGE if past.present else CREATE, past.record_id, orjson.loads(orjson.dumps(body))
-    )
+    action = Action.CHANGE if past.present else Action.CREATE
+    return Step(action, past.record_id, orjson.loads(orjson.dumps(body)))

@@ -8,17 +8,23 @@ from flask import Response
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
-from app.files.routes import files as routes
+from app.files import responses
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
-from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
+from app.portability.bundle.models import AccountExport, ExportState
 from app.web import fields
 from app.web.access import account_admin
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
-STARTED = {"lines": 0, "size": None, "sha256": None, "finished_at": None, "status": PENDING}
+STARTED = {
+    "lines": 0,
+    "size": None,
+    "sha256": None,
+    "finished_at": None,
+    "status": ExportState.PENDING,
+}
 CONTENTS = {
     "records": 40_112,
     "record_bytes": 21_504_877,
@@ -41,7 +47,7 @@ class NewExport(Schema):
 
 
 @example(
-    status=READY,
+    status=ExportState.READY,
     lines=48_213,
     size=7_340_032,
     sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
@@ -49,7 +55,7 @@ class NewExport(Schema):
 )
 class ExportView(View):
     id = fields.Id()
-    status = fields.Choice(STATES, attribute="state")
+    status = fields.Choice(ExportState, attribute="state")
     lines = ma.fields.Integer(**doc("The lines written so far, in ten thousands."))
     size = ma.fields.Integer(allow_none=True, **doc("In bytes."))
     sha256 = ma.fields.String(allow_none=True)
@@ -142,4 +148,4 @@ def download_account_export(export_id: str) -> Response:
     its storage.
     """
     export = exports.ready(export_id, by=principal())
-    return routes.send(exports.as_file(export, by=principal()))
+    return responses.send(exports.as_file(export, by=principal()))

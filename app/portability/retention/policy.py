@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
@@ -46,8 +46,10 @@ class RecordRule:
 
     def find(self) -> Definition | None:
         """The collection; None if it is gone or no longer has the field."""
-        found = next((one for one in definitions.get_all() if one.id == self.collection_id), None)
-        return found if found and self.field in date_fields(found) else None
+        for definition in definitions.get_all():
+            if definition.id == self.collection_id and self.field in date_fields(definition):
+                return definition
+        return None
 
 
 @dataclass(frozen=True)
@@ -97,32 +99,59 @@ def of_account(account_id: str) -> Policy:
 
 def accounts_with_policy() -> list[str]:
     """The ids of the active accounts that have a policy."""
-    has_one = sa.cast(Account.settings, sa.Text).contains(f'"{SETTING}"')
-    query = sa.select(Account.id).where(Account.is_active, has_one).order_by(Account.id)
+    has_policy = Account.settings[SETTING].as_string().is_not(None)
+    query = sa.select(Account.id).where(Account.is_active, has_policy).order_by(Account.id)
     return list(db.db.session.scalars(query))
 
 
 def check(body: JSONMapping, *, by: Principal) -> Policy:
     """The policy that a body describes. Raises InvalidValues."""
-    problems = [_log_problem(name, body.get(name)) for name in LOGS]
+    problems: list[JSONObject] = []
+    for name, (least, most) in bounds().items():
+        days = body.get(name)
+        if days is not None and not least <= days <= most:
+            message = f"Must be between {least} and {most} days here."
+            problems.append(problem(name, "number_out_of_range", message))
     if not config.current().audit_checkpoint_key:
         message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
         cut = [name for name in CHAINS if body.get(name)]
         problems += [problem(name, "invalid_option", message) for name in cut]
-    rules, seen = list[RecordRule](), set[str]()
-    for place, given in enumerate(body.get("records") or ()):
-        rule, wrong = _record_rule(f"records[{place}]", given, by)
-        if rule is not None and rule.collection_id in seen:
+    rules: dict[str, RecordRule] = {}
+    for index, given in enumerate(body.get("records") or ()):
+        place, name = f"records[{index}]", str(given["collection"])
+        try:
+            definition = definitions.get_current(name)
+        except NotFound:
+            message = f"There is no collection {name[:60]}."
+            problems.append(problem(f"{place}.collection", "invalid_reference", message))
+            continue
+        rule = RecordRule(definition.id, int(given["days"]), str(given.get("field") or CREATED))
+        if rule.collection_id in rules:
             message = "This collection is listed twice."
-            wrong = problem(f"records[{place}].collection", "duplicate", message)
-        problems.append(wrong)
-        if rule is not None:
-            seen.add(rule.collection_id)
-            rules.append(rule)
-    if found := [one for one in problems if one]:
-        raise InvalidValues(found)
+            problems.append(problem(f"{place}.collection", "duplicate", message))
+        elif found := _rule_problem(place, definition, rule.field, by):
+            problems.append(found)
+        rules[rule.collection_id] = rule
+    if problems:
+        raise InvalidValues(problems)
     logs = {name: body.get(name) for name in LOGS}
-    return Policy(**logs, records=tuple(rules), saved_by=by.home_and_user()[1])
+    return Policy(**logs, records=tuple(rules.values()), saved_by=by.require_user_id())
+
+
+def _rule_problem(
+    place: str, definition: Definition, field: str, by: Principal
+) -> JSONObject | None:
+    if not accesses.is_open(by, definition, "delete"):
+        message = "You may not delete records of this collection."
+        return problem(f"{place}.collection", "forbidden", message)
+    if definition.options.get("require_signature"):
+        message = "Records of this collection are deleted with an electronic signature only."
+        return problem(f"{place}.collection", "invalid_option", message)
+    choices = _visible_dates(definition, by)
+    if field not in choices:
+        message = f"Choose one of {', '.join(choices)[:300]}."
+        return problem(f"{place}.field", "invalid_option", message)
+    return None
 
 
 def save(policy: Policy, *, by: Principal) -> Policy:
@@ -130,10 +159,7 @@ def save(policy: Policy, *, by: Principal) -> Policy:
     by.require_recent_sign_in()
     account_id = by.require_account_id()
     stored: JSONObject = {name: getattr(policy, name) for name in LOGS}
-    stored["records"] = [
-        {"collection_id": one.collection_id, "days": one.days, "field": one.field}
-        for one in policy.records
-    ]
+    stored["records"] = [asdict(rule) for rule in policy.records]
     with db.transaction() as session:
         account = tenants.get_for_update(account_id)
         rest = {name: value for name, value in account.settings.items() if name != SETTING}
@@ -161,40 +187,3 @@ def _visible_dates(definition: Definition, by: Principal) -> Sequence[str]:
         return []
     seen = access.readable.keys() - access.masked
     return [name for name in date_fields(definition) if name in seen]
-
-
-def _log_problem(name: str, days: int | None) -> JSONObject | None:
-    least, most = bounds()[name]
-    if days is None or least <= days <= most:
-        return None
-    message = f"Must be between {least} and {most} days here."
-    return problem(name, "number_out_of_range", message)
-
-
-def _record_rule(
-    place: str, given: JSONMapping, by: Principal
-) -> tuple[RecordRule | None, JSONObject | None]:
-    name, field = str(given["collection"]), str(given.get("field") or CREATED)
-    try:
-        definition = definitions.get_current(name)
-    except NotFound:
-        message = f"There is no collection {name[:60]}."
-        return None, problem(f"{place}.collection", "invalid_reference", message)
-    wrong = _rule_problem(place, definition, field, by)
-    return RecordRule(definition.id, int(given["days"]), field), wrong
-
-
-def _rule_problem(
-    place: str, definition: Definition, field: str, by: Principal
-) -> JSONObject | None:
-    if not accesses.is_open(by, definition, "delete"):
-        message = "You may not delete records of this collection."
-        return problem(f"{place}.collection", "forbidden", message)
-    if definition.options.get("require_signature"):
-        message = "Records of this collection are deleted with an electronic signature only."
-        return problem(f"{place}.collection", "invalid_option", message)
-    choices = _visible_dates(definition, by)
-    if field not in choices:
-        message = f"Choose one of {', '.join(choices)[:300]}."
-        return problem(f"{place}.field", "invalid_option", message)
-    return None

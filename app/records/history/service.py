@@ -122,7 +122,8 @@ def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principa
     if view is not None:
         shown = {one["field"] for change in changes_shown for one in change["changes"]}
         place = (definition, by, by.require_account_id(), [record_id])
-        reads.note(*place, view.exposed & shown, path="history")
+        with reads.by_path("history"):
+            reads.note(*place, view.exposed & shown)
     return HistoryPage(changes_shown, whole.total, pasts.truncation_of(whole))
 
 

@@ -53,7 +53,7 @@ def create(*, by: Principal, id: str | None = None) -> tuple[ScimToken, str]:
     active or the `id` exists.
     """
     by.require_recent_sign_in()
-    account, created_by = _account(by), by.home_and_user()[1]
+    account, created_by = _account(by), by.require_user_id()
     text = f"{PREFIX}{account.account_code}_{tokens.random_characters(RANDOM_CHARACTERS)}"
     unique_id = errors.conflict_on_unique("scim_tokens", "id", "id", "This token exists.")
     with unique_id, db.transaction() as session:

@@ -26,7 +26,8 @@ def write(settings: config.Config, number: int, count: int) -> None:
             with db.transaction():
                 for account_id in chosen[:: 1 if i % 2 else -1]:
                     values = [("title", None, f"{number}"), ("n", None, f"{i}")]
-                    append.record(account_id, append.CREATE, "col_posts", f"{number}-{i}", values)
+                    target = (append.CREATE, "col_posts", f"{number}-{i}")
+                    append.record(append.Change(account_id, target, values))
         db.db.session.remove()
 
 
@@ -74,4 +75,5 @@ def append_to(account_id: str) -> None:
     with db.transaction() as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
-        append.record(account_id, append.CREATE, "col_posts", "1", [("id", None, "1")])
+        target = (append.CREATE, "col_posts", "1")
+        append.record(append.Change(account_id, target, [("id", None, "1")]))

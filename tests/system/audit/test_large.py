@@ -52,7 +52,8 @@ def fill(first: int, last: int) -> None:
         with db.transaction():
             for i in range(TRANSACTION):
                 place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")
-                append.record(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
+                values = [("title", None, f"number {n} {i}")]
+                append.record(append.Change(ACCOUNTS[n % 3], place, values))
     actor.source.set(actor.system)
     if db.db.engine.dialect.name == "postgresql":
         url = db.db.engine.url.set(drivername="postgresql")
