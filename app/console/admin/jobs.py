@@ -13,10 +13,10 @@ from app import config, db, jobs
 from app.accounts.models import Account
 from app.console.admin import audit_names, job_names
 from app.console.admin.audit_names import Names, Subject
-from app.console.shell import figures, guard, lists, names
+from app.console.shell import charts, guard, lists, names
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.figures import Figure
+from app.console.shell.charts import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.navigation import INSTANCE, MenuItem
@@ -208,4 +208,4 @@ def _delivery_figures() -> Iterator[Figure]:
         gettext("Deliveries to retry"): [table.due_at > now, ~claimed],
     }
     for name, where in conditions.items():
-        yield Figure(name, figures.format_count(DELIVERIES, *where))
+        yield Figure(name, charts.format_count(DELIVERIES, *where))

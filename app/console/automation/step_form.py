@@ -17,7 +17,7 @@ from werkzeug.datastructures import MultiDict
 from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
-from app.console.shell import json_texts
+from app.console.shell import checks
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
@@ -323,7 +323,7 @@ def is_any(kind: str, name: str) -> bool:
 
 
 def is_json(text: str) -> bool:
-    return json_texts.fault(text) is None
+    return checks.fault(text) is None
 
 
 def _properties(kind: str, of_hook: bool) -> Iterator[tuple[str, bool]]:

@@ -22,18 +22,15 @@ from app.console.records import (
     file_previews,
     filters,
     list_state,
-    operation_names,
     picker,
     record_form,
-    row_edit,
     saved_views,
     writers,
 )
-from app.console.records.display import display, label, label_fields
+from app.console.records.display import display, label, label_fields, listed
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
-from app.console.records.record_form import RecordForm
-from app.console.records.row_edit import RowEdit
+from app.console.records.record_form import RecordForm, RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -86,18 +83,20 @@ def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
     allowed = {one: scope.allowed_operations(one) for one in definitions.get_all()}
-    listed = [one for one in allowed if _lists_all(scope, one)]
+    listable = [one for one in allowed if _lists_all(scope, one)]
     counts = totals.of_account(scope.account.id)
     limited = [names for names in allowed.values() if names and set(names) != set(OPERATIONS)]
     return render_template(
         "console/records/collections.html",
         scope=scope,
         collections=[(one, names) for one, names in allowed.items() if names],
-        counts={one.id: counts.get(one.id, 0) for one in listed},
-        newest=_newest_times(scope, listed),
-        hidden=", ".join(one.name for one, names in allowed.items() if names and one not in listed),
+        counts={one.id: counts.get(one.id, 0) for one in listable},
+        newest=_newest_times(scope, listable),
+        hidden=", ".join(
+            one.name for one, names in allowed.items() if names and one not in listable
+        ),
         limited=bool(limited),
-        listed=operation_names.listed,
+        listed=listed,
     )
 
 
@@ -136,7 +135,7 @@ def show_records(account_id: str, name: str, form: RecordForm | None = None) -> 
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
     edit = None
     if access and record_id:
-        edit = row_edit.open_row(scope, record_id, columns.shown(access))
+        edit = record_form.open_row(scope, record_id, columns.shown(access))
         edit = RowEdit(edit.record, form) if edit and form else edit
     return render_list(scope, views, edit)
 
