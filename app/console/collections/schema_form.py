@@ -17,7 +17,7 @@ from flask import request
 from app.collections.fields import SYSTEM_FIELDS, TYPES, Field, InvalidValue, NumberField
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
-from app.console.shell import names
+from app.console.shell import form_rows, names
 from app.console.shell.forms import Form, show_errors_in
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
@@ -165,16 +165,10 @@ class SchemaForm(Form):
         if act == "clear" and not self.exists(n):
             self.values |= {f"{key}_{n}": "" for key in INPUTS}
             self.focus = f"name_{n}"
-        elif n in self.order:
-            self._move(n, -1 if act == "up" else 1)
+        elif n in (order := self.order) and act != "clear":
+            form_rows.move(order, order.index(n), act)
+            self.values["order"] = ",".join(map(str, order))
         return True
-
-    def _move(self, n: int, step: int) -> None:
-        order = self.order
-        place = order.index(n)
-        other = min(max(place + step, 0), len(order) - 1)
-        order[place], order[other] = order[other], order[place]
-        self.values["order"] = ",".join(map(str, order))
 
     @property
     def movable(self) -> list[int]:
@@ -428,8 +422,7 @@ def _input_text(key: str, value: Any) -> str:
 
 
 def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
-    text = request.form.get("rows", "")
-    sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+    sent_rows = form_rows.count(request.form.get("rows", ""), LONGEST_SCHEMA)
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
     single = ("collection_name", "version", "planned", "require_signature", "indexes", "order")
     values = {key: _text(key) for key in single}
