@@ -227,7 +227,7 @@ def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
         scope=scope,
         names=form.names,
         problems=form.problems,
-        ask=scopes.ASK_SUPERADMINS,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        at=list_state.of_page(scope),
+        page_args=list_state.of_page(scope),
     )

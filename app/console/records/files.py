@@ -303,10 +303,10 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "scope": scope,
         "run": run,
         "file": form.file,
-        "ask": scopes.ASK_SUPERADMINS,
+        "ask_superadmins": scopes.ASK_SUPERADMINS,
         "may_create": "create" in scope.allowed_operations(scope.collection),
         "head": ",".join(one.field.name for one in widgets if one.kind != "files"),
         "list_url": list_state.list_url(scope),
-        "at": list_state.of_page(scope),
+        "page_args": list_state.of_page(scope),
         "display": display,
     }

@@ -39,7 +39,7 @@ def show_history(account_id: str, name: str, record_id: str, form: Form | None =
     return (form or Form()).render(
         "console/audit/history.html",
         scope=scope,
-        at=url_args,
+        page_args=url_args,
         listing=listing,
         deleted=any(change["operation"] == DELETE for change in newest),
         list_url=list_state.list_url(scope),

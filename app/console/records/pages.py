@@ -54,9 +54,9 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
         may_create=access is not None,
         access=access,
         form_id=idempotent_forms.form_id(),
-        ask=scopes.ASK_SUPERADMINS,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        at=list_state.of_page(scope),
+        page_args=list_state.of_page(scope),
         **_file_context(scope, form, {}),
     )
 
@@ -106,12 +106,12 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
         related=related.related(scope, id) if record else (),
         max_related=related.MAX_HITS,
         changes=_newest_changes(scope, id) if record and "update" in operations else (),
-        opened=operations,
-        ask=scopes.ASK_SUPERADMINS,
+        operations=operations,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         display=display,
         neighbours=related.links(scope, id) if record else {},
         list_url=list_state.list_url(scope),
-        at={**list_state.of_page(scope), "record_id": record_id},
+        page_args={**list_state.of_page(scope), "record_id": record_id},
         **_file_context(scope, form, shown),
     )
 

@@ -63,8 +63,8 @@ def _list_args(scope: CollectionScope) -> JSONObject:
 
 def _save_page(account_id: str, name: str, form: Form) -> Page:
     scope = scopes.collection_scope(account_id, name)
-    at = {**scope.url_args, **_list_args(scope)}
-    return form.render("console/records/save_view.html", scope=scope, at=at)
+    page_args = {**scope.url_args, **_list_args(scope)}
+    return form.render("console/records/save_view.html", scope=scope, page_args=page_args)
 
 
 @page(VIEWS, "POST", role=ADMIN, retry_stale=True, form_page=_save_page)
