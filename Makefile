@@ -43,7 +43,7 @@ INSTALL := @$(BIN)/python -m tests.services install
 	vulnerabilities cluster
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
+	@awk -F ':.*## ' '/^[a-z-]*:.*## / { print $$1 "\t" $$2 }' $(firstword $(MAKEFILE_LIST)) | expand -t 8
 
 # honcho prints where it is interrupted, which a buffer that it is just filling would not let it.
 run: export PYTHONUNBUFFERED := 1

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import create_app
 from app.auth import bootstrap
 from app.config import ConfigError
-from app.ops import readiness
+from app.ops import health
 from app.web import concurrency
 
 IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say it themselves
@@ -23,7 +23,7 @@ try:
     app = create_app()
     concurrency.init_app(app)
     with app.app_context():
-        if not IS_COMMAND and (refusal := readiness.pooler_refusal()):
+        if not IS_COMMAND and (refusal := health.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")
         bootstrap.create_from_settings()
 except ConfigError as error:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRAMS = PROJECT / ".venv" / "bin"
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
 
 
 def procfile() -> dict[str, str]:

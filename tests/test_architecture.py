@@ -8,12 +8,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 from app import FEATURES
 from app.config import Config
+from app.ops.main import GROUPS
 
 PROJECT = Path(__file__).resolve().parent.parent
 MIGRATIONS = PROJECT / "migrations"
@@ -181,6 +184,18 @@ def test_feature_subscribers_and_periodic_jobs_are_declared() -> None:
     }
     assert declared >= set(decorated(RUNNING))
     assert declared <= set(decorated({**RUNNING, "jobs.job": "jobs"}))
+
+
+def test_feature_commands_are_declared_and_grouped() -> None:
+    declared = {command for feature in FEATURES for command in feature.commands}
+    modules = [name for name in SOURCES if name.endswith("commands") or name == "app.ops.cli"]
+    values = [value for name in modules for value in vars(import_module(name)).values()]
+    found = {value for value in values if isinstance(value, click.Command)}
+    groups = [one for one in found if isinstance(one, click.Group)]
+    inner = {command for group in groups for command in group.commands.values()}
+    assert found - inner == declared
+    listed = {name for names in GROUPS.values() for name in names}
+    assert {command.name for command in declared} <= listed
 
 
 def decorated(parts: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from flask import Flask
 
 from app import create_app
 from tests.conftest import settings_for
+from tests.project import on_linux
 
 PASSWORD = "Correct-Horse-1-battery"
 
@@ -103,6 +104,7 @@ def test_command_with_unwritable_target_names_error(
     assert "Not a directory" in told.output
 
 
+@on_linux  # /dev/full
 def test_command_with_full_disk_names_error(without_database: Flask, tmp_path: Path) -> None:
     (tmp_path / "alembic.ini").symlink_to("/dev/full")
     told = run(without_database, "revisions", "export", str(tmp_path))

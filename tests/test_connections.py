@@ -17,6 +17,7 @@ from app.accounts.models import Account
 from app.db import engine as engines
 from app.db import pre_ping
 from tests.builders import Caller, make_collection
+from tests.project import on_linux
 
 OF_PID = "FROM pg_stat_activity WHERE pid = :pid"
 
@@ -64,6 +65,7 @@ def test_idle_transaction_is_ended_by_timeout(
         db.db.engine.dispose()
 
 
+@on_linux  # the names of options
 def test_database_connection_has_keepalive_and_user_timeout(app: Flask) -> None:
     with app.app_context(), db.db.engine.connect() as connection:
         number = connection.connection.driver_connection.fileno()

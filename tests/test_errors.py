@@ -27,6 +27,7 @@ from app.records import service as records
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
+from tests.project import on_linux
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NEW_PASSWORD = {"current_password": PASSWORD, "new_password": f"{PASSWORD}2"}
@@ -215,6 +216,7 @@ def test_multipart_upload_with_full_disk_is_503(
     assert answer.status_code == status
 
 
+@on_linux  # /dev/full
 def test_log_with_full_disk_does_not_fail_requests(
     alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

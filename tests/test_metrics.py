@@ -21,7 +21,7 @@ from app import db, hooks, jobs, web
 from app.db.pool import Pool
 from app.errors import TooManyRequests
 from app.ids import new_id
-from app.ops import metrics, metrics_server
+from app.ops import metrics
 from app.web import rate_limits
 from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -180,7 +180,7 @@ def test_metrics_count_delivery_attempts_by_outcome(opened: Flask, cast: Cast) -
 
 
 def test_metrics_server_of_worker(opened: Flask) -> None:
-    port = metrics_server.start(opened, "http://127.0.0.1")
+    port = metrics.serve(opened, "http://127.0.0.1")
     url = f"http://127.0.0.1:{port}"
     assert requests.get(f"{url}/metrics", timeout=10).status_code == 401
     shown = requests.get(f"{url}/metrics", headers=SHOWN, timeout=10)

@@ -248,3 +248,31 @@ def test_nginx_logs_no_token_of_a_path(path: str, logged: str) -> None:
     match = re.match(pattern.replace("(?<", "(?P<", 1), path.format(token=token))
     assert match
     assert match["atrium_short"] == logged
+
+
+# What macOS lacks, and the modules that do without it there.
+LINUX_ONLY = re.compile(
+    r"/proc/|/dev/(shm|full)|\bsched_|posix_fa|\bprctl\b|\bepoll\b|F_OFD|SO_ATTACH|RDHUP|USER_TIMEOUT"
+)
+SAFE_ON_MACOS = {
+    "app/db/disk.py",
+    "app/db/sqlite_driver.py",
+    "app/db/watch.py",
+    "app/realtime/connections.py",
+    "deploy/granian_server.py",
+    "deploy/gunicorn.conf.py",
+    "deploy/serving.py",
+}
+GNU_ONLY = re.compile(r"sed -i|sed .*\\t|grep -\w*P|xargs -\w*r|date -d|stat -c|sort -V|mktemp --")
+
+
+def test_linux_features_are_used_by_known_modules_only() -> None:
+    served = [*(PROJECT / "app").rglob("*.py"), *(PROJECT / "deploy").glob("*.py")]
+    found = {str(one.relative_to(PROJECT)) for one in served if LINUX_ONLY.search(one.read_text())}
+    assert found - {"deploy/cluster.py"} == SAFE_ON_MACOS
+
+
+def test_make_run_and_test_need_no_gnu_tools() -> None:
+    recipes = [line for name, lines in make_targets().items() if name != "lock" for line in lines]
+    commands = [*recipes, *text("bin/atrium").splitlines(), *procfile().values()]
+    assert [line for line in commands if GNU_ONLY.search(line)] == []

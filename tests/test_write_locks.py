@@ -20,7 +20,7 @@ from flask import Flask
 from app import db
 from app.context import deadline, tenancy
 from app.db import errors, sqlite_driver
-from app.ops import readiness
+from app.ops import health
 from app.records.transfer import imports
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
@@ -207,7 +207,7 @@ def test_sqlite_statement_over_deadline_is_interrupted(app: Flask, cast: Cast) -
 def test_ready_reports_long_sqlite_lock(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "LONGEST_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "LONGEST_LOCK_SECONDS", 0.2)
     assert cast.alice.get("/ready").json["checks"]["database"] == "ok"
     with app.app_context():
         file = db.sqlite_file()
@@ -216,7 +216,7 @@ def test_ready_reports_long_sqlite_lock(
     other.begin()
     try:
         locked = cast.alice.get("/ready")
-        assert (locked.status_code, locked.json["checks"]["database"]) == (503, readiness.LOCKED)
+        assert (locked.status_code, locked.json["checks"]["database"]) == (503, health.LOCKED)
     finally:
         other.rollback()
         other.close()

@@ -39,7 +39,8 @@ DOCUMENTATION = {"metadata", "description", "help", "doc", "summary", "example",
 NO_ERRORS = {"info", "warning", "debug", "exception", "option", "command", "echo", "ConfigError"}
 NO_ERRORS |= {"gettext_noop", "ClickException", "arguments", "response", "alt_response", "fails"}
 NO_ERRORS |= {"text", "Counter", "Gauge", "Histogram"}  # SQL; metrics
-API_DESCRIPTION = re.compile(r"schemas$|openapi_text")
+NO_ERRORS |= {"doc"}  # properties of schemas
+NO_PAGE = re.compile(r"schemas$|openapi_text|^commands$")
 SENTENCE = re.compile(r"[A-Z{].*[a-z}].*[.?]|[A-Z][a-z]+\.|[A-Z][a-z ]+: \{\w+\}", re.DOTALL)
 MIN_LETTERS = 6  # outside of placeholders, so that a text can be recognized
 
@@ -72,7 +73,7 @@ def _errors() -> Iterator[tuple[str, tuple[str, int]]]:
         name, source = path.relative_to(PROJECT), ast.parse(path.read_text())
         if any(name.is_relative_to(f"app/{folder}") for folder in NOT_FOR_PAGES):
             continue
-        if API_DESCRIPTION.search(path.stem):
+        if NO_PAGE.search(path.stem):
             continue
         is_api = re.search(r"routes\b", str(name))  # has descriptions beside errors
         raised = (node for node in ast.walk(source) if isinstance(node, ast.Raise))

@@ -15,6 +15,7 @@ from app.auth.mfa import enrolment
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -44,7 +45,7 @@ class GroupWithMembers(GroupView):
 class GroupArgs(PageArgs):
     """Filters of a list of groups."""
 
-    search = fields.Text(longest=100, metadata={"description": "Part of the name."})
+    search = fields.Text(longest=100, **doc("Part of the name."))
 
 
 class NewMembership(Schema):

@@ -9,20 +9,6 @@ from app import web
 from app.accounts import roles, sign_in_settings, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
-    ALLOW_ADMIN,
-    DEVICE_MAIL,
-    DOMAINS,
-    FRAGMENT,
-    GROUP_ROLES,
-    IGNORED,
-    MAGIC_LINK,
-    MFA,
-    MFA_GRACE,
-    MFA_ROLES,
-    PASSWORDS,
-    PROVISIONING,
-    SESSION_IDLE,
-    SESSION_MAX,
     ChangedUser,
     FullAccountView,
     GroupRole,
@@ -42,6 +28,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body
 from app.web.schemas import example
 
@@ -53,13 +40,10 @@ blueprint = Blueprint(
 )
 
 
-def _setting(name: str, default: object, text: str) -> JSONObject:
-    return {
-        "required": True,
-        "attribute": f"settings.{name}",
-        "dump_default": default,
-        "metadata": {"description": text},
-    }
+def _setting(name: str, default: object) -> JSONObject:
+    """Options of a property of the response that shows a setting, described as in the request."""
+    metadata = OwnAccountBody._declared_fields[name].metadata
+    return {"attribute": f"settings.{name}", "dump_default": default, "metadata": metadata}
 
 
 @example(
@@ -86,34 +70,27 @@ class OwnAccountView(FullAccountView):
     cors_origins = ma.fields.List(
         ma.fields.String(), attribute="settings.cors_origins", dump_default=[]
     )
-    sso_provisioning = ma.fields.Boolean(
-        allow_none=True, **_setting("sso_provisioning", None, PROVISIONING)
-    )
-    sso_email_domains = ma.fields.List(
-        ma.fields.String(), **_setting("sso_email_domains", [], DOMAINS)
-    )
-    sso_group_roles = ma.fields.List(
-        ma.fields.Nested(GroupRole), **_setting("sso_group_roles", [], GROUP_ROLES)
-    )
-    sso_allow_admin = ma.fields.Boolean(**_setting("sso_allow_admin", False, ALLOW_ADMIN))
+    sso_provisioning = ma.fields.Boolean(allow_none=True, **_setting("sso_provisioning", None))
+    sso_email_domains = ma.fields.List(ma.fields.String(), **_setting("sso_email_domains", []))
+    sso_group_roles = ma.fields.List(ma.fields.Nested(GroupRole), **_setting("sso_group_roles", []))
+    sso_allow_admin = ma.fields.Boolean(**_setting("sso_allow_admin", False))
     sso_ignored_groups = ma.fields.List(
-        ma.fields.String(), dump_default=[], metadata={"description": IGNORED}
+        ma.fields.String(),
+        dump_default=[],
+        **doc(
+            "Groups of `sso_group_roles` without effect: their role is `admin` while"
+            " `sso_allow_admin` is off, or their role no longer exists."
+        ),
     )
-    sso_tokens_in_fragment = ma.fields.Boolean(
-        **_setting("sso_tokens_in_fragment", False, FRAGMENT)
-    )
-    mfa = fields.Choice(sign_in_settings.MODES, **_setting("mfa", sign_in_settings.OPTIONAL, MFA))
-    mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", [], MFA_ROLES))
-    mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0, MFA_GRACE))
-    password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True, PASSWORDS))
-    magic_link = ma.fields.Boolean(**_setting("magic_link", False, MAGIC_LINK))
-    new_device_mail = ma.fields.Boolean(**_setting("new_device_mail", True, DEVICE_MAIL))
-    session_idle_hours = ma.fields.Integer(
-        allow_none=True, **_setting("session_idle_hours", None, SESSION_IDLE)
-    )
-    session_max_hours = ma.fields.Integer(
-        allow_none=True, **_setting("session_max_hours", None, SESSION_MAX)
-    )
+    sso_tokens_in_fragment = ma.fields.Boolean(**_setting("sso_tokens_in_fragment", False))
+    mfa = fields.Choice(sign_in_settings.MODES, **_setting("mfa", sign_in_settings.OPTIONAL))
+    mfa_roles = ma.fields.List(ma.fields.String(), **_setting("mfa_roles", []))
+    mfa_grace_days = ma.fields.Integer(**_setting("mfa_grace_days", 0))
+    password_sign_in = ma.fields.Boolean(**_setting("password_sign_in", True))
+    magic_link = ma.fields.Boolean(**_setting("magic_link", False))
+    new_device_mail = ma.fields.Boolean(**_setting("new_device_mail", True))
+    session_idle_hours = ma.fields.Integer(allow_none=True, **_setting("session_idle_hours", None))
+    session_max_hours = ma.fields.Integer(allow_none=True, **_setting("session_max_hours", None))
 
     @ma.post_dump(pass_original=True)
     def add_ignored_groups(

@@ -9,8 +9,10 @@ from app import slugs, web
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
-    METADATA,
+    ACTIVE,
     ORDER,
+    SORT_BY,
+    SORT_ORDER,
     FullAccountView,
     TeamArgs,
     UserPage,
@@ -19,6 +21,7 @@ from app.accounts.types import Body, Query
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 
@@ -47,12 +50,10 @@ class ChangedAccount(Schema):
 class AccountArgs(PageArgs):
     """Filters and sort order of a list of accounts."""
 
-    search = fields.Text(longest=100, metadata={"description": "Part of the name, slug or code."})
-    is_active = ma.fields.Boolean(metadata=METADATA["is_active"])
-    sort_by = ma.fields.String(
-        validate=ma.validate.OneOf(list(tenants.SORTABLE)), metadata=METADATA["sort_by"]
-    )
-    sort_order = ma.fields.String(validate=ORDER, metadata=METADATA["sort_order"])
+    search = fields.Text(longest=100, **doc("Part of the name, slug or code."))
+    is_active = ma.fields.Boolean(**ACTIVE)
+    sort_by = ma.fields.String(validate=ma.validate.OneOf(list(tenants.SORTABLE)), **SORT_BY)
+    sort_order = ma.fields.String(validate=ORDER, **SORT_ORDER)
 
 
 @blueprint.route("", methods=["GET"])

@@ -25,6 +25,7 @@ from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.examples import UUID
+from app.web.fields import doc
 from app.web.paging import page_body
 from app.web.schemas import Message, Schema
 from app.web.serialization import json_response
@@ -43,10 +44,10 @@ VERIFIED = "The address is marked as verified."
 class UserArgs(TeamArgs):
     """Filters and sort order of a list of all accounts' users."""
 
-    account_id = fields.Text(longest=100, metadata={"description": "Only users of this account."})
+    account_id = fields.Text(longest=100, **doc("Only users of this account."))
     sort = ma.fields.String(
         validate=ma.validate.OneOf([f"{sign}{name}" for name in users.SORTABLE for sign in SIGNS]),
-        metadata={"description": "sort_by and sort_order in one, as `email` or `-email`."},
+        **doc("sort_by and sort_order in one, as `email` or `-email`."),
     )
 
     @ma.post_load

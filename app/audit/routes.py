@@ -15,6 +15,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body, page_of
 from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
@@ -27,11 +28,6 @@ blueprint = Blueprint(
 )
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
-
-
-def _nullable(description: str | None = None) -> ma.fields.String:
-    metadata = {"description": description} if description else {}
-    return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
 @example(
@@ -51,34 +47,34 @@ class AuditEntry(View):
     """One change of one column."""
 
     id = ma.fields.Integer()
-    account_id = fields.Id(metadata={"description": "The account whose chain has this entry."})
+    account_id = fields.Id(**doc("The account whose chain has this entry."))
     operation = fields.Choice(append.OPERATIONS)
     table_name = ma.fields.String()
     record_id = ma.fields.String()
     column_name = ma.fields.String()
-    old_value = _nullable("Strings as they are, other values as JSON.")
-    new_value = _nullable()
+    old_value = ma.fields.String(
+        allow_none=True, **doc("Strings as they are, other values as JSON.")
+    )
+    new_value = ma.fields.String(allow_none=True)
     user_id = ma.fields.String()
-    user_email = _nullable("null if erased.")
-    user_name = _nullable()
-    es_username = _nullable("The electronic signature's user.")
-    es_reason = _nullable()
+    user_email = ma.fields.String(allow_none=True, **doc("null if erased."))
+    user_name = ma.fields.String(allow_none=True)
+    es_username = ma.fields.String(allow_none=True, **doc("The electronic signature's user."))
+    es_reason = ma.fields.String(allow_none=True)
     es_timestamp = fields.Timestamp(allow_none=True)
-    ip_address = _nullable()
-    user_agent = _nullable()
-    request_id = _nullable("The X-Correlation-ID of the request.")
+    ip_address = ma.fields.String(allow_none=True)
+    user_agent = ma.fields.String(allow_none=True)
+    request_id = ma.fields.String(allow_none=True, **doc("The X-Correlation-ID of the request."))
     occurred_at = fields.Timestamp()
     extra_metadata = ma.fields.Dict(allow_none=True)
-    salt = _nullable("null if the values are masked or erased.")
+    salt = ma.fields.String(allow_none=True, **doc("null if the values are masked or erased."))
     values_digest = ma.fields.String()
-    actor_salt = _nullable("null if the actor was erased.")
+    actor_salt = ma.fields.String(allow_none=True, **doc("null if the actor was erased."))
     actor_digest = ma.fields.String()
     entry_digest = ma.fields.String()
     previous_hash = ma.fields.String()
     checksum = ma.fields.String()
-    masked = ma.fields.Boolean(
-        metadata={"description": "Whether the values are masked for the caller."}
-    )
+    masked = ma.fields.Boolean(**doc("Whether the values are masked for the caller."))
 
 
 class AuditEntryPage(Page):
@@ -106,9 +102,7 @@ class ExportedLog(View):
 
     items = ma.fields.List(ma.fields.Nested(AuditEntry))
     checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint))
-    starts = ma.fields.List(
-        ma.fields.Nested(lambda: ChainStart()), metadata={"description": "Of logs that were cut."}
-    )
+    starts = ma.fields.List(ma.fields.Nested(lambda: ChainStart()), **doc("Of logs that were cut."))
     exported = ma.fields.Integer()
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
@@ -129,7 +123,7 @@ class ChainStart(View):
     checksum = ma.fields.String()
     created_at = ma.fields.String()
     kind = ma.fields.String()
-    removed = ma.fields.Integer(metadata={"description": "The number of entries removed so far."})
+    removed = ma.fields.Integer(**doc("The number of entries removed so far."))
     public_key = ma.fields.String()
     signature = ma.fields.String()
 
@@ -146,18 +140,15 @@ class ChainReport(View):
     """The verification result of one chain, up to its first fault."""
 
     account_id = fields.Id(
-        allow_none=True,
-        metadata={"description": "The account; of several, the first with a broken chain."},
+        allow_none=True, **doc("The account; of several, the first with a broken chain.")
     )
     valid = ma.fields.Boolean()
     checked = ma.fields.Integer()
     first_broken_id = ma.fields.Integer(allow_none=True)
-    reason = _nullable("A description of the fault.")
+    reason = ma.fields.String(allow_none=True, **doc("A description of the fault."))
     head = ma.fields.Nested(ChainHead, allow_none=True)
     start = ma.fields.Nested(
-        ChainStart,
-        allow_none=True,
-        metadata={"description": "Where the chain begins, if older entries were removed."},
+        ChainStart, allow_none=True, **doc("Where the chain begins, if older entries were removed.")
     )
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
@@ -170,15 +161,13 @@ class Verification(ChainReport):
 
 
 class AuditEntryFilter(Schema):
-    account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
-    table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
-    record_id = fields.GivenId(metadata={"description": "The id of the row that changed."})
-    user_id = fields.Text(
-        metadata={"description": "The acting user; also `system` or `anonymous`."}
-    )
-    operation = fields.Choice(append.OPERATIONS, metadata={"description": "The operation."})
-    from_date = fields.DateTime(metadata={"description": "Not before this moment."})
-    to_date = fields.DateTime(metadata={"description": "Not after this moment."})
+    account_id = fields.Text(**doc("Only entries of this account's chain."))
+    table_name = fields.Text(**doc("`users`, `col_posts`, ..."))
+    record_id = fields.GivenId(**doc("The id of the row that changed."))
+    user_id = fields.Text(**doc("The acting user; also `system` or `anonymous`."))
+    operation = fields.Choice(append.OPERATIONS, **doc("The operation."))
+    from_date = fields.DateTime(**doc("Not before this moment."))
+    to_date = fields.DateTime(**doc("Not after this moment."))
 
     @ma.post_load
     def normalize_account(self, args: JSONObject, **options: object) -> JSONObject:
@@ -192,18 +181,18 @@ class EntryArgs(AuditEntryFilter, PageArgs):
 
     default_limit = 50
 
-    limit = fields.Integer(1, 500, metadata={"description": "Number of items to return."})
-    page_size = fields.Integer(1, 500, metadata={"description": "Alias of limit."})
+    limit = fields.Integer(1, 500, **doc("Number of items to return."))
+    page_size = fields.Integer(1, 500, **doc("Alias of limit."))
     sort_by = fields.DocumentedChoice(
-        service.SORTABLE, load_default="occurred_at", metadata={"description": "The sort field."}
+        service.SORTABLE, load_default="occurred_at", **doc("The sort field.")
     )
     sort_order = ma.fields.String(
         load_default="desc",
         validate=ma.validate.OneOf(["asc", "desc"]),
-        metadata={"description": "Sort direction, `desc` by default."},
+        **doc("Sort direction, `desc` by default."),
     )
     include_total = ma.fields.Boolean(
-        load_default=True, metadata={"description": "false skips counting; `total` is null."}
+        load_default=True, **doc("false skips counting; `total` is null.")
     )
 
 
@@ -211,12 +200,12 @@ class ExportArgs(AuditEntryFilter):
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(exports.FORMATS)),
-        metadata={"description": "csv, json or jsonl."},
+        **doc("csv, json or jsonl."),
     )
 
 
 class AccountArgs(Schema):
-    account_id = fields.Text(metadata={"description": "Only the chain of this account."})
+    account_id = fields.Text(**doc("Only the chain of this account."))
 
 
 class CheckpointArgs(AccountArgs, PageArgs):

@@ -20,6 +20,7 @@ from app.web import fields
 from app.web.access import account_admin, public
 from app.web.blueprint import Blueprint
 from app.web.converters import LARGEST_ROLE_ID
+from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema, View, example
 
@@ -41,8 +42,7 @@ class InvitationView(View):
     account_id = fields.Id()
     email = ma.fields.String(metadata=fields.EMAIL)
     role_id = ma.fields.Integer(
-        allow_none=True,
-        metadata={"description": "null if the role was deleted after the invitation was closed"},
+        allow_none=True, **doc("null if the role was deleted after the invitation was closed")
     )
     role = ma.fields.String(allow_none=True, attribute="role.name", dump_default=None)
     groups = ma.fields.List(ma.fields.String())
@@ -77,13 +77,9 @@ class InvitationPage(Page):
 class InvitationArgs(PageArgs):
     """Filters of a list of invitations."""
 
-    status = fields.Choice(
-        invitations.STATES, metadata={"description": "Only invitations in this state."}
-    )
-    status_filter = fields.Choice(invitations.STATES, metadata={"description": "Alias of status."})
-    account_id = fields.Text(
-        metadata={"description": "The account; superadmins may name any, or `*` for all."}
-    )
+    status = fields.Choice(invitations.STATES, **doc("Only invitations in this state."))
+    status_filter = fields.Choice(invitations.STATES, **doc("Alias of status."))
+    account_id = fields.Text(**doc("The account; superadmins may name any, or `*` for all."))
 
 
 class NewInvitation(Schema):

@@ -17,6 +17,7 @@ from app.rules import OPERATIONS
 from app.web import fields
 from app.web.access import signed_in
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -43,10 +44,10 @@ def addresses_field() -> ma.fields.List[str]:
         fields.Text(longest=60),
         allow_none=True,
         validate=ma.validate.Length(max=50),
-        metadata={
-            "description": "IP addresses and networks that it may be used from, such as"
+        **doc(
+            "IP addresses and networks that it may be used from, such as"
             " 192.0.2.0/24; others get 403 `address_not_allowed`. Null: any."
-        },
+        ),
     )
 
 
@@ -72,7 +73,7 @@ class NewKey(Schema):
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
-    read_only = fields.StrictBoolean(load_default=False, metadata={"description": READ_ONLY})
+    read_only = fields.StrictBoolean(load_default=False, **doc(READ_ONLY))
     ip_addresses = addresses_field()
 
 
@@ -91,7 +92,7 @@ class RotateBody(Schema):
         0,
         LONGEST_OVERLAP,
         load_default=DAY,
-        metadata={"description": "How long the present secret works on; a day by default."},
+        **doc("How long the present secret works on; a day by default."),
     )
 
 
@@ -108,19 +109,17 @@ class KeyView(View):
     id = fields.Id()
     name = ma.fields.String()
     hint = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "The last characters of its secret; null for older keys."},
+        allow_none=True, **doc("The last characters of its secret; null for older keys.")
     )
     description = ma.fields.String(allow_none=True)
     account_id = fields.Id()
     account_code = ma.fields.String()
     created_by = fields.Id()
     scopes = ma.fields.Nested(Scopes, allow_none=True)
-    read_only = ma.fields.Boolean(metadata={"description": READ_ONLY})
+    read_only = ma.fields.Boolean(**doc(READ_ONLY))
     ip_addresses = ma.fields.List(ma.fields.String(), allow_none=True)
     previous_valid_until = fields.Timestamp(
-        allow_none=True,
-        metadata={"description": "Until when the secret before the last rotation works."},
+        allow_none=True, **doc("Until when the secret before the last rotation works.")
     )
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()

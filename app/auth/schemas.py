@@ -5,11 +5,13 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import config, slugs
-from app.accounts.schemas import USER, AccountView, UserView
+from app.accounts.schemas import AccountView, UserView
 from app.auth.mfa.models import METHODS
 from app.auth.models import KINDS
 from app.auth.tokens import BEARER
 from app.web import fields
+from app.web.examples import USER_ID
+from app.web.fields import doc
 from app.web.languages import LANGUAGES
 from app.web.paging import page_of
 from app.web.schemas import Message, Schema, View, example
@@ -19,7 +21,7 @@ CREDENTIAL = "What the browser returned, by `PublicKeyCredential.toJSON()`."
 
 VERIFIED = {
     "message": "Your email address is verified. You can sign in now.",
-    "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
+    "user": {"id": USER_ID, "email": "alice@acme.example", "email_verified": True},
 }
 
 
@@ -28,14 +30,9 @@ class Registration(Schema):
 
     account_name = fields.Text(longest=200)
     account_slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
-    account = fields.Text(
-        longest=200, metadata={"description": "The slug of the new account.", **slugs.DESCRIBED}
-    )
+    account = fields.Text(longest=200, **doc("The slug of the new account.", **slugs.DESCRIBED))
     name = fields.Text(
-        longest=200,
-        metadata={
-            "description": "The name of the user; of the account if nothing else names that one."
-        },
+        longest=200, **doc("The name of the user; of the account if nothing else names that one.")
     )
     email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
     password = fields.Text(longest=20_000, required=True)
@@ -60,7 +57,7 @@ class Registered(View):
 class Credentials(Schema):
     """Login credentials. The account is optional if the host name contains its slug."""
 
-    account = fields.Text(longest=200, metadata={"description": "Slug, code or id."})
+    account = fields.Text(longest=200, **doc("Slug, code or id."))
     email = fields.Text(longest=320, required=True)
     password = fields.Text(longest=20_000, required=True)
 
@@ -73,7 +70,7 @@ class TokenPair(View):
     access_token = ma.fields.String()
     refresh_token = ma.fields.String()
     token_type = fields.Choice((BEARER,))
-    expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
+    expires_in = ma.fields.Integer(**doc("Seconds."))
 
 
 class SignedIn(TokenPair):
@@ -92,10 +89,8 @@ class RefreshBody(Schema):
 class SignOutBody(RefreshBody):
     """What to end; defaults to the session of the access token."""
 
-    refresh_token = fields.Text(
-        longest=100_000, metadata={"description": "Ends its session instead."}
-    )
-    all = fields.StrictBoolean(metadata={"description": "Whether to end all of your sessions."})
+    refresh_token = fields.Text(longest=100_000, **doc("Ends its session instead."))
+    all = fields.StrictBoolean(**doc("Whether to end all of your sessions."))
 
 
 class TokenBody(Schema):
@@ -108,12 +103,9 @@ class AddressVerification(TokenBody):
     """The token of a mailed link, and the password of its user or a new one."""
 
     password = fields.Text(
-        longest=20_000,
-        metadata={"description": "The one that was chosen at registration; else a 400."},
+        longest=20_000, **doc("The one that was chosen at registration; else a 400.")
     )
-    new_password = fields.Text(
-        longest=20_000, metadata={"description": "Replaces it. Not for a changed address."}
-    )
+    new_password = fields.Text(longest=20_000, **doc("Replaces it. Not for a changed address."))
 
 
 class OwnUserView(UserView):
@@ -122,7 +114,7 @@ class OwnUserView(UserView):
     language = fields.Choice(
         LANGUAGES,
         allow_none=True,
-        metadata={"description": "Language of the console and of mails; null: the browser's."},
+        **doc("Language of the console and of mails; null: the browser's."),
     )
 
 
@@ -164,12 +156,11 @@ class OwnProfile(Schema):
     language = fields.Choice(
         LANGUAGES,
         allow_none=True,
-        metadata={"description": "Language of the console and of mails; null: the browser's."},
+        **doc("Language of the console and of mails; null: the browser's."),
     )
     email = fields.Text(longest=320, metadata=fields.EMAIL)
     current_password = fields.Text(
-        longest=20_000,
-        metadata={"description": "Replaces a recent sign-in when changing the address."},
+        longest=20_000, **doc("Replaces a recent sign-in when changing the address.")
     )
 
 
@@ -181,18 +172,15 @@ class PasswordChange(Schema):
 
     current_password = fields.Text(longest=20_000, required=True)
     new_password = fields.Text(longest=20_000, required=True)
-    revoke_api_keys = fields.StrictBoolean(metadata={"description": REVOKE_KEYS})
+    revoke_api_keys = fields.StrictBoolean(**doc(REVOKE_KEYS))
 
 
 class PasswordSet(Message):
     """Confirmation of a new password, with the API keys that stay active."""
 
-    active_api_keys = ma.fields.Integer(
-        metadata={"description": "Number of active API keys of the user."}
-    )
+    active_api_keys = ma.fields.Integer(**doc("Number of active API keys of the user."))
     api_keys = ma.fields.List(
-        ma.fields.String(),
-        metadata={"description": f"Names of up to {MAX_KEY_NAMES} of these keys."},
+        ma.fields.String(), **doc(f"Names of up to {MAX_KEY_NAMES} of these keys.")
     )
 
 
@@ -202,8 +190,8 @@ class Reauthentication(Schema):
     password = fields.Text(longest=20_000)
     method = fields.Choice(METHODS)
     code = fields.Text(longest=100)
-    token = fields.Text(longest=1000, metadata={"description": "Of `POST /auth/mfa/options`."})
-    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
+    token = fields.Text(longest=1000, **doc("Of `POST /auth/mfa/options`."))
+    assertion = ma.fields.Dict(**doc(CREDENTIAL))
 
 
 class ForgotBody(Schema):
@@ -217,8 +205,7 @@ class MagicLinkBody(ForgotBody):
     """A request for a link to sign in."""
 
     redirect_uri = fields.Text(
-        longest=2000,
-        metadata={"description": "Of a client application; default: the console.", **fields.URI},
+        longest=2000, **doc("Of a client application; default: the console.", **fields.URI)
     )
 
 
@@ -227,7 +214,7 @@ class ResetBody(Schema):
 
     token = fields.Text(longest=500, required=True)
     new_password = fields.Text(longest=20_000, required=True)
-    revoke_api_keys = fields.StrictBoolean(metadata={"description": REVOKE_KEYS})
+    revoke_api_keys = fields.StrictBoolean(**doc(REVOKE_KEYS))
 
 
 class ResetToken(View):

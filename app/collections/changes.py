@@ -43,7 +43,7 @@ PLANNED_OPERATIONS = (
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a caller wants of a schema and its indexes; None keeps the present ones."""
+    """A change of a collection that a caller asks for; None keeps what there is."""
 
     specs: Sequence[JSONMapping] | None = None
     indexes: Sequence[JSONMapping] | None = None
@@ -55,6 +55,10 @@ class Proposal:
     """The first fields, by their new names; the others follow as they stand."""
     keeps_omitted: bool = False
     """Whether fields that `specs` leave out stay, with a warning, rather than being a problem."""
+    plan_hash: str | None = None
+    """The plan that is to be carried out; required where fields are removed."""
+    expected_version: str | None = None
+    """The version of the collection that the caller saw."""
 
     def renames(self, name: str) -> bool:
         """Whether a collection of this name gets another one; case does not matter."""

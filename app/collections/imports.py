@@ -125,15 +125,13 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                 "plan_hash": item.get("plan_hash"),
             }
             if row is not None:
-                removed = item.get("remove_fields", ())
-                order = item.get("field_order", ())
                 proposal = Proposal(
                     item["schema"],
-                    item.get("indexes"),
-                    removed,
-                    item.get("partial", False),
-                    name,
-                    order,
+                    indexes=item.get("indexes"),
+                    removed=item.get("remove_fields", ()),
+                    partial=item.get("partial", False),
+                    name=name,
+                    order=item.get("field_order", ()),
                 )
                 change = updates.plan_change(row, proposal, problems, targets)
                 import_.given.setdefault(change.new.name.lower(), import_.given[key])

@@ -1,4 +1,4 @@
-"""`/roles/{role_id}/permissions` and other paths by which `@snackbase/sdk` reaches rules."""
+"""`/roles/{role_id}/permissions`: rules by role, as `@snackbase/sdk` asks for them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import marshmallow as ma
 
 from app.accounts import roles
 from app.accounts.role_routes import blueprint
-from app.accounts.schemas import PAGE
 from app.accounts.types import Query
-from app.collections import definitions, permissions, trial_routes
+from app.collections import definitions, trials
 from app.collections import service as collections
 from app.collections.rule_schemas import CollectionRules
+from app.collections.trials import Reach
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
@@ -18,7 +18,14 @@ from app.web.paging import Page, PageArgs, items_field, page_body, page_of
 from app.web.schemas import View
 
 ROLE_ID = 3
-REACH = {"list": "all", "view": "all", "create": "some", "update": "some", "delete": "none"}
+EXAMPLE_ROW = {
+    "collection": "posts",
+    "list": Reach.ALL,
+    "view": Reach.ALL,
+    "create": Reach.SOME,
+    "update": Reach.SOME,
+    "delete": Reach.NONE,
+}
 
 
 class RolePermissions(CollectionRules):
@@ -31,11 +38,11 @@ class PermissionRow(View):
     """The records of a collection that each operation opens to users of a role."""
 
     collection = ma.fields.String()
-    list = fields.Choice(permissions.REACH)
-    view = fields.Choice(permissions.REACH)
-    create = fields.Choice(permissions.REACH)
-    update = fields.Choice(permissions.REACH)
-    delete = fields.Choice(permissions.REACH)
+    list = fields.Choice(Reach)
+    view = fields.Choice(Reach)
+    create = fields.Choice(Reach)
+    update = fields.Choice(Reach)
+    delete = fields.Choice(Reach)
 
 
 class PermissionMatrix(Page):
@@ -69,7 +76,7 @@ def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     200,
     PermissionMatrix,
     example={
-        **page_body([{"collection": "posts", **REACH}], 1, PAGE),
+        **page_body([EXAMPLE_ROW], 1, {"skip": 0, "limit": 25}),
         "role_id": ROLE_ID,
         "role_name": "viewer",
     },
@@ -85,16 +92,7 @@ def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
     role = roles.get(int(role_id))
     rows, total = collections.page(args["skip"], args["limit"])
     items = [
-        {"collection": row.name, **permissions.of_role(role.name, definitions.from_row(row))}
+        {"collection": row.name, **trials.reach_of_role(role.name, definitions.from_row(row))}
         for row in rows
     ]
     return {**page_body(items, total, args), "role_id": role.id, "role_name": role.name}
-
-
-# The paths of `@snackbase/sdk`.
-blueprint.route("/validate-rule", methods=["POST"], endpoint="validate_rule_by_alias")(
-    trial_routes.validate_rule
-)
-blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")(
-    trial_routes.test_rule
-)

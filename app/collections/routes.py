@@ -186,17 +186,22 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
-    plan_hash, proposal = body.pop("plan_hash", None), _proposal(body, partial=partial)
-    warnings: list[str] = []
-    row = updates.update(collection_id, proposal, body, plan_hash=plan_hash, warnings=warnings)
-    return _views([row])[0] | ({"warnings": warnings} if warnings else {})
+    row, change = updates.update(collection_id, _proposal(body, partial=partial), body)
+    return _views([row])[0] | ({"warnings": change.warnings} if change.warnings else {})
 
 
 def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
-    specs, removed = body.pop("schema", None), body.pop("remove_fields", ())
-    name, index_specs = body.pop("name", None), body.pop("indexes", None)
-    order = body.pop("field_order", ())
-    return Proposal(specs, index_specs, removed, partial, name, order, keeps_omitted=True)
+    """Take the proposal from the body, which keeps rules and options."""
+    return Proposal(
+        specs=body.pop("schema", None),
+        indexes=body.pop("indexes", None),
+        removed=body.pop("remove_fields", ()),
+        partial=partial,
+        name=body.pop("name", None),
+        order=body.pop("field_order", ()),
+        keeps_omitted=True,
+        plan_hash=body.pop("plan_hash", None),
+    )
 
 
 @blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])

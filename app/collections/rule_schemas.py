@@ -10,6 +10,7 @@ from app import rules
 from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web import fields
+from app.web.fields import doc
 from app.web.schemas import Schema
 
 RULES = {
@@ -22,12 +23,6 @@ RULES = {
     "view_fields": "*",
     "create_fields": "*",
     "update_fields": "*",
-}
-EXAMPLE_RULES = {
-    "collection": "posts",
-    **RULES,
-    **{part: {"rule": "true", "fields": "*"} for part in ("create", "read", "update")},
-    "delete": {"rule": None, "fields": "*"},
 }
 OWNER = "@owns_record() || @has_role(admin)"
 
@@ -86,7 +81,7 @@ class RulesBody(RulesOfNew):
     """Rules and field lists; what is absent stays as it is."""
 
     create = ma.fields.Nested(RulePart)
-    read = ma.fields.Nested(RulePart, metadata={"description": "Sets list and view."})
+    read = ma.fields.Nested(RulePart, **doc("Sets list and view."))
     update = ma.fields.Nested(RulePart)
     delete = ma.fields.Nested(RulePart)
 
@@ -94,9 +89,7 @@ class RulesBody(RulesOfNew):
 class CollectionRules(RulesBody):
     """The rules of a collection, in both forms."""
 
-    collection = fields.Text(
-        longest=200, metadata={"description": "The collection's name; sent, it must be that."}
-    )
+    collection = fields.Text(longest=200, **doc("The collection's name; sent, it must be that."))
 
 
 class RuleSubject(Schema):
@@ -108,7 +101,7 @@ class RuleSubject(Schema):
     account_id = fields.Text(allow_none=True)
     groups = ma.fields.List(fields.Text())
     is_superadmin = fields.StrictBoolean()
-    mfa = fields.StrictBoolean(metadata={"description": "Whether it passed a second factor."})
+    mfa = fields.StrictBoolean(**doc("Whether it passed a second factor."))
 
     @ma.post_load
     def as_subject(self, data: JSONObject, **options: object) -> rules.Subject:

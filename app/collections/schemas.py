@@ -15,6 +15,7 @@ from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import COLLECTION_NAME, FIELD_NAME, LONGEST_SCHEMA, ON_DELETE
 from app.types import JSONObject
 from app.web import fields
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_of
 from app.web.schemas import Problem, Schema, View, example
 
@@ -30,44 +31,36 @@ class FieldDefinition(Schema):
     name = fields.Text(longest=200, required=True, metadata={"pattern": f"^{FIELD_NAME.pattern}$"})
     type = fields.DocumentedChoice(TYPES, required=True)
     rename_from = fields.Text(
-        longest=200,
-        allow_none=True,
-        metadata={"description": "The present name of a field that gets this one."},
+        longest=200, allow_none=True, **doc("The present name of a field that gets this one.")
     )
     required = fields.StrictBoolean()
     default = ma.fields.Raw(allow_none=True)
-    unique = fields.StrictBoolean(metadata={"description": "Unique within each account."})
+    unique = fields.StrictBoolean(**doc("Unique within each account."))
     options = ma.fields.Dict(
         keys=ma.fields.String(),
         allow_none=True,
-        metadata={
-            "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
+        **doc(
+            "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
             " integer; select and multi_select: choices; any but json and multi_select: index."
             " Texts, choices among them, are stored in Unicode's form NFC, and lengths count so."
-        },
+        ),
     )
-    collection = fields.Text(
-        allow_none=True, metadata={"description": "The collection a reference points into."}
-    )
-    on_delete = fields.DocumentedChoice(
-        ON_DELETE, allow_none=True, metadata={"description": "For references."}
-    )
-    pii = fields.StrictBoolean(
-        metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
-    )
+    collection = fields.Text(allow_none=True, **doc("The collection a reference points into."))
+    on_delete = fields.DocumentedChoice(ON_DELETE, allow_none=True, **doc("For references."))
+    pii = fields.StrictBoolean(**doc("Personal data: masked but for superadmins and `pii_access`."))
     mask_type = fields.DocumentedChoice(
         masking.MASKS,
         allow_none=True,
-        metadata={
-            "description": "With pii; full if absent. custom takes `options.mask`, a text with `*`;"
+        **doc(
+            "With pii; full if absent. custom takes `options.mask`, a text with `*`;"
             " `{first:n}` and `{last:n}` keep characters."
-        },
+        ),
     )
     expression = expression_field(
-        metadata={"description": "Of a computed field: an expression over the stored fields."}
+        **doc("Of a computed field: an expression over the stored fields.")
     )
     return_type = fields.DocumentedChoice(
-        RETURN_TYPES, allow_none=True, metadata={"description": "Of a computed field."}
+        RETURN_TYPES, allow_none=True, **doc("Of a computed field.")
     )
 
     @ma.post_load
@@ -79,9 +72,7 @@ class FieldDefinition(Schema):
 
 
 class ChangedField(FieldDefinition):
-    type = fields.DocumentedChoice(
-        TYPES, metadata={"description": "Needed for a new field; cannot change."}
-    )
+    type = fields.DocumentedChoice(TYPES, **doc("Needed for a new field; cannot change."))
 
 
 def schema_field(
@@ -101,7 +92,7 @@ NAME_PATTERN = {"pattern": f"^{COLLECTION_NAME.pattern}$"}
 
 def _name() -> object:
     description = "A name other than the present one renames the collection."
-    return fields.Text(longest=200, metadata={"description": description, **NAME_PATTERN})
+    return fields.Text(longest=200, **doc(description, **NAME_PATTERN))
 
 
 class WithSchema(Schema):
@@ -133,7 +124,7 @@ class CollectionOptions(Schema):
     """What a collection demands of its records' writers; what is absent stays, at first false."""
 
     require_signature = fields.StrictBoolean(
-        metadata={"description": "Every write needs an electronic signature: 428 without."}
+        **doc("Every write needs an electronic signature: 428 without.")
     )
 
 
@@ -146,15 +137,12 @@ class IndexDefinition(Schema):
         attribute="fields",
         required=True,
         validate=ma.validate.Length(min=1, max=MAX_FIELDS),
-        metadata={
-            "description": "Stored fields but those of type `json` and `multi_select`,"
-            " `created_at`, `updated_at`, `created_by` and `updated_by`, in order; a minus sign for"
-            " descending."
-        },
+        **doc(
+            "Stored fields but those of type `json` and `multi_select`, `created_at`,"
+            " `updated_at`, `created_by` and `updated_by`, in order; a minus sign for descending."
+        ),
     )
-    unique = fields.StrictBoolean(
-        metadata={"description": "Records with a null in one of the fields never clash."}
-    )
+    unique = fields.StrictBoolean(**doc("Records with a null in one of the fields never clash."))
 
 
 def indexes_field(description: str, **options: Any) -> object:
@@ -181,7 +169,7 @@ def remove_fields_field() -> object:
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
-        metadata={"description": "Fields to remove, with the values of all records."},
+        **doc("Fields to remove, with the values of all records."),
     )
 
 
@@ -189,10 +177,10 @@ def field_order_field() -> object:
     return ma.fields.List(
         fields.Text(longest=200),
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
-        metadata={
-            "description": "Names of fields after the change, in order; fields that it leaves out"
+        **doc(
+            "Names of fields after the change, in order; fields that it leaves out"
             " follow as they stand."
-        },
+        ),
     )
 
 
@@ -248,20 +236,19 @@ class PlannedOperation(View):
     optional = ("before", "after", "index")
 
     operation = fields.Choice(
-        PLANNED_OPERATIONS,
-        metadata={"description": "change_reference and change_rule follow a rename."},
+        PLANNED_OPERATIONS, **doc("change_reference and change_rule follow a rename.")
     )
     field = ma.fields.String(
         allow_none=True,
-        metadata={
-            "description": "Null for indexes, the order and the collection's name, the collection"
+        **doc(
+            "Null for indexes, the order and the collection's name, the collection"
             " for rules, `collection.field` for references."
-        },
+        ),
     )
     property = ma.fields.String(allow_none=True)
-    before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
-    after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
-    index = ma.fields.Nested(IndexDefinition, metadata={"description": "For indexes only."})
+    before = ma.fields.Raw(allow_none=True, **doc("The property's value now."))
+    after = ma.fields.Raw(allow_none=True, **doc("The value it would have."))
+    index = ma.fields.Nested(IndexDefinition, **doc("For indexes only."))
 
 
 class RowProblem(Problem):
@@ -269,18 +256,14 @@ class RowProblem(Problem):
 
     optional = (*Problem.optional, "count")
 
-    count = ma.fields.Integer(
-        metadata={"description": "How many records; of values that clash, how many values."},
-    )
+    count = ma.fields.Integer(**doc("How many records; of values that clash, how many values."))
 
 
 class LostValues(View):
     """A field that would be removed with its values."""
 
     field = ma.fields.String()
-    count = ma.fields.Integer(
-        metadata={"description": "How many records of all accounts have a value."}
-    )
+    count = ma.fields.Integer(**doc("How many records of all accounts have a value."))
 
 
 class ReversePlan(View):
@@ -288,15 +271,13 @@ class ReversePlan(View):
 
     optional = ("name", "schema", "remove_fields", "field_order")
 
-    name = ma.fields.String(metadata={"description": "If the collection would be renamed."})
+    name = ma.fields.String(**doc("If the collection would be renamed."))
     schema = ma.fields.List(ma.fields.Dict())
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
     remove_fields = ma.fields.List(
-        ma.fields.String(), metadata={"description": "Needs the `plan_hash` of its own plan."}
+        ma.fields.String(), **doc("Needs the `plan_hash` of its own plan.")
     )
-    field_order = ma.fields.List(
-        ma.fields.String(), metadata={"description": "If the fields would be reordered."}
-    )
+    field_order = ma.fields.List(ma.fields.String(), **doc("If the fields would be reordered."))
 
 
 class CollectionPlan(View):
@@ -305,12 +286,11 @@ class CollectionPlan(View):
     operations = ma.fields.List(ma.fields.Nested(PlannedOperation))
     sql = ma.fields.List(ma.fields.String())
     problems = ma.fields.List(ma.fields.Nested(RowProblem))
-    plan_hash = ma.fields.String(metadata={"description": "For the update that must do just this."})
+    plan_hash = ma.fields.String(**doc("For the update that must do just this."))
     reverse = ma.fields.Nested(ReversePlan)
     data_lost = ma.fields.List(ma.fields.Nested(LostValues))
     warnings = ma.fields.List(
-        ma.fields.String(),
-        metadata={"description": "Fields that the schema leaves out, which stay."},
+        ma.fields.String(), **doc("Fields that the schema leaves out, which stay.")
     )
 
 
@@ -329,8 +309,7 @@ class CollectionView(View):
     optional = ("warnings",)
 
     warnings = ma.fields.List(
-        ma.fields.String(),
-        metadata={"description": "After a change: fields that the schema left out, which stay."},
+        ma.fields.String(), **doc("After a change: fields that the schema left out, which stay.")
     )
     id = fields.Id()
     name = ma.fields.String()
@@ -338,11 +317,11 @@ class CollectionView(View):
     schema = ma.fields.List(ma.fields.Dict())
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields")
     field_count = ma.fields.Integer()
-    fields_count = ma.fields.Integer(metadata={"description": "Alias of `field_count`."})
-    record_count = ma.fields.Integer(metadata={"description": "Records of all accounts."})
-    records_count = ma.fields.Integer(metadata={"description": "Alias of `record_count`."})
+    fields_count = ma.fields.Integer(**doc("Alias of `field_count`."))
+    record_count = ma.fields.Integer(**doc("Records of all accounts."))
+    records_count = ma.fields.Integer(**doc("Alias of `record_count`."))
     has_public_access = ma.fields.Boolean(
-        metadata={"description": 'Whether a rule is `""`, which opens an operation to everyone.'}
+        **doc('Whether a rule is `""`, which opens an operation to everyone.')
     )
     options = ma.fields.Nested(CollectionOptions)
     indexes = ma.fields.List(ma.fields.Nested(IndexDefinition))
@@ -373,7 +352,7 @@ class DeletedCollection(DroppedCollection):
 
     message = ma.fields.String()
     also_deleted = ma.fields.List(
-        ma.fields.Nested(DroppedCollection), metadata={"description": "Where `with` names any."}
+        ma.fields.Nested(DroppedCollection), **doc("Where `with` names any.")
     )
 
 
@@ -383,19 +362,19 @@ class DeletionArgs(Schema):
     along = fields.Text(
         data_key="with",
         longest=40_000,
-        metadata={"description": "Comma-separated names or ids of collections that go along."},
+        **doc("Comma-separated names or ids of collections that go along."),
     )
 
 
 class CollectionArgs(PageArgs):
-    search = fields.Text(longest=100, metadata={"description": "A part of the name."})
+    search = fields.Text(longest=100, **doc("A part of the name."))
     sort_by = fields.Choice(
         collections.SORTABLE,
         load_default="name",
-        metadata={"description": "What to sort by; `name` where it is absent."},
+        **doc("What to sort by; `name` where it is absent."),
     )
     sort_order = ma.fields.String(
         load_default="asc",
         validate=ma.validate.OneOf(["asc", "desc"]),
-        metadata={"description": "`asc` where it is absent."},
+        **doc("`asc` where it is absent."),
     )

@@ -24,6 +24,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
@@ -46,8 +47,7 @@ EXPORT = {
 
 class ExportArgs(Schema):
     collection_ids = fields.Text(
-        longest=40_000,
-        metadata={"description": "Comma-separated ids or names; absent means all collections."},
+        longest=40_000, **doc("Comma-separated ids or names; absent means all collections.")
     )
 
 
@@ -56,8 +56,7 @@ class ExportedCollection(Schema):
 
     name = fields.Text(longest=200, required=True)
     rename_from = fields.Text(
-        longest=200,
-        metadata={"description": "The present name of a collection that `update` renames."},
+        longest=200, **doc("The present name of a collection that `update` renames.")
     )
     remove_fields = remove_fields_field()
     field_order = field_order_field()
@@ -95,9 +94,7 @@ class ImportBody(Schema):
     strategy = ma.fields.String(
         load_default="error",
         validate=ma.validate.OneOf(transfer.STRATEGIES),
-        metadata={
-            "description": "If collections exist: error refuses, skip keeps, update changes them."
-        },
+        **doc("If collections exist: error refuses, skip keeps, update changes them."),
     )
 
 

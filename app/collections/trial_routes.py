@@ -1,4 +1,7 @@
-"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved."""
+"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved.
+
+`/roles/validate-rule` and `/roles/test-rule` are the paths of `@snackbase/sdk`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import marshmallow as ma
 
 from app import rules, web
 from app.accounts import names
+from app.accounts.role_routes import blueprint as roles_blueprint
 from app.collections import definitions, expression_names, population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
@@ -21,6 +25,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 blueprint = Blueprint(
@@ -45,12 +50,12 @@ class RuleToValidate(Schema):
     """A rule, and the names that it may use."""
 
     rule = expression_field(required=True)
-    operation = operation_field(metadata={"description": "All operations have the same language."})
-    collection = fields.Text(metadata={"description": "Check against this collection's fields."})
+    operation = operation_field(**doc("All operations have the same language."))
+    collection = fields.Text(**doc("Check against this collection's fields."))
     collection_fields = ma.fields.List(
         fields.Text(),
         data_key="collectionFields",
-        metadata={"description": "Without a collection: names of fields, of any type."},
+        **doc("Without a collection: names of fields, of any type."),
     )
 
 
@@ -65,15 +70,13 @@ class RuleValidity(View):
     """Whether a text is a rule, and why not."""
 
     valid = ma.fields.Boolean()
-    error = ma.fields.String(allow_none=True, metadata={"description": "The first of `errors`."})
+    error = ma.fields.String(allow_none=True, **doc("The first of `errors`."))
     errors = ma.fields.List(ma.fields.String())
     details = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "The same with code and position (a character, from 0)."},
+        ma.fields.Dict(), **doc("The same with code and position (a character, from 0).")
     )
     warnings = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "Groups that no account has, with code and position."},
+        ma.fields.Dict(), **doc("Groups that no account has, with code and position.")
     )
 
 
@@ -81,13 +84,12 @@ class RuleTestResult(View):
     """Whether the rule lets the caller at the record."""
 
     result = ma.fields.Boolean()
-    allowed = ma.fields.Boolean(metadata={"description": "Alias of `result`."})
+    allowed = ma.fields.Boolean(**doc("Alias of `result`."))
     error = ma.fields.String(
-        allow_none=True, metadata={"description": "Always null: a rule that is not valid is a 400."}
+        allow_none=True, **doc("Always null: a rule that is not valid is a 400.")
     )
     evaluation_details = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "Always null. `POST .../rules/explain` shows the deciding parts."},
+        allow_none=True, **doc("Always null. `POST .../rules/explain` shows the deciding parts.")
     )
 
 
@@ -97,9 +99,7 @@ class ProposedRules(RulesBody):
 
 class RulesToCompare(Schema):
     rules = ma.fields.Nested(ProposedRules, required=True)
-    account_id = fields.Text(
-        metadata={"description": "Look at this account's users and records only."}
-    )
+    account_id = fields.Text(**doc("Look at this account's users and records only."))
 
 
 class RecordSample(View):
@@ -124,6 +124,7 @@ class RoleDifferences(View):
     items = ma.fields.List(ma.fields.Nested(RoleDifference))
 
 
+@roles_blueprint.route("/validate-rule", methods=["POST"], endpoint="validate_rule_by_alias")
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
@@ -152,6 +153,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     }
 
 
+@roles_blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")
 @blueprint.route("/test", methods=["POST"])
 @blueprint.arguments(
     RuleTrial,

@@ -1,9 +1,11 @@
-"""Validates and evaluates rules before they are saved."""
+"""Tries rules before they are saved, and says what those of a collection open to a role."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -19,6 +21,15 @@ from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definitions.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
+ANY_USER: Any = dict.fromkeys(("id", "email", "account_id", "groups", "mfa"), rules.UNKNOWN)
+
+
+class Reach(StrEnum):
+    """The records that an operation opens to a role, whatever the user's other properties."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
@@ -61,6 +72,20 @@ def _value(name: str, value: object) -> object:
         with suppress(ValueError):
             return values.moment(value)
     return value
+
+
+def reach_of_role(role: str, collection: definitions.Definition) -> dict[str, Reach]:
+    """Return the records that each operation opens to users of a role."""
+    user = rules.Subject(role=role, **ANY_USER)
+    reach = {}
+    for operation in rules.OPERATIONS:
+        condition = collection.conditions[operation]
+        if condition is not None:
+            opens = rules.truth(rules.partial_evaluate(condition, user))
+        else:
+            opens = collection.rule(operation) is not None
+        reach[operation] = {True: Reach.ALL, False: Reach.NONE, None: Reach.SOME}[opens]
+    return reach
 
 
 def load_caller(user_id: str) -> Principal:

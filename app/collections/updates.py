@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -24,6 +24,7 @@ from app.collections import (
 )
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
+from app.collections.definitions import Definition
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
@@ -35,22 +36,13 @@ PLAN_REQUIRED = "Removed fields lose their values: plan this change and send its
 PLAN_STALE = "The collection was changed after this plan, or the plan is of another change."
 
 
-def update(
-    collection_id: str,
-    proposal: Proposal,
-    body: JSONMapping,
-    *,
-    plan_hash: str | None = None,
-    expected_version: str | None = None,
-    warnings: list[str] | None = None,
-) -> Collection:
-    """Change name and schema, and the rules and options in `body`; adds to `warnings`.
+def update(collection_id: str, proposal: Proposal, body: JSONMapping) -> tuple[Collection, Change]:
+    """Change name and schema, and the rules and options in `body`. Returns the change, too.
 
     Raises InvalidValues, NotFound, BadRequest (`plan_required`) where fields are removed without
-    `plan_hash`, or Conflict, also if the plan is stale (`plan_stale`) or the version is not
-    `expected_version`.
+    a plan, or Conflict, also if the plan is stale (`plan_stale`) or the version another one.
     """
-    if proposal.removed and plan_hash is None:
+    if proposal.removed and proposal.plan_hash is None:
         raise BadRequest(PLAN_REQUIRED, error="plan_required")
 
     @versioned_cache.reloading()  # for referenced collections
@@ -58,24 +50,17 @@ def update(
         return [plan_change(collections.find(collection_id), proposal, [])]
 
     with index_builds.ahead(planned) as built:
-        row, change = _update(collection_id, proposal, body, plan_hash, expected_version, built)
-    if warnings is not None:
-        warnings += change.warnings
-    return row
+        return _update(collection_id, proposal, body, built)
 
 
 @collections.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _update(
-    collection_id: str,
-    proposal: Proposal,
-    body: JSONMapping,
-    plan_hash: str | None,
-    expected_version: str | None,
-    built: Builds,
+    collection_id: str, proposal: Proposal, body: JSONMapping, built: Builds
 ) -> tuple[Collection, Change]:
     row = collections.locked(collection_id)
-    collections.check_version(row, expected_version)
+    collections.check_version(row, proposal.expected_version)
+    plan_hash = proposal.plan_hash
     if plan_hash is not None and plan_hash.partition("-")[0] != str(row.version):
         raise Conflict(PLAN_STALE, error="plan_stale")
     if proposal.renames(row.name):  # before looking for references, which others may be adding
@@ -85,8 +70,8 @@ def _update(
     new_rules = collections.normalize_rules(body, change.new, problems)
     _check(problems, change, new_rules)
     check_plan(change, plan_hash)
-    named = expression_names.lost_choices([change], {change.new.name.lower(): new_rules})
-    changes.refuse([*row_problems(change, built), *named])
+    lost_choices = expression_names.lost_choices([change], {change.new.name.lower(): new_rules})
+    changes.refuse([*row_problems(change, built), *lost_choices])
     store(row, change, new_rules, body.get("options", {}))
     follow([change])
     table.run(change.renaming_statements)
@@ -96,16 +81,16 @@ def _update(
 
 @versioned_cache.reloading()  # for referenced collections
 def plan(collection_id: str, proposal: Proposal) -> JSONObject:
-    """The operations, SQL and hash of an update, how to undo it, and problems of existing rows.
+    """Return an update's operations, SQL and hash, how to undo it, and problems of existing rows.
 
     Changes nothing.
     """
     row = collections.find(collection_id)
-    problems_: list[JSONObject] = []
-    change = plan_change(row, proposal, problems_)
-    _check(problems_, change, {})
+    problems: list[JSONObject] = []
+    change = plan_change(row, proposal, problems)
+    _check(problems, change, {})
     try:
-        problems, lost = change.row_problems(), change.lost_values()
+        row_problems, lost = change.row_problems(), change.lost_values()
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
             raise
@@ -113,7 +98,7 @@ def plan(collection_id: str, proposal: Proposal) -> JSONObject:
     return {
         "operations": change.operations,
         "sql": change.statements,
-        "problems": [*problems, *expression_names.lost_choices([change])],
+        "problems": [*row_problems, *expression_names.lost_choices([change])],
         "plan_hash": change.plan_hash,
         "reverse": change.reverse,
         "data_lost": lost,
@@ -127,59 +112,67 @@ def plan_change(
     problems: list[JSONObject],
     targets: Mapping[str, str] | None = None,
 ) -> Change:
-    """The change of a stored collection that is proposed. Adds problems to `problems`.
+    """Return the proposed change of a stored collection. Adds problems to `problems`.
 
     References may name `targets`: new names by name key, former ones included. Raises Conflict if
     another collection has the name.
     """
-    old, specs, removed = definitions.from_row(row), proposal.specs, proposal.removed
-    name = old.name if proposal.name is None else proposal.name
-    targets = dict(targets or collections.targets())
-    new_problems: list[JSONObject] = []
-    if not proposal.renames(old.name):
-        name = old.name
-    else:
+    old, removed = definitions.from_row(row), proposal.removed
+    name, targets = old.name, dict(targets or collections.targets())
+    if proposal.name is not None and proposal.renames(old.name):
+        name = proposal.name
         if invalid := schema.name_problems(name):
             problems += invalid
             return Change(old, old)
         if name.lower() in collections.targets():
             raise Conflict(NAME_TAKEN, field="name")
         targets |= dict.fromkeys((old.name.lower(), name.lower()), name)
-    renames = schema.renames(old, specs or (), removed, new_problems)
+
+    # The definition as it is, under its new names: what further changes are compared with.
+    proposed = proposal.specs or ()
+    new_problems: list[JSONObject] = []
+    renames = schema.renames(old, proposed, removed, new_problems)
     present = renaming.renamed(old, renames, name)
     present = replace(present, schema=renaming.referring(present, targets))
-    index_specs = present.indexes if proposal.indexes is None else proposal.indexes
-    listed = {*removed, *(spec["name"] for spec in specs or ())}
-    left_out = [spec for spec in present.schema if spec["name"] not in listed]
-    if proposal.partial or specs is None:
-        specs_: Sequence[JSONMapping] = schema.merged(present, specs or (), removed)
+
+    listed = {*removed, *(spec["name"] for spec in proposed)}
+    omitted = [spec for spec in present.schema if spec["name"] not in listed]
+    if proposal.partial or proposal.specs is None:
+        specs: Sequence[JSONMapping] = schema.merged(present, proposed, removed)
     else:
-        specs_ = [*specs, *left_out] if proposal.keeps_omitted else specs
-    stored = [collections.stored(spec, targets) for spec in specs_]
+        specs = [*proposed, *omitted] if proposal.keeps_omitted else proposed
+    index_specs = present.indexes if proposal.indexes is None else proposal.indexes
+    stored = [collections.stored(spec, targets) for spec in specs]
     if not new_problems:
-        new_problems += schema.problems(specs_, targets, index_specs, present.declared)
+        new_problems += schema.problems(specs, targets, index_specs, present.declared)
         new_problems += schema.change_problems(present, stored, removed)
-        new_problems += schema.order_problems(specs_, proposal.order)
+        new_problems += schema.order_problems(specs, proposal.order)
     if new_problems:
         problems += new_problems
         return Change(old, old)
-    new = {spec["name"]: spec for spec in stored}
-    # Existing fields keep their order, unless another one is proposed.
-    kept = [spec["name"] for spec in present.schema if spec["name"] in new]
-    names = [*(name for name in proposal.order if name in new), *kept, *new]
-    new_schema = tuple(new[name] for name in dict.fromkeys(names))
+
+    # Removed fields leave field lists; rules, which are texts, have to be changed before.
+    rules = {
+        key: [one for one in value if one not in removed] if isinstance(value, list) else value
+        for key, value in present.rules.items()
+    }
+    new_schema = _ordered(stored, present, proposal)
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
-    new_rules = {key: _without(value, removed) for key, value in present.rules.items()}
-    changed = replace(present, schema=new_schema, indexes=new_indexes, rules=new_rules)
+    new = replace(present, schema=new_schema, indexes=new_indexes, rules=rules)
     stored_expressions = {name: field.expression for name, field in present.declared.items()}
-    problems += expression_names.computed_problems(new_schema, changed, stored_expressions)
-    omitted = [spec["name"] for spec in left_out] if specs and proposal.keeps_omitted else []
-    return Change(old, changed, renames, proposal.partial, omitted)
+    problems += expression_names.computed_problems(new.schema, new, stored_expressions)
+    warned = [spec["name"] for spec in omitted] if proposed and proposal.keeps_omitted else []
+    return Change(old, new, renames, proposal.partial, warned)
 
 
-def _without(value: object, removed: Sequence[str]) -> object:
-    # Field lists follow by themselves; rules are texts.
-    return [name for name in value if name not in removed] if isinstance(value, list) else value
+def _ordered(
+    specs: Sequence[JSONMapping], present: Definition, proposal: Proposal
+) -> tuple[JSONMapping, ...]:
+    """Return the fields in the proposed order, then as they stand, the new ones last."""
+    by_name = {spec["name"]: spec for spec in specs}
+    first = [*proposal.order, *(spec["name"] for spec in present.schema)]
+    names = dict.fromkeys([*(name for name in first if name in by_name), *by_name])
+    return tuple(by_name[name] for name in names)
 
 
 def check_plan(change: Change, plan_hash: str | None) -> None:
@@ -220,7 +213,7 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
 
 
 def follow(changes_: Sequence[Change]) -> None:
-    """Store what follows new names elsewhere. Raises Conflict."""
+    """Rewrite what names the changed collections and fields elsewhere. Raises Conflict."""
     changed = {change.new.id for change in changes_}
     for change in changes_:
         for _, new in change.elsewhere:
@@ -243,22 +236,20 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
 
     Its names have been changed. Indexes that are `built` take theirs instead of being created.
     """
-    revision = _run(row, change, built) if change.statements else None
+    revision = None
+    if change.statements:
+        events.publish(events.FieldsRemoved(change.renamed, change.lost))
+        events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
+        try:
+            table.run(built.adopted(change.further_statements))
+        except IntegrityError as error:
+            raise Conflict("Existing records do not fit the new schema.") from error
+        if not table.is_sound(change.new.table):
+            raise Conflict("A reference would have no target.")
+        totals.ensure(change.new.table, row.id)  # SQLite may have rebuilt the table
+        revision = revisions.record(row.id, change.description, change.statements)
     table.restore_view(change.new.table)
     return revision
-
-
-def _run(row: Collection, change: Change, built: Builds) -> str:
-    events.publish(events.FieldsRemoved(change.renamed, change.lost))
-    events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
-    try:
-        table.run(built.adopted(change.further_statements))
-    except IntegrityError as error:
-        raise Conflict("Existing records do not fit the new schema.") from error
-    if not table.is_sound(change.new.table):
-        raise Conflict("A reference would have no target.")
-    totals.ensure(change.new.table, row.id)  # SQLite may have rebuilt the table
-    return revisions.record(row.id, change.description, change.statements)
 
 
 def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMapping) -> None:
@@ -271,7 +262,7 @@ def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMappi
 
 
 def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
-    """What names a field beyond its collection, and would be wrong after these changes."""
+    """Return the problems of other objects that name fields or collections as they were."""
     problems = invalid_rules_elsewhere(changes_)
     for change in changes_:
         names = frozenset([*change.removed, *change.renames])
@@ -283,55 +274,40 @@ def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
 
 
 def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObject]:
-    """Unchanged rules that a computed field's new expression makes too long."""
-    kept_rules = {
-        key: change.new.rules.get(key) for key in collections.RULES if key not in new_rules
-    }
-    problems = {
-        key: access.rule_problem(rule, change.new.scope) for key, rule in kept_rules.items() if rule
-    }
-    return [problem_ | {"field": key} for key, problem_ in problems.items() if problem_]
+    """Return the problems of unchanged rules, which a new expression may make too long."""
+    problems = []
+    for key in collections.RULES:
+        rule = change.new.rules.get(key)
+        if rule and key not in new_rules:
+            invalid = access.rule_problem(rule, change.new.scope)
+            problems += [invalid | {"field": key}] if invalid else []
+    return problems
 
 
 def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
-    """Rules of other collections that these changes would make invalid."""
-    if not any(_expressions_change(definition_) for definition_ in changes_):
+    """Return the problems of other collections' rules that are valid before these changes."""
+    if not any(
+        change.removed
+        or change.renames
+        or change.former_name
+        or any(operation["property"] == "expression" for operation in change.operations)
+        for change in changes_
+    ):
         return []
-    future = {change.new.name.lower(): change.new for change in changes_}
     changed = {change.new.id for change in changes_}
     followed = {one.id: one for change in changes_ for _, one in change.elsewhere}
-    other_definitions = [
-        followed.get(definition_.id, definition_)
-        for definition_ in definitions.get_all()
-        if definition_.id not in changed
-    ]
-    with definitions.override(future):
-        after = dict(
-            problem_
-            for definition_ in other_definitions
-            for problem_ in _invalid_rules(definition_)
-        )
-    before = (
-        dict(
-            problem_
-            for definition_ in other_definitions
-            for problem_ in _invalid_rules(definition_)
-        )
-        if after
-        else {}
-    )
-    return [problem_ | {"field": place} for place, problem_ in after.items() if place not in before]
+    others = [followed.get(one.id, one) for one in definitions.get_all() if one.id not in changed]
+    with definitions.override({change.new.name.lower(): change.new for change in changes_}):
+        after = dict(_invalid_rules(others))
+    before = dict(_invalid_rules(others)) if after else {}
+    return [invalid | {"field": place} for place, invalid in after.items() if place not in before]
 
 
-def _expressions_change(change: Change) -> bool:
-    operations = change.operations
-    is_changed = any(operation["property"] == "expression" for operation in operations)
-    return is_changed or bool(change.removed or change.renames or change.former_name)
-
-
-def _invalid_rules(definition_: definitions.Definition) -> Iterator[tuple[str, JSONObject]]:
-    for key in collections.RULES:
-        rule = definition_.rules.get(key) or ""
-        problem_ = access.rule_problem(rule, definition_.scope) if "." in rule else None
-        if problem_:
-            yield f"{definition_.name}.{key}", problem_
+def _invalid_rules(others: Iterable[Definition]) -> Iterator[tuple[str, JSONObject]]:
+    """Yield the place and problem of each invalid rule that follows references."""
+    for one in others:
+        for key in collections.RULES:
+            rule = one.rules.get(key) or ""
+            invalid = access.rule_problem(rule, one.scope) if "." in rule else None
+            if invalid:
+                yield f"{one.name}.{key}", invalid

@@ -55,7 +55,7 @@ def _sign_in_page(form: Form) -> Page:
 def _offered(form: Form) -> Sequence[object]:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else None
-    return providers.list_for_sign_in(form["account"] or only)[1]
+    return providers.list_for_sign_in(form["account"] or only)
 
 
 @page("/console/sign-in", "POST", role=ANYBODY, form_page=_sign_in_page)

@@ -106,7 +106,7 @@ def _reserve(file: str) -> None:
     if file in _reserved:
         return
     _reserved.add(file)
-    with suppress(OSError):  # no room, or not supported
+    with suppress(OSError, AttributeError):  # no room, or not supported, as by macOS
         descriptor = os.open(_path(file), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)

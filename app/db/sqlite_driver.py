@@ -23,6 +23,7 @@ import fcntl
 import os
 import sqlite3
 import struct
+import sys
 import time
 import zlib
 from collections.abc import Iterator
@@ -47,7 +48,9 @@ WAIT_FACTOR = 1.5
 POLL_SECONDS, LONGEST_POLL_SECONDS, CHECK_SECONDS = 0.00005, 0.0003, 0.01
 POLL_GROWTH = 1.2
 """Most turns come within a millisecond, which a longer first sleep would miss by a third."""
-OPEN_FILE_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+OPEN_FILE_LOCK: int | None = (
+    getattr(fcntl, "F_OFD_SETLK", None) if sys.platform == "linux" else None
+)
 """Locks of an open file, which threads do not share: see fcntl(2) of Linux."""
 WAL_ROWS = 1000
 """After how many changed rows a process checkpoints the WAL."""

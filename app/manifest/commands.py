@@ -52,14 +52,14 @@ def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None
 def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
     """Show what applying FILE would change; exits with 1 if it has problems."""
     manifest = _read(file)
-    found = _plan(manifest, email)
+    planned = _plan(manifest, email)
     if as_json:
-        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(planned, option=orjson.OPT_INDENT_2))
     else:
-        click.echo("\n".join(_lines(found, manifest)))
-    if found["problems"]:
+        click.echo("\n".join(_lines(planned, manifest)))
+    if planned["problems"]:
         raise SystemExit(1)
-    if exit_code and found["has_changes"]:
+    if exit_code and planned["has_changes"]:
         raise SystemExit(HAS_CHANGES)
 
 
@@ -111,25 +111,21 @@ def _plan(manifest: Document, email: str | None) -> JSONObject:
 
 
 def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool) -> str:
-    """The hash of a plan that is approved."""
-    found = _plan(manifest, email)
-    if not quiet or found["problems"]:
-        click.echo("\n".join(_lines(found, manifest)), err=quiet)
-    if found["problems"]:
+    """Show the plan, and return its hash once it is approved."""
+    planned = _plan(manifest, email)
+    if not quiet or planned["problems"]:
+        click.echo("\n".join(_lines(planned, manifest)), err=quiet)
+    if planned["problems"]:
         raise SystemExit(1)
-    if yes and _removes(found):
+    removes = any(operation["action"] == "remove" for operation in planned["operations"])
+    if yes and (removes or planned["data_lost"]):
         raise click.ClickException(DESTRUCTIVE)
-    if found["has_changes"] and not yes:
+    if planned["has_changes"] and not yes:
         if not sys.stdin.isatty():
             raise click.ClickException(UNCONFIRMED)
         click.confirm("Apply this plan?", abort=True)
-    plan_hash: str = found["plan_hash"]
+    plan_hash: str = planned["plan_hash"]
     return plan_hash
-
-
-def _removes(found: JSONMapping) -> bool:
-    is_removed = any(operation["action"] == "remove" for operation in found["operations"])
-    return is_removed or bool(found["data_lost"])
 
 
 @contextmanager
@@ -153,37 +149,42 @@ def _problem_lines(
 
 def _named(field: str, manifest: Document | None) -> str:
     """A place such as `roles[0]` with the name of what stands there: `roles "auditor"`."""
-    found: Any = manifest.content if manifest else {}
+    item: Any = manifest.content if manifest else {}
     shown = ""
     for separator, step, index in STEP.findall(field):
         try:
-            found = found[int(index) if index else step]
+            item = item[int(index) if index else step]
         except (LookupError, TypeError):
-            found = {}
-        name = found.get("name") if index and isinstance(found, dict) else None
+            item = {}
+        name = item.get("name") if index and isinstance(item, dict) else None
         shown += f' "{name}"' if name else f"[{index}]" if index else f"{separator}{step}"
     return shown or field
 
 
-def _lines(found: JSONMapping, manifest: Document) -> Iterator[str]:
-    """A plan as text."""
-    for operation in found["operations"]:
+def _lines(planned: JSONMapping, manifest: Document) -> Iterator[str]:
+    """Render a plan as text."""
+    for operation in planned["operations"]:
         yield from _operation_lines(operation)
-    yield from _section("SQL", found["sql"])
-    yield from _section("Data lost", map(_lost_line, found["data_lost"]))
+    yield from _section("SQL", planned["sql"])
+    lost = (
+        f"{'.'.join(filter(None, (one['collection'], one['field'])))}:"
+        f" {one['count']} record{'' if one['count'] == 1 else 's'}"
+        for one in planned["data_lost"]
+    )
+    yield from _section("Data lost", lost)
     access = (
         f"{one['collection']} {one['operation']} {one['role']}: +{one['gained']} -{one['lost']}"
-        for one in found["access"]
+        for one in planned["access"]
     )
     yield from _section("Access to records", access)
-    yield from _section("Rule tests", map(_test_line, found["tests"]))
-    yield from _section("Warnings", _problem_lines(found["warnings"], manifest))
-    yield from _section("Problems", _problem_lines(found["problems"], manifest))
-    actions = [operation["action"] for operation in found["operations"]]
+    yield from _section("Rule tests", map(_test_line, planned["tests"]))
+    yield from _section("Warnings", _problem_lines(planned["warnings"], manifest))
+    yield from _section("Problems", _problem_lines(planned["problems"], manifest))
+    actions = [operation["action"] for operation in planned["operations"]]
     if actions:
         counts = (f"{actions.count(one)} to {one}" for one in SIGNS if one in actions)
         yield f"Plan: {', '.join(counts)}."
-        yield f"Hash: {found['plan_hash']}"
+        yield f"Hash: {planned['plan_hash']}"
     else:
         yield "No changes."
 
@@ -202,11 +203,6 @@ def _operation_lines(operation: JSONMapping) -> Iterator[str]:
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     shown = [f"  {line}" for line in lines]
     yield from ([f"{title}:", *shown] if shown else ())
-
-
-def _lost_line(lost: JSONMapping) -> str:
-    name = ".".join(filter(None, (lost["collection"], lost["field"])))
-    return f"{name}: {lost['count']} record{'' if lost['count'] == 1 else 's'}"
 
 
 def _test_line(test: JSONMapping) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.collections import definitions, imports, removal, schema
@@ -20,7 +20,7 @@ from app.types import JSONMapping, JSONObject
 
 @dataclass
 class Comparison:
-    """What has to be done for the collections of a manifest."""
+    """The changes that the collections of a manifest need."""
 
     document: Document
     items: Mapping[Path, JSONMapping]
@@ -35,22 +35,26 @@ class Comparison:
         return [change for _, change in self.import_.updated]
 
     def definitions(self) -> dict[str, Definition]:
-        """The resulting definitions by name key, with the rules of the manifest."""
-        found = self.import_.definitions()
+        """Return the resulting definitions by name key, with the rules of the manifest."""
         return {
             key: replace(one, rules={**one.rules, **self.import_.rules.get(key, {})})
-            for key, one in found.items()
+            for key, one in self.import_.definitions().items()
         }
 
-    def add_problem(self, found: JSONMapping) -> None:
-        name, _, place = str(found["field"]).partition(".")
+    def add_problem(self, problem: JSONMapping) -> None:
+        """Add a problem of the import, with the line of the nearest value that it is about."""
+        name, _, place = str(problem["field"]).partition(".")
         path, item = self.find(name)
-        lines = (self.document.lines.get((*path, *inner)) for inner in _places(item, place))
+        fields = [spec["name"] for spec in item.get("schema", ())]
+        places: list[Path] = [("rules", place), (place,), ("name",)]
+        if place in fields:
+            places.insert(0, ("schema", fields.index(place)))
+        lines = (self.document.lines.get((*path, *inner)) for inner in places)
         line = next(filter(None, lines), self.document.line(path))
-        self.problems.append({**found} | ({"line": line} if line else {}))
+        self.problems.append({**problem} | ({"line": line} if line else {}))
 
     def find(self, name: str) -> tuple[Path, JSONMapping]:
-        """The place and item of a collection, by its new or former name."""
+        """Return the path and item of a collection, by its new or former name."""
         for path, item in self.items.items():
             names = {item["name"].lower(), str(item.get("rename_from") or "").lower()}
             if name.lower() in names:
@@ -59,7 +63,7 @@ class Comparison:
 
 
 def compare(document: Document, content: JSONMapping, *, lock: bool = False) -> Comparison:
-    """What has to be done for collections; with `lock`, the present ones stay locked."""
+    """Compare the collections of a manifest with the stored ones, which `lock` keeps locked."""
     listed: dict[Path, JSONMapping] = {
         ("collections", index): item for index, item in enumerate(content.get("collections", ()))
     }
@@ -77,8 +81,8 @@ def compare(document: Document, content: JSONMapping, *, lock: bool = False) -> 
     except Conflict as error:
         message = error.message
         comparison.problems.append(document.problem(("collections",), error.error, message))
-    for found in comparison.import_.problems:
-        comparison.add_problem(found)
+    for problem in comparison.import_.problems:
+        comparison.add_problem(problem)
     _compare_removed(comparison, listed)
     return comparison
 
@@ -89,29 +93,18 @@ def _row(item: JSONMapping, rows: Mapping[str, Collection]) -> Collection | None
 
 
 def _item(item: JSONMapping, rows: Mapping[str, Collection]) -> JSONObject:
-    """An item as an import takes it: fields that are absent stay, others are stated as a whole."""
+    """Return an item as an import takes it: absent fields stay, others are stated as a whole."""
     specs, row = item.get("schema", []), _row(item, rows)
     present = {spec["name"] for spec in row.schema} if row else set()
     # Removed fields stay listed when a manifest is applied again.
     removed = [name for name in item.get("remove_fields", ()) if name in present]
     if row is None:
         return {**item, "schema": specs, "remove_fields": removed}
-    complete = [_complete(spec) for spec in specs]
+    complete = []
+    for spec in specs:
+        former = {"rename_from": spec["rename_from"]} if spec.get("rename_from") else {}
+        complete.append({**schema.complete(spec), **former})
     return {**item, "schema": complete, "remove_fields": removed, "partial": True}
-
-
-def _complete(spec: JSONMapping) -> JSONObject:
-    former = {"rename_from": spec["rename_from"]} if spec.get("rename_from") else {}
-    return {**schema.complete(spec), **former}
-
-
-def _places(item: JSONMapping, place: str) -> Iterator[Path]:
-    names = [spec["name"] for spec in item.get("schema", ())]
-    if place in names:
-        yield ("schema", names.index(place))
-    yield ("rules", place)
-    yield (place,)
-    yield ("name",)
 
 
 def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping]) -> None:
@@ -142,47 +135,45 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
 
 
 def operations(comparison: Comparison) -> list[JSONObject]:
-    """What the plan shows of collections: created, changed, then removed ones."""
-    found = [_created(comparison, row) for row in comparison.import_.made]
-    changed = [_changed(comparison, row, change) for row, change in comparison.import_.updated]
-    found += [one for one in changed if one["changes"]]
-    return found + [
-        _operation(row.name, "remove", [], comparison.document.line(path))
-        for path, row in comparison.removed
+    """Return what the plan shows of collections: created, changed, then removed ones."""
+    result, line = [], comparison.document.line
+    for row in comparison.import_.made:
+        added = [
+            {"operation": "add_field", "field": spec["name"], "property": None}
+            for spec in row.schema
+        ]
+        result.append(_operation(row.name, "create", added, line(comparison.find(row.name)[0])))
+    for row, change in comparison.import_.updated:
+        key = change.new.name.lower()
+        rules, present = comparison.import_.rules.get(key, {}), change.new.rules
+        stored_options = {"require_signature": False, **row.options}
+        options = comparison.import_.given[key]["options"]
+        changes = [
+            *change.operations,
+            *_property_changes("change_rule", present, rules),
+            *_property_changes("change_option", stored_options, options),
+        ]
+        if changes:
+            path, _ = comparison.find(change.new.name)
+            result.append(_operation(change.old.name, "update", changes, line(path)))
+    result += [_operation(row.name, "remove", [], line(path)) for path, row in comparison.removed]
+    return result
+
+
+def _property_changes(
+    operation: str, present: JSONMapping, wanted: JSONMapping
+) -> list[JSONObject]:
+    return [
+        {"operation": operation, "field": None, "property": name}
+        | {"before": present[name], "after": value}
+        for name, value in wanted.items()
+        if present[name] != value
     ]
 
 
 def _operation(name: str, action: str, changes: list[JSONObject], line: int | None) -> JSONObject:
-    own = {"kind": "collection", "account": None, "name": name}
-    return {**own, "action": action, "changes": changes, "line": line}
-
-
-def _created(comparison: Comparison, row: Collection) -> JSONObject:
-    path, _ = comparison.find(row.name)
-    fields_ = [
-        {"operation": "add_field", "field": spec["name"], "property": None} for spec in row.schema
-    ]
-    return _operation(row.name, "create", fields_, comparison.document.line(path))
-
-
-def _changed(comparison: Comparison, row: Collection, change: Change) -> JSONObject:
-    key, path = change.new.name.lower(), comparison.find(change.new.name)[0]
-    new_rules = comparison.import_.rules.get(key, {})
-    options = {"require_signature": False, **row.options}
-    given = comparison.import_.given[key]["options"]
-    changed = [
-        {"operation": "change_rule", "field": None, "property": name}
-        | {"before": change.new.rules[name], "after": value}
-        for name, value in new_rules.items()
-        if change.new.rules[name] != value
-    ] + [
-        {"operation": "change_option", "field": None, "property": name}
-        | {"before": options[name], "after": value}
-        for name, value in given.items()
-        if options[name] != value
-    ]
-    changes = [*change.operations, *changed]
-    return _operation(change.old.name, "update", changes, comparison.document.line(path))
+    subject = {"kind": "collection", "account": None, "name": name}
+    return {**subject, "action": action, "changes": changes, "line": line}
 
 
 def run(comparison: Comparison, built: Builds) -> list[str]:
@@ -197,19 +188,20 @@ def run(comparison: Comparison, built: Builds) -> list[str]:
 
 
 def reverse(comparison: Comparison) -> list[JSONObject]:
-    """The items that undo the changes; removed values stay lost."""
-    created = [{"name": row.name, "removed": True} for row in comparison.import_.made]
+    """Return the items that undo the changes; removed values stay lost."""
+    items: list[JSONObject] = [
+        {"name": row.name, "removed": True} for row in comparison.import_.made
+    ]
     changed = {operation["name"] for operation in operations(comparison)}
-    undone = [_undo(change) for change in comparison.changes if change.old.name in changed]
+    for change in comparison.changes:
+        old = change.old
+        if old.name not in changed:
+            continue
+        body = dict(change.reverse)
+        body["schema"] = [export.compact(spec) for spec in body.get("schema", ())]
+        former = {"rename_from": change.new.name} if change.former_name else {}
+        rules = {name: old.rules[name] for name in (*collections.RULES, *collections.LISTS)}
+        options = {"options": dict(old.options)} if old.options else {}
+        items.append({**body, "name": old.name, **former, "rules": rules, **options})
     names = [row.name for _, row in comparison.removed]
-    return [*created, *undone, *(export.collections(names) if names else ())]
-
-
-def _undo(change: Change) -> JSONObject:
-    old, body = change.old, dict(change.reverse)
-    former = {"rename_from": change.new.name} if change.former_name else {}
-    body["schema"] = [export.compact(spec) for spec in body.get("schema", ())]
-    flat = (*collections.RULES, *collections.LISTS)
-    rules = {name: old.rules[name] for name in flat}
-    options = {"options": dict(old.options)} if old.options else {}
-    return {**body, "name": old.name, **former, "rules": rules, **options}
+    return [*items, *(export.collections(names) if names else ())]

@@ -47,7 +47,7 @@ class Document:
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def line(self, path: Path) -> int | None:
-        """The line of a value, or of the nearest one around it; None if there was no text."""
+        """Return the line of a value, or of the nearest one around it; None without a text."""
         return next(
             (
                 self.lines[path[:end]]
@@ -58,13 +58,13 @@ class Document:
         )
 
     def problem(self, path: Path, code: str, message: str) -> JSONObject:
-        """An entry of `details` with its place."""
+        """Return an entry of `details` with its place."""
         line = self.line(path)
         return problem(place(path), code, message, **({} if line is None else {"line": line}))
 
 
 def place(path: Path) -> str:
-    """A path as text: `collections[0].name`."""
+    """Return a path as text: `collections[0].name`."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step[:80]}" for step in path)
     return "".join(parts).removeprefix(".")
 
@@ -81,7 +81,7 @@ def parse(text: str) -> Document:
 
 
 def dump(content: JSONMapping) -> str:
-    """The YAML of a manifest."""
+    """Return the YAML of a manifest."""
     text: str = yaml.serialize(_node(content), Dumper=yaml.SafeDumper, **LAYOUT)
     return text
 
@@ -95,7 +95,7 @@ class _Reader:
         self._count = 0
 
     def read(self) -> object:
-        """The content of the only document."""
+        """Return the content of the only document."""
         try:
             next(self._events), next(self._events)  # the starts of stream and document
             content = self._value(self._next(), ())
@@ -129,37 +129,27 @@ class _Reader:
         if len(path) > MAX_DEPTH:
             _refuse(line, f"Values are nested deeper than {MAX_DEPTH} levels.")
         if isinstance(event, yaml.MappingStartEvent):
-            return self._mapping(path)
+            mapping: JSONObject = {}
+            while not isinstance(key := self._next(), yaml.MappingEndEvent):
+                line = key.start_mark.line + 1
+                if not isinstance(key, yaml.ScalarEvent):
+                    _refuse(line, "A name is a text.")
+                name = _text(key)
+                if name in mapping:
+                    _refuse(line, f"{name[:80]} occurs twice.")
+                self.lines[*path, name] = line
+                mapping[name] = self._value(self._next(), (*path, name))
+            return mapping
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(path)
-        return _scalar(event)
-
-    def _mapping(self, path: Path) -> JSONObject:
-        result: JSONObject = {}
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            line = event.start_mark.line + 1
-            if not isinstance(event, yaml.ScalarEvent):
-                _refuse(line, "A name is a text.")
-            name = _text(event)
-            if name in result:
-                _refuse(line, f"{name[:80]} occurs twice.")
-            self.lines[*path, name] = line
-            result[name] = self._value(self._next(), (*path, name))
-        return result
-
-    def _sequence(self, path: Path) -> list[object]:
-        result = list[object]()
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            result.append(self._value(event, (*path, len(result))))
-        return result
-
-
-def _scalar(event: Any) -> object:
-    text = _text(event)
-    value = resolve(text) if event.implicit[0] else text
-    if isinstance(value, float) and not math.isfinite(value):
-        _refuse(event.start_mark.line + 1, json_input.OUT_OF_RANGE)
-    return value
+            sequence = list[object]()
+            while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+                sequence.append(self._value(item, (*path, len(sequence))))
+            return sequence
+        text = _text(event)
+        value = resolve(text) if event.implicit[0] else text
+        if isinstance(value, float) and not math.isfinite(value):
+            _refuse(line, json_input.OUT_OF_RANGE)
+        return value
 
 
 def _text(event: Any) -> str:
@@ -170,7 +160,7 @@ def _text(event: Any) -> str:
 
 
 def resolve(plain: str) -> object:
-    """The value of an unquoted text: null, a boolean, a number, else the text itself."""
+    """Return the value of an unquoted text: null, a boolean, a number, else the text itself."""
     if plain in NULLS:
         return None
     if plain in BOOLEANS:
@@ -187,28 +177,21 @@ def _node(value: object) -> Any:
         pairs = [(_node(name), _node(item)) for name, item in value.items()]
         return yaml.MappingNode(f"{TAG}map", pairs, flow_style=not pairs)
     if isinstance(value, str):
-        return _text_node(value)
+        is_block = "\n" in value and not UNFIT.search(value)
+        is_plain = isinstance(resolve(value), str) and not UNSAFE.search(value)
+        style = "|" if is_block else None if is_plain else '"'
+        return yaml.ScalarNode(f"{TAG}str", value, style=style)
     if isinstance(value, Sequence):
         items = [_node(item) for item in value]
         is_short = all(isinstance(item, yaml.ScalarNode) for item in items)
         return yaml.SequenceNode(f"{TAG}seq", items, flow_style=is_short)
-    return yaml.ScalarNode(*_plain(value))
-
-
-def _plain(value: object) -> tuple[str, str]:
     if value is None:
-        return f"{TAG}null", "null"
+        return yaml.ScalarNode(f"{TAG}null", "null")
     if isinstance(value, bool):
-        return f"{TAG}bool", str(value).lower()
+        return yaml.ScalarNode(f"{TAG}bool", str(value).lower())
     if isinstance(value, int):
-        return f"{TAG}int", str(value)
+        return yaml.ScalarNode(f"{TAG}int", str(value))
     digits, exponent, power = repr(value).partition("e")
     # YAML 1.1 needs a point in a float.
-    return f"{TAG}float", f"{digits}{'' if '.' in digits else '.0'}{exponent}{power}"
-
-
-def _text_node(text: str) -> Any:
-    is_block = "\n" in text and not UNFIT.search(text)
-    is_plain = isinstance(resolve(text), str) and not UNSAFE.search(text)
-    style = "|" if is_block else None if is_plain else '"'
-    return yaml.ScalarNode(f"{TAG}str", text, style=style)
+    text = f"{digits}{'' if '.' in digits else '.0'}{exponent}{power}"
+    return yaml.ScalarNode(f"{TAG}float", text)

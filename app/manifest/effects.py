@@ -1,39 +1,50 @@
-"""What the changes of collections mean: SQL, lost values, access."""
+"""Predicts what a manifest does to collections: SQL, lost values, access, rule tests."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from app.collections import access, definitions, expression_names, imports, population, table
+from app.collections import (
+    access,
+    definitions,
+    expression_names,
+    imports,
+    population,
+    table,
+    trials,
+)
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definitions import Definition
-from app.errors import problem
+from app.errors import InvalidValues, problem
 from app.manifest.definitions import Comparison
+from app.manifest.document import Document, Path
 from app.manifest.name_changes import NameChanges
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 MAX_COUNTED = 10_000
 """Records whose access changes are counted up to this number, for each role and operation."""
+ALLOW, DENY = "allow", "deny"
 NEW_FIELDS = "It uses fields that this manifest adds or renames, so its effect is not counted."
 
 
 def statements(comparison: Comparison) -> list[str]:
-    """The SQL of the plan, in its order."""
-    renaming = [text for change in comparison.changes for text in change.renaming_statements]
-    creating = [
-        text for one in imports.creations(comparison.import_.made) for text in one.statements
-    ]
-    changing = [text for change in comparison.changes for text in change.further_statements]
-    tables = [definitions.from_row(row).table for _, row in comparison.removed]
-    removing = [
-        text for place, one in enumerate(tables) for text in table.removal(one, tables[place + 1 :])
-    ]
-    return [*renaming, *creating, *changing, *removing]
+    """Return the SQL of the plan, in the order in which it runs."""
+    result = [text for change in comparison.changes for text in change.renaming_statements]
+    for creation in imports.creations(comparison.import_.made):
+        result += creation.statements
+    for change in comparison.changes:
+        result += change.further_statements
+    remaining = [definitions.from_row(row).table for _, row in comparison.removed]
+    while remaining:
+        removed, *remaining = remaining
+        result += table.removal(removed, remaining)
+    return result
 
 
 def lost_values(comparison: Comparison) -> list[JSONObject]:
-    """The fields and collections that go with their values, each with a number of records."""
+    """Return the fields and collections that lose their values, each with its number of records."""
     fields_ = [
         {"collection": change.old.name, **lost}
         for change in comparison.changes
@@ -47,33 +58,41 @@ def lost_values(comparison: Comparison) -> list[JSONObject]:
 
 
 def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
-    """How many records open or close for each role and operation; counts are limited.
+    """Count the records that open or close to each role by each operation, up to a limit.
 
     Roles have their present names.
     """
-    changed = {change.old.id for change in comparison.changes}
-    compared = [
-        (change.new.name, change.old, _proposed(comparison, change, names))
-        for change in comparison.changes
-    ]
-    compared += [
-        (one.name, one, names.followed(one))
-        for one in (definitions.get_all() if names.renames else ())
-        if one.id not in changed
-    ]
-    return [
-        {"collection": name, "role": entry["role"], "operation": entry["operation"]}
-        | {side: entry[side]["count"] for side in ("gained", "lost")}
-        for name, old, new in compared
-        if new.rules != old.rules or names.affects(old) or names.affects(new)
-        for entry in population.differences(old, new, None, MAX_COUNTED, names.renames)
-        if entry["gained"]["count"] or entry["lost"]["count"]
-    ]
+    compared = []
+    for change in comparison.changes:
+        countable = {
+            name: rule
+            for name, rule in _changed_rules(comparison, change).items()
+            if _is_countable(rule, change.old)
+        }
+        proposed = replace(change.old, rules={**change.old.rules, **countable})
+        compared.append((change.new.name, change.old, names.followed(proposed)))
+    if names.renames:
+        changed_ids = {change.old.id for change in comparison.changes}
+        compared += [
+            (one.name, one, names.followed(one))
+            for one in definitions.get_all()
+            if one.id not in changed_ids
+        ]
+    result = []
+    for collection, old, new in compared:
+        if new.rules == old.rules and not names.affects(old) and not names.affects(new):
+            continue
+        for entry in population.differences(old, new, None, MAX_COUNTED, names.renames):
+            gained, lost = entry["gained"]["count"], entry["lost"]["count"]
+            if gained or lost:
+                subject = {"role": entry["role"], "operation": entry["operation"]}
+                result.append({"collection": collection, **subject, "gained": gained, "lost": lost})
+    return result
 
 
 def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
-    """The rules that `access_changes` cannot count, and those that name what nobody has."""
-    uncounted = [
+    """Warn of rules that `access_changes` cannot count, and of names in rules that nobody has."""
+    result = [
         problem(f"{change.new.name}.{name}", "not_counted", NEW_FIELDS)
         for change in comparison.changes
         for name, rule in _changed_rules(comparison, change).items()
@@ -81,14 +100,12 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     ]
     gone = {change.old.name.lower() for change in comparison.changes}
     gone |= {row.name_key for _, row in comparison.removed}
-    present = {one.name.lower(): one for one in definitions.get_all()}
-    future = {key: one for key, one in present.items() if key not in gone}
+    future = {one.name.lower(): one for one in definitions.get_all()}
+    future = {key: one for key, one in future.items() if key not in gone}
     future |= comparison.definitions()
-    return uncounted + [
-        warning
-        for one in future.values()
-        for warning in expression_names.warnings(names.followed(one))
-    ]
+    for definition in future.values():
+        result += expression_names.warnings(names.followed(definition))
+    return result
 
 
 def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | None]:
@@ -99,11 +116,49 @@ def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | No
     }
 
 
-def _proposed(comparison: Comparison, change: Change, names: NameChanges) -> Definition:
-    changed = _changed_rules(comparison, change)
-    counted = {name: rule for name, rule in changed.items() if _is_countable(rule, change.old)}
-    return names.followed(replace(change.old, rules={**change.old.rules, **counted}))
-
-
 def _is_countable(rule: str | None, old: Definition) -> bool:
     return rule is None or access.rule_problem(rule, old.scope) is None
+
+
+def run_rule_tests(
+    document: Document, items: Mapping[Path, JSONMapping], future: Mapping[str, Definition]
+) -> list[JSONObject]:
+    """Run the rule tests of a manifest against the definitions that it leads to."""
+    results = []
+    for path, item in items.items():
+        definition = future.get(item["name"].lower())
+        if definition is None:
+            continue
+        for index, test in enumerate(item.get("tests", ())):
+            rule = definition.rule(test["operation"])
+            try:
+                is_open = trials.evaluate(rule, test["given"], test["as_"])
+            except InvalidValues:  # the problems of the rule are reported anyway
+                is_open = False
+            actual = ALLOW if is_open else DENY
+            results.append(
+                {
+                    "collection": definition.name,
+                    "operation": test["operation"],
+                    "name": test.get("name"),
+                    "expected": test["expect"],
+                    "actual": actual,
+                    "passed": actual == test["expect"],
+                    "line": document.line((*path, "tests", index)),
+                }
+            )
+    return results
+
+
+def rule_test_problems(results: Sequence[JSONMapping]) -> list[JSONObject]:
+    """Return a problem for each rule test that failed."""
+    return [
+        {
+            "field": f"{result['collection']}.{result['operation']}_rule",
+            "code": "rule_test_failed",
+            "message": f"A rule test failed: it expected {result['expected']}.",
+            "line": result["line"],
+        }
+        for result in results
+        if not result["passed"]
+    ]

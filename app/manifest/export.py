@@ -1,4 +1,4 @@
-"""What a manifest says of an instance as it is."""
+"""Exports the definitions of an instance as a manifest."""
 
 from __future__ import annotations
 
@@ -17,19 +17,10 @@ VERSION = 1
 
 
 def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
-    """The roles, the collections, and the definitions of some active accounts, or of all.
+    """Return the manifest of this instance: roles, collections, and definitions of active accounts.
 
-    Raises InvalidValues for an unknown account.
+    `slugs` chooses accounts; None stands for all. Raises InvalidValues for an unknown one.
     """
-    return {
-        "version": VERSION,
-        "roles": [ROLES.export(row) for row in ROLES.rows()],
-        "collections": collections(),
-        "accounts": _accounts(slugs),
-    }
-
-
-def _accounts(slugs: Sequence[str] | None) -> JSONObject:
     query = sa.select(Account.id, Account.slug).where(Account.is_active).order_by(Account.slug)
     if slugs is not None:
         query = query.where(Account.slug.in_(slugs))
@@ -38,17 +29,24 @@ def _accounts(slugs: Sequence[str] | None) -> JSONObject:
     if unknown:
         message = f"There is no active account with the slug {', '.join(sorted(unknown))[:200]}."
         raise InvalidValues([problem("accounts", "invalid_reference", message)])
-    result: JSONObject = {slug: {} for slug in slugs_by_id.values()}
+    # Of all accounts no ids are listed: a statement has a limited number of parameters.
+    account_ids = None if slugs is None else list(slugs_by_id)
+    accounts: JSONObject = {slug: {} for slug in slugs_by_id.values()}
     for kind in OF_ACCOUNT:
-        for row in kind.rows(None if slugs is None else [*slugs_by_id]):
+        for row in kind.rows(account_ids):
             if row.account_id in slugs_by_id:
-                items = result[slugs_by_id[row.account_id]].setdefault(kind.section, [])
-                items.append(kind.export(row))
-    return {slug: sections for slug, sections in result.items() if sections}
+                sections = accounts[slugs_by_id[row.account_id]]
+                sections.setdefault(kind.section, []).append(kind.export(row))
+    return {
+        "version": VERSION,
+        "roles": [ROLES.export(row) for row in ROLES.rows()],
+        "collections": collections(),
+        "accounts": {slug: sections for slug, sections in accounts.items() if sections},
+    }
 
 
 def collections(names: Sequence[str] | None = None) -> list[JSONObject]:
-    """Some collections as a manifest lists them, or all, by name."""
+    """Return collections as a manifest lists them, by name; None stands for all."""
     return [
         {
             "name": one["name"],
@@ -62,14 +60,10 @@ def collections(names: Sequence[str] | None = None) -> list[JSONObject]:
 
 
 def compact(spec: JSONMapping) -> JSONObject:
-    """A field definition without the properties that have their defaults."""
-    return {
-        name: value
-        for name, value in spec.items()
-        if name in ("name", "type") or _implied(spec, name) != value
-    }
-
-
-def _implied(spec: JSONMapping, name: str) -> object:
-    others = {key: value for key, value in spec.items() if key != name}
-    return schema.complete(others).get(name)
+    """Return a field definition without the properties that have their defaults."""
+    result = {}
+    for name, value in spec.items():
+        others = {key: other for key, other in spec.items() if key != name}
+        if name in ("name", "type") or schema.complete(others).get(name) != value:
+            result[name] = value
+    return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from app import db
 from app.auth import principal as principals
@@ -16,11 +17,17 @@ from app.manifest.kind import Key, Kind
 from app.manifest.kinds import OF_ACCOUNT, ROLES
 from app.types import JSONMapping, JSONObject
 
-CREATE, UPDATE, REMOVE = "create", "update", "remove"
-ORDER = {CREATE: 1, UPDATE: 2, REMOVE: 0}
 META = ("rename_from", "removed")
 NO_ACCOUNT = "There is no active account with this slug. Create it first."
 AMBIGUOUS = "Several {}s are found by this: list all of them, so that it is clear which to remove."
+
+
+class Action(StrEnum):
+    """The actions of steps, in the order in which they run."""
+
+    REMOVE = "remove"
+    CREATE = "create"
+    UPDATE = "update"
 
 
 @dataclass(frozen=True)
@@ -32,30 +39,30 @@ class Step:
     """The account's slug."""
     by: Principal
     path: Path
-    action: str
+    action: Action
     body: JSONMapping
     """The item as it shall be; of an update only what changes."""
     row: object = None
 
     def run(self) -> JSONObject | None:
-        """Carry it out. Returns secrets that are shown only once. Raises as the services."""
-        if self.action == CREATE:
+        """Run the step; returns secrets that are shown only once. Raises as the services."""
+        if self.action == Action.CREATE:
             return self.kind.create(self.body, by=self.by)
-        if self.action == UPDATE:
+        if self.action == Action.UPDATE:
             self.kind.change(self.row, self.body, by=self.by)
         else:
             self.kind.remove(self.row, by=self.by)
         return None
 
     def operation(self, document: Document) -> JSONObject:
-        """What the plan shows."""
+        """Return the step as the plan shows it."""
         before = self._before
         changes = [
             {"operation": "change_property", "field": None, "property": name}
             | ({} if name in self.kind.hidden else {"before": before.get(name), "after": value})
-            for name, value in (self.body.items() if self.action == UPDATE else ())
+            for name, value in (self.body.items() if self.action == Action.UPDATE else ())
         ]
-        if self.action == UPDATE:
+        if self.action == Action.UPDATE:
             changes += self.kind.follow_ups(self.row, self.body)
         line = document.line(self.path)
         return {**self.subject, "action": self.action, "changes": changes, "line": line}
@@ -86,63 +93,45 @@ class Comparison:
             text, line = str(detail.get("field") or ""), self.document.line(path)
             for name in (text, text.split(".")[0].split("[")[0]):
                 line = self.document.lines.get((*path, name), line)
-            found = self.document.problem(
+            problem = self.document.problem(
                 path, detail.get("code", error.error), detail.get("message", error.message)
             )
-            names = ".".join(filter(None, (found["field"], text)))
-            self.problems.append({**found, "field": names} | ({"line": line} if line else {}))
+            names = ".".join(filter(None, (problem["field"], text)))
+            self.problems.append({**problem, "field": names} | ({"line": line} if line else {}))
 
 
 def compare(
     document: Document, content: JSONMapping, *, by: Principal, renamed: Mapping[str, str]
 ) -> Comparison:
-    """What has to be done for the roles and the accounts' items of a manifest.
+    """Compare the roles and the accounts' items of a manifest with the stored ones.
 
     `renamed` has the new names of collections that the same manifest renames, by name key.
     """
     comparison = Comparison(document)
     sections = [_Section(ROLES, ("roles",), by, content.get("roles", ()), ROLES.rows())]
     accounts = content.get("accounts", {})
-    acting = _acting_in(comparison, accounts, by)
-    for kind in OF_ACCOUNT:
-        slugs = [slug for slug in acting if kind.section in accounts[slug]]
-        rows = _rows_by_account(kind, [acting[slug].require_account_id() for slug in slugs])
-        sections += [
-            _Section(
-                kind,
-                ("accounts", slug, kind.section),
-                acting[slug],
-                accounts[slug][kind.section],
-                rows[acting[slug].require_account_id()],
-            )
-            for slug in slugs
-        ]
-    for section in sections:
-        section.compare(comparison, renamed)
-    comparison.steps.sort(key=lambda step: ORDER[step.action])
-    return comparison
-
-
-def _acting_in(
-    comparison: Comparison, slugs: Mapping[str, object], by: Principal
-) -> dict[str, Principal]:
-    result = {}
-    for slug in sorted(slugs):
+    acting = dict[str, Principal]()
+    for slug in sorted(accounts):
         account = principals.reload_active_account(slug)
         if account is None or account.slug != slug:
-            comparison.problems.append(
-                comparison.document.problem(("accounts", slug), "account_missing", NO_ACCOUNT)
-            )
+            missing = document.problem(("accounts", slug), "account_missing", NO_ACCOUNT)
+            comparison.problems.append(missing)
         else:
-            result[slug] = by.acting_in(account)
-    return result
-
-
-def _rows_by_account(kind: Kind, account_ids: Sequence[str]) -> Mapping[str, Sequence[object]]:
-    rows = defaultdict[str, list[object]](list)
-    for row in kind.rows(account_ids) if account_ids else ():
-        rows[row.account_id].append(row)
-    return rows
+            acting[slug] = by.acting_in(account)
+    for kind in OF_ACCOUNT:
+        slugs = [slug for slug in acting if kind.section in accounts[slug]]
+        account_ids = [acting[slug].require_account_id() for slug in slugs]
+        rows = defaultdict[str, list[object]](list)
+        for row in kind.rows(account_ids) if account_ids else ():
+            rows[row.account_id].append(row)
+        for slug, account_id in zip(slugs, account_ids, strict=True):
+            path = ("accounts", slug, kind.section)
+            items = accounts[slug][kind.section]
+            sections.append(_Section(kind, path, acting[slug], items, rows[account_id]))
+    for section in sections:
+        section.compare(comparison, renamed)
+    comparison.steps.sort(key=lambda step: list(Action).index(step.action))
+    return comparison
 
 
 @dataclass(frozen=True)
@@ -162,12 +151,18 @@ class _Section:
 
     def compare(self, comparison: Comparison, renamed: Mapping[str, str]) -> None:
         """Add the steps, problems and reverse of this section."""
-        stored, listed = (
-            self._stored(renamed),
-            defaultdict[Key, list[tuple[Path, JSONMapping]]](list),
-        )
+        stored = defaultdict[Key, list[object]](list)
+        for row in self.rows:
+            exported = self.kind.export(row)
+            collection = str(exported.get("collection")).lower()
+            if collection in renamed:  # the row follows the collection
+                exported["collection"] = renamed[collection]
+            stored[self.kind.key(exported)].append(row)
+        listed = defaultdict[Key, list[tuple[Path, JSONMapping]]](list)
         for index, item in enumerate(self.items):
-            listed[self._key(item, stored)].append(((*self.path, index), item))
+            key, former = self.kind.key(item), (str(item.get("rename_from") or ""),)
+            is_to_rename = former in stored and key not in stored
+            listed[former if is_to_rename else key].append(((*self.path, index), item))
         undone = list[JSONObject]()
         for key, entries in listed.items():
             steps, undo = self._compare_alike(comparison, entries, stored.get(key, ()))
@@ -179,28 +174,13 @@ class _Section:
                 parent = parent.setdefault(str(name), {})
             parent[self.kind.section] = undone
 
-    def _stored(self, renamed: Mapping[str, str]) -> Mapping[Key, Sequence[object]]:
-        stored = defaultdict[Key, list[object]](list)
-        for row in self.rows:
-            exported = self.kind.export(row)
-            name = str(exported.get("collection")).lower()
-            if name in renamed:  # the row follows the collection
-                exported["collection"] = renamed[name]
-            stored[self.kind.key(exported)].append(row)
-        return stored
-
-    def _key(self, item: JSONMapping, stored: Mapping[Key, object]) -> Key:
-        """The key of an item's row, which may still have its former name."""
-        key, former = self.kind.key(item), (str(item.get("rename_from") or ""),)
-        return former if former in stored and key not in stored else key
-
     def _compare_alike(
         self,
         comparison: Comparison,
         entries: Sequence[tuple[Path, JSONMapping]],
         rows: Sequence[object],
     ) -> tuple[list[Step], list[JSONObject]]:
-        """The steps of items with the same key, which have rows by their order."""
+        """Compare items with the same key: the first has the first row, and so on."""
         steps, undo, is_unclear = list[Step](), list[JSONObject](), len(rows) > len(entries)
         for place, (path, item) in enumerate(entries):
             if item.get("removed") and is_unclear:
@@ -217,9 +197,9 @@ class _Section:
         self, comparison: Comparison, path: Path, item: JSONMapping, row: object
     ) -> Step | None:
         body = {name: value for name, value in item.items() if name not in META}
-        step = Step(self.kind, self.account, self.by, path, CREATE, body, row)
+        step = Step(self.kind, self.account, self.by, path, Action.CREATE, body, row)
         if item.get("removed"):
-            return None if row is None else replace(step, action=REMOVE)
+            return None if row is None else replace(step, action=Action.REMOVE)
         try:
             if row is None:
                 self.kind.check(body, self.by)
@@ -229,16 +209,16 @@ class _Section:
             comparison.add_problems(path, error)
             return None
         changes = {name: body[name] for name in changed}
-        return replace(step, action=UPDATE, body=changes) if changes else None
+        return replace(step, action=Action.UPDATE, body=changes) if changes else None
 
     def _undo(self, step: Step | None, item: JSONMapping, row: object) -> list[JSONObject]:
-        """What a manifest needs to undo a step; an unchanged item only keeps its place."""
+        """Return the items that undo a step; an unchanged item only keeps its place."""
         if row is None:
             identity = {name: item[name] for name in self.kind.identity if name in item}
             return [{**identity, "removed": True}] if step else []
         before = self.kind.export(row)
         identity = {name: before[name] for name in self.kind.identity if name in before}
-        if step is None or step.action == REMOVE:
+        if step is None or step.action == Action.REMOVE:
             return [before if step else identity]
         former = {"rename_from": step.body["name"]} if "name" in step.body else {}
         changed = {name: before[name] for name in step.body if name in before}

@@ -32,21 +32,21 @@ class Kind(ABC):
     """Properties that may hold secrets, so plans do not show their values."""
 
     def rows(self, account_ids: Sequence[str] | None = None) -> list[Any]:
-        """The stored items of some accounts, or of all, oldest first."""
+        """Return the stored items of some accounts, or of all, oldest first."""
         query = sa.select(self.model).order_by(self.model.id)
         if account_ids is not None:
             query = query.where(self.model.account_id.in_(account_ids))
         return list(db.db.session.scalars(query))
 
     def export(self, row: Any) -> JSONObject:
-        """A stored item as a manifest shows it; secrets are `***`."""
+        """Return a stored item as a manifest shows it; secrets are `***`."""
         return {name: getattr(row, name) for name in self.properties}
 
     def key(self, item: JSONMapping) -> Key:
         return tuple(item[name] for name in self.identity)
 
     def changed(self, row: Any, body: JSONMapping, by: Principal) -> list[str]:
-        """The properties of a stored item that differ from the manifest. Raises InvalidValues."""
+        """Return the properties that differ from those of a stored item. Raises InvalidValues."""
         return [name for name, value in body.items() if not json_equal(getattr(row, name), value)]
 
     def check(self, body: JSONMapping, by: Principal) -> None:
@@ -57,7 +57,7 @@ class Kind(ABC):
             raise InvalidValues([problem(name, "required", message) for name in missing])
 
     def follow_ups(self, row: Any, body: JSONMapping) -> list[JSONObject]:
-        """The changes of other things that changing an item brings along."""
+        """Return the changes of other things that changing an item brings along."""
         return []
 
     @abstractmethod

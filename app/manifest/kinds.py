@@ -41,7 +41,7 @@ class Roles(Kind):
         roles.create(body["name"], body.get("description"))
 
     def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
-        """What follows a new name, in all accounts."""
+        """Return the rules and mappings of all accounts that follow a new name."""
         return _follow_ups(Name(ROLE, row.name), body["name"]) if "name" in body else []
 
     def change(self, row: Role, body: JSONMapping, *, by: Principal) -> None:
@@ -60,7 +60,7 @@ class Groups(Kind):
         groups.create(by.require_account_id(), body["name"], body.get("description"))
 
     def follow_ups(self, row: Group, body: JSONMapping) -> list[JSONObject]:
-        """What follows a new name, in the account."""
+        """Return the rules and mappings of the account that follow a new name."""
         name = Name(GROUP, row.name, row.account_id, row.id)
         return _follow_ups(name, body["name"]) if "name" in body else []
 
@@ -80,7 +80,7 @@ class Webhooks(Kind):
     hidden = frozenset({"headers", "secret"})
 
     def export(self, row: Webhook) -> JSONObject:
-        """The webhook with masked headers."""
+        """Return the webhook with masked headers."""
         return super().export(row) | {"headers": headers.masked(row.headers)}
 
     def changed(self, row: Webhook, body: JSONMapping, by: Principal) -> list[str]:
@@ -88,10 +88,18 @@ class Webhooks(Kind):
         plain = {name: value for name, value in body.items() if name not in self.hidden}
         different = super().changed(row, plain, by)
         webhooks.check({name: body[name] for name in different})
-        if "headers" in body and not _has_headers(row, body["headers"]):
-            different.append("headers")
-        if body.get("secret") and _decrypted(row.secret) != body["secret"]:
-            different.append("secret")
+        if "headers" in body:
+            stored, sent = headers.decrypted(row.headers), body["headers"]
+            if sent is not None:
+                sent = {name: stored.get(name) if v == MASK else v for name, v in sent.items()}
+            if sent != (None if row.headers is None else stored):
+                different.append("headers")
+        if body.get("secret"):
+            secret = None
+            with suppress(InvalidToken):  # its key was removed from the settings
+                secret = crypto.decrypt(row.secret)
+            if secret != body["secret"]:
+                different.append("secret")
         return different
 
     def check(self, body: JSONMapping, by: Principal) -> None:
@@ -120,11 +128,11 @@ class Workflows(Kind):
     stored_kind: ClassVar[str] = WORKFLOW
 
     def rows(self, account_ids: Sequence[str] | None = None) -> list[Workflow]:
-        """The workflows or hooks of some accounts."""
+        """Return the workflows or hooks of some accounts."""
         return [row for row in super().rows(account_ids) if row.kind == self.stored_kind]
 
     def export(self, row: Workflow) -> JSONObject:
-        """The workflow with masked headers."""
+        """Return the workflow with masked headers."""
         return super().export(row) | {"steps": step_headers.masked(row.steps)}
 
     def changed(self, row: Workflow, body: JSONMapping, by: Principal) -> list[str]:
@@ -155,7 +163,7 @@ class Hooks(Workflows):
     hidden = frozenset({"actions"})
 
     def export(self, row: Workflow) -> JSONObject:
-        """The hook with masked headers."""
+        """Return the hook with masked headers."""
         plain = {name: getattr(row, name) for name in self.properties if name != "actions"}
         return plain | {"actions": hooks.list_actions(row)}
 
@@ -190,7 +198,7 @@ class Providers(Kind):
     hidden = frozenset({"config"})
 
     def export(self, row: ProviderSetting) -> JSONObject:
-        """The settings with masked secrets; with a slug if the provider has several."""
+        """Return the settings with masked secrets; with a slug if the provider has several."""
         provider = sso.get_provider(row)
         slug = {"slug": provider.name} if provider.discovers else {}
         config = {n: value for n, value in sso.mask_secrets(row).items() if value is not None}
@@ -209,8 +217,14 @@ class Providers(Kind):
         """Compares the config as it would be stored."""
         plain = {n: value for n, value in body.items() if n not in ("config", *self.identity)}
         different = super().changed(row, plain, by)
-        if "config" in body and not _has_config(row, body["config"]):
-            different.append("config")
+        if "config" in body:
+            given, none = sso.merge_config(row, body["config"]), sso.merge_config(row, {})
+            merged = {name: value for name, value in given.items() if value is not None}
+            stored = {name: value for name, value in none.items() if value is not None}
+            if not json_equal(merged, stored):
+                cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
+                if problems or not json_equal(cleaned, stored):
+                    different.append("config")
         return different
 
     def check(self, body: JSONMapping, by: Principal) -> None:
@@ -240,7 +254,7 @@ OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Provid
 
 
 def _follow_ups(name: Name, new: str) -> list[JSONObject]:
-    """The changes of all that follows a rename, as a plan shows them."""
+    """Return the changes that a rename brings along, as a plan shows them."""
     changes: list[JSONObject] = []
     for use in names.uses(name):
         operation = "change_rule" if use.account_id is None else "change_name"
@@ -250,32 +264,6 @@ def _follow_ups(name: Name, new: str) -> list[JSONObject]:
     return changes
 
 
-def _has_headers(row: Webhook, sent: JSONMapping | None) -> bool:
-    stored = headers.decrypted(row.headers) if row.headers is not None else None
-    if sent is None or stored is None:
-        return sent is stored
-    return stored == {name: stored.get(name) if v == MASK else v for name, v in sent.items()}
-
-
-def _decrypted(text: str) -> str | None:
-    try:
-        return crypto.decrypt(text)
-    except InvalidToken:  # its key was removed from the settings
-        return None
-
-
 def _same_steps(one: Workflow, other: Workflow) -> bool:
     comparable = step_headers.comparable
     return json_equal(comparable(one.steps), comparable(other.steps))
-
-
-def _has_config(row: ProviderSetting, sent: JSONMapping) -> bool:
-    merged, stored = (_present(sso.merge_config(row, config)) for config in (sent, {}))
-    if json_equal(merged, stored):
-        return True
-    cleaned, problems = validation.validate(sso.get_provider(row), merged, row.config)
-    return not problems and json_equal(cleaned, stored)
-
-
-def _present(config: JSONMapping) -> JSONObject:
-    return {name: value for name, value in config.items() if value is not None}

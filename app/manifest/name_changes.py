@@ -1,4 +1,4 @@
-"""What a manifest does to names of roles and groups, and to what names them."""
+"""Names of roles and groups after a manifest, and the rules that follow them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.types import JSONMapping
 
 @dataclass(frozen=True)
 class NameChanges:
-    """The names that there will be, and the new name of each renamed role."""
+    """The resulting names, and the new name of each renamed role by its former one."""
 
     roles: frozenset[str]
     groups: frozenset[str]
@@ -30,7 +30,10 @@ class NameChanges:
             yield
 
     def followed(self, definition: Definition) -> Definition:
-        """A definition whose rules follow the new names; what cannot stays, and is refused."""
+        """Return a definition whose rules use the new names.
+
+        A rule that cannot be rewritten stays as it is, and is refused later.
+        """
         rules = dict(definition.rules)
         for former, name in self.renames.items():
             for key in expression_names.RULES:
@@ -50,7 +53,7 @@ class NameChanges:
 
 
 def find(content: JSONMapping) -> NameChanges:
-    """What the roles and groups of a manifest come to."""
+    """Return the names of roles and groups that there are once a manifest is applied."""
     roles, renames = sso_settings.role_names(), dict[str, str]()
     for item in content.get("roles", ()):
         name, former = item["name"], item.get("rename_from")
@@ -72,9 +75,9 @@ def find(content: JSONMapping) -> NameChanges:
 
 @contextmanager
 def future(comparison: Comparison) -> Iterator[None]:
-    """Look at the collections as they will be, without those that are removed."""
-    found = {} if comparison.problems else comparison.definitions()
+    """Use the resulting definitions in the block; those of removed collections are closed."""
+    resulting = {} if comparison.problems else comparison.definitions()
     for _, row in comparison.removed:
-        found[row.name_key] = replace(definitions.from_row(row), rules={})
-    with definitions.override(found):
+        resulting[row.name_key] = replace(definitions.from_row(row), rules={})
+    with definitions.override(resulting):
         yield

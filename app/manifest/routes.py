@@ -18,6 +18,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import Problem, Schema, View
 
 blueprint = Blueprint(
@@ -56,9 +57,7 @@ REVERSE = {"version": VERSION, "roles": [{"name": "auditor", "removed": True}]}
 class ExportArgs(Schema):
     accounts = fields.Text(
         longest=40_000,
-        metadata={
-            "description": "Comma-separated slugs; absent means all active accounts, empty none."
-        },
+        **doc("Comma-separated slugs; absent means all active accounts, empty none."),
     )
 
 
@@ -68,7 +67,7 @@ class ManifestView(View):
     version = ma.fields.Integer()
     roles = ma.fields.List(ma.fields.Dict())
     collections = ma.fields.List(ma.fields.Dict())
-    accounts = ma.fields.Dict(metadata={"description": "By slug."})
+    accounts = ma.fields.Dict(**doc("By slug."))
 
 
 class ManifestBody(Schema):
@@ -76,32 +75,26 @@ class ManifestBody(Schema):
 
     manifest = ma.fields.Dict(keys=ma.fields.String())
     yaml = fields.Text(
-        longest=document.MAX_BYTES,
-        metadata={"description": "The manifest as YAML or JSON: problems then have lines."},
+        longest=document.MAX_BYTES, **doc("The manifest as YAML or JSON: problems then have lines.")
     )
 
 
 class ManifestToApply(ManifestBody):
-    plan_hash = fields.Text(
-        longest=100, required=True, metadata={"description": "Of the plan of this manifest."}
-    )
+    plan_hash = fields.Text(longest=100, required=True, **doc("Of the plan of this manifest."))
 
 
 class ManifestOperation(View):
     """An item that is created, changed or removed."""
 
-    kind = ma.fields.String(
-        metadata={"description": "collection, role, group, webhook, workflow, hook or provider."}
-    )
-    account = ma.fields.String(allow_none=True, metadata={"description": "The account's slug."})
+    kind = ma.fields.String(**doc("collection, role, group, webhook, workflow, hook or provider."))
+    account = ma.fields.String(allow_none=True, **doc("The account's slug."))
     name = ma.fields.String()
-    action = ma.fields.String(metadata={"description": "create, update or remove."})
+    action = ma.fields.String(**doc("create, update or remove."))
     changes = ma.fields.List(
         ma.fields.Dict(),
-        metadata={
-            "description": "As the operations of a collection's plan; what may hold secrets comes"
-            " without values."
-        },
+        **doc(
+            "As the operations of a collection's plan; what may hold secrets comes without values."
+        ),
     )
     line = ma.fields.Integer(allow_none=True)
 
@@ -110,10 +103,8 @@ class LostData(View):
     """A field or collection that is removed with its values."""
 
     collection = ma.fields.String()
-    field = ma.fields.String(
-        allow_none=True, metadata={"description": "Null for the whole collection."}
-    )
-    count = ma.fields.Integer(metadata={"description": "Records with a value."})
+    field = ma.fields.String(allow_none=True, **doc("Null for the whole collection."))
+    count = ma.fields.Integer(**doc("Records with a value."))
 
 
 class AccessChange(View):
@@ -122,15 +113,15 @@ class AccessChange(View):
     collection = ma.fields.String()
     role = ma.fields.String()
     operation = ma.fields.String()
-    gained = ma.fields.Integer(metadata={"description": "Counted up to 10,001."})
-    lost = ma.fields.Integer(metadata={"description": "Counted up to 10,001."})
+    gained = ma.fields.Integer(**doc("Counted up to 10,001."))
+    lost = ma.fields.Integer(**doc("Counted up to 10,001."))
 
 
 class RuleTestOutcome(View):
     collection = ma.fields.String()
     operation = ma.fields.String()
     name = ma.fields.String(allow_none=True)
-    expected = ma.fields.String(metadata={"description": "allow or deny."})
+    expected = ma.fields.String(**doc("allow or deny."))
     actual = ma.fields.String()
     passed = ma.fields.Boolean()
     line = ma.fields.Integer(allow_none=True)
@@ -148,7 +139,7 @@ class ManifestPlan(View):
     problems = ma.fields.List(ma.fields.Nested(Problem))
     warnings = ma.fields.List(ma.fields.Nested(Problem))
     plan_hash = ma.fields.String()
-    reverse = ma.fields.Dict(metadata={"description": "A manifest that undoes this one."})
+    reverse = ma.fields.Dict(**doc("A manifest that undoes this one."))
 
 
 class NewSecret(View):
@@ -164,7 +155,7 @@ class NewSecret(View):
 class AppliedManifest(View):
     """What was done."""
 
-    applied = ma.fields.Boolean(metadata={"description": "False if nothing differed."})
+    applied = ma.fields.Boolean(**doc("False if nothing differed."))
     operations = ma.fields.List(ma.fields.Nested(ManifestOperation))
     migrations_created = ma.fields.List(ma.fields.String())
     secrets = ma.fields.List(ma.fields.Nested(NewSecret))

@@ -23,6 +23,7 @@ from app.sso.config_schemas import ChangedProviderRow
 from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
 from app.web import fields
+from app.web.fields import doc
 from app.web.schemas import Schema
 from app.webhooks.routes import ChangedWebhook
 from app.workflows.routes.hooks import ChangedHook
@@ -33,8 +34,6 @@ ALLOW, DENY = "allow", "deny"
 ANONYMOUS = "anonymous"
 MAX_ITEMS = 500  # a transaction holds a lock for each table and index
 MAX_ACCOUNTS = 1000
-REMOVED = "Whether to remove it."
-FORMER_NAME = "The present name of what gets this one."
 
 
 def _list_of(schema: type[Schema]) -> object:
@@ -42,11 +41,11 @@ def _list_of(schema: type[Schema]) -> object:
 
 
 def _removed() -> object:
-    return fields.StrictBoolean(metadata={"description": REMOVED})
+    return fields.StrictBoolean(**doc("Whether to remove it."))
 
 
 def _former_name() -> object:
-    return fields.Text(longest=200, metadata={"description": FORMER_NAME})
+    return fields.Text(longest=200, **doc("The present name of what gets this one."))
 
 
 class Caller(ma.fields.Field[Any]):
@@ -147,7 +146,7 @@ class Manifest(Schema):
         keys=fields.Text(longest=100),
         values=ma.fields.Nested(AccountPart),
         validate=ma.validate.Length(max=MAX_ACCOUNTS),
-        metadata={"description": "By slug."},
+        **doc("By slug."),
     )
 
 

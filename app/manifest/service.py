@@ -16,7 +16,7 @@ from app.collections.changes import Change
 from app.collections.index_builds import Builds
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
-from app.manifest import definitions, effects, items, name_changes, rule_tests, schemas
+from app.manifest import definitions, effects, items, name_changes, schemas
 from app.manifest.document import Document
 from app.manifest.export import VERSION
 from app.manifest.name_changes import NameChanges
@@ -40,13 +40,13 @@ class _Comparison:
     @property
     def problems(self) -> list[JSONObject]:
         """All problems but those of present records, by line."""
-        failed = rule_tests.problems(self.tests)
-        found = [*self.definitions.problems, *self.items.problems, *failed]
-        return sorted(found, key=lambda one: one.get("line") or 0)
+        failed = effects.rule_test_problems(self.tests)
+        problems = [*self.definitions.problems, *self.items.problems, *failed]
+        return sorted(problems, key=lambda one: one.get("line") or 0)
 
     @property
     def plan_hash(self) -> str:
-        """What is planned, and what it rests on; the order of properties does not matter."""
+        """A digest of the plan and of the versions it is based on, in any order of properties."""
         changed = [change.plan_hash for change in self.definitions.changes]
         removed = [(row.id, row.version) for _, row in self.definitions.removed]
         operations = [{**one, "line": None} for one in self.operations]
@@ -63,64 +63,59 @@ class _Comparison:
 
 
 def plan(document: Document, *, by: Principal) -> JSONObject:
-    """What applying a manifest would do: operations, SQL, lost values, access, tests, problems.
+    """Return what applying a manifest would do: operations, SQL, lost values, access, tests.
 
-    Changes nothing. Raises InvalidValues if it has another shape, RecentSignInRequired if providers
-    change.
+    Changes nothing. Problems are returned, too; InvalidValues is raised for another shape, and
+    RecentSignInRequired if providers change.
     """
     content = schemas.load(document)
     try:
         with versioned_cache.reloading(), name_changes.find(content).expected():
-            return _plan(document, content, by)
+            compared = _compare(document, content, by)
+            own, names = compared.definitions, compared.names
+            result = {
+                "has_changes": bool(compared.operations),
+                "operations": compared.operations,
+                "tests": compared.tests,
+                "plan_hash": compared.plan_hash,
+                "reverse": compared.reverse,
+                "sql": [],
+                "data_lost": [],
+                "access": [],
+                "warnings": [],
+            }
+            if not own.problems:  # else there is no resulting definition to look at
+                for problem in imports.row_problems(own.import_):
+                    own.add_problem(problem)
+                result |= {
+                    "sql": effects.statements(own),
+                    "data_lost": effects.lost_values(own),
+                    "access": effects.access_changes(own, names),
+                    "warnings": effects.warnings(own, names),
+                }
+            with name_changes.future(own):
+                items.rehearse(compared.items)
+            return {**result, "problems": compared.problems}
     except DBAPIError as error:
         if not errors.is_stale_schema(error):
             raise
         raise Conflict(CHANGING) from error
 
 
-def _plan(document: Document, content: JSONMapping, by: Principal) -> JSONObject:
-    found = _compare(document, content, by)
-    own = found.definitions
-    result = {
-        "has_changes": bool(found.operations),
-        "operations": found.operations,
-        "tests": found.tests,
-        "plan_hash": found.plan_hash,
-        "reverse": found.reverse,
-        **_effects(own, found.names),
-    }
-    with name_changes.future(own):
-        items.rehearse(found.items)
-    return {**result, "problems": found.problems}
-
-
-def _effects(own: definitions.Comparison, names: NameChanges) -> JSONObject:
-    if own.problems:  # then there is no definition to look at
-        return {"sql": [], "data_lost": [], "access": [], "warnings": []}
-    for problem in imports.row_problems(own.import_):
-        own.add_problem(problem)
-    return {
-        "sql": effects.statements(own),
-        "data_lost": effects.lost_values(own),
-        "access": effects.access_changes(own, names),
-        "warnings": effects.warnings(own, names),
-    }
-
-
 def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
     """Apply a manifest, all or nothing; does nothing if nothing differs.
 
-    Raises InvalidValues with all problems, and Conflict (`plan_stale`) if the plan of `plan_hash`
-    was another one.
+    Raises InvalidValues with all problems, and Conflict (`plan_stale`) if `plan_hash` is that of
+    another plan.
     """
     content = schemas.load(document)
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
         with name_changes.find(content).expected():
-            found = _compare(document, content, by)
-        _check(found, plan_hash)
-        return found.definitions.changes
+            compared = _compare(document, content, by)
+        _check(compared, plan_hash)
+        return compared.definitions.changes
 
     with index_builds.ahead(planned) as built:
         return _apply(document, content, plan_hash, built, by)
@@ -132,34 +127,26 @@ def _apply(
     document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
 ) -> JSONObject:
     with name_changes.find(content).expected():
-        return _applied(document, content, plan_hash, built, by)
-
-
-def _applied(
-    document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
-) -> JSONObject:
-    found = _compare(document, content, by, lock=True)
-    _check(found, plan_hash)
-    result = {
-        "applied": bool(found.operations),
-        "operations": found.operations,
-        "migrations_created": [],
-        "secrets": [],
-        "reverse": found.reverse,
-    }
-    return {**result, **_run(found, built)} if found.operations else result
-
-
-def _run(found: _Comparison, built: Builds) -> JSONObject:
-    own = found.definitions
-    for problem in imports.row_problems(own.import_, built):
-        own.add_problem(problem)
-    changes.refuse(own.problems)
-    revisions = definitions.run(own, built)
-    secrets = items.run(found.items)
-    if found.items.problems:
-        raise InvalidValues(found.items.problems)
-    return {"migrations_created": revisions, "secrets": secrets}
+        compared = _compare(document, content, by, lock=True)
+        _check(compared, plan_hash)
+        result = {
+            "applied": bool(compared.operations),
+            "operations": compared.operations,
+            "migrations_created": [],
+            "secrets": [],
+            "reverse": compared.reverse,
+        }
+        if not compared.operations:
+            return result
+        own = compared.definitions
+        for problem in imports.row_problems(own.import_, built):
+            own.add_problem(problem)
+        changes.refuse(own.problems)
+        result["migrations_created"] = definitions.run(own, built)
+        result["secrets"] = items.run(compared.items)
+        if compared.items.problems:
+            raise InvalidValues(compared.items.problems)
+        return result
 
 
 def _compare(
@@ -176,12 +163,12 @@ def _compare(
         operations += [step.operation(document) for step in listed.steps]
     future = {} if own.problems else own.definitions()
     followed = {key: names.followed(one) for key, one in future.items()}
-    tests = rule_tests.run(document, own.items, followed)
+    tests = effects.run_rule_tests(document, own.items, followed)
     return _Comparison(document.content, own, listed, operations, tests, names)
 
 
-def _check(found: _Comparison, plan_hash: str) -> None:
-    if found.operations and plan_hash != found.plan_hash:
+def _check(compared: _Comparison, plan_hash: str) -> None:
+    if compared.operations and plan_hash != compared.plan_hash:
         raise Conflict(PLAN_STALE, error="plan_stale")
-    if found.problems:
-        raise InvalidValues(found.problems)
+    if compared.problems:
+        raise InvalidValues(compared.problems)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +30,7 @@ Row = tuple[str, str]  # the key and the checksum
 
 
 def check(archive: Path | None, service: Flask) -> tuple[int, int]:
-    """The number of archived files that rows name, and of those missing in the service itself.
+    """Count the archived files that rows name, and those that the service itself lacks.
 
     Raises BackupError if one is missing in the archive only, or differs.
     """
@@ -90,20 +91,14 @@ def _missing_in_service(doubtful: Mapping[str, Digest], service: Flask) -> int:
     with service.app_context(), tenancy.across_accounts():
         named = [storage.key_of(*row) for row in db.connection().execute(present)] if keys else []
         for key in named:
-            if _in_folder(key) != doubtful[key]:
+            digest: Digest = None
+            with suppress(storage.Missing):
+                if content := storage.current().open(key):
+                    with content:
+                        digest = _sha256(content)
+            if digest != doubtful[key]:
                 raise BackupError(f"the uploaded file {key} is not in the archive as it is stored")
     return len(named)
-
-
-def _in_folder(key: str) -> Digest:
-    try:
-        content = storage.current().open(key)
-    except storage.Missing:
-        return None
-    if content is None:
-        return None
-    with content:
-        return _sha256(content)
 
 
 def _sha256(content: IO[bytes]) -> str:

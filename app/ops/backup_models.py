@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -13,7 +14,13 @@ from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 
-STATES = PENDING, PROVED, FAILED = ("pending", "proved", "failed")
+
+class RunState(StrEnum):
+    """The state of a backup."""
+
+    PENDING = "pending"
+    PROVED = "proved"
+    FAILED = "failed"
 
 
 class BackupRun(Base):
@@ -40,7 +47,7 @@ class BackupRun(Base):
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
-    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    status: Mapped[str] = mapped_column(Text, default=RunState.PENDING)
     place: Mapped[str] = mapped_column(Text)
     """The folder or bucket, without credentials."""
     name: Mapped[str | None] = mapped_column(Text)  # of the file

@@ -19,7 +19,6 @@ from app import clock, config, db
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.security_log import service as security_log
-from app.config.settings import Config
 from app.context import tenancy
 from app.db import engine
 from app.ops import archive_checks, backups, progress, scratch_databases
@@ -40,7 +39,7 @@ class FilesProof(TypedDict):
 
 
 class Proof(TypedDict):
-    """What was proved of a backup."""
+    """The proof of a backup, as stored beside it."""
 
     proved_at: str
     instance: str
@@ -85,7 +84,7 @@ def prove(path: Path, saved: Saved) -> Proof:
 
 
 def parse(text: bytes) -> Proof | None:
-    """A stored proof; None if it is none."""
+    """Parse a stored proof; None if it is not one."""
     try:
         proof = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -98,7 +97,7 @@ def parse(text: bytes) -> Proof | None:
 
 
 def load(path: Path) -> Proof | None:
-    """The proof of a backup; None if it has none. Raises BackupError if it cannot be read."""
+    """Return the proof of a backup, if it has one. Raises BackupError if it is unreadable."""
     try:
         proof = parse(backups.proof_of(path).read_bytes())
     except FileNotFoundError:
@@ -109,7 +108,7 @@ def load(path: Path) -> Proof | None:
 
 
 def require_unaltered(path: Path) -> Proof | None:
-    """The proof of a backup, if it has one. Raises BackupError if it proves other files."""
+    """Return the proof of a backup, if it has one. Raises BackupError if it proves other files."""
     proof = load(path)
     if proof is None:
         return None
@@ -134,7 +133,10 @@ def _restored(path: Path) -> Iterator[Flask]:
     """Restore a backup beside the service, which is yielded, and read it in the block."""
     service = config.running()
     with scratch_databases.scratch() as settings:
-        app = _make_app(settings)
+        # An application that has a database and nothing else.
+        app = Flask("app.ops.scratch", root_path=str(settings.instance_dir))
+        app.extensions["atrium.config"] = settings
+        db.init_app(app, settings)
         try:
             with app.app_context(), tenancy.across_accounts():
                 backups.restore_database(path)
@@ -143,14 +145,6 @@ def _restored(path: Path) -> Iterator[Flask]:
             with app.app_context():
                 db.db.session.remove()
                 engine.current_engine().dispose()
-
-
-def _make_app(settings: Config) -> Flask:
-    """An application that has a database and nothing else."""
-    app = Flask("app.ops.scratch", root_path=str(settings.instance_dir))
-    app.extensions["atrium.config"] = settings
-    db.init_app(app, settings)
-    return app
 
 
 def _count(expected: Mapping[str, int]) -> None:

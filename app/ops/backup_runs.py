@@ -21,7 +21,7 @@ from app.db import errors
 from app.db.errors import error_summary
 from app.errors import AppError, Conflict
 from app.ops import backup_proofs, backup_targets, backups
-from app.ops.backup_models import FAILED, PENDING, PROVED, RUNS, BackupRun
+from app.ops.backup_models import RUNS, BackupRun, RunState
 from app.ops.backup_proofs import Proof
 from app.ops.backup_targets import StoredBackup, Target
 from app.ops.pg_programs import BackupError
@@ -79,20 +79,24 @@ class Overview:
 
 
 def overview() -> Overview:
-    """The state of backups, in one statement."""
+    """Return the state of backups, in one statement."""
     newest = (
         sa.select(BackupRun.id)
         .where(BackupRun.status == status)
         .order_by(BackupRun.created_at.desc())
         .limit(1)
         .scalar_subquery()
-        for status in (PROVED, FAILED, PENDING)
+        for status in RunState
     )
     runs = db.db.session.scalars(
         sa.select(BackupRun).where(sa.or_(*(BackupRun.id == id for id in newest)))
     )
-    found = {run.status: run for run in runs}
-    return Overview(found.get(PROVED), found.get(FAILED), found.get(PENDING))
+    by_state = {run.status: run for run in runs}
+    return Overview(
+        proved=by_state.get(RunState.PROVED),
+        failed=by_state.get(RunState.FAILED),
+        pending=by_state.get(RunState.PENDING),
+    )
 
 
 def check() -> Finding:
@@ -136,14 +140,14 @@ def schedule(payload: JSONMapping) -> None:
 
 def _close_abandoned() -> None:
     """Close a run that no job will end: too many workers have died with it."""
-    pending = RUNS.c.status == PENDING
+    pending = RUNS.c.status == RunState.PENDING
     run_id = db.connection().scalar(sa.select(RUNS.c.id).where(pending))
     # Its job was enqueued with it. Looked up apart, as shards take no update by rows of others.
     own = (jobs.TABLE.c.account_id == jobs.INSTANCE, jobs.TABLE.c.kind == KIND)
     job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == "pending")
     if run_id is None or db.connection().scalar(job.limit(1)):
         return
-    ended = {"status": FAILED, "error": INTERRUPTED, "finished_at": clock.now()}
+    ended = {"status": RunState.FAILED, "error": INTERRUPTED, "finished_at": clock.now()}
     abandoned = sa.update(RUNS).where(RUNS.c.id == run_id, pending).values(ended)
     with db.transaction() as session:
         if session.execute(abandoned.returning(RUNS.c.id)).first():
@@ -154,19 +158,17 @@ def _is_due() -> bool:
     """Whether the interval is over; after failures, ever later until then."""
     interval = timedelta(hours=config.current().backup_interval_hours)
     here = RUNS.c.place == backup_targets.current().address
-    made = sa.select(sa.func.max(RUNS.c.created_at)).where(here, RUNS.c.status == PROVED)
+    made = sa.select(sa.func.max(RUNS.c.created_at)).where(here, RUNS.c.status == RunState.PROVED)
     proved = made.scalar_subquery()
-    since = (here, RUNS.c.status == FAILED)
+    since = (here, RUNS.c.status == RunState.FAILED)
     later = sa.or_(proved.is_(None), RUNS.c.created_at > proved)
     failed = sa.select(sa.func.count(), sa.func.max(RUNS.c.finished_at), proved)
     failures, failed_at, proved_at = db.connection().execute(failed.where(*since, later)).one()
-    if failed_at and clock.now() < failed_at + _retry_after(failures, interval):
+    # Twice as long after each failure, as long as the interval at most.
+    retry_after = min(interval, FIRST_RETRY * (1 << min(max(failures - 1, 0), 12)))
+    if failed_at and clock.now() < failed_at + retry_after:
         return False
     return proved_at is None or clock.now() >= proved_at + interval
-
-
-def _retry_after(failures: int, interval: timedelta) -> timedelta:
-    return min(interval, FIRST_RETRY * (1 << min(failures - 1, 12)))
 
 
 @jobs.job(KIND, attempts=3, is_long=True)
@@ -176,10 +178,14 @@ def make(payload: JSONMapping) -> None:
     if claim is None:
         return
     try:
-        target = _target_of(claim)
+        target = backup_targets.current()
+        if target.address != claim.place:
+            raise BackupError(TARGET_CHANGED)
         proof = _publish(target, claim)
     except (AppError, OSError, SQLAlchemyError) as error:
-        _note_failure(claim, error)
+        reason, state = _message(error), RunState.FAILED
+        claim.change(status=state, proved_at=None, error=reason, finished_at=clock.now())
+        log.error("backup failed", error=type(error).__name__, reason=reason)
         return
     if proof is None:
         return
@@ -204,25 +210,18 @@ class Claim:
     def change(self, **values: object) -> bool:
         """Change the run if it is still this worker's; whether it is."""
         mine = (RUNS.c.id == self.run_id, RUNS.c.attempt == self.attempt)
-        changed = sa.update(RUNS).where(*mine, RUNS.c.status == PENDING).values(values)
+        changed = sa.update(RUNS).where(*mine, RUNS.c.status == RunState.PENDING).values(values)
         with db.transaction() as session:
             return session.execute(changed.returning(RUNS.c.id)).first() is not None
 
 
 def _begin(run_id: str) -> Claim | None:
     name = backup_targets.new_name()
-    begun = sa.update(RUNS).where(RUNS.c.id == run_id, RUNS.c.status == PENDING)
+    begun = sa.update(RUNS).where(RUNS.c.id == run_id, RUNS.c.status == RunState.PENDING)
     begun = begun.values(attempt=RUNS.c.attempt + 1, started_at=clock.now(), name=name)
     with db.transaction() as session:
         row = session.execute(begun.returning(RUNS.c.attempt, RUNS.c.place)).first()
     return Claim(run_id, row.attempt, name, row.place) if row else None
-
-
-def _target_of(claim: Claim) -> Target:
-    target = backup_targets.current()
-    if target.address != claim.place:
-        raise BackupError(TARGET_CHANGED)
-    return target
 
 
 def _publish(target: Target, claim: Claim) -> Proof | None:
@@ -234,7 +233,8 @@ def _publish(target: Target, claim: Claim) -> Proof | None:
         if not claim.change(proved_at=clock.parse(proof["proved_at"])):
             return None
         target.publish(path, proof)
-    return proof if claim.change(status=PROVED, finished_at=clock.now(), **_facts(proof)) else None
+    is_ours = claim.change(status=RunState.PROVED, finished_at=clock.now(), **_facts(proof))
+    return proof if is_ours else None
 
 
 def _facts(proof: Proof) -> dict[str, object]:
@@ -248,12 +248,6 @@ def _facts(proof: Proof) -> dict[str, object]:
     }
 
 
-def _note_failure(claim: Claim, error: Exception) -> None:
-    message = _message(error)
-    claim.change(status=FAILED, proved_at=None, error=message, finished_at=clock.now())
-    log.error("backup failed", error=type(error).__name__, reason=message)
-
-
 def _message(error: Exception) -> str:
     if isinstance(error, AppError):
         return error.message
@@ -265,9 +259,9 @@ def record(place: str, name: str, started_at: datetime, outcome: Proof | AppErro
     run = BackupRun(place=place, name=name, started_at=started_at, finished_at=clock.now())
     run.created_at = started_at
     if isinstance(outcome, AppError):
-        run.status, run.error = FAILED, outcome.message
+        run.status, run.error = RunState.FAILED, outcome.message
     else:
-        run.status, run.proved_at = PROVED, clock.parse(outcome["proved_at"])
+        run.status, run.proved_at = RunState.PROVED, clock.parse(outcome["proved_at"])
         for column, value in _facts(outcome).items():
             setattr(run, column, value)
     try:
@@ -287,7 +281,7 @@ def _remove_old(target: Target) -> None:
     for name in removed:
         target.remove(name)
     gone = sa.update(RUNS).where(RUNS.c.place == target.address, RUNS.c.name.in_(removed))
-    old = sa.or_(RUNS.c.status == FAILED, RUNS.c.deleted_at.is_not(None))
+    old = sa.or_(RUNS.c.status == RunState.FAILED, RUNS.c.deleted_at.is_not(None))
     expired = sa.delete(RUNS).where(old, RUNS.c.created_at < clock.now() - LOG_LIFETIME)
     with db.transaction() as session:
         session.execute(gone.values(deleted_at=clock.now()))
@@ -295,7 +289,7 @@ def _remove_old(target: Target) -> None:
 
 
 def to_keep(stored: Iterable[StoredBackup], daily: int, weekly: int) -> set[str]:
-    """The newest backup, and the newest of each of the last days and weeks that have one."""
+    """Return the newest backup, and the newest of each of the last days and weeks that have one."""
     newest_first = sorted(stored, key=lambda one: one.made_at, reverse=True)
     periods: tuple[tuple[int, Callable[[datetime], object]], ...] = (
         (daily, lambda moment: moment.date()),

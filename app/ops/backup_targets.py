@@ -39,12 +39,12 @@ class StoredBackup:
 
 
 def new_name() -> str:
-    """The name of a backup that is made now."""
+    """Return the name of a backup that is made now."""
     return f"atrium-{clock.now():{TIME}}-{secrets.token_hex(2)}.backup"
 
 
 def current() -> Target:
-    """The place of the settings. Raises BackupError if none is set."""
+    """Return the place of the settings. Raises BackupError if none is set."""
     url = config.current().backup_target
     if not url:
         raise BackupError(NOT_SET)
@@ -85,7 +85,7 @@ class Target:
             self._storage.put(backups.proof_of(path).name, backups.proof_of(path), {})
 
     def backups(self) -> list[StoredBackup]:
-        """The backups that have a proof, the newest first."""
+        """Return the backups that have a proof, the newest first."""
         with self._usable():
             sizes = self._sizes()
             found = (self._stored(name, sizes) for name in sizes if NAME.fullmatch(name))
@@ -120,7 +120,7 @@ class Target:
                 self._storage.delete(key)
 
     def fetch(self, name: str, folder: Path) -> Path:
-        """The path of a backup; one from a bucket is copied to the folder first."""
+        """Return the path of a backup; one from a bucket is copied to the folder first."""
         if not self.is_bucket:
             return Path(self.address) / name
         with self._usable():

@@ -17,7 +17,7 @@ import sqlite3
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,7 @@ HIDDEN_ROWS = (
 
 @dataclass(frozen=True)
 class Saved:
-    """What a backup holds: the rows of each table in its snapshot, and checksums of its files."""
+    """A written backup: the rows of each table in its snapshot, and checksums of its files."""
 
     rows: Mapping[str, int]
     sha256: str
@@ -101,12 +101,12 @@ def create(path: Path) -> Saved:
 
 
 def archive_of(path: Path) -> Path:
-    """The archive of uploaded files that belongs to a backup."""
+    """Return the archive of uploaded files that belongs to a backup."""
     return path.with_name(f"{path.name}.files.tar")
 
 
 def proof_of(path: Path) -> Path:
-    """The file that says that a backup is proved."""
+    """Return the file that says that a backup is proved."""
     return path.with_name(f"{path.name}.proof.json")
 
 
@@ -116,7 +116,7 @@ def has_files(path: Path) -> bool:
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -218,7 +218,7 @@ def _write(draft: Path) -> dict[str, int]:
 
 
 def _count(connection: sa.Connection) -> dict[str, int]:
-    """The rows of each table."""
+    """Return the rows of each table."""
     count = sa.select(sa.func.count())
     names = sorted(sa.inspect(connection).get_table_names())
     return {name: connection.scalar(count.select_from(sa.table(name))) or 0 for name in names}
@@ -246,7 +246,7 @@ def restore_database(path: Path, *, first_change: int | None = None) -> None:
 
 
 def _newest_change() -> int:
-    """The highest number of a change in the database that is replaced, as far as it can be read."""
+    """Return the highest number of a change in the database to replace; 0 if it is unreadable."""
     with suppress(SQLAlchemyError), engine.current_engine().connect() as connection:
         return connection.scalar(sa.select(sa.func.max(AuditChange.last_id))) or 0
     return 0
@@ -317,33 +317,30 @@ def _replace(*archive_options: str, tables: int, first_change: int | None) -> No
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
     command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL
+    error: BackupError | None = None
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         with subprocess.Popen(  # noqa: S603
             command, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
         ) as psql:
-            error = _send_to_psql(psql.stdin, archive_options, tables, f"{last}COMMIT;\n")
+            sink: Any = psql.stdin
+            try:
+                # One transaction, which rolls back unless COMMIT arrives.
+                sink.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
+                pg_programs.run_verbosely(
+                    *("pg_restore", "--file=-", *archive_options),
+                    label="Tables restored",
+                    total=tables,
+                    output=sink,
+                )
+                sink.write(f"{last}COMMIT;\n".encode())
+            except BackupError as failure:
+                error = failure
+            except BrokenPipeError:
+                error = BackupError("psql exited early")
         stderr.seek(0)
         pg_programs.check("psql", psql.returncode, stderr.read())
     if error:
         raise error
-
-
-def _send_to_psql(psql: Any, options: Sequence[str], tables: int, last: str) -> BackupError | None:
-    """Feed psql one transaction, which rolls back unless COMMIT arrives."""
-    try:
-        psql.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
-        pg_programs.run_verbosely(
-            *("pg_restore", "--file=-", *options),
-            label="Tables restored",
-            total=tables,
-            output=psql,
-        )
-        psql.write(last.encode())
-    except BackupError as error:
-        return error
-    except BrokenPipeError:
-        return BackupError("psql exited early")
-    return None
 
 
 def _lock_milliseconds() -> int:

@@ -15,7 +15,7 @@ from app.auth import bootstrap
 from app.collections import revisions as core
 from app.db import reencryption, row_security, sharding
 from app.jobs import worker
-from app.ops import command, metrics_server, progress, readiness
+from app.ops import command, health, metrics, progress
 from app.ops import doctor as doctoring
 
 
@@ -135,10 +135,10 @@ def release() -> None:
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
-    if refusal := readiness.pooler_refusal():
+    if refusal := health.pooler_refusal():
         raise click.ClickException(f"The database cannot be used: {refusal}")
     if url := config.current().worker_metrics_url:
-        metrics_server.start(config.context().app, url)
+        metrics.serve(config.context().app, url)
     worker.serve(_stop_signal())
 
 

@@ -16,7 +16,6 @@ from app.audit import service as audit
 from app.auth.models import ApiKey, Invitation, SignInSession
 from app.auth.principal import Principal
 from app.collections import access, definitions, totals
-from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db import Base, daily
 from app.db.counts import Where, count_all_up_to
@@ -35,7 +34,7 @@ Days = Counter[tuple[str, str]]  # by day and kind
 
 
 def stats(days: int, *, by: Principal) -> JSONObject:
-    """The figures, with series of so many days. Superadmins get those of all accounts.
+    """Return the figures, with series of so many days. Superadmins get those of all accounts.
 
     In an account other than the system's, they get those of the account.
     """
@@ -75,7 +74,11 @@ def _totals(account_id: str | None) -> JSONObject:
         group, _, key = name.partition(".")
         grouped[group][key] = counts.pop(name)
     grouped["jobs_by_status"]["dead"] = 0
-    health = {"database_status": "ok", "storage_usage_mb": _stored_megabytes(account_id)}
+    where = (*_within(StoredFile, account_id), StoredFile.removed_at.is_(None))
+    sizes = sa.select(StoredFile.size).where(*where).limit(MAX_COUNTED).subquery()
+    octets = db.connection().scalar(sa.select(sa.func.coalesce(sa.func.sum(sizes.c.size), 0)))
+    stored_megabytes = round(float(octets or 0) / 2**20, 2)
+    health = {"database_status": "ok", "storage_usage_mb": stored_megabytes}
     return {**counts, **grouped, "system_health": health}
 
 
@@ -111,18 +114,15 @@ def _within(model: Any, account_id: str | None) -> Where:
     return ((Account.id if model is Account else model.account_id) == account_id,)
 
 
-def _stored_megabytes(account_id: str | None) -> float:
-    where = (*_within(StoredFile, account_id), StoredFile.removed_at.is_(None))
-    sizes = sa.select(StoredFile.size).where(*where).limit(MAX_COUNTED).subquery()
-    octets = db.connection().scalar(sa.select(sa.func.coalesce(sa.func.sum(sizes.c.size), 0)))
-    return round(float(octets or 0) / 2**20, 2)
-
-
 def _collections(account_id: str | None, by: Principal) -> JSONObject:
     every = definitions.get_all()
     known = totals.by_collection([one.id for one in every])
     counts = known if account_id is None else totals.of_account(account_id)
-    numbers = {one.name: counts.get(one.id, 0) for one in every if _lists_all(one, by)}
+    numbers = {}  # of collections of which the caller may list all records
+    for one in every:
+        found = access.if_open(by, one, "list")
+        if found is not None and found.condition is None:
+            numbers[one.name] = counts.get(one.id, 0)
     largest = sorted(numbers.items(), key=lambda pair: -pair[1])[:MAX_LISTED]
     return {
         "total_collections": len(every),
@@ -130,11 +130,6 @@ def _collections(account_id: str | None, by: Principal) -> JSONObject:
         "total_records": sum(numbers.values()),
         "records_by_collection": [{"name": name, "count": count} for name, count in largest],
     }
-
-
-def _lists_all(collection: Definition, by: Principal) -> bool:
-    found = access.if_open(by, collection, "list")
-    return found is not None and found.condition is None
 
 
 def _days(count: int) -> Sequence[date]:
@@ -205,7 +200,11 @@ def _newest_entries(account_id: str | None, by: Principal) -> list[JSONObject]:
 
 
 def _outcomes(account_id: str | None, since: date) -> JSONObject:
-    accounts = _newest_accounts() if account_id is None else [account_id]
+    accounts: Sequence[str] = [account_id or ""]
+    if account_id is None:
+        query = sa.select(Account.id).where(Account.closed_at.is_(None))
+        newest = query.order_by(Account.id.desc()).limit(MAX_ACCOUNTS)
+        accounts = db.db.session.scalars(newest).all()
     kind = INSTANCES.c.kind.concat(":").concat(INSTANCES.c.status)
     hooks = _by_kind(INSTANCES.c, kind, since, accounts)
     deliveries = _by_kind(DELIVERIES.c, DELIVERIES.c.status, since, accounts)
@@ -217,11 +216,6 @@ def _outcomes(account_id: str | None, since: date) -> JSONObject:
         },
         "webhook_deliveries_summary": {state: deliveries[state] for state in STATES},
     }
-
-
-def _newest_accounts() -> Sequence[str]:
-    query = sa.select(Account.id).where(Account.closed_at.is_(None))
-    return db.db.session.scalars(query.order_by(Account.id.desc()).limit(MAX_ACCOUNTS)).all()
 
 
 def _by_kind(table: Any, kind: Any, since: date, accounts: Sequence[str]) -> Counter[str]:

@@ -15,6 +15,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
 from app.webhooks.models import STATES
@@ -37,26 +38,11 @@ blueprint = Blueprint(
 )
 
 
-def number(description: str = "") -> ma.fields.Integer:
-    """Return a required count."""
-    return ma.fields.Integer(
-        required=True, metadata={"description": description} if description else {}
-    )
-
-
 def counts(schema_name: str, names: tuple[str, ...], **more: Any) -> type[ma.Schema]:
-    return Schema.from_dict({**more, **{one: number() for one in names}}, name=schema_name)
+    return View.from_dict({**more, **{one: ma.fields.Integer() for one in names}}, name=schema_name)
 
 
-def nested(
-    schema: type[ma.Schema], *, many: bool = False, description: str = ""
-) -> ma.fields.Nested:
-    """Return a required object, or array of objects."""
-    metadata = {"description": description} if description else {}
-    return ma.fields.Nested(schema, many=many, required=True, metadata=metadata)
-
-
-DATE: Any = {"date": ma.fields.String(required=True, metadata={"format": "date"})}
+DATE: Any = {"date": ma.fields.String(metadata={"format": "date"})}
 DayCount = counts("DayCount", ("count",), **DATE)
 DayOperations = counts("DayOperations", OPERATIONS, **DATE)
 PreviousPeriod = counts("PreviousPeriod", ("new_accounts", "new_users"))
@@ -64,15 +50,15 @@ FeatureCounts = counts("FeatureCounts", FEATURES)
 JobsByStatus = counts("JobsByStatus", JOB_STATES)
 HookOutcomes = counts("HookOutcomes", OUTCOMES)
 DeliveryStates = counts("DeliveryStates", STATES)
-CollectionCount = counts("CollectionCount", ("count",), name=ma.fields.String(required=True))
+CollectionCount = counts("CollectionCount", ("count",), name=ma.fields.String())
 
 
-class TimeSeries(Schema):
+class TimeSeries(View):
     """Counts of each day of the range, in UTC."""
 
-    accounts_created = nested(DayCount, many=True)
-    users_created = nested(DayCount, many=True)
-    audit_by_operation = nested(DayOperations, many=True)
+    accounts_created = ma.fields.Nested(DayCount, many=True)
+    users_created = ma.fields.Nested(DayCount, many=True)
+    audit_by_operation = ma.fields.Nested(DayOperations, many=True)
 
 
 class RecentRegistration(View):
@@ -90,9 +76,7 @@ class SystemHealth(View):
     """Database and storage."""
 
     database_status = fields.Choice(("ok",))
-    storage_usage_mb = ma.fields.Float(
-        metadata={"description": "Of uploaded files; up to 10,000 files count."}
-    )
+    storage_usage_mb = ma.fields.Float(**doc("Of uploaded files; up to 10,000 files count."))
 
 
 @example(
@@ -112,40 +96,40 @@ class DashboardStats(View):
     """Figures of an account, or of all."""
 
     range = fields.Choice(RANGES)
-    total_accounts = number("Without the system account.")
-    total_users = number()
-    total_collections = number()
-    total_records = number("Of the collections of which the caller may list all records.")
-    new_accounts_7d = number()
-    new_users_7d = number()
-    active_sessions = number()
-    public_collections_count = number('Collections with a rule that is `""`.')
-    previous_period = nested(PreviousPeriod, description="As many days before the range.")
-    time_series = nested(TimeSeries)
-    recent_registrations = nested(RecentRegistration, many=True)
-    system_health = nested(SystemHealth)
-    records_by_collection = nested(
-        CollectionCount, many=True, description="The ten largest that `total_records` counts."
+    total_accounts = ma.fields.Integer(**doc("Without the system account."))
+    total_users = ma.fields.Integer()
+    total_collections = ma.fields.Integer()
+    total_records = ma.fields.Integer(
+        **doc("Of the collections of which the caller may list all records.")
     )
-    feature_counts = nested(
-        FeatureCounts, description="There are no endpoints and macros: their counts are 0."
+    new_accounts_7d = ma.fields.Integer()
+    new_users_7d = ma.fields.Integer()
+    active_sessions = ma.fields.Integer()
+    public_collections_count = ma.fields.Integer(**doc('Collections with a rule that is `""`.'))
+    previous_period = ma.fields.Nested(PreviousPeriod, **doc("As many days before the range."))
+    time_series = ma.fields.Nested(TimeSeries)
+    recent_registrations = ma.fields.Nested(RecentRegistration, many=True)
+    system_health = ma.fields.Nested(SystemHealth)
+    records_by_collection = ma.fields.Nested(
+        CollectionCount, many=True, **doc("The ten largest that `total_records` counts.")
     )
-    jobs_by_status = nested(
-        JobsByStatus, description="`failed` jobs have no attempts left; `dead` is always 0."
+    feature_counts = ma.fields.Nested(
+        FeatureCounts, **doc("There are no endpoints and macros: their counts are 0.")
     )
-    hook_executions_summary = nested(
-        HookOutcomes, description="Of the range; `partial` is always 0."
+    jobs_by_status = ma.fields.Nested(
+        JobsByStatus, **doc("`failed` jobs have no attempts left; `dead` is always 0.")
     )
-    webhook_deliveries_summary = nested(DeliveryStates, description="Of the range.")
-    recent_audit_logs = nested(audit.AuditEntry, many=True)
+    hook_executions_summary = ma.fields.Nested(
+        HookOutcomes, **doc("Of the range; `partial` is always 0.")
+    )
+    webhook_deliveries_summary = ma.fields.Nested(DeliveryStates, **doc("Of the range."))
+    recent_audit_logs = ma.fields.Nested(audit.AuditEntry, many=True)
 
 
 class StatsArgs(Schema):
     """The range of the figures."""
 
-    range = fields.Choice(
-        RANGES, load_default="7d", metadata={"description": "The days of the series."}
-    )
+    range = fields.Choice(RANGES, load_default="7d", **doc("The days of the series."))
 
 
 @blueprint.route("/stats", methods=["GET"])

@@ -15,7 +15,7 @@ from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.jobs import workers
-from app.ops import readiness
+from app.ops import health
 from app.outbound import mail
 from app.web.feature import Check, Finding
 
@@ -35,7 +35,7 @@ def run_checks() -> Iterator[tuple[str, Finding]]:
     """
     for finding in _settings():
         yield "settings", finding
-    ready, settings = readiness.checks(), config.current()
+    ready, settings = health.checks(), config.current()
     has_database = ready["database"] == "ok"
     if has_database:
         yield "database", _database()
@@ -111,12 +111,22 @@ def _database() -> Finding:
     if version < oldest:
         needed = ".".join(map(str, oldest))
         return Finding("fail", f"{message} is too old: {needed} or newer is needed")
-    return Finding("ok", f"{message}{_logged()}")
+    if dialect.name == "postgresql":
+        # By default the server logs the values of failed statements.
+        level = db.connection().scalar(sa.text("SHOW log_min_error_statement"))
+        if level not in ("fatal", "panic"):
+            message += "; its log keeps values of failed statements (docs/deployment.md says how"
+            message += " to stop that)"
+    return Finding("ok", message)
 
 
 def _migrations(state: str) -> Finding:
     if state != "ok":
-        return Finding("fail", f"{state}{_why_unread()}")
+        try:
+            revisions.applied_core_revision()
+        except SQLAlchemyError as error:
+            state = f"{state} ({error_summary(error)})"
+        return Finding("fail", state)
     if revisions.applied_core_revision() == revisions.core_head():
         return Finding("ok", "up to date")
     message = "the database belongs to a newer version: update and restart this process"
@@ -135,25 +145,6 @@ def _replica() -> Finding:
     except TimeoutError as error:
         return Finding("warn", f"{error}: look at pg_stat_replication on the primary")
     return Finding("ok", f"has what the primary has after {seconds * 1000:.0f} ms")
-
-
-def _logged() -> str:
-    # By default the server logs the values of failed statements.
-    connection = db.connection()
-    if connection.dialect.name != "postgresql":
-        return ""
-    level = connection.scalar(sa.text("SHOW log_min_error_statement"))
-    if level in ("fatal", "panic"):
-        return ""
-    return "; its log keeps values of failed statements (docs/deployment.md says how to stop that)"
-
-
-def _why_unread() -> str:
-    try:
-        revisions.applied_core_revision()
-    except SQLAlchemyError as error:
-        return f" ({error_summary(error)})"
-    return ""
 
 
 def _accounts_apart() -> Finding:

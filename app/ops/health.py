@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import marshmallow as ma
+import sqlalchemy as sa
 from flask import Response
+from sqlalchemy.exc import SQLAlchemyError
 
-from app import web
-from app.ops import readiness
+from app import config, db, jobs, web
+from app.collections import revisions
+from app.db import disk, owner_connection, postgres_session, sqlite_driver
+from app.db.postgres_driver import Driver
 from app.web import fields
 from app.web.access import public
 from app.web.blueprint import Blueprint
@@ -14,6 +18,8 @@ from app.web.schemas import View
 from app.web.serialization import json_response
 
 OK, UNAVAILABLE = "ok", "unavailable"
+LONGEST_LOCK_SECONDS = 2
+LOCKED = "locked: one writer has blocked all others for several seconds"
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
 
 
@@ -29,6 +35,46 @@ class Readiness(View):
 
     status = fields.Choice((OK, UNAVAILABLE))
     checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String())
+
+
+def checks() -> dict[str, str]:
+    """Check database, migrations, disk and queue: each is `ok`, or says what is wrong."""
+    results = {}
+    try:
+        db.connection().execute(sa.select(sa.literal(1)))
+        with db.driver() as driver:
+            if isinstance(driver, Driver):
+                postgres_session.check(driver)
+        results["database"] = "ok"
+        results["migrations"] = (
+            "missing: run bin/atrium db upgrade" if revisions.lacks_core() else "ok"
+        )
+    except SQLAlchemyError as error:
+        missing = "missing: run bin/atrium db upgrade" if "database" in results else "unknown"
+        results.setdefault("database", postgres_session.refusal(error) or "unreachable")
+        results.setdefault("migrations", missing)
+    file = db.sqlite_file()
+    if file and results["database"] == "ok" and sqlite_driver.is_locked(file, LONGEST_LOCK_SECONDS):
+        results["database"] = LOCKED
+    if file:
+        free = disk.free_bytes(file)
+        results["disk"] = "ok" if disk.may_write(file) else "not writable"
+        if free is not None and free < disk.LOW_BYTES:
+            results["disk"] = f"full: less than {disk.LOW_BYTES // disk.MIB} MiB free"
+    if config.current().redis_url:
+        results["queue"] = "ok" if jobs.is_redis_up() else "unreachable"
+    return results
+
+
+def pooler_refusal() -> str | None:
+    """Return why the database's pooler is refused; None if it is not, or if nothing answers."""
+    if db.has_one_writer():
+        return None
+    try:
+        with owner_connection.connect():
+            return None
+    except SQLAlchemyError as error:
+        return postgres_session.refusal(error)
 
 
 @blueprint.route("/health", methods=["GET"])
@@ -63,7 +109,7 @@ def ready() -> Response:
     Needs no credential. Only `database` and `migrations` are always checked: `disk` with SQLite,
     `queue` with Redis. Never rate-limited.
     """
-    checks = readiness.checks()
-    ok = all(result == OK for result in checks.values())
-    body = {"status": OK if ok else UNAVAILABLE, "checks": checks}
+    results = checks()
+    ok = all(result == OK for result in results.values())
+    body = {"status": OK if ok else UNAVAILABLE, "checks": results}
     return json_response(body, 200 if ok else 503)

@@ -8,25 +8,33 @@ its own. Queue lengths come from the database.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
+import os
+import platform
+import threading
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import prometheus_client
 import sqlalchemy as sa
-from flask import Response
-from prometheus_client.core import GaugeMetricFamily
+from flask import Flask, Response
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
+from werkzeug import exceptions
+from werkzeug.serving import WSGIRequestHandler, make_server
 
-from app import clock, config, db, jobs
+from app import clock, config, db, jobs, web
 from app.accounts.usage import quotas
 from app.audit import verifications
 from app.db import metrics as pool
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
 from app.ops import backup_runs
-from app.ops.process_metrics import BuildCollector, ProcessesCollector
 from app.realtime import metrics as streams
 from app.web import rate_limits
 from app.web.access import public
@@ -36,6 +44,9 @@ from app.web.schemas import TEXT
 from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_LABELS = 4096
@@ -63,7 +74,7 @@ for _metric in (
 def of_request(
     method: str, route: str | None, status: int
 ) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
-    """The counter and the histogram of seconds for requests like this.
+    """Return the counter and the histogram of seconds for requests like this.
 
     `route` is the URL rule: labels must not depend on what clients make up. Raises OSError if the
     metrics directory is missing or full.
@@ -123,7 +134,7 @@ class _BackupCollector(Collector):
 
 
 def _chains() -> Iterator[GaugeMetricFamily]:
-    """How many chains of the logs are broken, and how old the oldest verification is."""
+    """Yield the number of broken chains, and the age of the oldest verification."""
     oldest = sa.func.min(verifications.TABLE.c.verified_at)
     is_broken = verifications.TABLE.c.is_valid.is_(False)
     query = sa.select(sa.func.count().filter(is_broken), oldest).select_from(verifications.TABLE)
@@ -138,6 +149,46 @@ def _chains() -> Iterator[GaugeMetricFamily]:
     if verified_at is not None:
         age.add_metric([], (clock.now() - verified_at).total_seconds())
     yield age
+
+
+class ProcessesCollector(Collector):
+    """The figures of prometheus-client's ProcessCollector, which knows one process only."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the sums over all processes, and their number."""
+        processes = [_figures(pid) for pid in _pids()]
+        found = [figures for figures in processes if figures]
+        yield GaugeMetricFamily("atrium_processes", "Processes of this server.", value=len(found))
+        for name, total in (found[0] if found else {}).items():
+            values = [figures[name].samples[0].value for figures in found if name in figures]
+            # The start of the server is that of its first process, and each has its own limit.
+            is_sum = not name.startswith(("process_start_time", "process_max_fds"))
+            sample = total.samples[0]
+            total.samples = [sample._replace(value=sum(values) if is_sum else min(values))]
+            yield total
+
+
+class BuildCollector(Collector):
+    """The running version."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield a gauge that is 1, with the versions as labels."""
+        labels = {"version": web.VERSION, "python": platform.python_version()}
+        build = GaugeMetricFamily("atrium_build_info", "Running version.", labels=list(labels))
+        build.add_metric(list(labels.values()), 1)
+        return [build]
+
+
+def _figures(pid: int) -> dict[str, Metric]:
+    collector = ProcessCollector(pid=lambda: pid, registry=None)
+    return {metric.name: metric for metric in collector.collect()}
+
+
+def _pids() -> set[int]:
+    """Return the processes that have counted something, and this one; some may have ended."""
+    folder = config.metrics_folder()
+    names = (file.stem.rpartition("_")[2] for file in Path(folder).glob("*.db")) if folder else ()
+    return {os.getpid(), *(int(name) for name in names if name.isdecimal())}
 
 
 @blueprint.route("/metrics", methods=["GET"])
@@ -159,27 +210,40 @@ def metrics() -> Response:
     token = config.current().metrics_token
     if not token:
         raise NotFound
-    if not hmac.compare_digest(token.encode(), _bearer_token()):
+    scheme, _, sent = (get_header("Authorization") or "").partition(" ")
+    bearer = sent.strip() if scheme.lower() == "bearer" else ""
+    if not hmac.compare_digest(token.encode(), bearer.encode()):
         raise Unauthorized("Send SERVICE_METRICS_TOKEN as the Bearer token.")
     registry = _own
     if ValueClass is not MutexValue:
-        registry = _multiprocess_registry()
+        registry = CollectorRegistry()
+        try:
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        except ValueError:
+            raise Unavailable("Metrics directory is missing. Restart the server.") from None
     text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_shared)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-def _multiprocess_registry() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    try:
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    except ValueError:
-        raise Unavailable("Metrics directory is missing. Restart the server.") from None
-    return registry
+class _Handler(WSGIRequestHandler):
+    """Logs nothing, as the application logs each request."""
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Log nothing."""
 
 
-def _bearer_token() -> bytes:
-    scheme, _, token = (get_header("Authorization") or "").partition(" ")
-    return token.strip().encode() if scheme.lower() == "bearer" else b""
+def serve(app: Flask, url: str) -> int:
+    """Serve `/metrics` at an address in a thread, for a worker; returns the port."""
+
+    def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        is_metrics = environ["PATH_INFO"] == "/metrics"
+        return (app if is_metrics else exceptions.NotFound())(environ, start_response)
+
+    address = urlsplit(url)
+    host, port = address.hostname or "", address.port or 0
+    server = make_server(host, port, respond, request_handler=_Handler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server.port
 
 
 _shared = CollectorRegistry()

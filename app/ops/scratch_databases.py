@@ -1,4 +1,4 @@
-"""Databases beside the service's own, to restore a backup into; they vanish with their process."""
+"""Scratch databases: empty ones beside the service's own, to restore a backup into."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from app.db import engine
 from app.ops import work_folders
 from app.ops.pg_programs import BackupError
 
-NEEDED = "a scratch database is needed to prove a backup"
 FIND = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
-# Of the service's database, where all who make scratch databases for it meet.
+# Locks of the service's database, where all who make scratch databases for it meet.
 LOCK = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
 UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(%s))"
 LOCK_CLASS = 0x41747269
@@ -29,31 +28,33 @@ LOCK_CLASS = 0x41747269
 
 @contextmanager
 def scratch() -> Iterator[Config]:
-    """The settings for an empty database that goes at the end of the block.
+    """Yield the settings for an empty database, which is dropped at the end of the block.
 
-    Raises BackupError if there can be none.
+    Raises BackupError if it cannot be created.
     """
     settings = replace(config.current(), redis_url="", otel_exporter_otlp_endpoint="")
     with work_folders.work_folder(work_folders.parent()) as folder:
-        own = replace(settings, instance_dir=folder)
+        settings = replace(settings, instance_dir=folder)
         if engine.current_engine().dialect.name == "sqlite":
-            yield replace(own, database_url=f"sqlite:///{folder / 'scratch.db'}")
-            return
-        with _database() as url:
-            yield replace(own, database_url=url)
+            yield replace(settings, database_url=f"sqlite:///{folder / 'scratch.db'}")
+        else:
+            with _postgres_database() as url:
+                yield replace(settings, database_url=url)
 
 
 @contextmanager
-def _database() -> Iterator[str]:
+def _postgres_database() -> Iterator[str]:
     url = engine.current_engine().url
-    name = f"{_prefix(str(url.database))}{secrets.token_hex(6)}"
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    prefix = _prefix(str(url.database))
+    name = f"{prefix}{secrets.token_hex(6)}"
     try:
         with closing(psycopg2.connect(address)) as connection:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                _drop_abandoned(cursor, _prefix(str(url.database)))
-                # Before it exists, and as long as this connection: it ends with the process.
+                _drop_abandoned(cursor, prefix)
+                # Locked before it exists, for as long as this connection: that ends with the
+                # process, and the next one drops the database.
                 cursor.execute(LOCK, (LOCK_CLASS, name))
                 cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
                 try:
@@ -61,7 +62,8 @@ def _database() -> Iterator[str]:
                 finally:
                     _drop(cursor, name)
     except psycopg2.Error as error:
-        raise BackupError(f"{NEEDED}: {error}") from error
+        message = f"a scratch database is needed to prove a backup: {error}"
+        raise BackupError(message) from error
 
 
 def _prefix(database: str) -> str:
@@ -71,6 +73,7 @@ def _prefix(database: str) -> str:
 
 
 def _drop_abandoned(cursor: Any, prefix: str) -> None:
+    """Drop the scratch databases whose process has ended: nobody holds their lock."""
     cursor.execute(FIND, (prefix,))
     for (name,) in cursor.fetchall():
         if not re.fullmatch("[0-9a-f]{12}", name.removeprefix(prefix)):

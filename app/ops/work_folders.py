@@ -21,7 +21,7 @@ UNLOCKED_SECONDS = 3600  # by then a folder has a lock, or its process was kille
 
 
 def parent() -> Path:
-    """Where scratch databases and backups for a bucket are: they may be too large for /tmp."""
+    """Return the folder of scratch databases and backups, which may be too large for /tmp."""
     path = config.current().instance_dir.resolve() / "backups"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path

@@ -10,6 +10,7 @@ from app.portability import certificates
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import View, example
 
@@ -35,8 +36,7 @@ class DeletionView(View):
     closed_by = fields.Id()
     counts = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.Integer(), metadata=NUMBERS)
     certified_at = fields.Timestamp(
-        allow_none=True,
-        metadata={"description": "When nothing was left; null until the certificate is signed."},
+        allow_none=True, **doc("When nothing was left; null until the certificate is signed.")
     )
 
 
@@ -58,9 +58,9 @@ class CertificateView(View):
     closed_at = ma.fields.String()
     closed_by = ma.fields.String()
     verified_at = ma.fields.String()
-    kept = ma.fields.List(ma.fields.String(), metadata={"description": "The tables that stay."})
+    kept = ma.fields.List(ma.fields.String(), **doc("The tables that stay."))
     checkpoint = ma.fields.Dict(
-        allow_none=True, metadata={"description": "The last checkpoint of the account's audit log."}
+        allow_none=True, **doc("The last checkpoint of the account's audit log.")
     )
     public_key = ma.fields.String()
     signature = ma.fields.String()

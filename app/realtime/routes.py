@@ -24,6 +24,7 @@ from app.web import fields
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
+from app.web.fields import doc
 from app.web.parsing import REPEATED
 from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
@@ -55,10 +56,9 @@ data: {"type": "posts.create", "change": 5, "timestamp": "2026-11-20T12:00:00.12
 class CredentialArgs(Schema):
     """Credentials for clients that cannot send headers, which take precedence."""
 
-    ticket = fields.Text(metadata={"description": "From `POST /realtime/tickets`."})
+    ticket = fields.Text(**doc("From `POST /realtime/tickets`."))
     token = fields.Text(
-        longest=LONGEST_CREDENTIAL,
-        metadata={"description": "An access token or an API key; prefer tickets."},
+        longest=LONGEST_CREDENTIAL, **doc("An access token or an API key; prefer tickets.")
     )
 
 
@@ -72,28 +72,27 @@ class StreamArgs(CredentialArgs):
 
     collections = ma.fields.List(
         fields.Text(longest=LONGEST_CREDENTIAL),
-        metadata={
-            "description": "`<collection>` or `<collection>:<operation>,<operation>`, such as"
+        **doc(
+            "`<collection>` or `<collection>:<operation>,<operation>`, such as"
             " `posts:create,update`; repeat it for several. Without it, all collections."
-        },
+        ),
     )
     collection = ma.fields.List(
-        fields.Text(longest=LONGEST_CREDENTIAL),
-        metadata={"description": "The same as `collections`."},
+        fields.Text(longest=LONGEST_CREDENTIAL), **doc("The same as `collections`.")
     )
     since = fields.Integer(
         0,
         2**63 - 1,
-        metadata={
-            "description": "The last change that the client has; the header `Last-Event-ID` takes"
+        **doc(
+            "The last change that the client has; the header `Last-Event-ID` takes"
             " precedence. Without either, the stream begins with the next change."
-        },
+        ),
     )
 
 
 class Ticket(View):
     ticket = ma.fields.String()
-    expires_in = ma.fields.Integer(metadata={"description": "Seconds."})
+    expires_in = ma.fields.Integer(**doc("Seconds."))
 
 
 @blueprint.route("/subscribe", methods=["GET"])

@@ -71,7 +71,7 @@ def _parse(collection: str, parameters: Parameters, by: Principal) -> queries.Qu
 
 
 def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row], int | None]:
-    selection, is_recurring = parsed.selection, parsed.kept
+    selection, is_recurring = parsed.selection, parsed.is_recurring
     if query.since is not None:
         recent = parsed.access.definition.table.c.created_at >= query.since
         selection = dataclasses.replace(selection, conditions=(*selection.conditions, recent))

@@ -1,4 +1,4 @@
-"""Does an expression fit a schema? Says where it does not, and what was expected there.
+"""Checks an expression against a schema; an error says where it does not fit, and why.
 
 The result is the same tree with a type on every node, in which nothing is left to be decided later:
 texts compared with moments have become moments, computed fields their expressions.
@@ -225,13 +225,11 @@ class _Checker:
             for argument, expected in zip(node.arguments, function.parameters, strict=False)
         ]
         if function.unit:
-            self._unit(checked[-1])
+            unit = checked[-1]
+            if not isinstance(unit, Literal) or unit.value not in values.UNITS:
+                message = f"Expected one of the units {', '.join(values.UNITS)} in quotes."
+                raise RuleError(message, unit.start)
         return replace(node, arguments=tuple(checked), type=function.result)
-
-    def _unit(self, node: Node) -> None:
-        if not isinstance(node, Literal) or node.value not in values.UNITS:
-            message = f"Expected one of the units {', '.join(values.UNITS)} in quotes."
-            raise RuleError(message, node.start)
 
     def _owns_record(self, node: Call) -> Node:
         self._count(node, 0, 0)

@@ -29,13 +29,13 @@ class OverBudget(Exception):
 
 
 class Budget:
-    """What one evaluation in Python may still read."""
+    """The characters that one evaluation in Python may still read."""
 
     def __init__(self) -> None:
         self._left = MAX_READ
 
     def spend(self, *values: object) -> None:
-        """Count what is read of texts. Raises OverBudget."""
+        """Subtract the length of the texts among the values. Raises OverBudget."""
         self._left -= sum(len(value) for value in values if isinstance(value, str))
         if self._left < 0:
             raise OverBudget
@@ -83,5 +83,6 @@ def _texts(node: Node) -> int:
         return sum(texts)
     if node.name == "substring" and len(texts) == 3:
         length = node.arguments[2]
-        return 0 if isinstance(length, Literal) and length.value <= SHORT else texts[0]
+        is_short = isinstance(length, Literal) and (length.value is None or length.value <= SHORT)
+        return 0 if is_short else texts[0]
     return max(texts, default=0)

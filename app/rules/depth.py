@@ -1,8 +1,8 @@
-"""How deep an expression nests as SQL, and which parts SQLite is better spared.
+"""Measures how deep an expression nests as SQL, and finds the parts that are too deep for SQLite.
 
-SQLite's parser keeps at most 100 symbols in mind, which about 15 calls in one another, or sums of
-25 terms, use up. The parts that are too deep are evaluated by a function there (`program`); what
-the database can find records by, the conditions at the top, stays SQL.
+The stack of SQLite's parser holds 100 symbols, which about 15 nested calls or sums of 25 terms use
+up. Parts that are too deep are evaluated by a function (`program`); the conditions at the top, by
+which the database finds records, stay SQL.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from app.rules.nodes import Arithmetic, Call, Comparison, Contains, Membership, Name, Node
 from app.rules.program import is_leaf
 
-# Symbols for an expression; the rest of a statement needs some, too.
+# Symbols that an expression may take; the rest of a statement needs some, too.
 ROOM = 75
-# For one that stands inside another's names, as what references lead to and computed fields do.
+# Those kept free for names, which stand for subqueries of references or for computed fields.
 INNER = 25
-# What a name needs that follows references, and a call of the function with its leaves.
+# Symbols of a name that follows references, and of a call of the function with its leaves.
 DOTTED, CALL = 10, 10
 LAYER = 10  # levels of a tree
 
 
 def cuts(node: Node, room: int) -> Iterator[Node]:
-    """The parts that are too deep to be SQL where there is so much room."""
+    """Yield the largest parts that are too deep to be SQL of at most `room` symbols."""
     needed: dict[int, int] = {}
     _measure(node, needed)
     return _cuts(node, room, needed)
@@ -41,29 +41,32 @@ def _cuts(node: Node, room: int, needed: dict[int, int]) -> Iterator[Node]:
 
 
 def split_layers(node: Node) -> Iterator[Node]:
-    """The node, and before it the parts that stand a layer deeper, and before them theirs."""
-    found, left = [], [(node, 0)]
-    while left:
-        one, level = left.pop()
+    """Yield the subtrees that start at every tenth level, inner ones first and the node last."""
+    roots, pending = [], [(node, 0)]
+    while pending:
+        part, level = pending.pop()
         if level % LAYER == 0:
-            found.append(one)
-        if not is_leaf(one):
-            left += [(child, level + 1) for child in one.children]
-    return reversed(found)
+            roots.append(part)
+        if not is_leaf(part):
+            pending += [(child, level + 1) for child in part.children]
+    return reversed(roots)
 
 
 def _measure(node: Node, needed: dict[int, int]) -> int:
+    """Store the symbols that each part needs, by the id of its node; return those of the whole."""
     first, further = _symbols(node)
-    below = [_measure(child, needed) for child in node.children]
-    least = DOTTED if isinstance(node, Name) and len(node.path) > 1 else 1
-    deepest = [further + one for one in below]
-    deepest[:1] = [first + one for one in below[:1]]
-    needed[id(node)] = max([least, *deepest])
-    return needed[id(node)]
+    most = DOTTED if isinstance(node, Name) and len(node.path) > 1 else 1
+    for index, child in enumerate(node.children):
+        most = max(most, (further if index else first) + _measure(child, needed))
+    needed[id(node)] = most
+    return most
 
 
 def _symbols(node: Node) -> tuple[int, int]:
-    # What stands open before the first part and before a further one; measured, rounded up.
+    """Return the symbols on the stack before the first child, and before a further one.
+
+    Measured and rounded up.
+    """
     if isinstance(node, Membership):
         return 2, 7
     if isinstance(node, Call | Contains) or (isinstance(node, Comparison) and "~" in node.operator):

@@ -1,7 +1,7 @@
-"""The back end in Python: a checked tree's value for one record.
+"""The back end in Python: evaluates a checked tree for one record.
 
-Null is None. Where the schema is not known (`Type.ANY`) a value of another kind than needed makes a
-comparison false and everything else null.
+Null is None. Where the schema is unknown (`Type.ANY`), a value of the wrong type makes a comparison
+false and everything else null.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from app.rules.nodes import (
     Type,
 )
 
-# Stands for a value of the caller that is there, but differs between those who may ask.
+# A property of the caller that has a value, but not the same for all callers considered.
 UNKNOWN: Any = object()
 
-
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
-UNWRITTEN = (Type.JSON, Type.DATE, Type.DATETIME)  # by `concat`, which takes texts of them only
+NOT_JOINED = (Type.JSON, Type.DATE, Type.DATETIME)  # `concat` takes them as texts only
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whom a rule decides about; without an id, an anonymous caller."""
+    """The caller whom a rule allows or refuses; anonymous without an id."""
 
     id: str | None = None
     email: str | None = None
@@ -54,7 +53,7 @@ class Subject:
     """Whether the session has passed a second factor."""
 
     def __post_init__(self) -> None:
-        """Compose the texts that expressions compare with theirs."""
+        """Normalize texts to NFC, as those in expressions are."""
         for name in ("email", "role"):
             text = getattr(self, name)
             if isinstance(text, str) and not text.isascii():
@@ -70,9 +69,9 @@ class Context:
     sent: Mapping[str, object] = field(default_factory=dict)
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
-    """The kinds of names of whose values nothing is known yet; only `explain` asks."""
+    """Kinds of nodes without a value yet, such as fields before the record is read (`explain`)."""
     budget: Budget | None = None
-    """What the expression may read; None for rules, which decide in any case."""
+    """Limits the characters that are read; None for rules, which have to decide."""
 
 
 def evaluate(node: Node, context: Context) -> Any:
@@ -91,12 +90,12 @@ def _literal(node: Literal, context: Context) -> object:
 
 def _name(node: Name, context: Context) -> object:
     whole = ".".join(node.path)
-    if whole in context.record:  # also where what a reference leads to was read beforehand
+    if whole in context.record:  # a dotted name's value may have been read with the record
         return context.record[whole]
-    found: object = context.record
+    value: object = context.record
     for step in node.path:
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
 
 
 def _caller(node: Caller, context: Context) -> object:
@@ -119,22 +118,18 @@ def _arithmetic(node: Arithmetic, context: Context) -> object:
 
 
 def _comparison(node: Comparison, context: Context) -> bool:
-    left, right = _sides(node, context)
-    if node.operator.startswith("!"):
-        return not _compared(node.operator[1:], left, right)
-    return _compared(node.operator, left, right)
-
-
-def _sides(node: Comparison, context: Context) -> tuple[object, object]:
     left, right = evaluate(node.left, context), evaluate(node.right, context)
-    if node.operator in ("~", "!~") and not isinstance(node.right, Literal):
-        right = right[:MAX_PATTERN] if isinstance(right, str) else right
-    if context.budget and node.operator in ("~", "!~"):
-        context.budget.spend(left)
+    if node.operator in ("~", "!~"):
+        if isinstance(right, str) and not isinstance(node.right, Literal):
+            right = right[:MAX_PATTERN]
+        if context.budget:
+            context.budget.spend(left)
     if treats_anonymous_as_empty(node):
         left = "" if left is None and isinstance(node.left, Caller) else left
         right = "" if right is None and isinstance(node.right, Caller) else right
-    return left, right
+    if node.operator.startswith("!"):
+        return not _compared(node.operator[1:], left, right)
+    return _compared(node.operator, left, right)
 
 
 def treats_anonymous_as_empty(node: Comparison | Membership) -> bool:
@@ -222,8 +217,8 @@ def _not(node: Not, context: Context) -> bool:
 
 
 def _junction(node: Junction, context: Context) -> bool:
-    judged = (holds(part, context) for part in node.parts)
-    return any(judged) if node.operator == "or" else all(judged)
+    results = (holds(part, context) for part in node.parts)
+    return any(results) if node.operator == "or" else all(results)
 
 
 def _call(node: Call, context: Context) -> object:
@@ -233,16 +228,18 @@ def _call(node: Call, context: Context) -> object:
     given = [evaluate(argument, context) for argument in node.arguments]
     if context.budget:
         context.budget.spend(*given)
-    fitting = []
-    for value, wanted in zip(given, function.parameters, strict=False):
-        fitting.append(_as_moment(value) if wanted is Type.DATETIME else value)
-    kinds = zip(map(_kind, fitting), function.parameters, strict=False)
-    return function.python(*fitting) if all(kind is wanted for kind, wanted in kinds) else None
+    arguments = []
+    for value, expected in zip(given, function.parameters, strict=False):
+        argument = _as_moment(value) if expected is Type.DATETIME else value
+        if _kind(argument) is not expected:
+            return None
+        arguments.append(argument)
+    return function.python(*arguments)
 
 
 def _concat(node: Call, context: Context) -> str | None:
     given = [evaluate(argument, context) for argument in node.arguments]
-    if any(_kind(value) in UNWRITTEN for value in given):
+    if any(_kind(value) in NOT_JOINED for value in given):
         return None
     if context.budget:
         context.budget.spend(*given)
@@ -255,8 +252,8 @@ def _if(node: Call, context: Context) -> object:
 
 
 def _coalesce(node: Call, context: Context) -> object:
-    found = (evaluate(argument, context) for argument in node.arguments)
-    return next((value for value in found if value is not None), None)
+    given = (evaluate(argument, context) for argument in node.arguments)
+    return next((value for value in given if value is not None), None)
 
 
 def _nullif(node: Call, context: Context) -> object:

@@ -1,6 +1,6 @@
-"""Which part of a condition decided, for those who write rules.
+"""Finds the part of a condition that decided, for authors of rules.
 
-Also where only some of what it looks at is known: `Context.unknown` names the rest.
+Some of the values may be unknown: those of nodes of the kinds in `Context.unknown`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from app.rules.values import items
 
 @dataclass(frozen=True)
 class Clause:
-    """The part that decided, where it stands, what it gave, and the values it looked at."""
+    """The part that decided, its position in the text, its result, and the values that it read."""
 
     text: str
     position: int
@@ -38,44 +38,43 @@ class Clause:
 
 
 def surely(node: Node, context: Context) -> bool | None:
-    """Whether a condition holds; None where that hangs on what is not known."""
+    """Return whether a condition holds; None if that depends on unknown values."""
     if isinstance(node, Junction):
         decisive = node.operator == "or"
-        judged = [surely(part, context) for part in node.parts]
-        if decisive in judged:
+        results = [surely(part, context) for part in node.parts]
+        if decisive in results:
             return decisive
-        return None if None in judged else not decisive
+        return None if None in results else not decisive
     if isinstance(node, Not):
-        known = surely(node.part, context)
-        return None if known is None else not known
-    if _looks_at_unknown(node, context):
+        result = surely(node.part, context)
+        return None if result is None else not result
+    if _reads_unknown(node, context):
         return truth(partial_evaluate(node, context.subject))
     return holds(node, context)
 
 
 def undecided(node: Node, context: Context) -> Node:
-    """The smallest part of a condition that is not known to hold or not, but alone decides."""
+    """Return the smallest part whose result is unknown and alone decides the condition."""
     if isinstance(node, Not) and isinstance(node.part, Junction | Not):
         return undecided(node.part, context)
     if isinstance(node, Junction):
-        left = [part for part in node.parts if surely(part, context) is None]
-        if len(left) == 1:
-            return undecided(left[0], context)
+        unknown = [part for part in node.parts if surely(part, context) is None]
+        if len(unknown) == 1:
+            return undecided(unknown[0], context)
     return node
 
 
 def deciding(node: Node, text: str, context: Context) -> Clause:
-    """The smallest part of a condition whose truth alone makes that of the whole."""
+    """Return the smallest part whose result alone decided that of the condition."""
     chosen = _decisive(node, context)
-    known = (part for part in _operands(chosen) if not _looks_at_unknown(part, context))
-    looked_at = {_label(part, text): _value(part, context) for part in known}
+    values: dict[str, object] = {}
+    for part in _operands(chosen):
+        if not _reads_unknown(part, context):
+            value = evaluate(part, context)
+            is_list = part.type is Type.LIST and value is not None
+            values[_label(part, text)] = items(value) if is_list else value
     source = text[chosen.start : chosen.end]
-    return Clause(source, chosen.start, surely(chosen, context) is True, looked_at)
-
-
-def _value(node: Node, context: Context) -> object:
-    value = evaluate(node, context)
-    return items(value) if node.type is Type.LIST and value is not None else value
+    return Clause(source, chosen.start, surely(chosen, context) is True, values)
 
 
 def _decisive(node: Node, context: Context) -> Node:
@@ -83,7 +82,7 @@ def _decisive(node: Node, context: Context) -> Node:
         return _decisive(node.part, context)
     if not isinstance(node, Junction):
         return node
-    # One true part decides an OR, one false part an AND; else all of them do together.
+    # One true part decides an OR, one false part an AND; otherwise all parts together.
     wanted = node.operator == "or"
     for part in node.parts:
         if surely(part, context) is wanted:
@@ -91,12 +90,12 @@ def _decisive(node: Node, context: Context) -> Node:
     return node
 
 
-def _looks_at_unknown(node: Node, context: Context) -> bool:
+def _reads_unknown(node: Node, context: Context) -> bool:
     return any(isinstance(part, context.unknown) for part in walk(node))
 
 
 def _label(node: Node, text: str) -> str:
-    # What a function or a computed field stands for has no text of its own.
+    # The parts of a function or a computed field have its position, so its text is not theirs.
     if isinstance(node, Name):
         return ".".join(node.path)
     if isinstance(node, Caller):
@@ -105,12 +104,13 @@ def _label(node: Node, text: str) -> str:
 
 
 def _operands(node: Node) -> Iterator[Node]:
+    """Yield what a condition's tests are about: their operands, and fields, but no literals."""
     if isinstance(node, Name):
         yield node
     for part in node.children:
-        if isinstance(node, Comparison | Contains | Membership | IsNull) and not isinstance(
-            part, Literal
-        ):
+        if isinstance(part, Literal):
+            continue
+        if isinstance(node, Comparison | Contains | Membership | IsNull):
             yield part
-        elif not isinstance(part, Literal):
+        else:
             yield from _operands(part)

@@ -1,4 +1,4 @@
-"""From text to tokens."""
+"""Splits the text of an expression into tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = re.compile(
       | (?P<symbol>\|\||&&|!=|!~|<=|>=|[=<>~!+\-*/%()\[\],.])""",
     re.VERBOSE | re.DOTALL,
 )
-FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds
+FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # characters that no database stores
 KEYWORDS = frozenset({"AND", "OR", "NOT", "IN", "IS", "NULL", "true", "false", "null"})
 
 
@@ -35,24 +35,25 @@ class Token:
 
 
 def tokens(text: str) -> list[Token]:
-    """Every token of a text, an end after the last. Raises RuleError."""
+    """Return the tokens of a text, the last one of kind `end`. Raises RuleError."""
     found: list[Token] = []
     position = 0
     while position < len(text):
         match = TOKEN.match(text, position)
         if match is None:
-            raise RuleError(_unexpected(text[position]), position)
+            character = text[position]
+            message = f"The character {character!r} means nothing here."
+            if character in "\"'":
+                message = "This text has no closing quote."
+            raise RuleError(message, position)
         kind, start, position = str(match.lastgroup), position, match.end()
         if kind != "space":
             found.append(_token(kind, match.group(), start, position))
-    _check_numbers_end(found)
+    for one, following in pairwise(found):
+        touches = one.end == following.start
+        if touches and one.kind == "number" and following.kind in ("name", "keyword", "number"):
+            raise RuleError(f"A number ends before {following}.", following.start)
     return [*found, Token("end", "", len(text), len(text))]
-
-
-def _unexpected(character: str) -> str:
-    if character in "\"'":
-        return "This text has no closing quote."
-    return f"The character {character!r} means nothing here."
 
 
 def _token(kind: str, raw: str, start: int, end: int) -> Token:
@@ -65,10 +66,3 @@ def _token(kind: str, raw: str, start: int, end: int) -> Token:
     if raw in KEYWORDS:
         return Token("keyword", raw, start, end)
     return Token(kind, raw, start, end)
-
-
-def _check_numbers_end(found: list[Token]) -> None:
-    for one, following in pairwise(found):
-        touches = one.end == following.start
-        if touches and one.kind == "number" and following.kind in ("name", "keyword", "number"):
-            raise RuleError(f"A number ends before {following}.", following.start)

@@ -33,7 +33,10 @@ class Program:
     def run(self, leaf_values: Sequence[object]) -> object:
         """Evaluate with leaves in SQLite's format; returns the value in the same format."""
         record = {name: _read(leaf_values[int(name)], kind) for name, kind in self.leaves.items()}
-        return _encode(evaluate(self.node, Context(record)))
+        value = evaluate(self.node, Context(record))
+        if isinstance(value, datetime):
+            return stored(value)
+        return value.isoformat() if isinstance(value, date) else value
 
 
 def serialize(node: Node) -> tuple[str, list[Node]]:
@@ -92,12 +95,6 @@ READ: Mapping[Type, Any] = {
     Type.DATETIME: values.moment,
     Type.DATE: date.fromisoformat,
 }
-
-
-def _encode(value: Any) -> object:
-    if isinstance(value, datetime):
-        return stored(value)
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def stored(moment: datetime) -> str:

@@ -7,6 +7,7 @@ account allows it. Never creates users in the system account, and never crosses 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -22,8 +23,7 @@ from app.auth.models import Invitation
 from app.db import errors
 from app.errors import BadRequest, Conflict
 from app.sso import roles
-from app.sso.connections import Connection
-from app.sso.identities import Claims
+from app.sso.connections import Claims, Connection
 from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
 
@@ -31,11 +31,20 @@ LONGEST_SUBJECT = 500
 NO_MEMBER = "The provider proves the address, but not that the user still belongs to the domain."
 
 
+class MatchKind(StrEnum):
+    """How an identity matched a user; NEW if there is none yet."""
+
+    IDENTITY = "identity"
+    EMAIL = "email"
+    INVITATION = "invitation"
+    NEW = "new"
+
+
 @dataclass(frozen=True)
 class Match:
     """The result of matching an identity; without a user, a new one is to be created."""
 
-    how: str  # "identity", "email", "invitation" or "new"
+    how: MatchKind
     user: User | None
     identity: Identity | None
     role: Role | None  # from the account's mapping, or the invitation
@@ -52,30 +61,36 @@ def find(connection: Connection, claimed: Claims) -> Match:
     if identity is not None:
         known = db.db.session.get_one(User, (identity.account_id, identity.user_id))
         _refuse_member(connection, known.id)
-        return Match("identity", _active(known), identity, role)
-    user = _with_address(connection, claimed)
+        return Match(MatchKind.IDENTITY, _active(known), identity, role)
+    account_id, email = connection.account.id, claimed.email or ""
+    user = _find_user(account_id, email) if email and claimed.email_verified else None
     if user is not None:
         _refuse_member(connection, user.id)
-        return Match("email", _active(user), None, role)
-    invitation = _invitation(connection, claimed)
-    if invitation is not None:
-        if not connection.admits_pii_members:
-            _refuse_invited(connection, invitation)
-        return Match("invitation", None, None, invitation.role, invitation)
-    _refuse_deleted(connection, claimed)
+        return Match(MatchKind.EMAIL, _active(user), None, role)
+    if email and claimed.email_verified and account_id != SYSTEM_ACCOUNT_ID:
+        invitation = invitations.find_open(account_id, email)
+        if invitation is not None:
+            if not connection.admits_pii_members and pii.references_group(
+                account_id, invitation.groups
+            ):
+                raise MemberRefused
+            return Match(MatchKind.INVITATION, None, None, invitation.role, invitation)
+    if email and deleted_addresses.contains(account_id, accounts.email_key(email)):
+        raise NotInvited("deleted", "This user was deleted. Invite the address to let it in again.")
     joining = _joined_domain(connection, claimed)
     if joining is not None and _speaks_for_members(connection, claimed):
-        return Match("new", None, None, role or roles.get_or_viewer(joining.role_of_new_users))
+        role = role or roles.get_or_viewer(joining.role_of_new_users)
+        return Match(MatchKind.NEW, None, None, role)
     try:
         _check_may_join(connection, claimed)
     except NotInvited as error:
         error.detail = NO_MEMBER if joining is not None else error.detail
         raise
-    return Match("new", None, None, role)
+    return Match(MatchKind.NEW, None, None, role)
 
 
 def distrust_foreign_domain(connection: Connection, claimed: Claims) -> Claims:
-    """The claims, whose address counts as unverified if another account owns its domain.
+    """Return the claims, whose address counts as unverified if another account owns its domain.
 
     Providers speak for the addresses of the accounts that they serve. Only the mailbox itself can
     verify such an address here, by a mailed link.
@@ -94,43 +109,55 @@ def link(session: Session, connection: Connection, claimed: Claims) -> tuple[Use
     """
     claimed = distrust_foreign_domain(connection, claimed)
     match = find(connection, claimed)
-    user = match.user
+    user, name = match.user, _clean_name(claimed.name)
+    provider = connection.provider.name
     if user is not None and not connection.admits_pii_members:
-        users.get_for_update(
-            session, user.account_id, user.id
-        )  # serializes with joining pii_access
+        # Serializes with joining pii_access.
+        users.get_for_update(session, user.account_id, user.id)
         _refuse_member(connection, user.id)
-    new = user is None
-    role_is_mapped = match.how == "new"
+    is_new, role_is_mapped = user is None, match.how == MatchKind.NEW
     if match.invitation is not None:
-        user = _invited(connection, claimed, match.invitation)
+        try:
+            user = invitations.accept_by_sign_in(match.invitation, name, provider)
+        except BadRequest:  # accepted or revoked concurrently: the retry sees it
+            raise Conflict("This invitation was closed concurrently.") from None
     elif user is None:
-        user = _provision(connection, claimed, match.role)
-    elif match.how == "email":
-        user = _lock(session, user, claimed)
+        role = match.role or roles.get_or_viewer(connection.config.get("default_role"))
+        user = accounts.create_user(
+            connection.account.id,
+            email=claimed.email or "",
+            password_hash=None,
+            role=role.name,
+            name=name,
+            auth_provider=provider,
+            email_verified=claimed.email_verified,
+            email_verified_at=clock.now() if claimed.email_verified else None,
+        )
+    elif match.how == MatchKind.EMAIL:
+        user = users.get_for_update(session, user.account_id, user.id)
+        if user.email_key != accounts.email_key(claimed.email or ""):
+            raise Conflict("This user's address was changed concurrently.")
         role_is_mapped = _take_over_unverified(user, connection)
-    identity = match.identity or _link(
-        session, connection, claimed, user, role_is_mapped=role_is_mapped
-    )
-    if not new:
+    identity = match.identity
+    if identity is None:
+        given_role_id = user.role_id if role_is_mapped else None
+        identity = _create_identity(session, connection, claimed, user, given_role_id)
+    if not is_new:
         roles.apply_mapping(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
     if not connection.admits_pii_members:
         identity.is_trusted = False
-    _rename(user, connection, claimed)
+    if name and user.name != name and user.auth_provider == provider:
+        user.name = name
+        accounts.bump_version(user)
     session.flush()
-    return user, new
+    return user, is_new
 
 
 def _refuse_member(connection: Connection, user_id: str) -> None:
     # Whoever controls the provider's settings could sign in as any of its users.
     account_id = connection.account.id
     if not connection.admits_pii_members and pii.is_member(account_id, user_id):
-        raise MemberRefused
-
-
-def _refuse_invited(connection: Connection, invitation: Invitation) -> None:
-    if pii.references_group(connection.account.id, invitation.groups):
         raise MemberRefused
 
 
@@ -153,13 +180,7 @@ def _identity_query(connection: Connection, claimed: Claims) -> sa.Select[Identi
     )
 
 
-def _with_address(connection: Connection, claimed: Claims) -> User | None:
-    if not claimed.email or not claimed.email_verified:
-        return None
-    return _owner(connection.account.id, claimed.email)
-
-
-def _owner(account_id: str, email: str) -> User | None:
+def _find_user(account_id: str, email: str) -> User | None:
     conditions = (User.account_id == account_id, User.email_key == accounts.email_key(email))
     return db.db.session.scalar(sa.select(User).where(*conditions))
 
@@ -170,23 +191,8 @@ def _active(user: User) -> User:
     return user
 
 
-def _invitation(connection: Connection, claimed: Claims) -> Invitation | None:
-    account_id = connection.account.id
-    if account_id == SYSTEM_ACCOUNT_ID or not claimed.email or not claimed.email_verified:
-        return None
-    return invitations.find_open(account_id, claimed.email)
-
-
-def _invited(connection: Connection, claimed: Claims, invitation: Invitation) -> User:
-    try:
-        name = _clean_name(claimed.name)
-        return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
-    except BadRequest:  # accepted or revoked concurrently: the retry sees it
-        raise Conflict("This invitation was closed concurrently.") from None
-
-
 def _joined_domain(connection: Connection, claimed: Claims) -> AccountDomain | None:
-    """The account's domain by which this user joins, whatever the provisioning settings say."""
+    """Return the account's domain by which this user joins, whatever else the settings say."""
     account_id = connection.account.id
     may_join = claimed.email_verified and claimed.in_directory and account_id != SYSTEM_ACCOUNT_ID
     if not may_join or not claimed.email or not accounts.is_email(claimed.email):
@@ -209,37 +215,13 @@ def _speaks_for_members(connection: Connection, claimed: Claims) -> bool:
     return names_directory and not connection.is_open_to_all
 
 
-def _refuse_deleted(connection: Connection, claimed: Claims) -> None:
-    key = accounts.email_key(claimed.email or "")
-    if claimed.email and deleted_addresses.contains(connection.account.id, key):
-        raise NotInvited("deleted", "This user was deleted. Invite the address to let it in again.")
-
-
 def _check_may_join(connection: Connection, claimed: Claims) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
         raise NotInvited("provisioning", "Single sign-on does not create superadmins.")
     if not claimed.in_directory:
         raise NotInvited("tenant", "The directory is not the tenant of the settings.")
-    _check_lets_in(connection)
-    if not claimed.email or not accounts.is_email(claimed.email):
-        raise NotInvited("email", "The provider sent no e-mail address.")
-    domains = account.settings.get("sso_email_domains") or []
-    domain = accounts.domain_key(claimed.email.rpartition("@")[2])
-    if domains and not (claimed.email_verified and domain in domains):
-        raise NotInvited(
-            "email", "The address is not verified, or its domain is not in sso_email_domains."
-        )
-    if _owner(account.id, claimed.email):
-        # Created concurrently, perhaps by the same sign-in in another window: a retry finds it.
-        if claimed.email_verified or db.db.session.scalar(_identity_query(connection, claimed)):
-            raise Conflict("A user with this address has just joined.")
-        raise NotInvited("email", "A user has this address, and the provider does not verify it.")
-
-
-def _check_lets_in(connection: Connection) -> None:
-    settings = connection.account.settings
-    provisioning = settings.get("sso_provisioning")
+    provisioning = account.settings.get("sso_provisioning")
     if not (connection.is_own if provisioning is None else provisioning):
         raise NotInvited("provisioning", "The account does not admit new users by single sign-on.")
     if lacks_domains(connection):
@@ -248,6 +230,19 @@ def _check_lets_in(connection: Connection) -> None:
             "Anyone could join by this provider, so an admin of the account must name the email"
             " domains of new users first.",
         )
+    if not claimed.email or not accounts.is_email(claimed.email):
+        raise NotInvited("email", "The provider sent no e-mail address.")
+    domains = account.settings.get("sso_email_domains") or []
+    domain = accounts.domain_key(claimed.email.rpartition("@")[2])
+    if domains and not (claimed.email_verified and domain in domains):
+        raise NotInvited(
+            "email", "The address is not verified, or its domain is not in sso_email_domains."
+        )
+    if _find_user(account.id, claimed.email):
+        # Created concurrently, perhaps by the same sign-in in another window: a retry finds it.
+        if claimed.email_verified or db.db.session.scalar(_identity_query(connection, claimed)):
+            raise Conflict("A user with this address has just joined.")
+        raise NotInvited("email", "A user has this address, and the provider does not verify it.")
 
 
 def lacks_domains(connection: Connection) -> bool:
@@ -260,26 +255,6 @@ def lacks_domains(connection: Connection) -> bool:
     names_directory = connection.provider.has_tenants and not connection.is_open_to_all
     is_usual = settings.get("sso_provisioning") is None
     return not names_directory and (is_usual or connection.is_open_to_all)
-
-
-def _provision(connection: Connection, claimed: Claims, role: Role | None) -> User:
-    return accounts.create_user(
-        connection.account.id,
-        email=claimed.email or "",
-        password_hash=None,
-        role=(role or roles.get_or_viewer(connection.config.get("default_role"))).name,
-        name=_clean_name(claimed.name),
-        auth_provider=connection.provider.name,
-        email_verified=claimed.email_verified,
-        email_verified_at=clock.now() if claimed.email_verified else None,
-    )
-
-
-def _lock(session: Session, user: User, claimed: Claims) -> User:
-    user = users.get_for_update(session, user.account_id, user.id)
-    if user.email_key != accounts.email_key(claimed.email or ""):
-        raise Conflict("This user's address was changed concurrently.")
-    return user
 
 
 def _take_over_unverified(user: User, connection: Connection) -> bool:
@@ -303,8 +278,12 @@ def _remove_identities(event: events.AddressVerified) -> None:
     db.db.session.execute(sa.update(Flow).where(*flows).values(code_hash=None))
 
 
-def _link(
-    session: Session, connection: Connection, claimed: Claims, user: User, *, role_is_mapped: bool
+def _create_identity(
+    session: Session,
+    connection: Connection,
+    claimed: Claims,
+    user: User,
+    given_role_id: int | None,
 ) -> Identity:
     identity = Identity(
         account_id=user.account_id,
@@ -313,20 +292,13 @@ def _link(
         issuer=claimed.issuer,
         subject=claimed.subject,
         groups=claimed.groups,
-        given_role_id=user.role_id if role_is_mapped else None,
+        given_role_id=given_role_id,
     )
     column, message = "subject", "This identity is already linked to a user."
     with errors.conflict_on_unique("identities", column, column, message):
         session.add(identity)
         session.flush()
     return identity
-
-
-def _rename(user: User, connection: Connection, claimed: Claims) -> None:
-    name = _clean_name(claimed.name)
-    if name and user.name != name and user.auth_provider == connection.provider.name:
-        user.name = name
-        accounts.bump_version(user)
 
 
 def _clean_name(name: object) -> str | None:

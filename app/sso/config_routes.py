@@ -11,7 +11,6 @@ from app.auth.principal import Principal
 from app.sso import config_schemas as schemas
 from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
-from app.sso.oauth import addresses
 from app.types import JSONObject
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
@@ -243,7 +242,7 @@ def view(row: ProviderSetting) -> JSONObject:
         "provider_name": service.get_provider(row).kind,
         "slug": row.provider_name,
         "shared_callback": row.shared_callback and not connections.has_custom_endpoints(row.config),
-        "callback_url": addresses.callback_url_for_row(row),
+        "callback_url": connections.callback_url_for_row(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
         "is_builtin": True,

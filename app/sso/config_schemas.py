@@ -8,6 +8,7 @@ from app.accounts.schemas import UserView
 from app.sso import providers
 from app.sso.models import CATEGORIES, OAUTH
 from app.web import fields
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_of
 from app.web.schemas import Schema, View, example
 
@@ -49,27 +50,19 @@ class ProviderRow(View):
     id = fields.Id()
     category = fields.Choice(CATEGORIES)
     provider_name = fields.Choice(providers.NAMES)
-    slug = ma.fields.String(metadata={"description": SLUG})
+    slug = ma.fields.String(**doc(SLUG))
     display_name = ma.fields.String()
     account_id = fields.Id()
     is_system = ma.fields.Boolean()
-    is_builtin = ma.fields.Boolean(
-        metadata={"description": "Always true: all providers are built in."}
-    )
-    is_default = ma.fields.Boolean(
-        metadata={"description": "Always false: `priority` orders providers."}
-    )
+    is_builtin = ma.fields.Boolean(**doc("Always true: all providers are built in."))
+    is_default = ma.fields.Boolean(**doc("Always false: `priority` orders providers."))
     config = ma.fields.Dict()
     callback_url = ma.fields.String(
-        allow_none=True,
-        metadata={
-            "description": "The redirect address to enter at an OAuth provider.",
-            **fields.URI,
-        },
+        allow_none=True, **doc("The redirect address to enter at an OAuth provider.", **fields.URI)
     )
-    shared_callback = ma.fields.Boolean(metadata={"description": SHARED})
+    shared_callback = ma.fields.Boolean(**doc(SHARED))
     enabled = ma.fields.Boolean()
-    admits_pii_members = ma.fields.Boolean(metadata={"description": MEMBERS})
+    admits_pii_members = ma.fields.Boolean(**doc(MEMBERS))
     priority = ma.fields.Integer()
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
@@ -91,34 +84,32 @@ CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 class NewProviderRow(Schema):
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
-    slug = fields.Text(longest=100, metadata={"description": SLUG})
+    slug = fields.Text(longest=100, **doc(SLUG))
     display_name = fields.Text(longest=100, shortest=1)
     account_id = fields.Text(
         longest=100,
         allow_none=True,
-        metadata={"description": "The account; for superadmins the system account by default."},
+        **doc("The account; for superadmins the system account by default."),
     )
-    config = ma.fields.Dict(
-        keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
-    )
+    config = ma.fields.Dict(keys=fields.Text(longest=100), required=True, **doc(CONFIG))
     enabled = fields.StrictBoolean()
-    priority = fields.Integer(-1000, 1000, metadata={"description": PRIORITY})
-    shared_callback = fields.StrictBoolean(metadata={"description": SHARED})
+    priority = fields.Integer(-1000, 1000, **doc(PRIORITY))
+    shared_callback = fields.StrictBoolean(**doc(SHARED))
 
 
 class ChangedProviderRow(Schema):
     """Changes to a provider's settings; in `config` only the given properties, null removes one."""
 
     display_name = fields.Text(longest=100, shortest=1)
-    config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
+    config = ma.fields.Dict(keys=fields.Text(longest=100), **doc(CONFIG))
     enabled = fields.StrictBoolean()
-    admits_pii_members = fields.StrictBoolean(metadata={"description": MEMBERS})
-    priority = fields.Integer(-1000, 1000, metadata={"description": PRIORITY})
-    shared_callback = fields.StrictBoolean(metadata={"description": SHARED})
+    admits_pii_members = fields.StrictBoolean(**doc(MEMBERS))
+    priority = fields.Integer(-1000, 1000, **doc(PRIORITY))
+    shared_callback = fields.StrictBoolean(**doc(SHARED))
 
 
 def category_filter() -> fields.Choice:
-    return fields.Choice(CATEGORIES, metadata={"description": "Only this category."})
+    return fields.Choice(CATEGORIES, **doc("Only this category."))
 
 
 class ProviderKindArgs(Schema):
@@ -130,7 +121,7 @@ class ProviderKindArgs(Schema):
 class ProviderRowArgs(PageArgs):
     """Filters of the list of settings."""
 
-    account_id = fields.Text(longest=100, metadata={"description": "For superadmins: the account."})
+    account_id = fields.Text(longest=100, **doc("For superadmins: the account."))
     category = category_filter()
 
 
@@ -148,10 +139,8 @@ class ConnectionSettings(Schema):
 
     category = fields.Choice(CATEGORIES, required=True)
     provider_name = fields.Text(longest=100, required=True)
-    slug = fields.Text(longest=100, metadata={"description": SLUG})
-    config = ma.fields.Dict(
-        keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
-    )
+    slug = fields.Text(longest=100, **doc(SLUG))
+    config = ma.fields.Dict(keys=fields.Text(longest=100), required=True, **doc(CONFIG))
     account_id = fields.Text(longest=100, allow_none=True)
 
 
@@ -225,9 +214,7 @@ class RolePlanBody(Schema):
     sso_group_roles = ma.fields.List(
         ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
     )
-    sso_allow_admin = fields.StrictBoolean(
-        metadata={"description": "Whether a group may give the role `admin`."}
-    )
+    sso_allow_admin = fields.StrictBoolean(**doc("Whether a group may give the role `admin`."))
 
 
 @example(groups=["Finance"], role="viewer", becomes="editor")

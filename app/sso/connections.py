@@ -1,20 +1,27 @@
-"""Provider settings with secrets, for signing in."""
+"""Provider settings with secrets, for signing in; our addresses there, and the provider's claims.
+
+All OAuth settings have a redirect address of their own, so a code that arrives at the address of
+other settings is refused before it is sent anywhere (mix-up attacks: RFC 9700, section 4.4).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from app import config
+from app import config, db
 from app.accounts.models import SYSTEM_CODE, Account
 from app.sso import providers
+from app.sso.models import OAUTH, ProviderSetting
 from app.sso.providers import Provider
 from app.types import JSONMapping
+
+MAX_GROUPS = 500
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What an issuer publishes about itself (OpenID Connect Discovery 1.0, section 3)."""
+    """The metadata that an issuer publishes (OpenID Connect Discovery 1.0, section 3)."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Its endpoints, by the names of the settings that replace them."""
@@ -54,7 +61,7 @@ class Connection:
         return self.shared_callback and not has_custom_endpoints(self.config)
 
     def address(self, name: str) -> str:
-        """An address: the configured one, else the published one, else the default, else empty."""
+        """Return an address: the configured, else the published, else the default, else empty."""
         usual = self.metadata.addresses.get(name) or self.provider.addresses.get(name, "")
         return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
 
@@ -127,12 +134,12 @@ def saml_entity_id(connection: Connection) -> str:
 
 
 def saml_consumer_url(connection: Connection) -> str:
-    """The address that a SAML provider posts its responses to."""
+    """Return the address that a SAML provider posts its responses to."""
     return str(connection.config.get("assertion_consumer_url") or _saml_url(connection, "/acs"))
 
 
 def saml_logout_url(connection: Connection) -> str:
-    """The address of single logout, for a SAML provider."""
+    """Return the address of single logout, for a SAML provider."""
     return _saml_url(connection, "/slo")
 
 
@@ -140,3 +147,53 @@ def _saml_url(connection: Connection, path: str) -> str:
     # It carries the account, and comes from settings only.
     base, name = config.current().base_url, connection.provider.name
     return f"{base}/saml/{name}{path}?account={connection.account.slug}"
+
+
+def callback_url(connection: Connection) -> str:
+    """Return the redirect address of a connection."""
+    own = "" if connection.shares_callback else f"/{connection.row_account_code}"
+    return f"{config.current().base_url}{callback_path(connection.provider.name)}{own}"
+
+
+def callback_url_for_row(row: ProviderSetting) -> str | None:
+    """Return the redirect address to register at the provider; None for SAML."""
+    if row.category != OAUTH:
+        return None
+    account = db.db.session.get_one(Account, row.account_id)
+    provider = providers.of_settings(row.category, row.provider_name, row.kind)
+    shared = row.shared_callback
+    return callback_url(Connection(account, provider, row.config, True, shared_callback=shared))
+
+
+def callback_path(provider: str) -> str:
+    """Return the path of a provider's redirect addresses, which older settings share."""
+    return f"/oauth/{provider}/callback"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Verified claims about a user who signed in at the provider."""
+
+    issuer: str
+    subject: str
+    email: str | None = None
+    email_verified: bool = False
+    name: str | None = None
+    groups: list[str] = field(default_factory=list)
+    in_directory: bool = True
+    """Whether the user is in the directory of the settings; others need a linked identity."""
+    mfa: bool = False
+    """Whether the provider verified more than one factor."""
+    hosted_domain: str | None = None
+    """The domain of the Google Workspace that the user belongs to now."""
+
+
+def group_names(claim: object, connection: Connection) -> list[str]:
+    """Return the valid group names in a claim: of more than 500 those that are mapped, first."""
+    listed = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    names = [name[:300].replace("\0", "") for name in listed if isinstance(name, str) and name]
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) > MAX_GROUPS:
+        mapped = connection.mapped_groups
+        distinct.sort(key=lambda name: name not in mapped)
+    return distinct[:MAX_GROUPS]

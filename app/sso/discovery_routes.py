@@ -5,18 +5,18 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import request
 
-from app.accounts.schemas import ACCOUNT
 from app.auth import lockout
-from app.sso import discovery
+from app.sso import email_domains
 from app.sso.models import CATEGORIES, OAUTH
 from app.sso.routes import blueprint
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import public
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 DISCOVERED = {
-    "account": ACCOUNT["slug"],
+    "account": "acme",
     "providers": [{"category": OAUTH, "slug": "google", "display_name": "Google"}],
     "password_sign_in": False,
 }
@@ -34,8 +34,7 @@ class OfferedProvider(View):
 
     category = fields.Choice(CATEGORIES)
     slug = ma.fields.String(
-        attribute="provider_name",
-        metadata={"description": "Its name in the paths of sign-in, such as `google`."},
+        attribute="provider_name", **doc("Its name in the paths of sign-in, such as `google`.")
     )
     display_name = ma.fields.String()
 
@@ -46,15 +45,12 @@ class RealmView(View):
     account = ma.fields.String(
         allow_none=True,
         attribute="slug",
-        metadata={"description": "The account's slug; null for a domain that nobody has proved."},
+        **doc("The account's slug; null for a domain that nobody has proved."),
     )
     providers = ma.fields.List(
-        ma.fields.Nested(OfferedProvider),
-        metadata={"description": "The enabled providers, by priority."},
+        ma.fields.Nested(OfferedProvider), **doc("The enabled providers, by priority.")
     )
-    password_sign_in = ma.fields.Boolean(
-        metadata={"description": "Whether these users may sign in by password."}
-    )
+    password_sign_in = ma.fields.Boolean(**doc("Whether these users may sign in by password."))
 
 
 @blueprint.route("/discover", methods=["POST"])
@@ -62,11 +58,11 @@ class RealmView(View):
 @blueprint.response(200, RealmView, example=DISCOVERED)
 @blueprint.fails(429)
 @public(across_accounts=True)
-def discover_account(body: JSONObject) -> discovery.Realm:
+def discover_account(body: JSONObject) -> email_domains.Realm:
     """Find the account and the providers of an email address by its domain.
 
     Needs no credential. Depends on the domain alone, never on whether the user exists. The response
     for a domain that no account has proved has no account and no providers.
     """
     lockout.count_discovery(request.remote_addr)
-    return discovery.discover(body["email"])
+    return email_domains.discover(body["email"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,10 +12,10 @@ from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.errors import InvalidValues
 from app.outbound import web_waits
-from app.sso import service, validation
+from app.sso import connections, service, validation
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.oauth import addresses, discovery, exchange
+from app.sso.oauth import discovery, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
 from app.types import JSONMapping
@@ -53,7 +53,21 @@ def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     connection = Connection(account, provider, config, is_own=True, shared_callback=shared)
     db.db.session.remove()  # hold no connection during requests
     with web_waits.place_or_429(account_id):
-        return _oauth_steps(connection) if provider.category == OAUTH else _saml_steps(connection)
+        if provider.category != OAUTH:
+            by_url = config.get("metadata_url")
+            steps = [_try_step("metadata", _metadata, connection)] if by_url else []
+            steps.append(_try_step("certificates", _certificates, connection))
+            return [*steps, _try_step("sign-in address", _answers, connection)]
+        steps = []
+        if provider.discovers:
+            try:
+                connection = discovery.resolve(connection, fresh=True)
+            except SignInRefused as error:
+                return [Step("discovery", False, error.detail)]
+            steps.append(Step("discovery", True, "The issuer publishes its addresses."))
+        if provider.openid:
+            steps.append(_try_step("key set", _keys, connection))
+        return [*steps, _try_step("client", _client, connection)]
 
 
 def run_stored(setting_id: str, *, by: Principal) -> list[Step]:
@@ -62,18 +76,6 @@ def run_stored(setting_id: str, *, by: Principal) -> list[Step]:
     kind = service.get_provider(row).kind
     named = {"category": row.category, "provider_name": kind, "slug": row.provider_name}
     return run({**named, "config": {}, "account_id": row.account_id}, by=by)
-
-
-def _oauth_steps(connection: Connection) -> list[Step]:
-    steps = []
-    if connection.provider.discovers:
-        try:
-            connection = discovery.resolve(connection, fresh=True)
-        except SignInRefused as error:
-            return [Step("discovery", False, error.detail)]
-        steps.append(Step("discovery", True, "The issuer publishes its addresses."))
-    steps += [_try_step("key set", _keys, connection)] if connection.provider.openid else []
-    return [*steps, _try_step("client", _client, connection)]
 
 
 def _keys(connection: Connection) -> str:
@@ -91,7 +93,7 @@ def _client(connection: Connection) -> str:
         "grant_type": "authorization_code",
         "code": "atrium-tries-the-client",
         "code_verifier": "atrium-tries-the-client-and-nothing-more-than-it",
-        "redirect_uri": addresses.callback_url(connection),
+        "redirect_uri": connections.callback_url(connection),
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     auth = sign_in.client_auth(connection)
@@ -101,15 +103,6 @@ def _client(connection: Connection) -> str:
     if error not in INVALID_CODE_ERRORS:
         raise exchange.Unreachable(f"The provider returned the error {str(error)[:100]}")
     return "The provider accepts the client's credentials."
-
-
-def _saml_steps(connection: Connection) -> list[Step]:
-    by_url = connection.config.get("metadata_url")
-    return [
-        *([_try_step("metadata", _metadata, connection)] if by_url else []),
-        _try_step("certificates", _certificates, connection),
-        _try_step("sign-in address", _answers, connection),
-    ]
 
 
 def _metadata(connection: Connection) -> str:
@@ -141,7 +134,7 @@ def _answers(connection: Connection) -> str:
     return "The provider answers."
 
 
-def _try_step(check: str, act: Any, connection: Connection) -> Step:
+def _try_step(check: str, act: Callable[[Connection], str], connection: Connection) -> Step:
     try:
         return Step(check, True, act(connection))
     except SignInRefused as error:

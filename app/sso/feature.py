@@ -6,21 +6,23 @@ from app.sso import (
     account_linking,
     config_routes,
     discovery_routes,
-    document_renewal,
+    jobs,
     overview_routes,
-    purge,
     responses,
     roles,
     routes,
-    saml_key_routes,
-    saml_logout_routes,
-    saml_metadata,
-    saml_metadata_routes,
     service,
     setup_link_routes,
 )
 from app.sso.oauth import documents
-from app.sso.saml import keys, sessions
+from app.sso.saml import (
+    key_routes,
+    keys,
+    logout_routes,
+    metadata_refresh,
+    metadata_routes,
+    sessions,
+)
 from app.sso.scim import roles as scim_roles
 from app.sso.scim import routes as scim_routes
 from app.sso.scim import token_routes
@@ -37,13 +39,13 @@ FEATURE = Feature(
     pages=(scim_routes.blueprint,),
     routes=(
         overview_routes,
-        saml_key_routes,
-        saml_logout_routes,
-        saml_metadata_routes,
+        key_routes,
+        logout_routes,
+        metadata_routes,
         setup_link_routes,
         discovery_routes,
     ),
-    jobs=(document_renewal, purge, saml_metadata),
+    jobs=(jobs, metadata_refresh),
     subscribers=(account_linking, documents, roles, keys, sessions, scim_roles, service),
     init=(responses.init_app,),
 )

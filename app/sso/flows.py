@@ -20,7 +20,7 @@ from app import clock, crypto, db
 from app.accounts.models import Account
 from app.auth import tokens
 from app.sso.connections import Connection
-from app.sso.models import API, LOGOUT, Flow
+from app.sso.models import Flow, FlowPurpose
 from app.sso.refusals import StateRefused
 
 LIFETIME = timedelta(minutes=10)
@@ -41,7 +41,7 @@ class StartedFlow:
 
 def start(
     connection: Connection,
-    purpose: str,
+    purpose: FlowPurpose,
     *,
     redirect_uri: str | None,
     client_state: str | None,
@@ -91,7 +91,9 @@ def consume(flow: Flow, category: str, provider: str, browser: str | None) -> No
         raise StateRefused("state", ALREADY_USED)
     # API clients may have no cookies; they prove themselves by their own state.
     # A sign-out changes nothing more here.
-    if flow.purpose not in (API, LOGOUT) and not is_from_browser(flow, browser):
+    if flow.purpose not in (FlowPurpose.API, FlowPurpose.LOGOUT) and not is_from_browser(
+        flow, browser
+    ):
         raise StateRefused("state", "The sign-in was started in another browser.")
     if flow.expires_at <= clock.now():
         raise StateRefused("state", "The sign-in took longer than ten minutes.")
@@ -100,11 +102,6 @@ def consume(flow: Flow, category: str, provider: str, browser: str | None) -> No
         result: Any = session.execute(sa.update(Flow).where(*unused).values(used_at=clock.now()))
     if result.rowcount != 1:
         raise StateRefused("state", ALREADY_USED)
-
-
-def pkce_verifier(flow: Flow) -> str:
-    """Decrypt the PKCE verifier. Raises StateRefused if its key was removed."""
-    return decrypt(flow.verifier)
 
 
 def decrypt(stored: str) -> str:

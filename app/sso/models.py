@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -16,8 +17,17 @@ from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
 CATEGORIES = OAUTH, SAML = "auth_providers", "saml_providers"
-BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
-LOGOUT = "logout"  # purpose of a flow that ends a session at its provider
+
+
+class FlowPurpose(StrEnum):
+    """The purpose of a flow: who signs in, or a test or single logout."""
+
+    BROWSER = "browser"
+    API = "api"
+    CONSOLE = "console"
+    TEST = "test"
+    LOGOUT = "logout"
+    """Ends a session at its provider."""
 
 
 def _account_key() -> object:
@@ -176,7 +186,7 @@ class SeenAssertion(Base):
 
 
 class IssuerDocument(Base):
-    """What an issuer publishes at an address, as last read for the settings of an account."""
+    """A document of an issuer, as last read for the settings of an account."""
 
     __tablename__ = "issuer_documents"
     __table_args__ = (
@@ -279,8 +289,8 @@ class SamlSession(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
-class MetadataRead(Base):
-    """The last reads of the metadata of an identity provider from its address."""
+class MetadataRefresh(Base):
+    """The last refresh of a provider's metadata from its URL, and the last one that changed it."""
 
     __tablename__ = "saml_metadata_reads"
     __table_args__ = (

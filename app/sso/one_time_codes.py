@@ -16,7 +16,7 @@ from app.auth.mfa import challenges
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired, Proof
 from app.auth.service import SignIn
 from app.sso import flows, refusals, sign_in
-from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, ProviderSetting
+from app.sso.models import OAUTH, SAML, Flow, FlowPurpose, ProviderSetting
 from app.sso.refusals import StateRefused
 from app.sso.saml import sessions as saml_sessions
 from app.sso.sign_in import Cookie, OAuthCallback
@@ -54,24 +54,24 @@ def redeem_in_console(
     """Redeem the code of a console sign-in in the browser that started it. Raises StateRefused."""
     flow = flows.find_code(code)
     with _recording(flow, origin):
-        if flow is None or flow.purpose not in (CONSOLE, TEST):
+        if flow is None or flow.purpose not in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
             raise StateRefused("code", "There is no such one-time code.")
         if not may_finish(flow):
             raise StateRefused("state", "The sign-in was started in another browser.")
-        if flow.purpose == TEST:
+        if flow.purpose == FlowPurpose.TEST:
             flows.redeem(flow)
             return flow, None
         return flow, _redeem(flow)
 
 
 def test_result(flow: Flow) -> JSONObject:
-    """The result of a test sign-in."""
+    """Return the result of a test sign-in."""
     result: JSONObject = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
     return result
 
 
 def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
-    if flow is None or flow.purpose not in (BROWSER, API):
+    if flow is None or flow.purpose not in (FlowPurpose.BROWSER, FlowPurpose.API):
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client sent the wrong state.")
@@ -103,7 +103,7 @@ def attaching_challenge(flow: Flow | None) -> Iterator[None]:
 
 
 def proof_of(flow: Flow) -> Proof:
-    """What a provider's sign-in proves: a provider of the account sets its own policy."""
+    """Return the proof of identity by a provider: one of the account sets its own policy."""
     key = (flow.account_id, flow.row_id or "")
     is_own = db.db.session.get(ProviderSetting, key) is not None
     if not is_own:
@@ -120,13 +120,8 @@ def _recording(flow: Flow | None, origin: Origin) -> AbstractContextManager[None
 def _redeem(flow: Flow) -> User:
     # In one transaction, so that the user cannot change between the check and the code's use.
     with db.transaction():
-        user = _active_user(flow)
+        user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
+        if user is None or not user.may_sign_in:
+            raise StateRefused("user", "The user is not active.")
         flows.redeem(flow)
         return user
-
-
-def _active_user(flow: Flow) -> User:
-    user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
-    if user is None or not user.may_sign_in:
-        raise StateRefused("user", "The user is not active.")
-    return user

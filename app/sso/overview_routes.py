@@ -13,6 +13,7 @@ from app.sso.models import OAUTH, SAML
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin, superadmin
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 MAX_SETTINGS = 100  # more than there are providers
@@ -39,17 +40,13 @@ class ConfigurationStats(View):
 class RecentArgs(Schema):
     """The query of the settings that were changed last."""
 
-    limit = fields.Integer(
-        1, 100, load_default=10, metadata={"description": "How many settings to return."}
-    )
+    limit = fields.Integer(1, 100, load_default=10, **doc("How many settings to return."))
 
 
 class OfAccountArgs(schemas.ProviderKindArgs):
     """An account, and a filter by category."""
 
-    account_id = fields.Text(
-        longest=100, metadata={"description": "The account; by default the current one."}
-    )
+    account_id = fields.Text(longest=100, **doc("The account; by default the current one."))
 
 
 @blueprint.route("/stats", methods=["GET"])

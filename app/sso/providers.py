@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
@@ -12,17 +13,39 @@ from app.sso.models import OAUTH, SAML
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext_noop
 
-TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
-KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
-ISSUER, CHOICE = "issuer", "choice"
-NAME_ID = "name_id"
+
+class Kind(StrEnum):
+    """The kind of value that a setting has."""
+
+    TEXT = "text"
+    TEXTS = "texts"
+    WORD = "word"
+    URL = "url"
+    URLS = "urls"
+    ISSUER = "issuer"
+    ROLE = "role"
+    FLAG = "flag"
+    CHOICE = "choice"
+    KEY = "key"
+    CERTIFICATES = "certificates"
+    METADATA = "metadata"
+    NAME_ID = "name_id"
+
+
 PERSISTENT, EMAIL_ADDRESS = "persistent", "emailAddress"
 NAME_ID_FORMATS = {
     PERSISTENT: "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent",
     EMAIL_ADDRESS: "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress",
     "unspecified": "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified",
 }
-LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
+LONGEST = {
+    Kind.TEXT: 2000,
+    Kind.URL: 2000,
+    Kind.ROLE: 100,
+    Kind.WORD: 200,
+    Kind.KEY: 10_000,
+    Kind.METADATA: 500_000,
+}
 MAX_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
 IDENTITY_PROVIDER = ("idp_entity_id", "idp_sso_url", "idp_x509_cert")
@@ -46,7 +69,7 @@ class Setting:
     """One property of a provider's `config`."""
 
     name: str
-    kind: str
+    kind: Kind
     title: str
     required: bool = False
     secret: bool = False
@@ -102,7 +125,12 @@ class Provider:
         return is_single or not self.has_tenants
 
     def schema(self) -> JSONObject:
-        """The JSON schema of `config`."""
+        """Return the JSON schema of `config`."""
+        alternatives = [
+            {"required": ["idp_metadata"]},
+            {"required": ["metadata_url"]},
+            {"required": list(IDENTITY_PROVIDER)},
+        ]
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": self.title,
@@ -110,7 +138,7 @@ class Provider:
             "properties": {setting.name: _property(setting) for setting in self.settings},
             "required": [setting.name for setting in self.settings if setting.required],
             "additionalProperties": False,
-            **({"anyOf": _saml_alternatives()} if self.category == SAML else {}),
+            **({"anyOf": alternatives} if self.category == SAML else {}),
         }
 
 
@@ -126,122 +154,126 @@ def _property(setting: Setting) -> JSONObject:
     text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
     items = {"type": "array", "items": text, "maxItems": MAX_ITEMS}
     shapes: dict[str, JSONObject] = {
-        URL: {**text, "format": "uri"},
-        URLS: {**items, "items": {**text, "format": "uri"}},
-        TEXTS: items,
-        FLAG: {"type": "boolean"},
-        NAME_ID: {"type": "string", "enum": list(NAME_ID_FORMATS)},
-        CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
-        ISSUER: {**text, "format": "uri"},
-        CHOICE: {"type": "string", "enum": list(setting.choices)},
+        Kind.URL: {**text, "format": "uri"},
+        Kind.URLS: {**items, "items": {**text, "format": "uri"}},
+        Kind.TEXTS: items,
+        Kind.FLAG: {"type": "boolean"},
+        Kind.NAME_ID: {"type": "string", "enum": list(NAME_ID_FORMATS)},
+        Kind.CERTIFICATES: {
+            "type": ["string", "array"],
+            "items": {"type": "string"},
+            "maxItems": 10,
+        },
+        Kind.ISSUER: {**text, "format": "uri"},
+        Kind.CHOICE: {"type": "string", "enum": list(setting.choices)},
     }
     shape = shapes.get(setting.kind, text)
     description = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
     return {**shape, **description, **({"writeOnly": True} if setting.secret else {})}
 
 
-def _saml_alternatives() -> list[JSONObject]:
-    return [
-        {"required": ["idp_metadata"]},
-        {"required": ["metadata_url"]},
-        {"required": list(IDENTITY_PROVIDER)},
-    ]
-
-
 _ALLOWED = Setting(
     "allowed_redirect_uris",
-    URLS,
+    Kind.URLS,
     gettext_noop("Redirect addresses of client applications"),
     help=gettext_noop(
         "Allowed return addresses besides those of the account: one per line, exact."
     ),
 )
 _DEFAULT_ROLE = Setting(
-    "default_role", ROLE, gettext_noop("Role of new users"), help=gettext_noop("Default: viewer.")
+    "default_role",
+    Kind.ROLE,
+    gettext_noop("Role of new users"),
+    help=gettext_noop("Default: viewer."),
 )
-_CLIENT_ID = Setting("client_id", TEXT, gettext_noop("Client ID"), required=True)
+_CLIENT_ID = Setting("client_id", Kind.TEXT, gettext_noop("Client ID"), required=True)
 _CLIENT_SECRET = Setting(
-    "client_secret", TEXT, gettext_noop("Client secret"), required=True, secret=True
+    "client_secret", Kind.TEXT, gettext_noop("Client secret"), required=True, secret=True
 )
 _OAUTH = (
-    Setting("scopes", TEXTS, gettext_noop("Scopes")),
+    Setting("scopes", Kind.TEXTS, gettext_noop("Scopes")),
     _ALLOWED,
     _DEFAULT_ROLE,
-    Setting("authorize_url", URL, gettext_noop("Custom authorization URL")),
-    Setting("token_url", URL, gettext_noop("Custom token URL")),
-    Setting("userinfo_url", URL, gettext_noop("Custom user info URL")),
-    Setting("jwks_url", URL, gettext_noop("Custom key set (JWKS) URL")),
-    Setting("issuer", TEXT, gettext_noop("Custom issuer")),
+    Setting("authorize_url", Kind.URL, gettext_noop("Custom authorization URL")),
+    Setting("token_url", Kind.URL, gettext_noop("Custom token URL")),
+    Setting("userinfo_url", Kind.URL, gettext_noop("Custom user info URL")),
+    Setting("jwks_url", Kind.URL, gettext_noop("Custom key set (JWKS) URL")),
+    Setting("issuer", Kind.TEXT, gettext_noop("Custom issuer")),
 )
 _OIDC = (
     Setting(
         "issuer",
-        ISSUER,
+        Kind.ISSUER,
         gettext_noop("Issuer"),
         required=True,
         help=gettext_noop("Such as https://id.example.com: the provider publishes the rest there."),
     ),
     _CLIENT_ID,
     _CLIENT_SECRET,
-    Setting("scopes", TEXTS, gettext_noop("Scopes")),
+    Setting("scopes", Kind.TEXTS, gettext_noop("Scopes")),
     _ALLOWED,
     _DEFAULT_ROLE,
     Setting(
-        "groups_claim", TEXT, gettext_noop("Groups claim"), help=gettext_noop("Default: groups.")
+        "groups_claim",
+        Kind.TEXT,
+        gettext_noop("Groups claim"),
+        help=gettext_noop("Default: groups."),
     ),
     Setting(
         "prompt",
-        CHOICE,
+        Kind.CHOICE,
         gettext_noop("Prompt"),
         help=gettext_noop("login, consent or select_account."),
         choices=PROMPTS,
     ),
-    Setting("acr_values", TEXTS, gettext_noop("Requested authentication contexts (ACR)")),
+    Setting("acr_values", Kind.TEXTS, gettext_noop("Requested authentication contexts (ACR)")),
     Setting(
         "mfa_acr_values",
-        TEXTS,
+        Kind.TEXTS,
         gettext_noop("Authentication contexts (ACR) that count as two factors"),
     ),
 )
 _APPLE = (
-    Setting("team_id", WORD, gettext_noop("Team ID"), required=True),
-    Setting("key_id", WORD, gettext_noop("Key ID"), required=True),
-    Setting("private_key", KEY, gettext_noop("Private key (.p8)"), required=True, secret=True),
+    Setting("team_id", Kind.WORD, gettext_noop("Team ID"), required=True),
+    Setting("key_id", Kind.WORD, gettext_noop("Key ID"), required=True),
+    Setting("private_key", Kind.KEY, gettext_noop("Private key (.p8)"), required=True, secret=True),
 )
 _SAML = (
-    Setting("idp_metadata", METADATA, gettext_noop("Metadata of the identity provider (XML)")),
+    Setting("idp_metadata", Kind.METADATA, gettext_noop("Metadata of the identity provider (XML)")),
     Setting(
         "metadata_url",
-        URL,
+        Kind.URL,
         gettext_noop("Metadata URL of the identity provider"),
         help=gettext_noop("Read when you save it, then daily: new certificates need no work."),
     ),
-    Setting("idp_entity_id", TEXT, gettext_noop("Entity ID of the identity provider")),
-    Setting("idp_sso_url", URL, gettext_noop("Sign-in URL of the identity provider")),
-    Setting("idp_slo_url", URL, gettext_noop("Sign-out URL of the identity provider")),
-    Setting("idp_x509_cert", CERTIFICATES, gettext_noop("Certificates (PEM)")),
-    Setting("sp_entity_id", TEXT, gettext_noop("Custom entity ID of this service")),
+    Setting("idp_entity_id", Kind.TEXT, gettext_noop("Entity ID of the identity provider")),
+    Setting("idp_sso_url", Kind.URL, gettext_noop("Sign-in URL of the identity provider")),
+    Setting("idp_slo_url", Kind.URL, gettext_noop("Sign-out URL of the identity provider")),
+    Setting("idp_x509_cert", Kind.CERTIFICATES, gettext_noop("Certificates (PEM)")),
+    Setting("sp_entity_id", Kind.TEXT, gettext_noop("Custom entity ID of this service")),
     Setting(
-        "assertion_consumer_url", URL, gettext_noop("Custom assertion consumer URL of this service")
+        "assertion_consumer_url",
+        Kind.URL,
+        gettext_noop("Custom assertion consumer URL of this service"),
     ),
     _ALLOWED,
     _DEFAULT_ROLE,
     Setting(
         "allow_idp_initiated",
-        FLAG,
+        Kind.FLAG,
         gettext_noop("Accept sign-ins that start at the identity provider"),
     ),
-    Setting("sign_requests", FLAG, gettext_noop("Sign requests to the identity provider")),
+    Setting("sign_requests", Kind.FLAG, gettext_noop("Sign requests to the identity provider")),
     Setting(
         "name_id_format",
-        NAME_ID,
+        Kind.NAME_ID,
         gettext_noop("Requested NameID format"),
         help=gettext_noop("persistent (default), emailAddress or unspecified."),
     ),
-    Setting("email_verified", FLAG, gettext_noop("Trust the email addresses that it sends")),
-    Setting("email_attribute", TEXT, gettext_noop("Custom email attribute")),
-    Setting("name_attribute", TEXT, gettext_noop("Custom name attribute")),
-    Setting("groups_attribute", TEXT, gettext_noop("Custom groups attribute")),
+    Setting("email_verified", Kind.FLAG, gettext_noop("Trust the email addresses that it sends")),
+    Setting("email_attribute", Kind.TEXT, gettext_noop("Custom email attribute")),
+    Setting("name_attribute", Kind.TEXT, gettext_noop("Custom name attribute")),
+    Setting("groups_attribute", Kind.TEXT, gettext_noop("Custom groups attribute")),
 )
 _MICROSOFT = "https://login.microsoftonline.com/{tenant}"
 _OPENID = ("openid", "email", "profile")
@@ -283,7 +315,10 @@ PROVIDERS = (
             _CLIENT_ID,
             _CLIENT_SECRET,
             Setting(
-                "tenant_id", WORD, gettext_noop("Tenant ID of your directory"), help=TENANT_HELP
+                "tenant_id",
+                Kind.WORD,
+                gettext_noop("Tenant ID of your directory"),
+                help=TENANT_HELP,
             ),
             *_OAUTH,
         ),

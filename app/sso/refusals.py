@@ -11,11 +11,12 @@ import structlog
 from app import clock, db, events
 from app.auth import lockout, pii_notices
 from app.errors import AppError
-from app.sso.models import API, BROWSER, Flow, Refusal
+from app.sso.models import Flow, FlowPurpose, Refusal
 from app.web import rate_limits
 
 log = structlog.get_logger()
 MAX_STORED = 100
+CONFIRMATION_NEEDED = "Members cannot sign in with it until one of them confirms it."
 LONGEST_DETAIL = 300
 UNAVAILABLE = "The provider cannot sign you in at the moment. Try again later."
 MISCONFIGURED = (
@@ -60,7 +61,11 @@ class SignInRefused(AppError):
     @property
     def client_flow(self) -> Flow | None:
         """The flow if a client application started it, which is to get the error."""
-        return self.flow if self.flow and self.flow.purpose in (BROWSER, API) else None
+        return (
+            self.flow
+            if self.flow and self.flow.purpose in (FlowPurpose.BROWSER, FlowPurpose.API)
+            else None
+        )
 
 
 class Cancelled(SignInRefused):
@@ -98,9 +103,6 @@ class NotInvited(SignInRefused):
     status = 403
     error = "not_invited"
     message = "You are not a member of this account. Ask an administrator for an invitation."
-
-
-CONFIRMATION_NEEDED = "Members cannot sign in with it until one of them confirms it."
 
 
 class MemberRefused(NotInvited):
@@ -152,26 +154,8 @@ def record(
     """Log a refusal, and store it for the account's admins."""
     fields = {"category": category, "provider": provider, "check": error.check}
     log.warning("sign-in refused", account=account_id, **fields)
-    if account_id is not None:
-        _save(account_id, category, provider, error, ip)
-        events.publish(events.SignInFailed(account_id, None, None, error.check, provider))
-        if isinstance(error, MemberRefused):
-            pii_notices.notify_of_refusal(account_id, provider)
-
-
-def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
-    """Return a page of an account's refusals, newest first, and their number."""
-    same_account = Refusal.account_id == account_id
-    count = sa.select(sa.func.count()).select_from(Refusal).where(same_account)
-    rows = (
-        sa.select(Refusal).where(same_account).order_by(Refusal.id.desc()).offset(skip).limit(limit)
-    )
-    return list(db.db.session.scalars(rows)), db.db.session.scalar(count) or 0
-
-
-def _save(
-    account_id: str, category: str, provider: str, error: SignInRefused, ip: str | None
-) -> None:
+    if account_id is None:
+        return
     same_account = Refusal.account_id == account_id
     detail = "".join(
         character if character.isprintable() else "\ufffd" for character in error.detail
@@ -189,13 +173,20 @@ def _save(
             )
         )
         session.flush()
-        query = (
-            sa.select(Refusal.id)
-            .where(same_account)
-            .order_by(Refusal.id.desc())
-            .offset(MAX_STORED)
-            .limit(1)
-        )
-        last_removed = session.scalar(query)
+        newest = sa.select(Refusal.id).where(same_account).order_by(Refusal.id.desc())
+        last_removed = session.scalar(newest.offset(MAX_STORED).limit(1))
         if last_removed is not None:
             session.execute(sa.delete(Refusal).where(same_account, Refusal.id <= last_removed))
+    events.publish(events.SignInFailed(account_id, None, None, error.check, provider))
+    if isinstance(error, MemberRefused):
+        pii_notices.notify_of_refusal(account_id, provider)
+
+
+def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
+    """Return a page of an account's refusals, newest first, and their number."""
+    same_account = Refusal.account_id == account_id
+    count = sa.select(sa.func.count()).select_from(Refusal).where(same_account)
+    rows = (
+        sa.select(Refusal).where(same_account).order_by(Refusal.id.desc()).offset(skip).limit(limit)
+    )
+    return list(db.db.session.scalars(rows)), db.db.session.scalar(count) or 0

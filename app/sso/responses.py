@@ -24,7 +24,7 @@ from app.errors import AppError
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, StartedFlow
-from app.sso.models import CONSOLE, SAML, TEST, Flow
+from app.sso.models import SAML, Flow, FlowPurpose
 from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
@@ -53,7 +53,7 @@ def requested_account(reference: str | None) -> Account | None:
 
 
 def start_flow(
-    category: str, provider: str, purpose: str, args: JSONObject
+    category: str, provider: str, purpose: FlowPurpose, args: JSONObject
 ) -> tuple[str, StartedFlow, Connection]:
     """Start a flow for a request. Raises TooManyRequests beyond the limit per address."""
     lockout.count_sso_start(request.remote_addr)
@@ -63,7 +63,7 @@ def start_flow(
     return url, begun, connection
 
 
-def begin(category: str, provider: str, purpose: str, args: JSONObject) -> BaseResponse:
+def begin(category: str, provider: str, purpose: FlowPurpose, args: JSONObject) -> BaseResponse:
     """Redirect a browser to the provider, via the base URL."""
     return redirect_to_base() or redirect_to_provider(
         *start_flow(category, provider, purpose, args)
@@ -104,7 +104,7 @@ def begin_in_console(
         except BadSignature:
             raise StateRefused("state", "The address was not made by this service.") from None
     args = {"account": account, "client_state": state, "redirect_uri": target}
-    return redirect_to_provider(*start_flow(category, provider, CONSOLE, args))
+    return redirect_to_provider(*start_flow(category, provider, FlowPurpose.CONSOLE, args))
 
 
 def set_flow_cookie(response: Any, begun: StartedFlow, connection: Connection) -> Any:
@@ -129,11 +129,6 @@ def _set_cookie(response: Any, mark: str, secret: str, *, posted: bool) -> None:
     )
 
 
-def _forget(response: Any, flow: Flow) -> None:
-    secure = _is_secure() or _is_loopback()
-    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=secure)
-
-
 def _is_secure() -> bool:
     return config.current().base_url.startswith("https://")
 
@@ -143,6 +138,11 @@ def _is_loopback() -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
+def _delete_cookie(response: BaseResponse, flow: Flow) -> None:
+    secure = _is_secure() or _is_loopback()
+    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=secure)
+
+
 def redirect_to_provider(url: str, begun: StartedFlow, connection: Connection) -> BaseResponse:
     """Redirect to the provider and set the flow's cookie."""
     response: BaseResponse = set_flow_cookie(redirect(url), begun, connection)
@@ -150,7 +150,7 @@ def redirect_to_provider(url: str, begun: StartedFlow, connection: Connection) -
 
 
 def flow_cookie(flow: Flow) -> str | None:
-    """The browser's cookie for a flow."""
+    """Return the browser's cookie for a flow."""
     return request.cookies.get(_cookie_name(flow.state_hash))
 
 
@@ -160,19 +160,24 @@ def may_finish(flow: Flow) -> bool:
     A sign-in that returns to an account's host name has shown the flow's own cookie before, at the
     service's.
     """
-    returns = _returns_to(flow)
-    if returns is None:
+    host = _return_host(flow)
+    if host is None:
         return flows.is_from_browser(flow, flow_cookie(flow))
-    mark = returns[2]
+    slug, mark = host.groups()
     secret = request.cookies.get(_cookie_name(mark), "")
-    return account_of_host() == returns[1] and hmac.compare_digest(mark, tokens.digest(secret))
+    return account_of_host() == slug and hmac.compare_digest(mark, tokens.digest(secret))
 
 
 def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     """Redirect to the client application, or to the console."""
     flow = completed.flow
-    if flow.purpose in (CONSOLE, TEST):
-        target = f"{_return_host(flow)}{CONSOLE_FINISH}"
+    if flow.purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
+        target = CONSOLE_FINISH
+        if host := _return_host(flow):
+            settings = config.current()
+            base = urlsplit(settings.base_url)
+            port = f":{base.port}" if base.port else ""
+            target = f"{base.scheme}://{host[1]}.{settings.base_domain}{port}{CONSOLE_FINISH}"
         return no_store(redirect(urls.with_query(target, {"code": completed.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
@@ -182,14 +187,12 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     else:
         target = urls.with_query(target, {"code": completed.code, **state})
     response = redirect(target)
-    response.delete_cookie(
-        _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
-    )
+    _delete_cookie(response, flow)
     return no_store(response)
 
 
 def _fragment(completed: CompletedFlow) -> dict[str, str]:
-    """The tokens of a completed sign-in, or the step that it lacks."""
+    """Return the tokens of a completed sign-in, or the step that it lacks."""
     try:
         signed_in, _ = one_time_codes.exchange(
             completed.code, completed.flow.client_state, origin()
@@ -212,24 +215,19 @@ def _returned_state(flow: Flow) -> dict[str, str]:
     return dict.fromkeys(("state", "client_state", "relay_state"), flow.client_state)
 
 
-def _returns_to(flow: Flow) -> re.Match[str] | None:
-    """The host name that a console sign-in returns to, if it is that of the flow's account.
+def _return_host(flow: Flow) -> re.Match[str] | None:
+    """Return the host name that a console sign-in returns to, if the flow's account owns it.
 
     Other labels below the base domain may belong to other servers.
     """
-    found = RETURN_HOST.fullmatch(flow.client_state or "") if flow.purpose == CONSOLE else None
-    account = service.find_active_account(flow.account_id) if found else None
-    is_own = found and account and account.slug == found[1] and config.current().base_domain
-    return found if is_own else None
-
-
-def _return_host(flow: Flow) -> str:
-    returns, settings = _returns_to(flow), config.current()
-    if returns is None:
-        return ""
-    base = urlsplit(settings.base_url)
-    port = f":{base.port}" if base.port else ""
-    return f"{base.scheme}://{returns[1]}.{settings.base_domain}{port}"
+    host = (
+        RETURN_HOST.fullmatch(flow.client_state or "")
+        if flow.purpose == FlowPurpose.CONSOLE
+        else None
+    )
+    account = service.find_active_account(flow.account_id) if host else None
+    is_own = host and account and account.slug == host[1] and config.current().base_domain
+    return host if is_own else None
 
 
 def _cookie_name(mark: str) -> str:
@@ -244,33 +242,24 @@ def no_store(response: BaseResponse) -> BaseResponse:
     return response
 
 
-def _redirect_error_to_client(error: SignInRefused, flow: Flow) -> Response:
-    """Redirect to the client application with an error of RFC 6749, section 4.1.2.1."""
-    params = {"error": error.code, "error_description": error.message, **_returned_state(flow)}
-    response: Any = redirect(urls.with_query(flow.redirect_uri or "", params))
-    response.delete_cookie(
-        _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
-    )
-    return no_store(response)  # type: ignore[return-value]
-
-
-def _account_of(error: AppError) -> str | None:
-    """The slug of the account that somebody tried to sign in to."""
-    flow = error.flow if isinstance(error, SignInRefused) else None
-    account = service.find_active_account(flow.account_id) if flow else None
-    return account.slug if account else None
-
-
 def _error_page(error: AppError) -> Response:
-    if isinstance(error, SignInRefused) and error.client_flow and html.prefers_html():
-        return _redirect_error_to_client(error, error.client_flow)
-    if html.prefers_html():
-        account = _account_of(error)
-        page = render_template("auth/refused.html", problem=error.message, account=account)
-        response = html.add_security_headers(make_response(page))
-    else:
+    flow = error.flow if isinstance(error, SignInRefused) else None
+    if not html.prefers_html():
         response = jsonify(error.body())
         response.headers["Cache-Control"] = "no-store"
+    elif isinstance(error, SignInRefused) and error.client_flow:
+        # To the client application, with an error of RFC 6749, section 4.1.2.1.
+        params = {"error": error.code, "error_description": error.message}
+        params |= _returned_state(error.client_flow)
+        target = urls.with_query(error.client_flow.redirect_uri or "", params)
+        redirected: Any = redirect(target)
+        _delete_cookie(redirected, error.client_flow)
+        return no_store(redirected)  # type: ignore[return-value]
+    else:
+        account = service.find_active_account(flow.account_id) if flow else None
+        slug = account.slug if account else None
+        page = render_template("auth/refused.html", problem=error.message, account=slug)
+        response = html.add_security_headers(make_response(page))
     response.status_code = error.status
     response.headers.update(error.headers)
     return response

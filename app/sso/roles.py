@@ -6,7 +6,7 @@ another one. `admin` requires a setting of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,16 +15,20 @@ from sqlalchemy import orm
 
 from app import db, events
 from app.accounts import names, sso_settings, users
-from app.accounts.models import ADMIN, VIEWER, Account, Role, User
+from app.accounts.models import ADMIN, PII_GROUP, VIEWER, Account, Group, Role, User
 from app.accounts.names import Name, Use
 from app.auth.principal import Principal
+from app.db.types import Text
 from app.errors import InvalidValues
 from app.rules.named import ROLE
 from app.sso import service
 from app.sso.connections import Connection
 from app.sso.models import Identity, ProviderSetting
+from app.sso.scim.models import DirectoryGroup
 from app.types import JSONMapping
 
+MAX_IDENTITIES = 5000
+"""Those that signed in last: more would make a page wait."""
 GroupRoles = Sequence[Mapping[str, str]]
 
 
@@ -106,22 +110,54 @@ def identities(user: User) -> Sequence[Identity]:
 
 
 def _default_roles(account_id: str) -> dict[str, str | None]:
-    rows = service.list_for_sign_in(account_id)[1]
+    rows = service.list_for_sign_in(account_id)
     return {row.provider_name: _default_role(row.config) for row in rows}
 
 
 def providers_with_groups(account_id: str) -> set[str]:
-    """The names of the providers that people sign in with and whose groups can give roles."""
+    """Return the names of the enabled providers whose groups can give roles."""
     return {
         row.provider_name
-        for row in service.list_for_sign_in(account_id)[1]
+        for row in service.list_for_sign_in(account_id)
         if service.get_provider(row).names_directory(row.config)
     }
 
 
-def _without_directory(account_id: str) -> set[str]:
-    names = {row.provider_name for row in service.list_for_sign_in(account_id)[1]}
-    return names - providers_with_groups(account_id)
+def seen_group_names(account_id: str, first: Collection[str], limit: int) -> list[str]:
+    """Return groups that providers and the directory sent lately and that can give a role.
+
+    At most `limit` names: those in `first`, then by name.
+    """
+    providers = providers_with_groups(account_id)
+    latest = (
+        sa.select(Identity.groups)
+        .where(Identity.account_id == account_id, Identity.provider_name.in_(providers))
+        .order_by(Identity.last_used_at.desc())
+        .limit(MAX_IDENTITIES)
+        .subquery()
+    )
+    value = sa.column("value", Text)
+    if db.connection().dialect.name == "postgresql":
+        elements = sa.func.json_array_elements_text(latest.c.groups).table_valued(value)
+        one = elements.render_derived()
+    else:
+        one = sa.func.json_each(latest.c.groups).table_valued(value)
+    in_directory = (
+        sa.select(Group.name)
+        .join(
+            DirectoryGroup,
+            sa.and_(
+                DirectoryGroup.account_id == Group.account_id, DirectoryGroup.group_id == Group.id
+            ),
+        )
+        .where(Group.account_id == account_id, Group.name != PII_GROUP)
+    )
+    found = sa.union(
+        sa.select(one.c.value.label("name")).select_from(latest.join(one, sa.true())), in_directory
+    ).subquery()
+    is_first = sa.case((found.c.name.in_(first), 0), else_=1)
+    query = sa.select(found.c.name).order_by(is_first, found.c.name).limit(limit)
+    return list(db.db.session.scalars(query))
 
 
 def preview(changed_settings: JSONMapping, *, by: Principal) -> list[Change]:
@@ -135,28 +171,17 @@ def preview(changed_settings: JSONMapping, *, by: Principal) -> list[Change]:
     if problems:
         raise InvalidValues(problems)
     mapping = settings.get("sso_group_roles")
-    effective = sso_settings.effective_mapping(mapping or [], settings)
+    if mapping is None:
+        return []
+    effective = sso_settings.effective_mapping(mapping, settings)
     role_names = sso_settings.role_names()
-    provider_roles = _default_roles(account.id).items()
-    default_roles = {name: role if role in role_names else VIEWER for name, role in provider_roles}
-    without_directory = _without_directory(account.id)
-    changes = []
-    for identity, user in (
-        _mapped_identities(account.id, default_roles) if mapping is not None else ()
-    ):
-        groups = [] if identity.provider_name in without_directory else identity.groups
-        mapped = first_match(effective, groups)
-        becomes = mapped or default_roles[identity.provider_name]
-        is_affected = mapped or identity.given_role_id == user.role_id
-        if is_affected and becomes != user.role_name:
-            changes.append(Change(user, groups, user.role_name, becomes))
-    return changes
-
-
-def _mapped_identities(account_id: str, names: Iterable[str]) -> Iterable[tuple[Identity, User]]:
-    # Only active users with an enabled provider.
+    default_roles = {
+        name: role if role in role_names else VIEWER
+        for name, role in _default_roles(account.id).items()
+    }
+    with_groups = providers_with_groups(account.id)
     source = orm.aliased(Identity)
-    is_source = (
+    role_is_from_sign_in = sa.exists().where(
         source.account_id == User.account_id,
         source.user_id == User.id,
         source.given_role_id == User.role_id,
@@ -164,11 +189,20 @@ def _mapped_identities(account_id: str, names: Iterable[str]) -> Iterable[tuple[
     query = (
         sa.select(Identity, User)
         .join(User, sa.and_(User.account_id == Identity.account_id, User.id == Identity.user_id))
-        .where(Identity.account_id == account_id, Identity.provider_name.in_(names))
-        .where(User.is_active, sa.exists().where(*is_source))
+        # Only active users with an enabled provider.
+        .where(Identity.account_id == account.id, Identity.provider_name.in_(default_roles))
+        .where(User.is_active, role_is_from_sign_in)
         .order_by(User.email_key, Identity.id)
     )
-    return [(row[0], row[1]) for row in db.db.session.execute(query)]
+    changes = []
+    for identity, user in db.db.session.execute(query).all():
+        groups = identity.groups if identity.provider_name in with_groups else []
+        mapped = first_match(effective, groups)
+        becomes = mapped or default_roles[identity.provider_name]
+        is_affected = mapped or identity.given_role_id == user.role_id
+        if is_affected and becomes != user.role_name:
+            changes.append(Change(user, groups, user.role_name, becomes))
+    return changes
 
 
 def first_match(mapping: GroupRoles, groups: Collection[str]) -> str | None:

@@ -12,8 +12,8 @@ from app import web
 from app.auth.guard import account_of_request
 from app.auth.responses import origin
 from app.sso import one_time_codes, schemas, service, sign_in
-from app.sso.models import API, BROWSER, OAUTH, SAML
-from app.sso.oauth.addresses import callback_path
+from app.sso.connections import callback_path
+from app.sso.models import OAUTH, SAML, FlowPurpose
 from app.sso.responses import (
     begin,
     flow_cookie,
@@ -74,7 +74,7 @@ def authorize_oauth(body: JSONObject, provider_name: str) -> object:
     the client's `state` (generated if absent).
     """
     args = {**body, "client_state": body.get("state")}
-    url, begun, connection = start_flow(OAUTH, provider_name, API, args)
+    url, begun, connection = start_flow(OAUTH, provider_name, FlowPurpose.API, args)
     state = begun.flow.client_state
     answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
     return set_flow_cookie(json_response(answer), begun, connection)
@@ -145,8 +145,8 @@ def begin_saml(args: JSONObject) -> object:
     as_json = request.accept_mimetypes.best == "application/json"
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
     if not as_json:
-        return begin(SAML, args["provider"], BROWSER, args)
-    url, begun, connection = start_flow(SAML, args["provider"], API, args)
+        return begin(SAML, args["provider"], FlowPurpose.BROWSER, args)
+    url, begun, connection = start_flow(SAML, args["provider"], FlowPurpose.API, args)
     answer = {"url": url, "state": begun.flow.client_state}
     return set_flow_cookie(json_response(answer), begun, connection)
 
@@ -167,11 +167,11 @@ def get_saml_metadata(args: JSONObject) -> Response:
 
     Available as soon as the provider is set up, even if incomplete or disabled.
     """
-    from app.sso.saml import sp_metadata  # imported on use: large
+    from app.sso.saml import metadata  # imported on use: large
 
     account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
-    return Response(sp_metadata.render(connection), mimetype="application/samlmetadata+xml")
+    return Response(metadata.render(connection), mimetype="application/samlmetadata+xml")
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
@@ -215,7 +215,7 @@ def begin_oauth(args: JSONObject, provider: str) -> BaseResponse:
     provider that the account does not offer is a 404. Clients without a browser use `POST
     /auth/oauth/{provider_name}/authorize`.
     """
-    return begin(OAUTH, provider, BROWSER, args)
+    return begin(OAUTH, provider, FlowPurpose.BROWSER, args)
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["GET"])
@@ -288,7 +288,7 @@ def begin_saml_in_browser(args: JSONObject, provider: str) -> BaseResponse:
     the account has one. Sets a cookie, so that the same browser must come back within 10 minutes. A
     provider that the account does not offer is a 404. Clients use `GET /auth/saml/sso`.
     """
-    return begin(SAML, provider, BROWSER, args)
+    return begin(SAML, provider, FlowPurpose.BROWSER, args)
 
 
 @browsers.route("/saml/<provider>/acs", methods=["POST"])
@@ -319,35 +319,26 @@ def consume_assertion(args: JSONObject, provider: str) -> BaseResponse:
     return redirect_to_client(sign_in.complete_saml(posted, flow_cookie, origin()))
 
 
-def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> BaseResponse:
-    return redirect_to_client(
-        sign_in.complete_oauth(_returned(provider, account_code, args), flow_cookie, origin())
-    )
-
-
 def form_values(names: tuple[str, ...]) -> dict[str, str]:
     """Return these fields of the submitted form, empty if missing."""
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
-def _returned(provider: str, account_code: str | None, args: JSONObject) -> OAuthCallback:
+def _end_oauth(provider: str, account_code: str | None, args: JSONObject) -> BaseResponse:
     name = service.canonical_name(OAUTH, provider)
     own = "" if account_code is None else f"/{account_code}"
-    return OAuthCallback(
+    try:
+        user = orjson.loads(args.get("user", ""))
+    except ValueError:
+        user = None
+    callback = OAuthCallback(
         provider=name,
         path=f"{callback_path(name)}{own}",
         state=args.get("state", ""),
         code=args.get("code", ""),
         error=args.get("error") or None,
         issuer=args.get("iss") or None,
-        user=_posted_user(args.get("user", "")),
+        user=user if isinstance(user, dict) else {},
         account=account_of_request(),
     )
-
-
-def _posted_user(text: str) -> JSONObject:
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return redirect_to_client(sign_in.complete_oauth(callback, flow_cookie, origin()))

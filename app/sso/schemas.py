@@ -7,6 +7,7 @@ import marshmallow as ma
 from app.auth.schemas import SignedIn
 from app.types import JSONObject
 from app.web import fields
+from app.web.fields import doc
 from app.web.schemas import Schema, View, example
 
 LONGEST_STATE = 1000
@@ -45,9 +46,7 @@ class CallbackBody(Schema):
 
     code = fields.Text(longest=5000, required=True)
     state = fields.Text(longest=LONGEST_STATE, required=True)
-    iss = fields.Text(
-        longest=2000, metadata={"description": "The provider's issuer, if it sends one (RFC 9207)."}
-    )
+    iss = fields.Text(longest=2000, **doc("The provider's issuer, if it sends one (RFC 9207)."))
     redirect_uri = fields.Text(longest=2000)
 
 
@@ -86,18 +85,14 @@ class StartArgs(Schema):
 class SamlStartArgs(StartArgs):
     """The same for a SAML provider."""
 
-    provider = fields.Text(
-        longest=100, required=True, metadata={"description": "okta, azure_ad or generic."}
-    )
+    provider = fields.Text(longest=100, required=True, **doc("okta, azure_ad or generic."))
 
 
 class SamlArgs(Schema):
     """An account and one of its providers."""
 
     account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
-    provider = fields.Text(
-        longest=100, required=True, metadata={"description": "okta, azure_ad or generic."}
-    )
+    provider = fields.Text(longest=100, required=True, **doc("okta, azure_ad or generic."))
 
 
 class SignInAddress(View):
@@ -116,21 +111,18 @@ class AssertionBody(Schema):
     provider = fields.Text(longest=100)
 
 
-RELAY_STATE_TEXT = "Optional: the client gets back the state with which the sign-in was started."
-
-
 class CallbackArgs(Schema):
     """The parameters of a provider's redirect; others are ignored."""
 
-    code = fields.Text(longest=5000, metadata={"description": "The provider's code."})
-    state = fields.Text(longest=5000, metadata={"description": "The state of the sign-in."})
-    relay_state = fields.Text(longest=5000, metadata={"description": RELAY_STATE_TEXT})
-    error = fields.Text(longest=5000, metadata={"description": "The provider's error."})
-    iss = fields.Text(longest=5000, metadata={"description": "The issuer of the response."})
-    user = fields.Text(
+    code = fields.Text(longest=5000, **doc("The provider's code."))
+    state = fields.Text(longest=5000, **doc("The state of the sign-in."))
+    relay_state = fields.Text(
         longest=5000,
-        metadata={"description": "From Apple, at the first sign-in: the name, as JSON."},
+        **doc("Optional: the client gets back the state with which the sign-in was started."),
     )
+    error = fields.Text(longest=5000, **doc("The provider's error."))
+    iss = fields.Text(longest=5000, **doc("The issuer of the response."))
+    user = fields.Text(longest=5000, **doc("From Apple, at the first sign-in: the name, as JSON."))
 
 
 class ConsumerArgs(Schema):

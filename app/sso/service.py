@@ -36,7 +36,7 @@ UNTRUSTED_CHANGEABLE = (
 )
 NO_KEYS = "API keys cannot change sign-in settings."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
-MAX_PROVIDERS = 50
+MAX_PROVIDERS = 50  # each is a button on the sign-in page
 ALREADY_CONFIGURED = "This provider is already set up at this level."
 
 
@@ -94,8 +94,13 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     problems += issuer_problems(account_id, provider, config) if enabled else []
     problems += [*_slug_problems(body), *_system_wide_problems(account_id, config)]
     _raise_problems([*_name_problems(body), *problems])
-    with db.transaction() as session, _unique_provider(provider):
-        _check_number(account_id)
+    field = "slug" if provider.discovers else "provider_name"
+    unique = ("provider_settings", "provider_name", field, ALREADY_CONFIGURED)
+    with db.transaction() as session, errors.conflict_on_unique(*unique):
+        count = sa.select(sa.func.count()).where(ProviderSetting.account_id == account_id)
+        if (session.scalar(count) or 0) >= MAX_PROVIDERS:
+            message = f"An account may have at most {MAX_PROVIDERS} providers."
+            raise Conflict(message, error="limit_reached")
         row = ProviderSetting(
             account_id=account_id,
             category=provider.category,
@@ -140,14 +145,6 @@ def issuer_problems(
         return discovery.problems(issuer, account_id)
 
 
-def _check_number(account_id: str) -> None:
-    # Each is a button on the sign-in page.
-    query = sa.select(sa.func.count()).where(ProviderSetting.account_id == account_id)
-    if (db.db.session.scalar(query) or 0) >= MAX_PROVIDERS:
-        message = f"An account may have at most {MAX_PROVIDERS} providers."
-        raise Conflict(message, error="limit_reached")
-
-
 def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
     """Change settings; in `config` only given properties, null removes one. Raises as `create`."""
     by.refuse_key(NO_KEYS)
@@ -160,7 +157,15 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
         with db.transaction() as session:
             row = lock(row.account_id, row.id)
             if "config" not in body or row.secrets == secrets_before:
-                _settle_trust(row, changes, body, by)
+                is_trusted = pii.is_trusted(row.account_id, by.user_id)
+                before, after = row.config, changes.get("config", row.config)
+                if not is_trusted and _trust_relevant(before) != _trust_relevant(after):
+                    row.admits_pii_members = False
+                admits = body.get("admits_pii_members")
+                if admits and not is_trusted:
+                    raise Forbidden(pii.ONLY_MEMBERS)
+                if admits is not None:
+                    row.admits_pii_members = admits
                 for name, value in changes.items():
                     setattr(row, name, value)
                 session.flush()
@@ -176,22 +181,8 @@ def delete(setting_id: str, *, by: Principal) -> None:
         session.delete(lock(row.account_id, row.id))
 
 
-def _settle_trust(row: ProviderSetting, changes: Body, body: Body, by: Principal) -> None:
-    is_trusted = pii.is_trusted(row.account_id, by.user_id)
-    if (
-        "config" in changes
-        and not is_trusted
-        and _trust_relevant(row.config) != _trust_relevant(changes["config"])
-    ):
-        row.admits_pii_members = False
-    admits = body.get("admits_pii_members")
-    if admits and not is_trusted:
-        raise Forbidden(pii.ONLY_MEMBERS)
-    if admits is not None:
-        row.admits_pii_members = admits
-
-
 def _trust_relevant(config: Body) -> JSONObject:
+    """Return the settings that decide whom a provider can sign in as, and where."""
     return {name: value for name, value in config.items() if name not in UNTRUSTED_CHANGEABLE}
 
 
@@ -201,7 +192,10 @@ def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
     provider, enabled = get_provider(row), changes.get("enabled", row.enabled)
     shared = bool(body.get("shared_callback"))
     if "config" not in body:
-        missing = _new_problems(row) if enabled and not row.enabled else ()
+        missing = []
+        if enabled and not row.enabled:
+            missing = validation.missing(provider, {**row.config, **_secrets(row)})
+            missing += issuer_problems(row.account_id, provider, row.config)
         _raise_problems([*unreadable, *missing, *_sharing_problems(provider, row.config, shared)])
         return changes
     merged = merge_config(row, body["config"])
@@ -212,13 +206,6 @@ def _changed_values(row: ProviderSetting, body: Body) -> JSONObject:
         problems += issuer_problems(row.account_id, provider, config, known)
     _raise_problems([*unreadable, *problems, *_system_wide_problems(row.account_id, config)])
     return changes | _split(provider, config)
-
-
-def _new_problems(row: ProviderSetting) -> list[validation.Problem]:
-    """Problems of settings that are about to be enabled."""
-    provider = get_provider(row)
-    missing = validation.missing(provider, {**row.config, **_secrets(row)})
-    return missing + issuer_problems(row.account_id, provider, row.config)
 
 
 def lock(account_id: str, setting_id: str) -> ProviderSetting:
@@ -261,7 +248,7 @@ def mask_secrets(row: ProviderSetting) -> JSONObject:
 
 
 def stored_secrets(row: ProviderSetting) -> set[str]:
-    """The names of the secrets that are set."""
+    """Return the names of the secrets that are set."""
     return {name for name, value in _secrets(row).items() if value}
 
 
@@ -278,7 +265,10 @@ def connection(
     `include_disabled`: also the account's own settings that are not enabled yet.
     """
     name = canonical_name(category, name)
-    row = _effective(account.id, category, name, include_disabled) if account else None
+    row = None
+    if account is not None:
+        own = sa.and_(sa.literal(include_disabled), ProviderSetting.account_id == account.id)
+        row = _row(account.id, category, name, sa.or_(ProviderSetting.enabled, own))
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
     provider, secrets = get_provider(row), _secrets(row)
@@ -330,11 +320,14 @@ def _is_slug(category: str, name: str) -> bool:
     return category == OAUTH and providers.slug_problem(name) is None
 
 
-def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
-    """Return the enabled settings for an account's sign-in page; its own replace the system's."""
+def list_for_sign_in(reference: str | None) -> list[ProviderSetting]:
+    """Return the settings that users of an account sign in with; none for an unknown account."""
     account = find_active_account(reference)
-    if account is None:
-        return None, []
+    return list_enabled(account) if account else []
+
+
+def list_enabled(account: Account) -> list[ProviderSetting]:
+    """Return the enabled settings of an account by priority; its own replace the system's."""
     levels = [account.id, SYSTEM_ACCOUNT_ID]
     order = (ProviderSetting.priority.desc(), ProviderSetting.id)
     query = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
@@ -342,7 +335,7 @@ def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[Provid
         rows = list(db.db.session.scalars(query.where(ProviderSetting.enabled).order_by(*order)))
     rows.sort(key=lambda row: row.account_id != account.id)
     by_provider = {(row.category, row.provider_name): row for row in reversed(rows)}
-    return account, sorted(by_provider.values(), key=lambda row: (-row.priority, row.id))
+    return sorted(by_provider.values(), key=lambda row: (-row.priority, row.id))
 
 
 def has_enabled() -> bool:
@@ -372,13 +365,6 @@ def resolve_account(reference: str | None, by: Principal) -> str:
     return account.id
 
 
-def _effective(
-    account_id: str, category: str, name: str, include_disabled: bool
-) -> ProviderSetting | None:
-    own = sa.and_(sa.literal(include_disabled), ProviderSetting.account_id == account_id)
-    return _row(account_id, category, name, sa.or_(ProviderSetting.enabled, own))
-
-
 def _row(account_id: str, category: str, name: str, *conditions: Any) -> ProviderSetting | None:
     levels = [account_id, SYSTEM_ACCOUNT_ID]
     order = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
@@ -405,13 +391,6 @@ def _secrets(row: ProviderSetting) -> JSONObject:
         log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
         return {}
     return secrets
-
-
-def _unique_provider(provider: Provider) -> Any:
-    field = "slug" if provider.discovers else "provider_name"
-    return errors.conflict_on_unique(
-        "provider_settings", "provider_name", field, ALREADY_CONFIGURED
-    )
 
 
 def _system_wide_problems(account_id: str, config: Body) -> list[validation.Problem]:

@@ -12,6 +12,7 @@ from app.sso import setup_links
 from app.sso.setup_links import DEFAULT_HOURS, FEATURES, LONGEST_NAME, MAX_HOURS, STATES
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -23,25 +24,20 @@ class NewSetupLink(Schema):
         longest=LONGEST_NAME,
         shortest=1,
         required=True,
-        metadata={"description": "Whom it is for; the audit log names what its holder does by it."},
+        **doc("Whom it is for; the audit log names what its holder does by it."),
     )
     email = fields.Text(
         longest=320,
         allow_none=True,
-        metadata={"description": "Where to mail the link; null: you pass the link on yourself."},
+        **doc("Where to mail the link; null: you pass the link on yourself."),
     )
     features = ma.fields.List(
         fields.Choice(FEATURES),
         validate=ma.validate.Length(min=1, max=len(FEATURES)),
-        metadata={"description": "What its holder may set up; all of it by default."},
+        **doc("What its holder may set up; all of it by default."),
     )
     expires_in_hours = fields.Integer(
-        1,
-        MAX_HOURS,
-        metadata={
-            "description": "How long the link and the set-up last.",
-            "default": DEFAULT_HOURS,
-        },
+        1, MAX_HOURS, **doc("How long the link and the set-up last.", default=DEFAULT_HOURS)
     )
 
 
@@ -54,15 +50,14 @@ class SetupLinkView(View):
     email = ma.fields.String(allow_none=True)
     features = ma.fields.List(fields.Choice(FEATURES))
     state = fields.Choice(
-        STATES,
-        metadata={"description": "`opened`: in use by its holder, and no longer by anybody else."},
+        STATES, **doc("`opened`: in use by its holder, and no longer by anybody else.")
     )
     created_by = fields.Id()
     created_at = fields.Timestamp()
     expires_at = fields.Timestamp()
     opened_at = fields.Timestamp(allow_none=True)
     tested_at = fields.Timestamp(
-        allow_none=True, metadata={"description": "When the holder's last test sign-in worked."}
+        allow_none=True, **doc("When the holder's last test sign-in worked.")
     )
     completed_at = fields.Timestamp(allow_none=True)
 

@@ -39,7 +39,7 @@ NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in.
 
 
 def page(account_id: str, skip: int, limit: int) -> tuple[Sequence[SetupLink], int]:
-    """A page of an account's links, newest first, and their number."""
+    """Return a page of an account's links, newest first, and their number."""
     own = SetupLink.account_id == account_id
     query = sa.select(SetupLink).where(own).order_by(SetupLink.id.desc())
     count = sa.select(sa.func.count()).select_from(SetupLink).where(own)
@@ -48,7 +48,7 @@ def page(account_id: str, skip: int, limit: int) -> tuple[Sequence[SetupLink], i
 
 
 def get(account_id: str, link_id: str) -> SetupLink:
-    """A link of the account. Raises NotFound."""
+    """Return a link of the account. Raises NotFound."""
     link = db.db.session.get(SetupLink, (account_id, link_id.lower()))
     if link is None:
         raise NotFound("There is no such setup link.")
@@ -56,7 +56,7 @@ def get(account_id: str, link_id: str) -> SetupLink:
 
 
 def names(account_id: str, ids: Collection[str]) -> dict[str, str]:
-    """The names of links by id."""
+    """Return the names of links by id."""
     own = (SetupLink.account_id == account_id, SetupLink.id.in_(ids))
     rows = db.db.session.scalars(sa.select(SetupLink).where(*own))
     return {link.id: link.name for link in rows}
@@ -89,7 +89,8 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
         )
         session.add(link)
         session.flush()
-        if _count_open(account.id) > MAX_OPEN:
+        count = sa.select(sa.func.count()).select_from(SetupLink).where(*open_in(account.id))
+        if (session.scalar(count) or 0) > MAX_OPEN:
             raise Conflict(f"An account has at most {MAX_OPEN} open setup links. Revoke one first.")
         _enqueue_mail(link, token)
     return link, _address(token)
@@ -124,7 +125,7 @@ def revoke(link_id: str, *, by: Principal) -> None:
 
 
 def by_token(token: str) -> tuple[SetupLink, AccountRef]:
-    """A link that can be opened with this token, and its account. Raises BadRequest."""
+    """Return a link that can be opened with this token, and its account. Raises BadRequest."""
     found = _find(token, SetupLink.opened_at.is_(None))
     if found is None:
         raise _invalid()
@@ -145,14 +146,14 @@ def redeem(token: str) -> tuple[SetupLink, str]:
 
 
 def authenticate(secret: str) -> Principal | None:
-    """The holder of an opened link, by the secret of the cookie: an admin of the link's features.
+    """Return the holder of an opened link by the secret of the cookie: an admin of its features.
 
     Holders are no users: only the console's pages of these features may accept them.
     """
-    found = _find(secret, SetupLink.opened_at.is_not(None))
-    if found is None:
+    opened = _find(secret, SetupLink.opened_at.is_not(None))
+    if opened is None:
         return None
-    link, account = found
+    link, account = opened
     return Principal(
         account=account,
         home=account,
@@ -229,18 +230,13 @@ def _is_open(link: SetupLink) -> bool:
 
 
 def open_in(account_id: str) -> tuple[Condition, ...]:
-    """The conditions of an account's links that work."""
+    """Return the conditions of an account's links that work."""
     return (
         SetupLink.account_id == account_id,
         SetupLink.completed_at.is_(None),
         SetupLink.revoked_at.is_(None),
         SetupLink.expires_at > clock.now(),
     )
-
-
-def _count_open(account_id: str) -> int:
-    count = sa.select(sa.func.count()).select_from(SetupLink).where(*open_in(account_id))
-    return db.db.session.scalar(count) or 0
 
 
 def _actor_name(link: SetupLink) -> str:

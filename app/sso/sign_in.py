@@ -20,11 +20,10 @@ from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth.devices import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
-from app.sso.connections import Connection
+from app.sso.connections import Claims, Connection
 from app.sso.flows import StartedFlow
-from app.sso.identities import Claims
-from app.sso.models import API, BROWSER, CONSOLE, LOGOUT, OAUTH, SAML, TEST, Flow
-from app.sso.oauth import addresses, discovery, exchange
+from app.sso.models import OAUTH, SAML, Flow, FlowPurpose
+from app.sso.oauth import discovery, exchange
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
@@ -33,7 +32,7 @@ from app.sso.refusals import (
     StateRefused,
     TooLarge,
 )
-from app.sso.saml import replays, sessions
+from app.sso.saml import sessions
 from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
@@ -75,38 +74,39 @@ class CompletedFlow:
 
 
 def start(
-    connection: Connection, purpose: str, *, redirect_uri: str | None, client_state: str | None
+    connection: Connection,
+    purpose: FlowPurpose,
+    *,
+    redirect_uri: str | None,
+    client_state: str | None,
 ) -> tuple[str, StartedFlow]:
     """Start a flow; returns the provider's address for it. Raises InvalidValues.
 
     `redirect_uri` is the client application's, or for the console the page to show.
     """
-    is_console = purpose in (CONSOLE, TEST)
+    is_console = purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST)
     target = redirect_uri if is_console else resolve_redirect_uri(connection, redirect_uri)
-    if purpose == API and client_state is None:
+    if purpose == FlowPurpose.API and client_state is None:
         client_state = secrets.token_urlsafe(24)
     state = {"redirect_uri": target, "client_state": client_state}
     if connection.provider.category == OAUTH:
         from app.sso.oauth import sign_in  # imported on use: large
 
-        callback_url = addresses.callback_url(connection)
+        callback_url = connections.callback_url(connection)
         started = flows.start(connection, purpose, callback_url=callback_url, **state)
-        return sign_in.authorization_url(_discovered(connection, started.flow), started), started
+        try:
+            # A test shows what the issuer publishes now.
+            discovered = discovery.resolve(connection, fresh=purpose == FlowPurpose.TEST)
+        except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
+            flow = error.flow = started.flow
+            refusals.record(flow.account_id, flow.category, flow.provider_name, error)
+            raise
+        return sign_in.authorization_url(discovered, started), started
     from app.sso.saml import assertions
 
     started = flows.start(connection, purpose, **state)
     relay_state = b64encode(started.state.encode()).decode()
     return assertions.authn_url(connection, started.flow.request_id, relay_state), started
-
-
-def _discovered(connection: Connection, flow: Flow) -> Connection:
-    try:
-        # A test shows what the issuer publishes now.
-        return discovery.resolve(connection, fresh=flow.purpose == TEST)
-    except SignInRefused as error:  # no fault of the visitor, so it counts for no limit
-        refusals.record(flow.account_id, flow.category, flow.provider_name, error)
-        error.flow = flow
-        raise
 
 
 def resolve_redirect_uri(connection: Connection, requested: str | None) -> str:
@@ -137,36 +137,26 @@ def complete_oauth(callback: OAuthCallback, cookie: Cookie, origin: Origin) -> C
         _check_callback(flow, callback)
         flows.consume(flow, OAUTH, callback.provider, cookie(flow))
         with refusals.attach_flow(flow):
-            return _end_oauth(flow, account, callback, cookie(flow))
+            connection = _connection(account, flow)
+            _check_row(flow, connection)
 
+            def fetch() -> Claims:
+                from app.sso.oauth import sign_in
 
-def _end_oauth(
-    flow: Flow, account: Account, callback: OAuthCallback, cookie: str | None
-) -> CompletedFlow:
-    from app.sso.oauth import sign_in
+                if callback.error:
+                    detail = f"The provider returned the error {callback.error}"
+                    raise Cancelled("provider", detail, callback.error)
+                db.db.session.remove()  # hold no connection during requests
+                with exchange.place(connection):
+                    discovered = discovery.resolve(connection)
+                    # A response of another issuer is refused (RFC 9207).
+                    if callback.issuer is None and discovered.metadata.sends_issuer:
+                        raise SignInRefused("issuer", "The response does not name its issuer.")
+                    if callback.issuer and not discovered.answers_as(callback.issuer):
+                        raise SignInRefused("issuer", f"The response is from {callback.issuer}.")
+                    return sign_in.fetch_claims(discovered, flow, callback.code, callback.user)
 
-    connection = _connection(account, flow)
-    _check_row(flow, connection)
-
-    def fetch() -> Claims:
-        if callback.error:
-            detail = f"The provider returned the error {callback.error}"
-            raise Cancelled("provider", detail, callback.error)
-        db.db.session.remove()  # hold no connection during requests
-        with exchange.place(connection):
-            found = discovery.resolve(connection)
-            _check_issuer(found, callback.issuer)
-            return sign_in.fetch_claims(found, flow, callback.code, callback.user)
-
-    return _conclude(connection, flow, cookie, fetch, lambda session: None)
-
-
-def _check_issuer(connection: Connection, issuer: str | None) -> None:
-    """Refuse a callback of another issuer (RFC 9207). Raises SignInRefused."""
-    if issuer is None and connection.metadata.sends_issuer:
-        raise SignInRefused("issuer", "The response does not name its issuer.")
-    if issuer and not connection.answers_as(issuer):
-        raise SignInRefused("issuer", f"The response is from {issuer}.")
+            return _conclude(connection, flow, cookie(flow), fetch, lambda session: None)
 
 
 def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
@@ -192,7 +182,7 @@ def complete_saml(callback: SamlCallback, cookie: Cookie, origin: Origin) -> Com
             return parsed[0].claimed
 
         def mark_used(session: Session) -> None:
-            replays.mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
+            sessions.mark_used(session, connection, parsed[0].id, parsed[0].expires_at)
             sessions.record(session, connection, flow, parsed[0])
 
         with refusals.attach_flow(flow):
@@ -215,11 +205,11 @@ def _conclude(
     fetch: Callable[[], Claims],
     on_commit: AfterClaims,
 ) -> CompletedFlow:
-    if flow.purpose == TEST:
+    if flow.purpose == FlowPurpose.TEST:
         return _conclude_test(connection, flow, fetch)
     claimed = fetch()
     needs_state = flow.client_state is not None and not flows.is_from_browser(flow, cookie)
-    needs_state = needs_state and flow.purpose == API
+    needs_state = needs_state and flow.purpose == FlowPurpose.API
     try:
         return _conclude_once(connection, flow, claimed, on_commit, needs_state)
     except Conflict:  # a concurrent sign-in of the same user: a retry finds it
@@ -238,60 +228,47 @@ def _conclude_once(
         connection = replace(connection, admits_pii_members=admits)
         on_commit(session)
         user, new = account_linking.link(session, connection, claimed)
-        _check_return(session, flow, account, user)
+        untrusted = account.settings.get(UNTRUSTED_REDIRECTS, ())
+        if flow.redirect_uri in untrusted and flow.purpose != FlowPurpose.CONSOLE:
+            # Whoever controls the address gets the code, and with it the user's session. The lock
+            # serializes with joining pii_access.
+            users.get_for_update(session, user.account_id, user.id)
+            if pii.is_member(user.account_id, user.id):
+                raise MemberRefused(f"Someone outside pii_access added {flow.redirect_uri}.")
         outcome: JSONObject = {"user_id": user.id, "is_new_user": new, "mfa": claimed.mfa}
         code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
     return CompletedFlow(flow, account, user, new, code)
 
 
-def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
-    # Whoever controls the address gets the code, and with it the user's session.
-    if (
-        flow.redirect_uri in account.settings.get(UNTRUSTED_REDIRECTS, ())
-        and flow.purpose != CONSOLE
-    ):
-        users.get_for_update(
-            session, user.account_id, user.id
-        )  # serializes with joining pii_access
-        if pii.is_member(user.account_id, user.id):
-            raise MemberRefused(f"Someone outside pii_access added {flow.redirect_uri}.")
-
-
 def _conclude_test(
     connection: Connection, flow: Flow, fetch: Callable[[], Claims]
 ) -> CompletedFlow:
+    result: JSONObject = {}
     try:
-        outcome_data = _describe_match(connection, fetch())
+        claimed = fetch()
+        result = {
+            "issuer": claimed.issuer,
+            "subject": claimed.subject,
+            "email": claimed.email,
+            "email_verified": claimed.email_verified,
+            "name": claimed.name,
+            "groups": claimed.groups,
+            "mfa": claimed.mfa,
+        }
+        match = account_linking.find(connection, claimed)
+        result |= {
+            "how": match.how,
+            "user": match.user.email if match.user else None,
+            "role": match.role.name if match.role else None,
+        }
     except SignInRefused as error:
-        outcome_data = {"refused": error.check, "detail": error.detail}
-    outcome = crypto.encrypt(orjson.dumps(outcome_data).decode())
+        result |= {"refused": error.check, "detail": error.detail}
+    outcome = crypto.encrypt(orjson.dumps(result).decode())
     with db.transaction() as session:
         code = flows.issue_code(
             session, flow, connection.account, needs_state=False, outcome=outcome
         )
     return CompletedFlow(flow, connection.account, None, False, code)
-
-
-def _describe_match(connection: Connection, claimed: Claims) -> JSONObject:
-    result: JSONObject = {
-        "issuer": claimed.issuer,
-        "subject": claimed.subject,
-        "email": claimed.email,
-        "email_verified": claimed.email_verified,
-        "name": claimed.name,
-        "groups": claimed.groups,
-        "mfa": claimed.mfa,
-    }
-    try:
-        match = account_linking.find(connection, claimed)
-    except SignInRefused as error:
-        return result | {"refused": error.check, "detail": error.detail}
-    user, role = match.user, match.role
-    return result | {
-        "how": match.how,
-        "user": user.email if user else None,
-        "role": role.name if role else None,
-    }
 
 
 def check_target(flow: Flow, callback: OAuthCallback) -> None:
@@ -305,7 +282,7 @@ def _check_callback(flow: Flow, callback: OAuthCallback) -> None:
 
     A code issued for those settings must not reach this provider or account (mix-up attack).
     """
-    shared = addresses.callback_path(flow.provider_name)
+    shared = connections.callback_path(flow.provider_name)
     path = urlsplit(flow.callback_url).path if flow.callback_url else shared
     if callback.path is not None and not path.endswith(callback.path):
         raise StateRefused("state", "The callback used the address of other settings.")
@@ -316,7 +293,7 @@ def _check_row(flow: Flow, connection: Connection) -> None:
     if flow.callback_url is None:  # started by an older version, at the shared address
         same = not connections.has_custom_endpoints(connection.config)
     else:
-        current = (connection.row_id, addresses.callback_url(connection))
+        current = (connection.row_id, connections.callback_url(connection))
         same = (flow.row_id, flow.callback_url) == current
     if not same:
         raise ProviderDisabled("provider", "The settings were replaced during the sign-in.")
@@ -336,7 +313,7 @@ def _account_id(flow: Flow | None) -> str | None:
 
 
 def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Account]:
-    if flow is None or flow.purpose == LOGOUT:
+    if flow is None or flow.purpose == FlowPurpose.LOGOUT:
         raise StateRefused("state", "The sign-in was not started here.")
     account = db.db.session.get_one(Account, flow.account_id)
     check_account(flow, reference)
@@ -346,7 +323,10 @@ def _require_started(flow: Flow | None, reference: str | None) -> tuple[Flow, Ac
 def _connection(account: Account, flow: Flow) -> Connection:
     try:
         return service.connection(
-            account, flow.category, flow.provider_name, include_disabled=flow.purpose == TEST
+            account,
+            flow.category,
+            flow.provider_name,
+            include_disabled=flow.purpose == FlowPurpose.TEST,
         )
     except NotFound:
         raise ProviderDisabled(
@@ -371,7 +351,10 @@ def _start_unsolicited(
     except InvalidValues:
         raise SignInRefused("redirect_uri", "The account has no redirect address.") from None
     started = flows.start(
-        connection, BROWSER, redirect_uri=target, client_state=callback.relay_state[:1000] or None
+        connection,
+        FlowPurpose.BROWSER,
+        redirect_uri=target,
+        client_state=callback.relay_state[:1000] or None,
     )
     flows.consume(started.flow, SAML, connection.provider.name, started.browser)
     return connection, started.flow

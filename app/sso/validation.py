@@ -15,7 +15,7 @@ from app.errors import problem
 from app.outbound import client, web_waits
 from app.outbound.address_policy import Rules
 from app.sso import providers
-from app.sso.providers import Provider, Setting
+from app.sso.providers import Kind, Provider, Setting
 from app.sso.saml import certificates
 from app.types import JSONMapping, JSONObject
 
@@ -62,7 +62,7 @@ def validate(
             if name not in settings:
                 unknown = problem(f"config.{name}"[:200], "unknown_field", "No such setting.")
                 problems.append(unknown)
-            elif settings[name].kind == providers.ROLE and value and value == saved.get(name):
+            elif settings[name].kind == Kind.ROLE and value and value == saved.get(name):
                 config_values[name] = value
             elif value is not None and value != "":
                 try:
@@ -95,7 +95,7 @@ def missing(provider: Provider, values: JSONMapping) -> list[Problem]:
 
 
 def _issuer_problems(provider: Provider, values: JSONMapping) -> list[Problem]:
-    """A known issuer requires its own endpoints; others could impersonate it."""
+    """Refuse a known issuer with endpoints of others, who could impersonate it."""
     if provider.discovers:  # it has no others
         return []
     provider_of_issuer = providers.find_by_issuer(values.get("issuer", ""))
@@ -142,7 +142,7 @@ def _clean(setting: Setting, value: object) -> object:
         raise InvalidSetting(
             "invalid_option", "Send the secret itself: there is no stored secret for ***."
         )
-    if setting.kind in (providers.TEXTS, providers.URLS):
+    if setting.kind in (Kind.TEXTS, Kind.URLS):
         return _list(setting, value)
     return _CLEANERS[setting.kind](setting, value)
 
@@ -153,7 +153,7 @@ def _list(setting: Setting, value: object) -> list[str]:
         raise InvalidSetting("invalid_type", "Must be a list of texts.")
     if len(items) > providers.MAX_ITEMS:
         raise InvalidSetting("too_long", f"At most {providers.MAX_ITEMS} items.")
-    clean = _redirect_uri if setting.kind == providers.URLS else _text
+    clean = _redirect_uri if setting.kind == Kind.URLS else _text
     return [clean(setting, item) for item in items]
 
 
@@ -163,7 +163,7 @@ def _text(setting: Setting, value: object) -> str:
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
         raise InvalidSetting("too_long", "This is too long.")
     value = value.strip()
-    if setting.kind not in (providers.KEY, providers.METADATA) and not value.isprintable():
+    if setting.kind not in (Kind.KEY, Kind.METADATA) and not value.isprintable():
         raise InvalidSetting("pattern_mismatch", "Must be one line without control characters.")
     return str(value)
 
@@ -275,15 +275,15 @@ def _framed(text: str) -> str:
 
 
 _CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
-    providers.TEXT: _text,
-    providers.WORD: _word,
-    providers.METADATA: _text,
-    providers.URL: _url,
-    providers.ISSUER: _issuer,
-    providers.CHOICE: _choice,
-    providers.ROLE: _role,
-    providers.FLAG: _flag,
-    providers.KEY: _key,
-    providers.NAME_ID: _name_id,
-    providers.CERTIFICATES: _certificates,
+    Kind.TEXT: _text,
+    Kind.WORD: _word,
+    Kind.METADATA: _text,
+    Kind.URL: _url,
+    Kind.ISSUER: _issuer,
+    Kind.CHOICE: _choice,
+    Kind.ROLE: _role,
+    Kind.FLAG: _flag,
+    Kind.KEY: _key,
+    Kind.NAME_ID: _name_id,
+    Kind.CERTIFICATES: _certificates,
 }

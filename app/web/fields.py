@@ -18,6 +18,11 @@ URI = {"format": "uri"}
 REQUIRED_BY_SERVICE = "required_by_service"
 
 
+def doc(text: str, **more: object) -> dict[str, Any]:
+    """Return the option of a field that describes it to API callers: `**doc("In bytes.")`."""
+    return {"metadata": {"description": text, **more}}
+
+
 def _text_problem(value: str) -> None:
     if "\0" in value:
         raise ma.ValidationError("Must not contain the NUL character.")

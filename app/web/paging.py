@@ -8,7 +8,7 @@ from functools import cache
 import marshmallow as ma
 
 from app.types import JSONMapping, JSONObject
-from app.web.fields import Integer
+from app.web.fields import Integer, doc
 from app.web.schemas import Schema, View, example
 
 LARGEST_SKIP = 2**31 - 1
@@ -19,14 +19,10 @@ class PageArgs(Schema):
 
     default_limit, largest_limit = 25, 100
 
-    skip = Integer(0, LARGEST_SKIP, metadata={"description": "How many items to skip."})
-    limit = Integer(1, 100, metadata={"description": "How many items to return."})
-    page = Integer(
-        1,
-        LARGEST_SKIP,
-        metadata={"description": "The page number, from 1; an alternative to skip."},
-    )
-    page_size = Integer(1, 100, metadata={"description": "An alias of limit."})
+    skip = Integer(0, LARGEST_SKIP, **doc("How many items to skip."))
+    limit = Integer(1, 100, **doc("How many items to return."))
+    page = Integer(1, LARGEST_SKIP, **doc("The page number, from 1; an alternative to skip."))
+    page_size = Integer(1, 100, **doc("An alias of limit."))
 
     @ma.post_load
     def settle(self, args: JSONObject, **options: object) -> JSONObject:
@@ -43,7 +39,7 @@ class OffsetArgs(PageArgs):
 
     default_limit = 50
 
-    offset = Integer(0, LARGEST_SKIP, metadata={"description": "An alias of skip."})
+    offset = Integer(0, LARGEST_SKIP, **doc("An alias of skip."))
 
     @ma.post_load
     def settle_offset(self, args: JSONObject, **options: object) -> JSONObject:

@@ -7,6 +7,8 @@ from typing import Any, Self, TypeVar
 
 import marshmallow as ma
 
+from app.web.fields import doc
+
 TEXT = {"type": "string"}
 
 
@@ -69,7 +71,7 @@ class ValidationDetail(View):
 
     loc = ma.fields.List(
         ma.fields.Raw(metadata={"type": ["string", "integer"]}),
-        metadata={"description": "The location: body, query, path or header, then the names."},
+        **doc("The location: body, query, path or header, then the names."),
     )
     msg = ma.fields.String()
     type = ma.fields.String()
@@ -84,12 +86,8 @@ class Problem(View):
     message = ma.fields.String()
     code = ma.fields.String()
     position = ma.fields.Integer()
-    index = ma.fields.Integer(
-        metadata={"description": "In a batch: the index of the record, from 0."}
-    )
-    line = ma.fields.Integer(
-        metadata={"description": "In an import: the line of the file, from 1."}
-    )
+    index = ma.fields.Integer(**doc("In a batch: the index of the record, from 0."))
+    line = ma.fields.Integer(**doc("In an import: the line of the file, from 1."))
 
 
 class ErrorBody(View):
@@ -102,20 +100,16 @@ class ErrorBody(View):
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
     count = ma.fields.Integer(
-        metadata={"description": "The number of problems, in an import or if not all are listed."}
+        **doc("The number of problems, in an import or if not all are listed.")
     )
     field = ma.fields.String()
-    oldest = ma.fields.Integer(
-        metadata={"description": "With `feed_expired`: the oldest change that is kept."}
-    )
+    oldest = ma.fields.Integer(**doc("With `feed_expired`: the oldest change that is kept."))
     explain_id = ma.fields.String(
-        metadata={
-            "description": "With `rule_denied`: by it a superadmin finds out what decided"
+        **doc(
+            "With `rule_denied`: by it a superadmin finds out what decided"
             " (`GET /rules/denials/{explain_id}`)."
-        }
+        )
     )
     id = ma.fields.String(
-        metadata={
-            "description": "With `already_done` (Idempotency-Key): the id of the created object."
-        }
+        **doc("With `already_done` (Idempotency-Key): the id of the created object.")
     )

@@ -11,6 +11,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.examples import UUID
+from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.webhooks import log, payload, redaction, resend, service
@@ -65,12 +66,12 @@ class DeliveryView(View):
     payload = ma.fields.Raw(metadata={"type": "object", "additionalProperties": True})
     status = fields.Choice(
         STATES,
-        metadata={
-            "description": "Without `next_retry_at`, a pending or retrying delivery waits until its"
+        **doc(
+            "Without `next_retry_at`, a pending or retrying delivery waits until its"
             " webhook is enabled."
-        },
+        ),
     )
-    attempt_number = ma.fields.Integer(metadata={"description": "Number of attempts."})
+    attempt_number = ma.fields.Integer(**doc("Number of attempts."))
     response_status = ma.fields.Integer(allow_none=True)
     response_body = ma.fields.String(allow_none=True)
     error = ma.fields.String(allow_none=True)
@@ -78,8 +79,7 @@ class DeliveryView(View):
     delivered_at = fields.Timestamp(allow_none=True)
     replay_of = fields.Id(allow_none=True)
     requested_by = fields.Id(
-        allow_none=True,
-        metadata={"description": "The user who had it sent again, the last one of several."},
+        allow_none=True, **doc("The user who had it sent again, the last one of several.")
     )
     created_at = fields.Timestamp()
 
@@ -105,11 +105,11 @@ class AttemptView(View):
     attempted_at = fields.Timestamp()
     request = ma.fields.Dict(
         allow_none=True,
-        metadata={
-            "description": "The request as sent: method, url and headers. Values of your own"
+        **doc(
+            "The request as sent: method, url and headers. Values of your own"
             " headers are shown as `***`; signatures are left out where the payload is hidden."
             " Null if nothing was sent, or before this was recorded."
-        },
+        ),
     )
 
 
@@ -120,23 +120,20 @@ class DeliveryWithAttempts(DeliveryView):
 
 
 class DeliveryArgs(OffsetArgs):
-    status = fields.Choice(STATES, metadata={"description": "Only deliveries in this state."})
-    event = fields.Choice(
-        payload.EVENTS, metadata={"description": "Only deliveries of this event."}
-    )
+    status = fields.Choice(STATES, **doc("Only deliveries in this state."))
+    event = fields.Choice(payload.EVENTS, **doc("Only deliveries of this event."))
     record_id = fields.GivenId(
-        longest=100,
-        metadata={"description": "Only deliveries about this record, as far as you may see them."},
+        longest=100, **doc("Only deliveries about this record, as far as you may see them.")
     )
-    from_date = fields.DateTime(metadata={"description": "Only deliveries created since then."})
-    to_date = fields.DateTime(metadata={"description": "Only deliveries created before then."})
+    from_date = fields.DateTime(**doc("Only deliveries created since then."))
+    to_date = fields.DateTime(**doc("Only deliveries created before then."))
 
 
 class DeliverySelection(Schema):
     """What to send again: undelivered deliveries by `since` and filters, or any by `ids`."""
 
-    since = fields.DateTime(metadata={"description": "Those created since then."})
-    until = fields.DateTime(metadata={"description": "Those created until then; now by default."})
+    since = fields.DateTime(**doc("Those created since then."))
+    until = fields.DateTime(**doc("Those created until then; now by default."))
     status = fields.Choice((DeliveryState.FAILED, DeliveryState.RETRYING))
     event = fields.Choice(payload.EVENTS)
     record_id = fields.GivenId(longest=100)

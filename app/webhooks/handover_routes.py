@@ -10,6 +10,7 @@ from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import View
 from app.webhooks import handover
 
@@ -26,12 +27,11 @@ class LeftView(View):
     """Something that a user made or changed."""
 
     kind = fields.Choice(handover.KINDS)
-    id = fields.Id(allow_none=True, metadata={"description": "null of a redirect address."})
+    id = fields.Id(allow_none=True, **doc("null of a redirect address."))
     name = ma.fields.String()
     changed_at = fields.Timestamp()
     paused_at = fields.Timestamp(
-        allow_none=True,
-        metadata={"description": "Since when it sends nothing, until an admin takes it over."},
+        allow_none=True, **doc("Since when it sends nothing, until an admin takes it over.")
     )
 
 

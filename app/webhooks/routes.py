@@ -12,6 +12,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Problem, Schema, View, example
 from app.webhooks import headers, service
@@ -43,18 +44,14 @@ def _headers() -> object:
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
         allow_none=True,
-        metadata={
-            "description": "Sent with every delivery, in addition to the service's headers.",
-            "maxProperties": service.MAX_HEADERS,
-        },
+        **doc(
+            "Sent with every delivery, in addition to the service's headers.",
+            maxProperties=service.MAX_HEADERS,
+        ),
     )
 
 
 MAKER = "If false, payloads show what any admin may view, masked, until an admin takes it over."
-PAUSED = (
-    "Since when the webhook is paused, because its owner is no admin any more: deliveries are"
-    " stored and wait, up to 30 days, until an admin takes it over."
-)
 WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
     " because the account's deliveries exceed the limit."
@@ -88,31 +85,32 @@ class WebhookView(View):
     enabled = ma.fields.Boolean()
     include_pii = ma.fields.Boolean()
     failing_since = fields.Timestamp(
-        allow_none=True, metadata={"description": "The time since which every attempt has failed."}
+        allow_none=True, **doc("The time since which every attempt has failed.")
     )
-    disabled_at = fields.Timestamp(
-        allow_none=True, metadata={"description": "When the service disabled it."}
-    )
+    disabled_at = fields.Timestamp(allow_none=True, **doc("When the service disabled it."))
     disabled_reason = ma.fields.String(
         allow_none=True,
         validate=ma.validate.OneOf(DISABLED_REASONS),
-        metadata={
-            "description": "Why the service disabled it: five days of failures (`failing`), or a"
+        **doc(
+            "Why the service disabled it: five days of failures (`failing`), or a"
             " response with 410 (`gone`)."
-        },
+        ),
     )
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     created_by = fields.Id(
-        allow_none=True,
-        metadata={
-            "description": "The owner (creator or last take-over): payloads show their view."
-        },
+        allow_none=True, **doc("The owner (creator or last take-over): payloads show their view.")
     )
     has_active_maker = ma.fields.Function(
         service.has_active_maker, metadata={"type": "boolean", "description": MAKER}
     )
-    paused_at = fields.Timestamp(allow_none=True, metadata={"description": PAUSED})
+    paused_at = fields.Timestamp(
+        allow_none=True,
+        **doc(
+            "Since when the webhook is paused, because its owner is no admin any more: deliveries"
+            " are stored and wait, up to 30 days, until an admin takes it over."
+        ),
+    )
     warnings = ma.fields.Function(
         service.warnings, metadata={"type": "array", "items": PROBLEM, "description": WARNINGS}
     )
@@ -122,9 +120,7 @@ class CreatedWebhook(WebhookView):
     """A new webhook with its secret, which is shown only once."""
 
     secret = ma.fields.String()
-    signing_secret = ma.fields.String(
-        metadata={"description": "The secret in the format of Standard Webhooks."}
-    )
+    signing_secret = ma.fields.String(**doc("The secret in the format of Standard Webhooks."))
 
 
 class WebhookArgs(PageArgs):
@@ -137,22 +133,18 @@ class ChangedWebhook(Schema):
     events = ma.fields.List(
         fields.Choice(OPERATIONS),
         validate=ma.validate.Length(1, 10),
-        metadata={"description": "Any of create, update and delete."},
+        **doc("Any of create, update and delete."),
     )
     secret = fields.Text(
-        longest=256,
-        allow_none=True,
-        metadata={"description": "The signing secret; generated if absent."},
+        longest=256, allow_none=True, **doc("The signing secret; generated if absent.")
     )
     filter = fields.Text(
-        longest=2000,
-        allow_none=True,
-        metadata={"description": "An expression; only matching changes are sent."},
+        longest=2000, allow_none=True, **doc("An expression; only matching changes are sent.")
     )
     headers = _headers()
     enabled = fields.StrictBoolean()
     include_pii = fields.StrictBoolean(
-        metadata={"description": "Send personal data unmasked; for members of pii_access only."}
+        **doc("Send personal data unmasked; for members of pii_access only.")
     )
 
     @ma.post_load

@@ -13,6 +13,7 @@ from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import Schema, View, example
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
@@ -37,16 +38,10 @@ SECRET = {"secret": "4f" * 32, "signing_secret": signing.signing_secret("4f" * 3
 class SecurityStreamBody(Schema):
     """The receiver of a security log."""
 
-    url = fields.Text(
-        required=True,
-        longest=LONGEST_URL,
-        metadata={"description": "HTTPS in production."},
-    )
-    is_enabled = fields.StrictBoolean(metadata={"description": "true by default."})
+    url = fields.Text(required=True, longest=LONGEST_URL, **doc("HTTPS in production."))
+    is_enabled = fields.StrictBoolean(**doc("true by default."))
     after = fields.Integer(
-        0,
-        LARGEST,
-        metadata={"description": "Of a new stream: send events above this number, by default all."},
+        0, LARGEST, **doc("Of a new stream: send events above this number, by default all.")
     )
 
 
@@ -61,22 +56,19 @@ class SecurityStreamView(View):
 
     url = ma.fields.String()
     is_enabled = ma.fields.Boolean()
-    sent_number = ma.fields.Integer(
-        metadata={"description": "The receiver has confirmed events up to this one."}
-    )
+    sent_number = ma.fields.Integer(**doc("The receiver has confirmed events up to this one."))
     failing_since = fields.Timestamp(allow_none=True)
     last_error = ma.fields.String(allow_none=True)
     last_sent_at = fields.Timestamp(allow_none=True)
     created_by = fields.Id(
-        allow_none=True,
-        metadata={"description": "Who set the receiver or took it over last; null if unknown."},
+        allow_none=True, **doc("Who set the receiver or took it over last; null if unknown.")
     )
     paused_at = fields.Timestamp(
         allow_none=True,
-        metadata={
-            "description": "Since when nothing is sent, because that user is no admin any more;"
+        **doc(
+            "Since when nothing is sent, because that user is no admin any more;"
             " events wait until an admin takes the stream over."
-        },
+        ),
     )
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
@@ -91,10 +83,9 @@ class SecurityStreamTest(View):
 class SecurityStreamSecret(SecurityStreamView):
     """The same with its secret, which is shown once."""
 
-    secret = ma.fields.String(allow_none=True, metadata={"description": "null unless it is new."})
+    secret = ma.fields.String(allow_none=True, **doc("null unless it is new."))
     signing_secret = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "The same in the form of Standard Webhooks libraries."},
+        allow_none=True, **doc("The same in the form of Standard Webhooks libraries.")
     )
 
 

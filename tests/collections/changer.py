@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from app import config, create_app
@@ -45,7 +46,8 @@ def change(settings: config.Config, reports: Any) -> None:
             steps = [Proposal(step, partial=True) for step in [*added, *STEPS]]
             for step in [*renaming(new_id()[-12:]), *steps]:
                 plan = updates.plan(made.id, step)
-                row = updates.update(made.id, step, {}, plan_hash=plan["plan_hash"])
+                planned = replace(step, plan_hash=plan["plan_hash"])
+                row, _ = updates.update(made.id, planned, {})
                 schema, before = row.schema, schema
                 if schema != before:  # the process before may have been killed behind the step
                     reports.send("changed")

@@ -32,7 +32,6 @@ MULTIPLIED: Mapping[str, Mapping[str, str]] = {
     "api_keys": {"id": NEW_ID, "key_hash": NEW_ID, "name": "'key ' || i"},
     "invitations": {"id": NEW_ID, "email": "'i' || i || '@x.example'", "token_hash": NEW_ID},
     "groups": {"id": NEW_ID, "name": "'group ' || i", "name_key": "'group ' || i"},
-    "audit_log": {"id": "1000000 + i", "occurred_at": MOMENT, "record_id": NEW_ID},
     "audit_changes": {
         **dict.fromkeys(("first_id", "last_id"), "1000000 + i"),
         "entries": "1",

@@ -25,8 +25,8 @@ from app import db
 from app.errors import Unavailable
 from app.files import purge, storage
 from app.files.models import FILES
-from app.records.transfer import archives, imports, zip_writer
-from app.records.transfer.zip_writer import Entry
+from app.records.transfer import archives, imports
+from app.records.transfer.archives import Entry
 from tests.builders import Caller, Cast, make_collection
 from tests.files.test_files import PNG, SCHEMA, upload
 
@@ -189,7 +189,7 @@ def test_archive_export_memory_does_not_grow_with_files(tmp_path: Path) -> None:
         tracemalloc.start()
         with path.open("wb") as file:
             contents = (bytes(size) for _ in range(chunks))
-            file.writelines(zip_writer.write([Entry("files/a", contents)]))
+            file.writelines(archives.write_zip([Entry("files/a", contents)]))
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         with zipfile.ZipFile(path) as archive:

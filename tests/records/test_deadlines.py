@@ -114,6 +114,7 @@ TAKEN = (
     f"concat({', '.join(['substring(text, 1, 9)'] * 30)}) = ''",
     f"concat({', '.join(['text', repr(', ')] * 9)}) = ''",
     "text ~ code || code ~ text",
+    "substring(text, 1, null) ~ code",
 )
 
 

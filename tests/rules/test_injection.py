@@ -9,33 +9,12 @@ from tests.rules.backends import SCOPE, Backend, python_value
 from tests.rules.generator import quoted
 
 MARK = "Zq7"
-TEXTS = [
-    "'",
-    "''",
-    "' OR 1=1 --",
-    "\\' OR 1=1 --",
-    '"; DROP TABLE rule_rows; --',
-    "%",
-    "_",
-    "%s",
-    "%%",
-]
-TEXTS += [
-    "%(x)s",
-    ":x",
-    "::text",
-    ":_caller_id",
-    "{0}",
-    "$1",
-    "?",
-    "\\",
-    "\\\\",
-    "/*",
-    "*/",
-    "\\%",
-    "!",
-]
-TEXTS += ["$body$", "E'\\x41'", "\u02bc", "\uff07", "\u2028", "\x1a", "\x7f", "\ufeff"]
+QUOTES = ["'", "''", "' OR 1=1 --", "\\' OR 1=1 --", '"; DROP TABLE rule_rows; --', "$body$"]
+PATTERNS = ["%", "_", "%%", "\\%", "\\", "\\\\", "E'\\x41'"]
+PLACEHOLDERS = ["%s", "%(x)s", ":x", "::text", ":_caller_id", "{0}", "$1", "?"]
+PUNCTUATION = ["/*", "*/", "!"]
+CHARACTERS = ["\u02bc", "\uff07", "\u2028", "\x1a", "\x7f", "\ufeff"]
+TEXTS = QUOTES + PATTERNS + PLACEHOLDERS + PUNCTUATION + CHARACTERS
 WITH_TEXT = ["t = {}", "t ~ {}", "t ~ concat({}, '')", "t IN [{}, {}]", "concat({}, '') = t"]
 WITH_TEXT += ["coalesce(t, {}) = {}", "if(t = {}, true, false)", "nullif(t, {}) IS NULL", "t >= {}"]
 

@@ -1,7 +1,8 @@
-"""Personal data masked in every way out, and left alone on its way back in."""
+"""Personal data is masked in every answer, and a mask that is sent back changes nothing."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,58 +13,73 @@ from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.rules_enforcement.stored import rows
 
 FULL = "*" * 8
-# type, properties, what is stored, what is seen masked
-FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
-    "mail": ("email", {"mask_type": "email"}, "Ann.B@mail.example.com", "A***@mail.example.com"),
-    "not_mail": ("text", {"mask_type": "email"}, "nobody", FULL),
-    "ssn": ("text", {"mask_type": "ssn"}, "123-45-6789", "***-**-6789"),
-    "short": ("text", {"mask_type": "ssn"}, "6789", FULL),
-    "phone": ("text", {"mask_type": "phone"}, "+43 1 555 4567", "***-***-4567"),
-    "name": ("text", {"mask_type": "name"}, "Élise von Bar", "É*** v*** B***"),
-    "blank": ("text", {"mask_type": "name"}, " ", FULL),
-    "full": ("text", {"mask_type": "full"}, "x", FULL),
-    "usual": ("text", {}, "a longer text than eight", FULL),
-    "empty": ("text", {}, "", FULL),
-    "custom": (
-        "text",
-        {"mask_type": "custom", "options": {"mask": "{first:2}-***-{last:3}"}},
-        "AT611904300234",
-        "AT-***-234",
+
+
+@dataclass(frozen=True)
+class Case:
+    """A field, a stored value, and what callers see of it who may not see personal data."""
+
+    field: dict[str, Any]
+    stored: Any
+    masked: Any = FULL
+
+
+def personal(name: str, type: str, **properties: Any) -> dict[str, Any]:
+    return {"name": name, "type": type, "pii": True, **properties}
+
+
+def computed(name: str, expression: str, return_type: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "type": "computed",
+        "expression": expression,
+        "return_type": return_type,
+    }
+
+
+def custom(mask: str) -> dict[str, Any]:
+    return {"mask_type": "custom", "options": {"mask": mask}}
+
+
+CASES = [
+    Case({"name": "title", "type": "text"}, "t", masked="t"),
+    Case(
+        personal("mail", "email", mask_type="email"),
+        "Ann.B@mail.example.com",
+        "A***@mail.example.com",
     ),
-    "tiny": (
-        "text",
-        {"mask_type": "custom", "options": {"mask": "{first:2}*{last:3}"}},
-        "abc",
-        FULL,
+    Case(personal("not_mail", "text", mask_type="email"), "nobody"),
+    Case(personal("ssn", "text", mask_type="ssn"), "123-45-6789", "***-**-6789"),
+    Case(personal("short", "text", mask_type="ssn"), "6789"),
+    Case(personal("phone", "text", mask_type="phone"), "+43 1 555 4567", "***-***-4567"),
+    Case(personal("name", "text", mask_type="name"), "Élise von Bar", "É*** v*** B***"),
+    Case(personal("blank", "text", mask_type="name"), " "),
+    Case(personal("full", "text", mask_type="full"), "x"),
+    Case(personal("usual", "text"), "a longer text than eight"),
+    Case(personal("empty", "text"), ""),
+    Case(
+        personal("custom", "text", **custom("{first:2}-***-{last:3}")), "AT61190430", "AT-***-430"
     ),
-    "number": ("number", {"mask_type": "phone"}, 5551234567, FULL),
-    "zero": ("number", {}, 0, FULL),
-    "flag": ("boolean", {}, False, FULL),
-    "at": ("datetime", {}, "2026-11-20T12:00:00.000000Z", FULL),
-    "day": ("date", {}, "2026-11-20", FULL),
-    "site": ("url", {}, "https://example.com/", FULL),
-    "data": ("json", {}, {"a": [1]}, FULL),
-    "friend": ("reference", {"collection": "posts"}, None, None),
-    "none": ("text", {"mask_type": "ssn"}, None, None),
-}
-COMPUTED = {
-    "mail_size": ("length(mail)", "number", 22, FULL),
-    "greeting": ("concat('Hi ', name)", "text", "Hi Élise von Bar", FULL),
-    "adult": ("flag = false", "boolean", True, FULL),
-    "later": ("date_add(at, 1, 'days')", "datetime", "2026-11-21T12:00:00.000000Z", FULL),
-    "open": ("concat(title, '!')", "text", "t!", "t!"),
-}
-SCHEMA: list[dict[str, Any]] = [
-    {"name": "title", "type": "text"},
-    *({"name": n, "type": t, "pii": True, **p} for n, (t, p, _, _) in FIELDS.items()),
-    *(
-        {"name": n, "type": "computed", "expression": e, "return_type": r}
-        for n, (e, r, _, _) in COMPUTED.items()
-    ),
+    Case(personal("tiny", "text", **custom("{first:2}*{last:3}")), "abc"),
+    Case(personal("number", "number", mask_type="phone"), 5551234567),
+    Case(personal("zero", "number"), 0),
+    Case(personal("flag", "boolean"), False),
+    Case(personal("at", "datetime"), "2026-11-20T12:00:00.000000Z"),
+    Case(personal("day", "date"), "2026-11-20"),
+    Case(personal("site", "url"), "https://example.com/"),
+    Case(personal("data", "json"), {"a": [1]}),
+    Case(personal("friend", "reference", collection="posts"), None, masked=None),
+    Case(personal("none", "text", mask_type="ssn"), None, masked=None),
+    # Computed of fields that are masked, and so masked, but the last.
+    Case(computed("mail_size", "length(mail)", "number"), 22),
+    Case(computed("greeting", "concat('Hi ', name)", "text"), "Hi Élise von Bar"),
+    Case(computed("adult", "flag = false", "boolean"), True),
+    Case(computed("later", "date_add(at, 1, 'days')", "datetime"), "2026-11-21T12:00:00.000000Z"),
+    Case(computed("open", "concat(title, '!')", "text"), "t!", masked="t!"),
 ]
-PLAIN = {n: stored for n, (*_, stored, _) in (FIELDS | COMPUTED).items()} | {"title": "t"}
-MASKED = {n: shown for n, (*_, shown) in (FIELDS | COMPUTED).items()} | {"title": "t"}
-SENT = {n: v for n, v in PLAIN.items() if n not in COMPUTED}
+PLAIN = {case.field["name"]: case.stored for case in CASES}
+MASKED = {case.field["name"]: case.masked for case in CASES}
+SENT = {case.field["name"]: case.stored for case in CASES if case.field["type"] != "computed"}
 
 
 def fields(record: Any) -> dict[str, Any]:
@@ -72,13 +88,13 @@ def fields(record: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def record(cast: Cast) -> dict[str, Any]:
-    """alice's, who is in pii_access; bob is not."""
-    make_collection(cast.root, schema=SCHEMA)
+    """Return a record of alice, who is in pii_access; bob is not."""
+    make_collection(cast.root, schema=[case.field for case in CASES])
     return make_record(cast.alice, **SENT)
 
 
-def ways_out(caller: Caller, record: dict[str, Any]) -> dict[str, Any]:
-    """The record as every operation answers it."""
+def read_everywhere(caller: Caller, record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record as every operation answers it."""
     url = f"records/posts/{record['id']}"
     answers: dict[str, TestResponse] = {
         "list": caller.get("records/posts"),
@@ -104,7 +120,7 @@ def test_masking_applies_to_every_output_except_with_pii_access(
         (cast.alice, PLAIN),
         (cast.root.acting_in("acme"), PLAIN),
     ):
-        for way, seen in ways_out(caller, record).items():
+        for way, seen in read_everywhere(caller, record).items():
             assert seen == shown, way
     assert fields(make_record(cast.bob, **SENT)) == MASKED
     assert fields(record) == PLAIN
@@ -143,12 +159,12 @@ def test_masked_field_accepts_new_values_from_caller_without_access(
     assert answer.status_code == 200, answer.json
     assert (answer.json["ssn"], answer.json["mail"]) == (FULL, "n***@example.com")
     assert fields(cast.alice.get(url).json) == PLAIN | news | {"mail_size": 15}
-    # Not the mask of what is stored, and no number either.
+    # One asterisk short of the mask, so it is checked as a new value.
     refused = editor.patch(url, {"number": "*******"})
     assert [(d["field"], d["code"]) for d in refused.json["details"]] == [
         ("number", "invalid_type")
     ]
-    # Where nothing is masked a mask is a value like any other.
+    # Who sees the value stores a mask as any other text.
     assert cast.alice.patch(url, {"ssn": "***-**-6789"}).json["ssn"] == "***-**-6789"
     assert editor.patch(url, {"none": FULL, "ssn": None}).status_code == 200
     kept = cast.alice.get(url).json

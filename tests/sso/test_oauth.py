@@ -21,7 +21,7 @@ from app.accounts.models import User
 from app.auth import sessions
 from app.auth.models import SignInSession
 from app.db import db, transaction
-from app.sso import purge
+from app.sso import jobs
 from app.sso.models import Flow
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs, token_in
@@ -570,7 +570,7 @@ def test_oauth_flows_left_open_are_purged_after_one_hour(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
     stage.begin(stage.browser())
     with stage.app.app_context(), time_machine.travel(clock.now() + timedelta(minutes=59)):
-        purge.purge({})
+        jobs.purge({})
         assert db.session.scalar(sa.select(sa.func.count()).select_from(Flow)) == 0
 
 

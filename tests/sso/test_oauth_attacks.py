@@ -19,7 +19,7 @@ from joserfc.jwk import OctKey
 from werkzeug.test import TestResponse
 
 from app import clock, db
-from app.sso import account_linking, models, purge
+from app.sso import account_linking, jobs, models
 from tests.parallel import at_once
 from tests.sso import openid
 from tests.sso.flows import Stage, query_of
@@ -449,10 +449,10 @@ def test_oauth_expired_flows_codes_and_refusals_are_purged(stage: Stage, app: Fl
     stage.browser().get("/oauth/google/callback?state=x")
     stage.back(stage.browser(), stage.begin(stage.browser()))
     with app.app_context():
-        purge.purge({})
+        jobs.purge({})
         assert db.db.session.query(models.Flow).count() == 2
         with time_machine.travel(clock.now().timestamp() + 31 * 86_400):
-            purge.purge({})
+            jobs.purge({})
         for model in (models.Flow, models.Refusal, models.SeenAssertion):
             assert db.db.session.query(model).count() == 0
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from app import clock
-from app.sso import saml_metadata
-from app.sso.saml import metadata
+from app.sso.saml import metadata, metadata_refresh
 from tests.console.browser import Browser
 from tests.sso import loopback, saml_idp
 from tests.sso.flows import Stage
@@ -58,7 +57,7 @@ def read(stage: Stage, id: str) -> dict[str, Any]:
 
 def run_due(stage: Stage) -> None:
     with stage.app.app_context():
-        saml_metadata.read_due({})
+        metadata_refresh.refresh_due({})
 
 
 def test_saml_metadata_url_updates_certificates_and_addresses(

@@ -17,6 +17,7 @@ from flask import Flask
 from app.outbound import address_policy, client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
 from tests import certificates
+from tests.project import on_linux
 from tests.receivers import Receiver, hang, hostile, receiving
 
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
@@ -172,6 +173,7 @@ def test_outbound_untrusted_certificate_is_refused(tls: ssl.SSLContext) -> None:
         assert receiver.requests == []
 
 
+@on_linux  # 127.0.0.2
 @pytest.mark.usefixtures("trusted")
 def test_outbound_address_without_tls_falls_back_to_next(tls: ssl.SSLContext) -> None:
     with (

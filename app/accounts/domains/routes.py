@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import marshmallow as ma
 from flask import Response
 
@@ -13,9 +11,10 @@ from app.accounts.domains.models import STATES, VERIFIED, AccountDomain
 from app.accounts.own_account_routes import blueprint
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
-from app.sso import domain_settings
+from app.sso import email_domains
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -25,30 +24,22 @@ AUTO_JOIN = (
 )
 AUTO_JOIN_ROLE = "The role of these users; null: viewer. Never `admin`."
 SSO_ONLY = "Whether addresses of this domain sign in with a provider, and not by password."
-STATE = (
-    "`pending`: not proved. `failing`: the record has been missing for three days or more; after 14"
-    " the domain is pending again."
-)
-
-
-def _described(text: str) -> Mapping[str, str]:
-    return {"description": text}
 
 
 class NewDomain(Schema):
     domain = fields.Text(
         longest=names.LONGEST,
         required=True,
-        metadata=_described("A domain name, such as `acme.example`; not its subdomains."),
+        **doc("A domain name, such as `acme.example`; not its subdomains."),
     )
 
 
 class DomainSettings(Schema):
     """The settings of a domain, which apply while it is verified."""
 
-    auto_join = fields.StrictBoolean(metadata=_described(AUTO_JOIN))
-    auto_join_role = fields.Text(longest=100, allow_none=True, metadata=_described(AUTO_JOIN_ROLE))
-    sso_only = fields.StrictBoolean(metadata=_described(SSO_ONLY))
+    auto_join = fields.StrictBoolean(**doc(AUTO_JOIN))
+    auto_join_role = fields.Text(longest=100, allow_none=True, **doc(AUTO_JOIN_ROLE))
+    sso_only = fields.StrictBoolean(**doc(SSO_ONLY))
 
 
 @example(
@@ -60,13 +51,19 @@ class DomainSettings(Schema):
 )
 class DomainView(View):
     id = fields.Id()
-    domain = ma.fields.String(metadata=_described("In ASCII (`xn--...` for other letters)."))
-    state = fields.Choice(STATES, metadata=_described(STATE))
-    record_name = ma.fields.String(metadata=_described("The name of the DNS record of type TXT."))
-    record_value = ma.fields.String(metadata=_described("The text of the DNS record."))
-    auto_join = ma.fields.Boolean(metadata=_described(AUTO_JOIN))
-    auto_join_role = ma.fields.String(allow_none=True, metadata=_described(AUTO_JOIN_ROLE))
-    sso_only = ma.fields.Boolean(metadata=_described(SSO_ONLY))
+    domain = ma.fields.String(**doc("In ASCII (`xn--...` for other letters)."))
+    state = fields.Choice(
+        STATES,
+        **doc(
+            "`pending`: not proved. `failing`: the record has been missing for three days or more;"
+            " after 14 the domain is pending again."
+        ),
+    )
+    record_name = ma.fields.String(**doc("The name of the DNS record of type TXT."))
+    record_value = ma.fields.String(**doc("The text of the DNS record."))
+    auto_join = ma.fields.Boolean(**doc(AUTO_JOIN))
+    auto_join_role = ma.fields.String(allow_none=True, **doc(AUTO_JOIN_ROLE))
+    sso_only = ma.fields.Boolean(**doc(SSO_ONLY))
     verified_at = fields.Timestamp(allow_none=True)
     last_checked_at = fields.Timestamp(allow_none=True)
     created_at = fields.Timestamp()
@@ -97,7 +94,7 @@ def create_domain(body: Body) -> AccountDomain:
     Add the record to the DNS of the domain, then verify it. Public mail domains, and public
     suffixes such as `co.uk`, are a 400.
     """
-    return domain_settings.create(body["domain"], by=principal())
+    return email_domains.create(body["domain"], by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>/verify", methods=["POST"])
@@ -110,7 +107,7 @@ def verify_domain(domain_id: str) -> AccountDomain:
     Without the record it is a 409; likewise if another account has proved the domain, as long as
     its record is there. Keep the record: it is checked daily.
     """
-    return domain_settings.verify(domain_id, by=principal())
+    return email_domains.verify(domain_id, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["PATCH"])
@@ -122,7 +119,7 @@ def update_domain(body: Body, domain_id: str) -> AccountDomain:
 
     `sso_only` needs an enabled provider (400).
     """
-    return domain_settings.change(domain_id, body, by=principal())
+    return email_domains.change(domain_id, body, by=principal())
 
 
 @blueprint.route("/domains/<uuid:domain_id>", methods=["DELETE"])
@@ -133,5 +130,5 @@ def delete_domain(domain_id: str) -> Response:
 
     Its users stay, and sign in as all others.
     """
-    domain_settings.delete(domain_id, by=principal())
+    email_domains.delete(domain_id, by=principal())
     return Response(status=204)

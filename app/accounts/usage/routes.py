@@ -13,6 +13,7 @@ from app.accounts.usage.service import Limits, MeterState, Usage
 from app.auth.guard import principal
 from app.web import fields
 from app.web.access import account_admin, superadmin
+from app.web.fields import doc
 from app.web.schemas import TEXT, Schema, View, example
 
 FORMATS = ("json", "csv")
@@ -30,9 +31,9 @@ class UsageOfDay(View):
     deliveries = ma.fields.Integer()
     workflow_steps = ma.fields.Integer()
     mails = ma.fields.Integer()
-    records = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
-    row_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
-    file_bytes = ma.fields.Integer(allow_none=True, metadata={"description": LEVEL})
+    records = ma.fields.Integer(allow_none=True, **doc(LEVEL))
+    row_bytes = ma.fields.Integer(allow_none=True, **doc(LEVEL))
+    file_bytes = ma.fields.Integer(allow_none=True, **doc(LEVEL))
 
 
 @example(used=1200, soft=80_000, hard=100_000)
@@ -69,14 +70,10 @@ class UsageView(View):
 class UsageArgs(Schema):
     """Range of days and format of usage."""
 
-    from_date = ma.fields.Date(
-        metadata={"description": "The first day; by default 29 days before the last one."}
-    )
-    to_date = ma.fields.Date(metadata={"description": "The last day; today by default."})
+    from_date = ma.fields.Date(**doc("The first day; by default 29 days before the last one."))
+    to_date = ma.fields.Date(**doc("The last day; today by default."))
     format = ma.fields.String(
-        load_default="json",
-        validate=ma.validate.OneOf(FORMATS),
-        metadata={"description": "json or csv."},
+        load_default="json", validate=ma.validate.OneOf(FORMATS), **doc("json or csv.")
     )
 
 

@@ -21,6 +21,7 @@ from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.paging import page_body
 from app.web.schemas import TEXT, Schema, View, example
 from app.web.serialization import json_response
@@ -65,35 +66,25 @@ READER = {
 
 
 class SecurityFilter(Schema):
-    kind = fields.Choice(subscribers.KINDS, metadata={"description": "The kind of event."})
-    user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
-    target_type = fields.Text(
-        metadata={"description": "What it is about: `users`, `api_keys`, `col_posts`, ..."}
-    )
-    record_id = fields.GivenId(
-        metadata={"description": "The id of what it is about; also a record that was read."}
-    )
-    path = fields.Text(
-        metadata={"description": "How personal data was read: `list`, `export`, `webhook`, ..."}
-    )
-    from_date = fields.DateTime(metadata={"description": "Not before this moment."})
-    to_date = fields.DateTime(metadata={"description": "Not after this moment."})
+    kind = fields.Choice(subscribers.KINDS, **doc("The kind of event."))
+    user_id = fields.Text(**doc("Who acted; also `system` or `anonymous`."))
+    target_type = fields.Text(**doc("What it is about: `users`, `api_keys`, `col_posts`, ..."))
+    record_id = fields.GivenId(**doc("The id of what it is about; also a record that was read."))
+    path = fields.Text(**doc("How personal data was read: `list`, `export`, `webhook`, ..."))
+    from_date = fields.DateTime(**doc("Not before this moment."))
+    to_date = fields.DateTime(**doc("Not after this moment."))
 
 
 class SecurityLogArgs(SecurityFilter):
-    limit = fields.Integer(
-        1, 500, load_default=50, metadata={"description": "Number of events to return."}
-    )
-    before = fields.Integer(
-        1, LARGEST, metadata={"description": "Only events below this number: `next_before`."}
-    )
+    limit = fields.Integer(1, 500, load_default=50, **doc("Number of events to return."))
+    before = fields.Integer(1, LARGEST, **doc("Only events below this number: `next_before`."))
 
 
 class SecurityExportArgs(SecurityFilter):
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf([*exports.FORMATS, OCSF]),
-        metadata={"description": "csv, json, jsonl, or ocsf (JSON lines of OCSF events)."},
+        **doc("csv, json, jsonl, or ocsf (JSON lines of OCSF events)."),
     )
 
 
@@ -108,21 +99,21 @@ class SecurityExportArgs(SecurityFilter):
     details={"fields": ["email"], "records": [], "count": 2},
 )
 class SecurityEventView(View):
-    number = ma.fields.Integer(metadata={"description": "From 1, without gaps."})
+    number = ma.fields.Integer(**doc("From 1, without gaps."))
     kind = fields.Choice(subscribers.KINDS)
     target_type = ma.fields.String()
-    target_id = ma.fields.String(metadata={"description": "Empty if there are several, or none."})
+    target_id = ma.fields.String(**doc("Empty if there are several, or none."))
     path = ma.fields.String(allow_none=True)
     user_id = ma.fields.String()
     user_email = ma.fields.String(
-        allow_none=True, metadata={"description": "null if erased, or of the platform's operator."}
+        allow_none=True, **doc("null if erased, or of the platform's operator.")
     )
     user_name = ma.fields.String(allow_none=True)
     ip_address = ma.fields.String(allow_none=True)
     user_agent = ma.fields.String(allow_none=True)
     request_id = ma.fields.String(allow_none=True)
     occurred_at = fields.Timestamp()
-    details = ma.fields.Dict(allow_none=True, metadata={"description": "null if erased."})
+    details = ma.fields.Dict(allow_none=True, **doc("null if erased."))
     checksum = ma.fields.String()
 
 
@@ -132,9 +123,7 @@ class SecurityLogPage(View):
     items = ma.fields.List(ma.fields.Nested(SecurityEventView))
     limit = ma.fields.Integer()
     has_more = ma.fields.Boolean()
-    next_before = ma.fields.Integer(
-        allow_none=True, metadata={"description": "`before` of the next page."}
-    )
+    next_before = ma.fields.Integer(allow_none=True, **doc("`before` of the next page."))
 
 
 class PersonalDataReader(View):
@@ -147,9 +136,7 @@ class PersonalDataReader(View):
     path = ma.fields.String()
     fields_ = ma.fields.List(ma.fields.String(), data_key="fields")
     reads = ma.fields.Integer()
-    records = ma.fields.Integer(
-        metadata={"description": "How many records were shown, repeats included."}
-    )
+    records = ma.fields.Integer(**doc("How many records were shown, repeats included."))
     first_read_at = fields.Timestamp()
     last_read_at = fields.Timestamp()
 
@@ -158,7 +145,7 @@ class AccessReport(View):
     """Who was shown which personal data."""
 
     items = ma.fields.List(ma.fields.Nested(PersonalDataReader))
-    is_complete = ma.fields.Boolean(metadata={"description": "false if older reads are left out."})
+    is_complete = ma.fields.Boolean(**doc("false if older reads are left out."))
 
 
 @example(
@@ -173,14 +160,14 @@ class AccessReport(View):
 class SecurityEntry(View):
     """An event of the security log as an entry of its chain, in the form of the audit log."""
 
-    id = ma.fields.Integer(metadata={"description": "The number."})
-    account_id = ma.fields.String(metadata={"description": CHAIN})
-    operation = ma.fields.String(metadata={"description": "The kind of event."})
+    id = ma.fields.Integer(**doc("The number."))
+    account_id = ma.fields.String(**doc(CHAIN))
+    operation = ma.fields.String(**doc("The kind of event."))
     table_name = ma.fields.String()
     record_id = ma.fields.String()
     column_name = ma.fields.String()
     old_value = ma.fields.String(allow_none=True)
-    new_value = ma.fields.String(allow_none=True, metadata={"description": "The details, as JSON."})
+    new_value = ma.fields.String(allow_none=True, **doc("The details, as JSON."))
     user_id = ma.fields.String()
     user_email = ma.fields.String(allow_none=True)
     user_name = ma.fields.String(allow_none=True)
@@ -205,7 +192,7 @@ class SecurityEntry(View):
 class SecurityCheckpoint(View):
     """A signed statement that the chain had this checksum at this number (Ed25519, in hex)."""
 
-    account_id = ma.fields.String(metadata={"description": CHAIN})
+    account_id = ma.fields.String(**doc(CHAIN))
     entry_id = ma.fields.Integer()
     checksum = ma.fields.String()
     created_at = fields.Timestamp()
@@ -217,7 +204,7 @@ class SecurityStart(SecurityCheckpoint):
     """A signed statement that the log begins after this number."""
 
     kind = ma.fields.String()
-    removed = ma.fields.Integer(metadata={"description": "The number of events removed so far."})
+    removed = ma.fields.Integer(**doc("The number of events removed so far."))
 
 
 class ExportedSecurityLog(View):
@@ -227,9 +214,7 @@ class ExportedSecurityLog(View):
 
     items = ma.fields.List(ma.fields.Nested(SecurityEntry))
     checkpoints = ma.fields.List(ma.fields.Nested(SecurityCheckpoint))
-    starts = ma.fields.List(
-        ma.fields.Nested(SecurityStart), metadata={"description": "Of a log that was cut."}
-    )
+    starts = ma.fields.List(ma.fields.Nested(SecurityStart), **doc("Of a log that was cut."))
     exported = ma.fields.Integer()
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
@@ -239,7 +224,7 @@ class ExportedSecurityLog(View):
 class SecurityVerification(View):
     """The verification result of the security log's chain."""
 
-    account_id = ma.fields.String(metadata={"description": CHAIN})
+    account_id = ma.fields.String(**doc(CHAIN))
     valid = ma.fields.Boolean()
     checked = ma.fields.Integer()
     first_broken_id = ma.fields.Integer(allow_none=True)
@@ -247,9 +232,7 @@ class SecurityVerification(View):
     head = ma.fields.Nested(audit.ChainHead, allow_none=True)
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
-    start = ma.fields.Nested(
-        SecurityStart, allow_none=True, metadata={"description": "If it was cut."}
-    )
+    start = ma.fields.Nested(SecurityStart, allow_none=True, **doc("If it was cut."))
     checkpoint = ma.fields.Nested(SecurityCheckpoint, allow_none=True)
 
 

@@ -13,6 +13,7 @@ from app.auth.mfa import service as mfa
 from app.auth.mfa.models import KINDS
 from app.web import fields
 from app.web.access import account_admin, superadmin
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import View, example
 
@@ -21,7 +22,7 @@ class ReportArgs(PageArgs):
     """Which users to list."""
 
     second_factor = fields.Choice(
-        report.STATES, metadata={"description": "Only users with or without a second factor."}
+        report.STATES, **doc("Only users with or without a second factor.")
     )
 
 
@@ -34,8 +35,7 @@ class UserFactorsView(View):
     role = ma.fields.String(attribute="user.role_name")
     methods = ma.fields.List(fields.Choice(KINDS))
     required_from = fields.Timestamp(
-        allow_none=True,
-        metadata={"description": "When the user needs a second factor to sign in; null: never."},
+        allow_none=True, **doc("When the user needs a second factor to sign in; null: never.")
     )
 
 

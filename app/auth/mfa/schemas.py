@@ -9,6 +9,7 @@ from app.auth.mfa.models import KINDS, METHODS, PASSKEY
 from app.auth.schemas import CREDENTIAL, SignedIn
 from app.types import JSONObject
 from app.web import fields
+from app.web.fields import doc
 from app.web.paging import items_field
 from app.web.schemas import Message, Schema, View, example
 
@@ -18,7 +19,7 @@ OF_SIGN_IN = "Of the response to a sign-in; without it, the caller's access toke
 
 
 def _token(text: str = OF_SIGN_IN, *, required: bool = False) -> fields.Text:
-    return fields.Text(longest=LONGEST, required=required, metadata={"description": text})
+    return fields.Text(longest=LONGEST, required=required, **doc(text))
 
 
 class SignInStep(Schema):
@@ -30,7 +31,7 @@ class SecondFactorAnswer(Schema):
 
     method = fields.Choice(METHODS, required=True)
     code = fields.Text(longest=100)
-    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
+    assertion = ma.fields.Dict(**doc(CREDENTIAL))
 
     @ma.validates_schema
     def check_answer(self, data: JSONObject, **options: object) -> None:
@@ -46,9 +47,7 @@ class AddressRestoration(SecondFactorAnswer):
     token = fields.Text(longest=500, required=True)
     method = fields.Choice(METHODS)
     mfa_token = _token("Of the response that asked for the passkey.")
-    wait = fields.StrictBoolean(
-        metadata={"description": "Restore the address in 24 hours, without a second factor."}
-    )
+    wait = fields.StrictBoolean(**doc("Restore the address in 24 hours, without a second factor."))
 
 
 class RestoredAddress(Message):
@@ -67,16 +66,14 @@ class PasskeyStart(Schema):
 
 class PasskeySignIn(View):
     token = _token("Of the options.")
-    assertion = ma.fields.Dict(metadata={"description": CREDENTIAL})
+    assertion = ma.fields.Dict(**doc(CREDENTIAL))
 
 
 class PasskeyOptions(View):
     """Options for `navigator.credentials`, and the token that goes back with the result."""
 
     token = ma.fields.String()
-    options = ma.fields.Dict(
-        metadata={"description": "For `PublicKeyCredential.parse...FromJSON()`."}
-    )
+    options = ma.fields.Dict(**doc("For `PublicKeyCredential.parse...FromJSON()`."))
 
 
 class SigningReason(View):
@@ -97,7 +94,7 @@ class TotpSecret(View):
     id = fields.Id()
     secret = ma.fields.String()
     otpauth_url = ma.fields.String()
-    qr_svg = ma.fields.String(metadata={"description": "An SVG element."})
+    qr_svg = ma.fields.String(**doc("An SVG element."))
 
 
 class TotpCode(SignInStep):
@@ -109,7 +106,7 @@ class TotpCode(SignInStep):
 class NewPasskey(SignInStep):
     token = _token("Of the options.", required=True)
     name = fields.Text(shortest=1, longest=100, load_default="Passkey")
-    credential = ma.fields.Dict(required=True, metadata={"description": CREDENTIAL})
+    credential = ma.fields.Dict(required=True, **doc(CREDENTIAL))
 
 
 @example(name="Phone")
@@ -138,13 +135,9 @@ class EnrolledFactor(View):
 
     factor = ma.fields.Nested(FactorView)
     recovery_codes = ma.fields.List(
-        ma.fields.String(),
-        allow_none=True,
-        metadata={"description": "Shown once, with the first factor."},
+        ma.fields.String(), allow_none=True, **doc("Shown once, with the first factor.")
     )
-    signed_in = ma.fields.Nested(
-        SignedIn, allow_none=True, metadata={"description": "With `mfa_token`."}
-    )
+    signed_in = ma.fields.Nested(SignedIn, allow_none=True, **doc("With `mfa_token`."))
 
 
 class OwnFactors(View):
@@ -152,8 +145,7 @@ class OwnFactors(View):
 
     policy = fields.Choice(("off", "optional", "required"))
     required_from = fields.Timestamp(
-        allow_none=True,
-        metadata={"description": "When you need a second factor to sign in; null: never."},
+        allow_none=True, **doc("When you need a second factor to sign in; null: never.")
     )
     factors = items_field(FactorView)
     recovery_codes_left = ma.fields.Integer()

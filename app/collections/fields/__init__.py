@@ -10,7 +10,14 @@ from app.collections.fields.computed import RETURN_TYPES, ComputedField
 from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
-from app.collections.fields.field import LONGEST_INDEXED, Encoder, Field, InvalidValue, encoders_of
+from app.collections.fields.field import (
+    LONGEST_INDEXED,
+    Encoder,
+    Field,
+    InvalidValue,
+    encoders_of,
+    typed_value,
+)
 from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
@@ -42,6 +49,7 @@ __all__ = [
     "encoders_of",
     "plain_number",
     "removed_choices",
+    "typed_value",
 ]
 
 TYPES: dict[str, type[Field]] = {

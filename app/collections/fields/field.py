@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,6 +163,19 @@ class Field:
         if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
             message = f"Must have at most {self.max_bytes} bytes, as this field is indexed."
             raise InvalidValue("too_long", message)
+
+
+def typed_value(field: Field | None, cell: str | None) -> object:
+    """Return the JSON value of a cell of a CSV file or a part of a form.
+
+    What is no number, boolean or JSON stays a text, which the field's validation refuses.
+    """
+    if field is None or cell is None:
+        return cell
+    try:
+        return field.parse(cell, infinite=True)
+    except InvalidValue as error:
+        return math.inf if error.code == "number_out_of_range" else cell
 
 
 def bounds_problems(

@@ -85,7 +85,7 @@ def show_sign_in_settings(account_id: str, form: Form | None = None) -> Page:
             "session_idle_hours": limits.idle // hour,
             "session_max_hours": limits.total // hour,
         },
-        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)[1]],
+        providers=[row.display_name for row in sso.list_for_sign_in(scope.account.id)],
         role_boxes=[{"id": one, "name": one} for one in names] if total <= MAX_BOXES else None,
     )
 

@@ -14,7 +14,7 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
-from app.sso import domain_settings, setup_links
+from app.sso import email_domains, setup_links
 from app.web.languages import gettext, lazy_gettext
 
 DOMAINS = f"{ACCOUNT}/domains"
@@ -43,7 +43,7 @@ def show_domains(account_id: str, form: Form | None = None) -> Page:
 def create_domain(account_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
     name = form.validated(("domain",), domain=names.LONGEST)["domain"]
-    row = domain_settings.create(name, by=scope.by)
+    row = email_domains.create(name, by=scope.by)
     notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
     return _redirect(notice, scope, row.id)
 
@@ -73,7 +73,7 @@ def change_domain(account_id: str, domain_id: str) -> BaseResponse:
     body = form.validated(auto_join_role=100)
     changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
     role = {"auto_join_role": body["auto_join_role"] or None}
-    row = domain_settings.change(domain_id, {**changes, **role}, by=scope.by)
+    row = email_domains.change(domain_id, {**changes, **role}, by=scope.by)
     return _redirect(gettext("Saved."), scope, row.id)
 
 
@@ -81,7 +81,7 @@ def change_domain(account_id: str, domain_id: str) -> BaseResponse:
 def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Look the DNS record up, and verify the domain."""
     scope = scopes.account_scope(account_id)
-    row = domain_settings.verify(domain_id, by=scope.by)
+    row = email_domains.verify(domain_id, by=scope.by)
     notice = gettext("%(domain)s is verified.", domain=row.domain)
     return _redirect(notice, scope, row.id)
 
@@ -90,7 +90,7 @@ def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
-        domain_settings.delete(domain_id, by=scope.by)
+        email_domains.delete(domain_id, by=scope.by)
     notice = gettext("The domain is removed. Its users are kept.")
     return redirect_with_notice(notice, "console.show_domains", **scope.url_args)
 

@@ -21,7 +21,7 @@ from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
 from app.jobs import workers
-from app.ops import backup_runs, readiness
+from app.ops import backup_runs, health
 from app.ops.backup_runs import Overview
 from app.outbound import mail
 from app.web.languages import gettext, lazy_gettext
@@ -115,7 +115,7 @@ def _dependencies() -> Iterator[Check]:
     if space is not None:
         sizes = {name: lists.format_size(size) for name, size in space._asdict().items()}
         details["disk"] = gettext("%(free)s of %(total)s free", **sizes)
-    for name, state in readiness.checks().items():
+    for name, state in health.checks().items():
         fault, _, advice = ("" if state == "ok" else state).partition(":")
         shown = "; ".join(filter(None, (advice.strip(), details.get(name))))
         yield Check(name, CHECKS[name], fault, shown)

@@ -27,24 +27,21 @@ from app.console.shell.scopes import AccountScope
 from app.sso import (
     account_linking,
     dry_run,
-    last_sign_ins,
     one_time_codes,
+    overview,
     providers,
     refusals,
     roles,
-    saml_key_routes,
-    saml_metadata,
     service,
     setup_links,
     sign_in,
 )
 from app.sso.connections import Connection
-from app.sso.models import OAUTH, TEST, ProviderSetting
+from app.sso.models import OAUTH, FlowPurpose, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
-from app.sso.saml import keys
-from app.sso.scim import seen_groups
+from app.sso.saml import key_routes, keys, metadata_refresh
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
@@ -85,7 +82,7 @@ def _overview(account_id: str, form: Form, preview: object = None) -> Page:
     seen: Sequence[str] = ()
     if scope.account.id != SYSTEM_ACCOUNT_ID:  # groups give superadmins no roles
         mapped = group_roles.names(form)
-        seen = seen_groups.names(scope.account.id, mapped, len(mapped) + MAX_SUGGESTIONS)
+        seen = roles.seen_group_names(scope.account.id, mapped, len(mapped) + MAX_SUGGESTIONS)
     listing = lists.from_request("console.show_providers", **scope.url_args)
     listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
     return form.render(
@@ -109,7 +106,7 @@ def _overview(account_id: str, form: Form, preview: object = None) -> Page:
         as_select=total == len(names) and len(names) * group_roles.count(form) <= MAX_OPTIONS,
         ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        last_sign_ins=last_sign_ins.by_provider(scope.account.id),
+        last_sign_ins=overview.last_sign_ins(scope.account.id),
         cards=settings_home.directory_cards(scope),
     )
 
@@ -207,7 +204,9 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     account = service.find_active_account(scope.account.id)
     connection = service.connection(account, row.category, row.provider_name, include_disabled=True)
     try:
-        url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
+        url, flow = sign_in.start(
+            connection, FlowPurpose.TEST, redirect_uri=None, client_state=None
+        )
     except SignInRefused as error:
         step = dry_run.Step("discovery", False, error.detail)
         return show_provider(account_id, setting_id, steps=[step])
@@ -286,7 +285,7 @@ def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
     # The system has none: each account signs with its own.
     if kind.category == OAUTH or scope.account.id == SYSTEM_ACCOUNT_ID:
         return []
-    return [saml_key_routes.view(key) for key in keys.get_all(scope.account.id)]
+    return [key_routes.view(key) for key in keys.get_all(scope.account.id)]
 
 
 def _form_page(
@@ -318,13 +317,13 @@ def _form_page(
         creates_no_users=lacks_domains,
         sender=None if is_admin or not lacks_domains else _sender(scope),
         names_at_provider=sso_form.names_at_provider(kind),
-        last_sign_in=last_sign_ins.by_provider(scope.account.id).get(row.provider_name)
+        last_sign_in=overview.last_sign_ins(scope.account.id).get(row.provider_name)
         if row
         else None,
         guide=sso_form.GUIDES.get(kind.name),
         may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
-        read=saml_metadata.last_read(row) if row and row.config.get("metadata_url") else None,
+        read=metadata_refresh.find(row) if row and row.config.get("metadata_url") else None,
         saml_keys=_saml_keys(scope, kind),
     )

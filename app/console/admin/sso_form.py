@@ -9,11 +9,10 @@ from app.accounts.models import Account
 from app.console.admin import group_roles
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
-from app.sso import connections, providers, service
+from app.sso import connections, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.oauth import addresses as oauth_addresses
-from app.sso.providers import Provider, Setting
+from app.sso.providers import Kind, Provider, Setting
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, gettext_noop, lazy_gettext
 
@@ -27,8 +26,8 @@ ACCOUNT_FIELDS = (
     "default_redirect_uri",
 )
 PROVISIONING: Mapping[str, bool | None] = {"usual": None, "yes": True, "no": False}
-MULTIPLE = (providers.URLS, providers.TEXTS)
-MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
+MULTIPLE = (Kind.URLS, Kind.TEXTS)
+MULTILINE = (Kind.KEY, Kind.CERTIFICATES, Kind.METADATA)
 # The sections of the form; settings in none of them are advanced.
 SECTIONS = {
     "credentials": (
@@ -154,7 +153,7 @@ def service_addresses(
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
     connection = Connection(account, kind, config, is_own=True, shared_callback=shared)
     if kind.category == OAUTH:
-        return {gettext("Redirect address"): oauth_addresses.callback_url(connection)}
+        return {gettext("Redirect address"): connections.callback_url(connection)}
     return {
         gettext(ENTITY_ID): connections.saml_entity_id(connection),
         gettext(CONSUMER_URL): connections.saml_consumer_url(connection),
@@ -263,17 +262,17 @@ def account_body(form: Form) -> JSONObject:
 
 
 def _input_kind(setting: Setting) -> str:
-    if setting.secret and setting.kind != providers.KEY:
+    if setting.secret and setting.kind != Kind.KEY:
         return "password"
     if setting.kind in (*MULTIPLE, *MULTILINE):
         return "area"
-    kinds = {providers.FLAG: "box", providers.CHOICE: "choice"}
+    kinds = {Kind.FLAG: "box", Kind.CHOICE: "choice"}
     return kinds.get(setting.kind, "text")
 
 
 def _flags(kind: Provider, config: JSONMapping) -> dict[str, str]:
     defaults = {"email_verified": True, "sign_requests": True}
-    flags = [setting.name for setting in kind.settings if setting.kind == providers.FLAG]
+    flags = [setting.name for setting in kind.settings if setting.kind == Kind.FLAG]
     return {name: "true" if config.get(name, defaults.get(name)) else "" for name in flags}
 
 
@@ -283,9 +282,9 @@ def _text(value: object) -> str:
 
 def _value(setting: Setting, form: Form) -> object:
     text = form[setting.name]
-    if setting.kind == providers.FLAG:
+    if setting.kind == Kind.FLAG:
         return bool(text)
-    if setting.kind == providers.CERTIFICATES and "-----" not in text:
+    if setting.kind == Kind.CERTIFICATES and "-----" not in text:
         return text.split() or None
     return text or None
 

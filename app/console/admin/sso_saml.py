@@ -13,8 +13,8 @@ from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
 from app.errors import Conflict
-from app.sso import saml_metadata, setup_links
-from app.sso.saml import keys
+from app.sso import setup_links
+from app.sso.saml import keys, metadata_refresh
 from app.web.languages import gettext
 
 KEYS = f"{SETTING}/keys"
@@ -24,7 +24,7 @@ KEYS = f"{SETTING}/keys"
 def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
     scope = scopes.account_scope(account_id)
-    read = saml_metadata.read_now(setting_id, by=scope.by)
+    read = metadata_refresh.refresh(setting_id, by=scope.by)
     notice = gettext("The metadata was not read.")
     if read is not None and read.error is None:
         notice = gettext("The metadata was read.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 from flask import request
@@ -89,13 +90,8 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         plan = _with_options(updates.plan(row.id, proposal), row, form)
     if not _is_planned(form, specs):
         return _editor(row, form, plan)
-    row = updates.update(
-        row.id,
-        proposal,
-        {"options": form.options()},
-        plan_hash=plan["plan_hash"],
-        expected_version=form["version"],
-    )
+    planned = replace(proposal, plan_hash=plan["plan_hash"], expected_version=form["version"])
+    row, _ = updates.update(row.id, planned, {"options": form.options()})
     return redirect_with_notice(
         gettext("The fields of %(collection)s are saved.", collection=row.name),
         "console.show_collection",

@@ -32,7 +32,7 @@ from app.console.shell.forms import (
 )
 from app.console.shell.lists import UrlArgs
 from app.errors import NotFound
-from app.sso import last_sign_ins
+from app.sso import overview
 from app.web import user_agents
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import handover
@@ -114,7 +114,7 @@ def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
             "console/users/one.html",
             user=user,
             factors=gate.factors_of(user),
-            providers=last_sign_ins.provider_names(user),
+            providers=overview.provider_names(user),
             other_groups={group.id: group.name for group in others if group.id not in own},
             more_groups=total > MAX_GROUPS,
             **choices(),

@@ -33,7 +33,7 @@ from app.records.read.views import RecordView
 from app.records.routes.transfer import FORMAT_BY_SUFFIX, SUFFIXES
 from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.sources import Source, TextSource
+from app.records.transfer.formats import Source, TextSource
 from app.types import JSONMapping
 from app.web.converters import UuidPath
 from app.web.error_handlers import database_error

@@ -1,4 +1,4 @@
-"""Rows of inputs in a form: how many of them it has, and buttons that move them (ADR 57)."""
+"""Rows of inputs in a form: how many of them it has, and buttons that move them (ADR 59)."""
 
 from __future__ import annotations
 

@@ -303,10 +303,10 @@ def provider_logout_url() -> str | None:
     current = caller()
     if current is None or current.home is None or current.setup is not None:
         return None
-    from app.sso import saml_logout  # imported on use: large
+    from app.sso.saml import logout  # imported on use: large
 
     target = f"{config.current().base_url}{url_for('console.sign_in')}"
-    return saml_logout.start(current.home.id, g.console_session_id, target)
+    return logout.start(current.home.id, g.console_session_id, target)
 
 
 def end_current_session() -> None:

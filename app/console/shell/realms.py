@@ -9,7 +9,7 @@ from app import config
 from app.auth import lockout
 from app.auth.guard import account_of_host
 from app.console.shell.forms import Form
-from app.sso import discovery
+from app.sso import email_domains
 
 COOKIE, DAYS = "atrium_account", 365
 MAX_LENGTH, MAX_EMAIL = 200, 320
@@ -23,12 +23,12 @@ def account_of(form: Form) -> str | None:
     return form["account"] or account_of_host() or discovered(form).slug
 
 
-def discovered(form: Form) -> discovery.Realm:
+def discovered(form: Form) -> email_domains.Realm:
     """Where users of the domain of the form's address sign in. Raises TooManyRequests."""
     if "@" not in form["email"]:
-        return discovery.Realm()
+        return email_domains.Realm()
     lockout.count_discovery(request.remote_addr)
-    return discovery.discover(form["email"][:MAX_EMAIL])
+    return email_domains.discover(form["email"][:MAX_EMAIL])
 
 
 def suggested_account() -> str:

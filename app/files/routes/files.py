@@ -36,6 +36,7 @@ from app.web import fields, preconditions
 from app.web.access import View, anonymous, public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema
 from app.web.serialization import json_response
@@ -86,12 +87,12 @@ IF_NONE_MATCH = {
 class UploadedFile(Schema):
     """An upload that waits for a record to take it."""
 
-    id = fields.Id(metadata={"description": "What a record's field takes, within 24 hours."})
+    id = fields.Id(**doc("What a record's field takes, within 24 hours."))
     filename = ma.fields.String()
     name = ma.fields.String()
-    size = ma.fields.Integer(metadata={"description": "In bytes."})
-    mime_type = ma.fields.String(metadata={"description": "Found from the content."})
-    path = ma.fields.String(metadata={"description": "For `GET` and `DELETE /files/{path}`."})
+    size = ma.fields.Integer(**doc("In bytes."))
+    mime_type = ma.fields.String(**doc("Found from the content."))
+    path = ma.fields.String(**doc("For `GET` and `DELETE /files/{path}`."))
     sha256 = ma.fields.String()
 
 
@@ -104,7 +105,7 @@ class UploadAnswer(Schema):
 class WaitingUpload(UploadedFile):
     """An upload, who made it, and when it is deleted unless a record takes it."""
 
-    uploaded_by = fields.Id(allow_none=True, metadata={"description": "Null if anonymous."})
+    uploaded_by = fields.Id(allow_none=True, **doc("Null if anonymous."))
     created_at = fields.Timestamp()
     expires_at = fields.Timestamp()
 
@@ -113,19 +114,16 @@ class DownloadArgs(Schema):
     """A thumbnail, and credentials of clients that send no headers."""
 
     thumb = fields.Text(
-        metadata={
-            "description": "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image "
+        **doc(
+            "`WxH`, each 16 to 2048, rounded down to one of twenty steps: the image "
             "in WebP, no larger than that.",
-            "pattern": f"^{thumbnails.SIZE.pattern}$",
-        }
+            pattern=f"^{thumbnails.SIZE.pattern}$",
+        )
     )
     token = fields.Text(
-        longest=LONGEST_CREDENTIAL,
-        metadata={"description": "An access token; prefer the header `Authorization`."},
+        longest=LONGEST_CREDENTIAL, **doc("An access token; prefer the header `Authorization`.")
     )
-    ticket = fields.Text(
-        longest=LONGEST_CREDENTIAL, metadata={"description": "Of `POST /realtime/tickets`."}
-    )
+    ticket = fields.Text(longest=LONGEST_CREDENTIAL, **doc("Of `POST /realtime/tickets`."))
 
 
 class LinkBody(Schema):
@@ -135,7 +133,7 @@ class LinkBody(Schema):
         SHORTEST_LINK,
         LONGEST_LINK,
         load_default=LINK_SECONDS,
-        metadata={"description": "Seconds, from 1 minute to 7 days."},
+        **doc("Seconds, from 1 minute to 7 days."),
     )
 
 

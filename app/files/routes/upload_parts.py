@@ -24,8 +24,8 @@ from app import config
 from app.auth.guard import principal
 from app.collections import access as accesses
 from app.collections import definitions
-from app.collections.cells import typed_value
 from app.collections.definitions import Definition
+from app.collections.fields import typed_value
 from app.errors import InvalidValues, Malformed, PayloadTooLarge, problem
 from app.files import service as files
 from app.files import uploads

@@ -14,6 +14,7 @@ from app.portability.bundle.exports import Contents
 from app.portability.bundle.models import PENDING, READY, STATES, AccountExport
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
@@ -35,7 +36,7 @@ class NewExport(Schema):
         shortest=frames.SHORTEST_PASSPHRASE,
         longest=frames.LONGEST_PASSPHRASE,
         required=True,
-        metadata={"description": "Not stored. Without it nobody can read the bundle."},
+        **doc("Not stored. Without it nobody can read the bundle."),
     )
 
 
@@ -49,10 +50,8 @@ class NewExport(Schema):
 class ExportView(View):
     id = fields.Id()
     status = fields.Choice(STATES, attribute="state")
-    lines = ma.fields.Integer(
-        metadata={"description": "The lines written so far, in ten thousands."}
-    )
-    size = ma.fields.Integer(allow_none=True, metadata={"description": "In bytes."})
+    lines = ma.fields.Integer(**doc("The lines written so far, in ten thousands."))
+    size = ma.fields.Integer(allow_none=True, **doc("In bytes."))
     sha256 = ma.fields.String(allow_none=True)
     error = ma.fields.String(allow_none=True)
     requested_by = fields.Id()

@@ -13,6 +13,7 @@ from app.portability.retention.policy import CREATED, MAX_DAYS, MAX_RULES, Polic
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 DELIVERIES = "Days that completed deliveries stay; null: 30."
@@ -41,20 +42,16 @@ class RecordRetention(Schema):
 
     collection = fields.Text(longest=100, required=True)
     days = fields.Integer(1, MAX_DAYS, required=True)
-    field = fields.Text(longest=100, load_default=CREATED, metadata={"description": FIELD})
+    field = fields.Text(longest=100, load_default=CREATED, **doc(FIELD))
 
 
 class RetentionBody(Schema):
     """A retention policy; what is missing or null stays as long as the service keeps it."""
 
-    audit_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": AUDIT})
-    security_days = fields.Integer(1, MAX_DAYS, allow_none=True, metadata={"description": SECURITY})
-    deliveries_days = fields.Integer(
-        1, MAX_DAYS, allow_none=True, metadata={"description": DELIVERIES}
-    )
-    instances_days = fields.Integer(
-        1, MAX_DAYS, allow_none=True, metadata={"description": INSTANCES}
-    )
+    audit_days = fields.Integer(1, MAX_DAYS, allow_none=True, **doc(AUDIT))
+    security_days = fields.Integer(1, MAX_DAYS, allow_none=True, **doc(SECURITY))
+    deliveries_days = fields.Integer(1, MAX_DAYS, allow_none=True, **doc(DELIVERIES))
+    instances_days = fields.Integer(1, MAX_DAYS, allow_none=True, **doc(INSTANCES))
     records = ma.fields.List(
         ma.fields.Nested(RecordRetention), validate=ma.validate.Length(max=MAX_RULES)
     )
@@ -65,10 +62,10 @@ class RetentionView(RetentionBody):
 
     is_paused = ma.fields.Boolean(
         required=True,
-        metadata={
-            "description": "Whether records stay because the admin who saved the policy is no"
+        **doc(
+            "Whether records stay because the admin who saved the policy is no"
             " longer one: save it again."
-        },
+        ),
     )
 
 

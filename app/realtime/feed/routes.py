@@ -13,6 +13,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 from app.webhooks.payload import EVENTS, TEST_EVENT
@@ -44,20 +45,15 @@ class ChangeArgs(Schema):
         0,
         NEWEST,
         load_default=0,
-        metadata={
-            "description": "Only changes after this one: `next` of the page before. Without it, or"
+        **doc(
+            "Only changes after this one: `next` of the page before. Without it, or"
             " with 0, from the oldest change that is kept."
-        },
+        ),
     )
     collections = fields.Text(
-        metadata={
-            "description": "Names separated by commas; without it, all collections that the caller"
-            " may view."
-        }
+        **doc("Names separated by commas; without it, all collections that the caller may view.")
     )
-    limit = fields.Integer(
-        1, 1000, load_default=100, metadata={"description": "How many changes to return."}
-    )
+    limit = fields.Integer(1, 1000, load_default=100, **doc("How many changes to return."))
 
 
 class FeedItem(View):
@@ -65,32 +61,25 @@ class FeedItem(View):
 
     optional = ("previous", "hidden")
 
-    change = ma.fields.Integer(
-        metadata={"description": "Its number, which ascends within an account."}
-    )
+    change = ma.fields.Integer(**doc("Its number, which ascends within an account."))
     event = ma.fields.String(
         validate=ma.validate.OneOf([event for event in EVENTS if event != TEST_EVENT]),
-        metadata={
-            "description": "A record that comes into what the caller may view comes as"
+        **doc(
+            "A record that comes into what the caller may view comes as"
             " `records.create`, one that leaves it as `records.delete` with `hidden`."
-        },
+        ),
     )
     collection = ma.fields.String()
     record_id = ma.fields.String()
     record = ma.fields.Dict(
-        allow_none=True,
-        metadata={"description": "The record after the change; null after a deletion."},
+        allow_none=True, **doc("The record after the change; null after a deletion.")
     )
-    previous = ma.fields.Dict(
-        metadata={"description": "The record before an update or a deletion; else absent."}
-    )
+    previous = ma.fields.Dict(**doc("The record before an update or a deletion; else absent."))
     hidden = ma.fields.Boolean(
-        metadata={"description": "true if the record still exists, but the caller cannot view it."}
+        **doc("true if the record still exists, but the caller cannot view it.")
     )
     occurred_at = fields.Timestamp()
-    user_id = ma.fields.String(
-        metadata={"description": "Who changed it; also `system` or `anonymous`."}
-    )
+    user_id = ma.fields.String(**doc("Who changed it; also `system` or `anonymous`."))
 
 
 class FeedPage(View):
@@ -98,15 +87,13 @@ class FeedPage(View):
 
     items = ma.fields.List(ma.fields.Nested(FeedItem))
     next = ma.fields.Integer(
-        metadata={
-            "description": "`since` of the next page. It also passes changes that the caller may"
+        **doc(
+            "`since` of the next page. It also passes changes that the caller may"
             " not view, so it grows although `items` may be empty."
-        }
+        )
     )
-    has_more = ma.fields.Boolean(metadata={"description": "Whether to read on at once."})
-    oldest = ma.fields.Integer(
-        metadata={"description": "The oldest change that is kept; 0 if none is."}
-    )
+    has_more = ma.fields.Boolean(**doc("Whether to read on at once."))
+    oldest = ma.fields.Integer(**doc("The oldest change that is kept; 0 if none is."))
 
 
 @blueprint.route("", methods=["GET"])

@@ -1,13 +1,14 @@
-"""`expand`: the records that references lead to, beside their ids.
+"""`expand`: referenced records within the records of an answer.
 
-The answer gets an `expand` of what the caller may view, as it may view it; the rest is absent. One
-statement reads all records of a collection that one level of names leads to.
+Each view gets an `expand` with what the caller may view of the referenced records; the others are
+absent. One statement per level and collection reads all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -32,25 +33,32 @@ View = JSONObject
 
 @dataclass(frozen=True)
 class Branch:
-    """A reference that is to be shown in full, and those of its target that are."""
+    """A reference to expand, with the references to expand in its target."""
 
     target: Definition
     access: Access | None
-    """What the caller may view of the target; None where that is nothing."""
+    """The caller's access to view the target; None if it is closed."""
     below: dict[str, Branch]
 
 
 Tree = Mapping[str, Branch]
-Place = tuple[Tree, Row, View]
-"""A record as it is stored and as it is shown, and what is to be expanded of it."""
+"""References to expand, by the name of their field."""
 Rendered = dict[tuple[int, str, str], View]
-"""What is shown of a branch's record already, by the branch and by account and id."""
+"""Views of referenced records, by the id of their branch, account and id."""
 RowsByCollection = dict[str, dict[tuple[str, str], Row]]
-"""The records of a level, by the id of their collection, and by account and id."""
+"""Referenced records, by the id of their collection, then by account and id."""
+
+
+class Expansion(NamedTuple):
+    """A record with its view, which is to get an `expand` for the references of a tree."""
+
+    tree: Tree
+    row: Row
+    view: View
 
 
 def parse(access: Access, text: str | None, problems: list[JSONObject]) -> Tree:
-    """The references that dotted names lead along, each name checked."""
+    """Return the references that dotted names follow; adds problems of the names."""
     if not text:
         return {}
     names = set(names_in(text, NAME, problems)) - {""}
@@ -67,130 +75,114 @@ def parse(access: Access, text: str | None, problems: list[JSONObject]) -> Tree:
     return tree
 
 
-def names_in(text: str, parameter: str, problems: list[JSONObject]) -> list[str]:
-    """The names between the commas of a parameter; an empty one goes to `found`."""
-    names = [name.strip() for name in text.split(",")] if text.strip() else []
-    if "" in names:
-        problems.append(problem(parameter, "invalid_option", "A name between the commas is empty."))
-    return names
-
-
-def check_room(names: Iterable[str], problems: list[JSONObject]) -> None:
-    """Refuse to hide a field that has the name under which records are expanded."""
-    if NAME in names:
-        message = "A field of these records is called expand; pick others with `fields`."
-        problems.append(_problem(message))
-
-
-def version_checks(tree: Tree) -> Iterator[VersionCheck]:
-    """The versions of the collections that the names lead to."""
-    for branch in tree.values():
-        yield from branch.target.version_checks
-        yield from version_checks(branch.below)
-
-
-def add(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit) -> None:
-    """Put `expand` into what is shown of the records, as written JSON: each target once.
-
-    Raises Stale and AnswerTooLarge.
-    """
-    if not tree:
-        return
-    places: list[Place] = [(tree, *pair) for pair in zip(rows, items, strict=True)]
-    levels: list[list[Place]] = []
-    rendered: Rendered = {}
-    while places:
-        levels.append(places)
-        targets = _read(places, room)
-        places = [inner for place in places for inner in _attach(place, targets, rendered)]
-    texts: dict[int, bytes] = {}
-    for level in reversed(levels):
-        for _, _, item in level:
-            _write(item, texts)
-
-
-def _write(item: View, texts: dict[int, bytes]) -> None:
-    """Put what the record leads to into it as JSON, written once for all that lead there."""
-    targets = item[NAME]
-    for target in targets.values():
-        if id(target) not in texts:
-            texts[id(target)] = dumps(target)
-    SizeLimit().take(sum(len(texts[id(target)]) for target in targets.values()))
-    item[NAME] = {name: orjson.Fragment(texts[id(one)]) for name, one in targets.items()}
-
-
 def _add_branch(
     tree: dict[str, Branch], access: Access, steps: Sequence[str], problems: list[JSONObject]
 ) -> None:
     name, *further = steps
     target = access.definition.target(name) if name in access.comparable else None
     if target is None:
-        problems.append(_no_reference(access, name))
+        if name not in access.readable:
+            problems.append(problem(NAME, "unknown_field", f"There is no field {name[:80]}."))
+        elif name in access.masked:
+            problems.append(_problem("You see this field masked, so it cannot be expanded."))
+        else:
+            problems.append(_problem(f"{name[:80]} is no reference."))
         return
     if name not in tree:
         is_open = accesses.is_open(access.caller, target, "view")
         view = accesses.for_operation(access.caller, target, "view") if is_open else None
         tree[name] = Branch(target, view, {})
     view = tree[name].access
-    # Of what it may not view the caller learns nothing, not even which names it has.
+    # A caller who may not view the target learns nothing of it, not even which names it has.
     if further and view is not None:
         if not tree[name].below:
-            check_room(view.readable, problems)
+            check_name_is_free(view.readable, problems)
         _add_branch(tree[name].below, view, further, problems)
 
 
-def _no_reference(access: Access, name: str) -> JSONObject:
-    if name not in access.readable:
-        return problem(NAME, "unknown_field", f"There is no field {name[:80]}.")
-    if name in access.masked:
-        return _problem("You see this field masked, so it cannot be expanded.")
-    return _problem(f"{name[:80]} is no reference.")
+def names_in(text: str, parameter: str, problems: list[JSONObject]) -> list[str]:
+    """Return the names between the commas of a parameter; an empty one is a problem."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if "" in names:
+        problems.append(problem(parameter, "invalid_option", "A name between the commas is empty."))
+    return names
+
+
+def check_name_is_free(names: Iterable[str], problems: list[JSONObject]) -> None:
+    """Add a problem if a field is called `expand`, which would hide it."""
+    if NAME in names:
+        message = "A field of these records is called expand; pick others with `fields`."
+        problems.append(_problem(message))
+
+
+def version_checks(tree: Tree) -> Iterator[VersionCheck]:
+    """Yield the version checks of the referenced collections."""
+    for branch in tree.values():
+        yield from branch.target.version_checks
+        yield from version_checks(branch.below)
+
+
+def add(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit) -> None:
+    """Add `expand` to the views of records, as JSON that is written once for each target.
+
+    Raises Stale and AnswerTooLarge.
+    """
+    if not tree:
+        return
+    level = [Expansion(tree, row, view) for row, view in zip(rows, items, strict=True)]
+    levels: list[list[Expansion]] = []
+    rendered: Rendered = {}
+    while level:
+        levels.append(level)
+        targets = _read_targets(level, room)
+        level = [inner for one in level for inner in _attach(one, targets, rendered)]
+    # Innermost first: a view can be written when what it expands is.
+    texts: dict[int, bytes] = {}
+    for level in reversed(levels):
+        for _, _, view in level:
+            views_by_name = view[NAME]
+            for target in views_by_name.values():
+                if id(target) not in texts:
+                    texts[id(target)] = dumps(target)
+            SizeLimit().take(sum(len(texts[id(one)]) for one in views_by_name.values()))
+            view[NAME] = {n: orjson.Fragment(texts[id(one)]) for n, one in views_by_name.items()}
+
+
+def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollection:
+    """Read the records that a level refers to and the caller may view."""
+    access_by_collection: dict[str, Access] = {}
+    ids: dict[str, set[str]] = {}
+    for tree, row, _ in level:
+        for name, branch in tree.items():
+            if branch.access is not None and row[name] is not None:
+                access_by_collection[branch.target.id] = branch.access
+                ids.setdefault(branch.target.id, set()).add(row[name])
+    result: RowsByCollection = {}
+    for id, access in access_by_collection.items():
+        selection = reads.Selection(access, names=frozenset(access.readable), room=room)
+        rows = reads.read_by_ids(selection, sorted(ids[id]))
+        result[id] = {(row["account_id"], row["id"]): row for row in rows}
+    return result
+
+
+def _attach(
+    expansion: Expansion, targets: RowsByCollection, rendered: Rendered
+) -> Iterator[Expansion]:
+    """Put the views of its targets into a view; yields those that are expanded further."""
+    tree, row, view = expansion
+    view[NAME] = {}
+    for name, branch in tree.items():
+        target = targets.get(branch.target.id, {}).get((row["account_id"], row[name]))
+        if target is None or branch.access is None:
+            continue
+        key = (id(branch), target["account_id"], target["id"])
+        if key not in rendered:
+            with by_path(NAME):
+                rendered[key] = views.render(target, list(branch.access.readable), branch.access)
+            if branch.below:
+                yield Expansion(branch.below, target, rendered[key])
+        view[NAME][name] = rendered[key]
 
 
 def _problem(message: str) -> JSONObject:
     return problem(NAME, "invalid_option", message)
-
-
-def _read(places: Sequence[Place], room: SizeLimit) -> RowsByCollection:
-    keys_by_collection: dict[str, set[tuple[str, str]]] = {}
-    accesses_: dict[str, Access] = {}
-    for tree, row, _ in places:
-        for name, branch in tree.items():
-            if branch.access is not None and row[name] is not None:
-                accesses_[branch.target.id] = branch.access
-                keys_by_collection.setdefault(branch.target.id, set()).add(
-                    (row["account_id"], row[name])
-                )
-    return {
-        id: _read_viewable(accesses_[id], keys, room) for id, keys in keys_by_collection.items()
-    }
-
-
-def _read_viewable(
-    access: Access, keys: Iterable[tuple[str, str]], room: SizeLimit
-) -> dict[tuple[str, str], Row]:
-    ids = sorted({record_id for _, record_id in keys})
-    selection = reads.Selection(access, names=frozenset(access.readable), room=room)
-    rows = reads.read_by_ids(selection, ids)
-    return {(row["account_id"], row["id"]): row for row in rows}
-
-
-def _attach(
-    place: Place, rows_by_collection: RowsByCollection, rendered: Rendered
-) -> Iterator[Place]:
-    tree, row, item = place
-    item[NAME] = {}
-    for name, branch in tree.items():
-        target = rows_by_collection.get(branch.target.id, {}).get((row["account_id"], row[name]))
-        if target is None or branch.access is None:
-            continue
-        key = (id(branch), target["account_id"], target["id"])
-        if key in rendered:
-            item[NAME][name] = rendered[key]
-            continue
-        with by_path(NAME):
-            view = views.render(target, list(branch.access.readable), branch.access)
-        rendered[key] = view
-        item[NAME][name] = view
-        if branch.below:
-            yield branch.below, target, view

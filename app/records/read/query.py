@@ -1,4 +1,4 @@
-"""From a list's query parameters to conditions, an order and a place in it."""
+"""Parses the query parameters of a list: conditions, order, fields, and the cursor."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ LIST_PARAMETERS = PAGING | {"filter", "expand"} | DIRECTIONS
 
 @dataclass(frozen=True)
 class Conditions:
-    """Which records a read is about."""
+    """The conditions of a list's records, besides the rule."""
 
     where: Sequence[Any]
     bound: JSONMapping
-    """What the conditions are to be run with."""
+    """The parameters of the conditions."""
     version_checks: Collection[VersionCheck]
-    """What must be unchanged for the conditions to be still allowed."""
-    kept: bool
-    """Whether the same request finds the very same conditions again."""
+    """Versions of other collections, on whose rules the conditions depend."""
+    is_recurring: bool
+    """Whether the same request gets the same objects again, so that its statement can be cached."""
     presupposed: frozenset[str] = frozenset()
-    """Fields that every record which meets them has a value of."""
+    """Fields that are not null in any matching record."""
     fixed: frozenset[str] = frozenset()
-    """Fields that have one value in all records which meet them."""
+    """Fields that have the same value in all matching records."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """What a list asks for, as its caller's access allows it."""
+    """A list's parsed parameters, checked against the caller's access."""
 
     access: Access
     conditions: Conditions
@@ -60,19 +60,21 @@ class Query:
     names: Sequence[str]
     expanded: Mapping[str, Branch]
     walk: CursorPosition | None
+    """Where a cursor points; None without one."""
 
     @cached_property
     def selection(self) -> Selection:
-        """The records; of their fields, those to be shown and those that the order goes by."""
+        """The records, with the fields that are shown or sorted by."""
         names = frozenset([*self.names, *(key.name for key in self.keys)])
         checks = {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
         where = tuple(self.conditions.where)
         return Selection(self.access, where, self.conditions.bound, checks, names)
 
     @property
-    def kept(self) -> bool:
-        """Whether the same request finds the very same conditions and order again."""
-        return self.conditions.kept and all(isinstance(k.expression, sa.Column) for k in self.keys)
+    def is_recurring(self) -> bool:
+        """Whether conditions and order recur, so that the statement can be cached."""
+        are_columns = all(isinstance(key.expression, sa.Column) for key in self.keys)
+        return self.conditions.is_recurring and are_columns
 
     @property
     def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
@@ -88,39 +90,30 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     names, expanded = parse_shape(
         access, last_values.get("fields"), last_values.get("expand"), problems
     )
-    walk = (
-        _walk(access, parameters, keys, problems)
-        if keys and not DIRECTIONS.isdisjoint(last_values)
-        else None
-    )
+    walk = None
+    if keys and not DIRECTIONS.isdisjoint(last_values):
+        # A cursor is valid only for the list that it was made for.
+        values = sorted(
+            (name, sorted(texts))
+            for name, texts in parameters.items()
+            if name not in LIST_PARAMETERS
+        )
+        own_conditions = [values, last_values.get("filter", "").strip()]
+        binding = cursor.binding(access.definition, access.caller.account_id, keys, own_conditions)
+        walk = cursor.read(last_values, keys, binding, problems)
     if problems:
         raise InvalidValues(problems)
     return Query(access, conditions, keys, names, expanded, walk)
 
 
-def _walk(
-    access: Access,
-    parameters: Mapping[str, Sequence[str]],
-    keys: Sequence[Key],
-    problems: list[JSONObject],
-) -> CursorPosition | None:
-    last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
-    conditions = sorted(
-        (name, sorted(texts)) for name, texts in parameters.items() if name not in LIST_PARAMETERS
-    )
-    binding_values = [conditions, last_values.get("filter", "").strip()]
-    binding = cursor.binding(access.definition, access.caller.account_id, keys, binding_values)
-    return cursor.read(last_values, keys, binding, problems)
-
-
 def parse_shape(
     access: Access, fields: str | None, expanded: str | None, problems: list[JSONObject]
 ) -> tuple[Sequence[str], Mapping[str, Branch]]:
-    """The fields that records are shown with, and the references that are shown in full."""
+    """Return the fields to show, and the references to expand."""
     names = parse_fields(access.readable, fields, problems) or list(access.readable)
     tree = expand.parse(access, expanded, problems)
     if tree:
-        expand.check_room(names, problems)
+        expand.check_name_is_free(names, problems)
     return names, tree
 
 
@@ -130,48 +123,39 @@ def parse_conditions(
     excluded: Collection[str],
     problems: list[JSONObject],
 ) -> Conditions:
-    """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
+    """Return the conditions of `filter` and `<field>=<value>`; skips the `excluded` parameters."""
     where = _field_values(access, parameters, excluded, problems)
-    text = _last_value(parameters, "filter") or ""
-    filter_ = _filter(access, text, problems)
+    text = (parameters.get("filter") or [""])[-1]
+    filter_ = None
+    if text.strip():
+        try:
+            filter_ = accesses.read_filter(access, text)
+        except rules.RuleError as error:
+            position = error.position
+            problems.append(problem("filter", "filter_invalid", str(error), position=position))
     fixed = access.fixed | {
         name
         for name, texts in parameters.items()
         if name not in excluded and name in access.comparable and len(texts) == 1
     }
     if filter_ is None:
-        return Conditions(where, {}, (), not where, fixed=fixed)
+        return Conditions(where, {}, (), is_recurring=not where, fixed=fixed)
     compiled = accesses.filter_condition(access, filter_)
-    bound_values = compiled.parameters(access.subject)
     referenced = definitions.referenced_definitions(access.definition, text)
-    version_checks = {
-        version_check for definition in referenced for version_check in definition.version_checks
-    }
-    is_cacheable = not where and filter_.is_cached
     return Conditions(
         [*where, compiled.expression],
-        bound_values,
-        version_checks,
-        is_cacheable,
-        filter_.presupposed,
-        filter_.fixed | fixed,
+        bound=compiled.parameters(access.subject),
+        version_checks={check for one in referenced for check in one.version_checks},
+        is_recurring=not where and filter_.is_cached,
+        presupposed=filter_.presupposed,
+        fixed=filter_.fixed | fixed,
     )
-
-
-def _filter(access: Access, text: str, problems: list[JSONObject]) -> accesses.Filter | None:
-    if not text.strip():
-        return None
-    try:
-        return accesses.read_filter(access, text)
-    except rules.RuleError as error:
-        problems.append(problem("filter", "filter_invalid", str(error), position=error.position))
-        return None
 
 
 def parse_fields(
     readable: Mapping[str, Field], text: str | None, problems: list[JSONObject]
 ) -> Sequence[str] | None:
-    """The fields an answer is limited to; `id` always stays. None means all."""
+    """Return the fields that an answer is limited to, with `id`; None means all."""
     if text is None:
         return None
     requested = names_in(text, "fields", problems)
@@ -179,13 +163,8 @@ def parse_fields(
     return [name for name in readable if name == "id" or name in requested]
 
 
-def _last_value(parameters: Mapping[str, Sequence[str]], name: str) -> str | None:
-    values = parameters.get(name)
-    return values[-1] if values else None
-
-
 def _unknown(name: str, parameter: str | None = None) -> JSONObject:
-    # A field that the caller may not see is told of in the same words as one that is not there.
+    # The same words whether the field is hidden from the caller or does not exist.
     return problem(parameter or name[:80], "unknown_field", f"There is no field {name[:80]}.")
 
 
@@ -257,7 +236,7 @@ def _sort(
 
 
 def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[Key]:
-    """The keys, ordered in the form in which the best index has them."""
+    """Return the keys, with nulls ordered as the index has them that serves most keys."""
     if access.caller.account_id is None or not access.definition.all_indexes:
         return keys  # across all accounts no index serves
     order = [IndexField(key.name, key.descending) for key in keys]

@@ -14,6 +14,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import LARGEST_SKIP
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
@@ -46,27 +47,18 @@ class AggregateArgs(Schema):
             fields.REQUIRED_BY_SERVICE: True,
         },
     )
-    group_by = fields.Text(
-        metadata={"description": "Comma-separated fields; null is a group, too."}
-    )
-    filter = fields.Text(
-        longest=2**30, metadata={"description": "Which records; as in the list of records."}
-    )
+    group_by = fields.Text(**doc("Comma-separated fields; null is a group, too."))
+    filter = fields.Text(longest=2**30, **doc("Which records; as in the list of records."))
     having = fields.Text(
         longest=2**30,
-        metadata={
-            "description": "Which groups: an expression of the rule language over the names of the"
+        **doc(
+            "Which groups: an expression of the rule language over the names of the"
             " results, such as `count > 5 && sum_price < 100`; `sum(price)` is `sum_price`."
-        },
+        ),
     )
-    skip = fields.Integer(
-        0, LARGEST_SKIP, load_default=0, metadata={"description": "Groups to skip."}
-    )
+    skip = fields.Integer(0, LARGEST_SKIP, load_default=0, **doc("Groups to skip."))
     limit = fields.Integer(
-        1,
-        MAX_RESULTS,
-        load_default=MAX_RESULTS,
-        metadata={"description": "How many groups to return."},
+        1, MAX_RESULTS, load_default=MAX_RESULTS, **doc("How many groups to return.")
     )
 
 
@@ -74,8 +66,7 @@ class Aggregates(View):
     """The groups, ordered by the fields they are grouped by, and their number."""
 
     results = ma.fields.List(
-        ma.fields.Dict(),
-        metadata={"description": "`count`, `count_f`, `sum_f`, ... and the fields grouped by."},
+        ma.fields.Dict(), **doc("`count`, `count_f`, `sum_f`, ... and the fields grouped by.")
     )
     total_groups = ma.fields.Integer()
 

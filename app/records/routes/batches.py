@@ -17,6 +17,7 @@ from app.web import fields
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
@@ -47,10 +48,7 @@ class NewRecords(Schema):
     names_numbers = True
 
     records = ma.fields.List(
-        ma.fields.Dict(),
-        required=True,
-        validate=BatchLength(),
-        metadata={"description": "The fields of each record."},
+        ma.fields.Dict(), required=True, validate=BatchLength(), **doc("The fields of each record.")
     )
 
 
@@ -77,11 +75,9 @@ class BatchArgs(Schema):
     mode = ma.fields.String(
         load_default="create",
         validate=ma.validate.OneOf(["create", "upsert"]),
-        metadata={"description": "`upsert` updates existing records."},
+        **doc("`upsert` updates existing records."),
     )
-    on = fields.Text(
-        metadata={"description": "With `upsert`: the unique field that identifies them."}
-    )
+    on = fields.Text(**doc("With `upsert`: the unique field that identifies them."))
 
     @ma.validates_schema
     def check(self, args: JSONObject, **options: object) -> None:

@@ -19,6 +19,7 @@ from app.records.routes import denials
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 
 SIGNED_IN_ONLY = ("email", "role", "groups", "is_superadmin", "mfa")
@@ -64,7 +65,7 @@ class WhatToExplain(Schema):
     record_id = fields.GivenId()
     data = ma.fields.Dict(
         keys=ma.fields.String(),
-        metadata={"description": "The body that would be sent, for create and update (a patch)."},
+        **doc("The body that would be sent, for create and update (a patch)."),
     )
 
     @ma.validates_schema
@@ -96,7 +97,7 @@ class RuleClause(View):
     text = ma.fields.String()
     position = ma.fields.Integer()
     holds = ma.fields.Boolean()
-    values = ma.fields.Dict(metadata={"description": "What it looked at."})
+    values = ma.fields.Dict(**doc("What it looked at."))
 
 
 class Explanation(View):
@@ -108,21 +109,16 @@ class Explanation(View):
     operation = operation_field()
     rule = ma.fields.String(allow_none=True)
     allowed = ma.fields.Boolean(
-        allow_none=True,
-        metadata={"description": "null: it depends on what is not given, a record or data."},
+        allow_none=True, **doc("null: it depends on what is not given, a record or data.")
     )
     reason = ma.fields.String()
     clause = ma.fields.Nested(RuleClause, allow_none=True)
-    depends_on = ma.fields.String(
-        metadata={"description": "What of the rule is left to be asked then."}
-    )
+    depends_on = ma.fields.String(**doc("What of the rule is left to be asked then."))
     sql = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "What the database is sent to find the records of the rule."},
+        allow_none=True, **doc("What the database is sent to find the records of the rule.")
     )
     parameters = ma.fields.Dict(
-        allow_none=True,
-        metadata={"description": "The parameters of the statement by name, with their values."},
+        allow_none=True, **doc("The parameters of the statement by name, with their values.")
     )
 
 

@@ -22,6 +22,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous, superadmin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
@@ -90,9 +91,7 @@ class FieldChange(View):
     ],
 )
 class RecordChange(View):
-    audit_id = ma.fields.Integer(
-        metadata={"description": "The last audit entry of the change; for `restore`."}
-    )
+    audit_id = ma.fields.Integer(**doc("The last audit entry of the change; for `restore`."))
     operation = fields.Choice(append.OPERATIONS)
     occurred_at = fields.Timestamp()
     user_id = ma.fields.String()
@@ -111,10 +110,9 @@ class RecordChangePage(Page):
     items = items_field(RecordChange)
     truncated_before = fields.Timestamp(
         allow_none=True,
-        metadata={
-            "description": "Changes before this moment were removed by retention; null if the"
-            " history is complete."
-        },
+        **doc(
+            "Changes before this moment were removed by retention; null if the history is complete."
+        ),
     )
 
 
@@ -132,15 +130,9 @@ class Erasure(View):
     table_name = ma.fields.String()
     record_id = ma.fields.String()
     user_id = ma.fields.String()
-    values_erased = ma.fields.Integer(
-        metadata={"description": "Audit entries whose values were erased."}
-    )
-    actors_erased = ma.fields.Integer(
-        metadata={"description": "Audit entries whose actor was erased."}
-    )
-    deliveries_erased = ma.fields.Integer(
-        metadata={"description": "Webhook deliveries whose values were erased."}
-    )
+    values_erased = ma.fields.Integer(**doc("Audit entries whose values were erased."))
+    actors_erased = ma.fields.Integer(**doc("Audit entries whose actor was erased."))
+    deliveries_erased = ma.fields.Integer(**doc("Webhook deliveries whose values were erased."))
 
 
 class HistoryArgs(PageArgs):

@@ -19,6 +19,7 @@ from app.web import fields, preconditions
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_header, get_request
+from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.parsing import MULTIPART
 from app.web.preconditions import Preconditions
@@ -58,9 +59,7 @@ class RecordObject(Schema):
     updated_at = fields.Timestamp()
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
-    expand = ma.fields.Dict(
-        metadata={"description": "If requested: the referenced records by field."}
-    )
+    expand = ma.fields.Dict(**doc("If requested: the referenced records by field."))
 
 
 class RecordBody(Schema):
@@ -87,7 +86,7 @@ class RecordPage(Page):
     next_cursor = ma.fields.String(allow_none=True)
     prev_cursor = ma.fields.String(allow_none=True)
     has_more = ma.fields.Boolean(
-        metadata={"description": "Whether records come after this page in the order of the list."}
+        **doc("Whether records come after this page in the order of the list.")
     )
 
 
@@ -97,18 +96,16 @@ def expand_text() -> fields.Text:
         "Comma-separated references, dotted to follow further ones, at most three deep, such as"
         " `author,author.team`. Adds `expand` with what the caller may view of them."
     )
-    return fields.Text(metadata={"description": description})
+    return fields.Text(**doc(description))
 
 
 class RecordArgs(Schema):
     expand = expand_text()
 
     fields_ = fields.Text(
-        data_key="fields",
-        attribute="fields",
-        metadata={"description": "Comma-separated names; `id` always stays."},
+        data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
     )
-    as_of = fields.DateTime(metadata={"description": "The record as it was at this moment (UTC)."})
+    as_of = fields.DateTime(**doc("The record as it was at this moment (UTC)."))
 
 
 class RecordListArgs(PageArgs):
@@ -125,38 +122,32 @@ class RecordListArgs(PageArgs):
     expand = expand_text()
     cursor = fields.Text(
         longest=LONGEST_CURSOR,
-        metadata={
-            "description": "`next_cursor` of a page, empty for the first: the page after it. A"
+        **doc(
+            "`next_cursor` of a page, empty for the first: the page after it. A"
             " cursor belongs to its list: same account, filter and sort."
-        },
+        ),
     )
     cursor_before = fields.Text(
         longest=LONGEST_CURSOR,
-        metadata={"description": "`prev_cursor` of a page, empty for the last: the page before."},
+        **doc("`prev_cursor` of a page, empty for the last: the page before."),
     )
-    sort = fields.Text(
-        metadata={"description": "Fields with `-` (descending) or `+`; default `-created_at`."}
-    )
+    sort = fields.Text(**doc("Fields with `-` (descending) or `+`; default `-created_at`."))
     fields_ = fields.Text(
-        data_key="fields",
-        attribute="fields",
-        metadata={"description": "Comma-separated names; `id` always stays."},
+        data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
     )
     filter = fields.Text(
         longest=2**30,
-        metadata={
-            "description": "An expression of the rule language over fields that the caller sees,"
+        **doc(
+            "An expression of the rule language over fields that the caller sees,"
             ' such as `views > 10 && title ~ "a%"`: at most 2,000 characters, 200 parts and 32'
             " levels. The whole address, encoded as it is sent, has at most 8,190 bytes: longer"
             " ones are a 414."
-        },
+        ),
     )
     include_total = ma.fields.Boolean(
-        load_default=True, metadata={"description": "false skips the count: `total` is null."}
+        load_default=True, **doc("false skips the count: `total` is null.")
     )
-    include_count = ma.fields.Boolean(
-        load_default=True, metadata={"description": "Alias of include_total."}
-    )
+    include_count = ma.fields.Boolean(load_default=True, **doc("Alias of include_total."))
 
 
 WITH_FILES = {
@@ -202,8 +193,9 @@ def get_preconditions() -> Preconditions:
 
 def tagged(record: RecordView, status: int = 200) -> Response:
     """Return a response with a record and the ETag of the caller's view."""
+    etag = record.etag
     response = json_response(record, status)
-    response.headers.add("ETag", record.etag)
+    response.headers.add("ETag", etag)
     return response
 
 

@@ -18,12 +18,13 @@ from app.records.routes import stale_reads
 from app.records.routes.records import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.sources import Source, TextSource
+from app.records.transfer.formats import Source, TextSource
 from app.types import JSONObject
 from app.web import fields, json_input
 from app.web.access import anonymous
 from app.web.blueprint import Blueprint
 from app.web.current_request import get_g
+from app.web.fields import doc
 from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
 
@@ -97,28 +98,24 @@ class ExportArgs(Schema):
     format = ma.fields.String(
         load_default="jsonl",
         validate=ma.validate.OneOf(list(formats.FORMATS)),
-        metadata={"description": "csv, json, jsonl or zip."},
+        **doc("csv, json, jsonl or zip."),
     )
     bom = ma.fields.Boolean(
-        load_default=False,
-        metadata={"description": "true begins CSV with a byte order mark, as Excel needs it."},
+        load_default=False, **doc("true begins CSV with a byte order mark, as Excel needs it.")
     )
-    sort = fields.Text(metadata={"description": "As in the list; default `-created_at`."})
+    sort = fields.Text(**doc("As in the list; default `-created_at`."))
     fields_ = fields.Text(
-        data_key="fields",
-        attribute="fields",
-        metadata={"description": "Comma-separated names; `id` always stays."},
+        data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
     )
-    filter = fields.Text(longest=2**30, metadata={"description": "As in the list."})
+    filter = fields.Text(longest=2**30, **doc("As in the list."))
 
 
 class ImportArgs(Schema):
     dry_run = ma.fields.Boolean(
-        load_default=False, metadata={"description": "true checks everything and rolls it back."}
+        load_default=False, **doc("true checks everything and rolls it back.")
     )
     keep_ids = ma.fields.Boolean(
-        load_default=False,
-        metadata={"description": "true keeps the ids of the file; for superadmins."},
+        load_default=False, **doc("true keeps the ids of the file; for superadmins.")
     )
 
 
@@ -126,7 +123,7 @@ class RecordImport(View):
     """The result of an import or dry run."""
 
     imported = ma.fields.Integer()
-    count = ma.fields.Integer(metadata={"description": "The same as imported."})
+    count = ma.fields.Integer(**doc("The same as imported."))
     dry_run = ma.fields.Boolean()
 
 

@@ -30,7 +30,7 @@ from app.files import service as files
 from app.files import uploads
 from app.files.storage import CHUNK
 from app.files.uploads import Upload
-from app.records.transfer import sources
+from app.records.transfer import formats
 from app.records.transfer.formats import Line
 from app.types import JSONObject
 
@@ -78,7 +78,7 @@ class ArchiveSource:
             with _opened(self._archive) as archive, uploads.receiving() as begun:
                 entries = _Entries.of(archive, self._archive.size, self._by)
                 raw = _read(archive, entries.records)
-                lines = sources.read_lines(entries.format, raw, definition)
+                lines = formats.read_lines(entries.format, raw, definition)
                 wanted = _wanted(definition, lines, entries)
                 for info, name in wanted.values():
                     begun.append(uploads.start(name))

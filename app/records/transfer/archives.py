@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import RawIOBase
 from itertools import chain
 from pathlib import PurePosixPath
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import orjson
 import sqlalchemy as sa
@@ -25,9 +27,11 @@ from app.files import storage
 from app.files.storage import Storage
 from app.records.read import views
 from app.records.store import Row
-from app.records.transfer import formats, zip_writer
-from app.records.transfer.zip_writer import Entry
+from app.records.transfer import formats
 from app.types import JSONObject
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 RECORDS, FILES = "records.jsonl", "files"
 IN_MEMORY = 2**20
@@ -37,6 +41,7 @@ ACCOUNT, VIEWABLE = "_account", "_viewable"
 LONGEST_NAME = 200  # bytes; file systems take 255
 UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 LOST = "The bytes of a file cannot be read. Try again in a moment."
+REGULAR_FILE = 0o100644 << 16
 
 
 @dataclass
@@ -67,12 +72,13 @@ class Archive:
 
     def write(self, rows: Iterable[Row], end_of_rows: Callable[[], None]) -> Iterator[bytes]:
         """The archive in pieces. Raises Unavailable, at once if the first files cannot be read."""
-        pieces = self._pieces(rows, end_of_rows)
-        return chain([next(pieces)], pieces)
 
-    def _pieces(self, rows: Iterable[Row], end_of_rows: Callable[[], None]) -> Iterator[bytes]:
-        with SpooledTemporaryFile(IN_MEMORY) as listed:
-            yield from zip_writer.write(self._entries(rows, end_of_rows, listed))
+        def pieces() -> Iterator[bytes]:
+            with SpooledTemporaryFile(IN_MEMORY) as listed:
+                yield from write_zip(self._entries(rows, end_of_rows, listed))
+
+        remaining = pieces()
+        return chain([next(remaining)], remaining)
 
     def _entries(
         self, rows: Iterable[Row], end_of_rows: Callable[[], None], listed: IO[bytes]
@@ -88,7 +94,8 @@ class Archive:
     def _records(self, rows: Iterable[Row], listed: IO[bytes]) -> Iterator[JSONObject]:
         count = 0
         for row in rows:
-            for file in self._files(row):
+            fields = self.fields if self.fields and row[VIEWABLE] else ()
+            for file in chain.from_iterable(files_in(row[name]) for name in fields):
                 key, size = storage.key_of(row[ACCOUNT], file["id"]), file["size"]
                 if listed.tell() == 0:  # while the error can still be answered
                     list(self._read(key, min(size, 1)))
@@ -97,10 +104,6 @@ class Archive:
                     raise BadRequest(TOO_MANY, error="limit_reached")
                 listed.write(orjson.dumps([key, _entry_name(file), size]) + b"\n")
             yield views.render(row, self.names, self.access)
-
-    def _files(self, row: Row) -> Iterator[JSONObject]:
-        if self.fields and row[VIEWABLE]:
-            yield from (file for name in self.fields for file in files_in(row[name]))
 
     def _read(self, key: str, size: int) -> Iterator[bytes]:
         left = size
@@ -119,3 +122,44 @@ def _entry_name(file: JSONObject) -> str:
     suffix = PurePosixPath(name).suffix[:20]
     stem = name.removesuffix(suffix).encode()[: LONGEST_NAME - len(suffix.encode())]
     return f"{FILES}/{file['id']}/{stem.decode(errors='ignore')}{suffix}"
+
+
+class Entry(NamedTuple):
+    """A file of an archive."""
+
+    name: str
+    contents: Iterable[bytes]
+    is_compressed: bool = False
+
+
+class _Sink(RawIOBase):
+    """What was written and not yet taken."""
+
+    def __init__(self) -> None:
+        self._pieces = list[bytes]()
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        self._pieces.append(bytes(data))
+        return len(self._pieces[-1])
+
+    def take(self) -> bytes:
+        taken, self._pieces = b"".join(self._pieces), []
+        return taken
+
+
+def write_zip(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield a ZIP archive piece by piece. The same contents make the same archive at any time.
+
+    Its directory, about 0.6 kB for an entry, is in memory until the end.
+    """
+    sink = _Sink()
+    with ZipFile(sink, "w") as archive:
+        for entry in entries:
+            info = ZipInfo(entry.name)
+            info.external_attr = REGULAR_FILE
+            info.compress_type = ZIP_DEFLATED if entry.is_compressed else ZIP_STORED
+            with archive.open(info, "w", force_zip64=True) as file:
+                for chunk in entry.contents:
+                    file.write(chunk)
+                    yield sink.take()
+    yield sink.take()

@@ -14,7 +14,7 @@ from app.records.read import query, views
 from app.records.read.views import RecordView
 from app.records.transfer import formats, imports, stream
 from app.records.transfer.archives import Archive
-from app.records.transfer.sources import Source
+from app.records.transfer.formats import Source
 from app.records.transfer.stream import Stream
 
 Parameters = Mapping[str, Sequence[str]]

@@ -1,4 +1,7 @@
-"""File formats of records: CSV, JSON and JSON lines, written in chunks and read by line."""
+"""File formats of records: CSV, JSON and JSON lines, written in chunks and read by line.
+
+What an import reads is a `Source`: a text here, an archive in `archive_imports`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Any
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Protocol
 
 import orjson
 
-from app.errors import Malformed, UnsupportedMediaType
+from app import config
+from app.collections.definitions import Definition
+from app.collections.fields import typed_value
+from app.errors import Malformed, PayloadTooLarge, UnsupportedMediaType
 from app.types import JSONMapping
 from app.web import json_input
 from app.web.csv_files import SPREADSHEET, Cells
@@ -164,3 +171,47 @@ def _text(raw: bytes) -> str:
 
 def _invalid_csv(line: int, msg: str) -> Malformed:
     return Malformed.at("body", line, msg=msg, type="csv")
+
+
+class Source(Protocol):
+    """The records of an import. Close it afterwards, whatever became of them."""
+
+    def lines(self, definition: Definition) -> Sequence[Line]:
+        """The records with their line numbers. Raises Malformed, PayloadTooLarge, InvalidValues."""
+        ...
+
+    def close(self) -> None:
+        """Remove what no record has taken."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A text in CSV, JSON or JSON lines."""
+
+    format: str
+    raw: bytes
+
+    def lines(self, definition: Definition) -> Sequence[Line]:
+        """The records. Raises Malformed, PayloadTooLarge."""
+        return read_lines(self.format, self.raw, definition)
+
+    def close(self) -> None:
+        """Nothing is left over."""
+
+
+def read_lines(format: str, raw: bytes, definition: Definition) -> list[Line]:
+    """The records of a text with their lines. Raises Malformed, PayloadTooLarge."""
+    max_rows = config.current().import_max_rows
+    lines = list(islice(read(format, raw), max_rows + 1))
+    if len(lines) > max_rows:
+        raise PayloadTooLarge(f"An import has at most {max_rows:,} records. Split the file.")
+    if format != "csv":
+        return lines
+    fields = definition.fields
+    return [
+        (number, {name: typed_value(fields.get(name), cell) for name, cell in record.items()})
+        if isinstance(record, dict)
+        else (number, record)
+        for number, record in lines
+    ]

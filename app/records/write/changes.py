@@ -334,16 +334,17 @@ def _accounts_to_write(
 
 
 def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> list[Values]:
-    """System fields of new records, one per account given."""
-    now = clock.now()
-    return [
-        {
-            "account_id": account_id,
-            "id": new_id(),
-            "created_at": now,
-            "updated_at": now,
-            "created_by": user_id,
-            "updated_by": user_id,
-        }
-        for account_id in accounts
-    ]
+    """Return the system fields of new records, one for each of the accounts."""
+    now, system = clock.now(), list[Values]()
+    for account_id in accounts:
+        system.append(
+            {
+                "account_id": account_id,
+                "id": new_id(),
+                "created_at": now,
+                "updated_at": now,
+                "created_by": user_id,
+                "updated_by": user_id,
+            }
+        )
+    return system

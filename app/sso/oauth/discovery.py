@@ -48,9 +48,9 @@ def resolve(connection: Connection, *, fresh: bool = False) -> Connection:
     load = documents.read if fresh else documents.load
 
     def parse(document: JSONObject) -> JSONObject:
-        found = _problems(document, issuer)
-        if found:
-            raise exchange.Unreachable(" ".join(found))
+        faults = _problems(document, issuer)
+        if faults:
+            raise exchange.Unreachable(" ".join(faults))
         return _stored(document)
 
     document = load(connection, _address(issuer), parse)
@@ -66,12 +66,18 @@ def problems(issuer: str, account_id: str) -> list[Problem]:
     """
     try:
         document = exchange.published(_address(issuer))
-        found = [*_problems(document, issuer), *_refused_addresses(_metadata(document))]
+        faults = _problems(document, issuer)
+        addresses, rules = _metadata(document).addresses, validation.request_rules()
+        with web_waits.one_lookup_deadline():
+            for name in validation.FETCHED:
+                refusal = client.url_problem(addresses[name], rules) if name in addresses else None
+                if refusal:
+                    faults.append(f"{ADDRESSES[name]}: {refusal}")
     except exchange.Unreachable as error:
-        found = [error.detail]
-    if not found:
+        faults = [error.detail]
+    if not faults:
         documents.save(account_id, _address(issuer), _stored(document))
-    return [problem("config.issuer", "invalid_option", text) for text in found]
+    return [problem("config.issuer", "invalid_option", text) for text in faults]
 
 
 def _stored(document: JSONObject) -> JSONObject:
@@ -84,19 +90,19 @@ def _address(issuer: str) -> str:
 
 def _problems(document: JSONObject, issuer: str) -> list[str]:
     # Exactly the same, or another issuer could speak for this one (section 4.3).
-    found = [] if document.get("issuer") == issuer else [_wrong_issuer(document.get("issuer"))]
-    found += [
+    faults = [] if document.get("issuer") == issuer else [_wrong_issuer(document.get("issuer"))]
+    faults += [
         f"{ADDRESSES[name]} is missing or no URL."
         for name in ADDRESSES
         if (name in REQUIRED or ADDRESSES[name] in document)
         and not _is_address(document.get(ADDRESSES[name]))
     ]
-    found += [
+    faults += [
         f"{name} has none of {', '.join(usable)}."
         for name, usable in LISTS
         if not set(_texts(document, name, usable)).intersection(usable)
     ]
-    return found
+    return faults
 
 
 def _wrong_issuer(published: object) -> str:
@@ -109,17 +115,6 @@ def _is_address(value: object) -> bool:
     if not is_url or not tenants.is_safe_url(str(value)) or "#" in str(value):
         return False
     return str(value).startswith("https://") or not config.current().production
-
-
-def _refused_addresses(metadata: Metadata) -> list[str]:
-    rules = validation.request_rules()
-    with web_waits.one_lookup_deadline():
-        checks = [
-            (ADDRESSES[name], client.url_problem(metadata.addresses[name], rules))
-            for name in validation.FETCHED
-            if name in metadata.addresses
-        ]
-    return [f"{name}: {refusal}" for name, refusal in checks if refusal]
 
 
 def _metadata(document: JSONObject) -> Metadata:

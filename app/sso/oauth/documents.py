@@ -1,4 +1,4 @@
-"""What issuers publish, as the processes last read it: discovery documents and key sets.
+"""Stored documents of issuers: discovery documents and key sets, as a process last read them.
 
 Sign-ins do not wait for the issuer. They use the stored document; once it is ten minutes old, a job
 renews it. Only a document that is missing, or an hour old, is read within the request, by one
@@ -81,7 +81,14 @@ def read(
                     return saved.content
                 _check_failure(saved)
                 db.db.session.rollback()
-            return _read(owner, address, parse)
+            try:
+                content = parse(exchange.published(address))
+            except exchange.Unreachable as error:
+                # What was read before stays: it may still do.
+                _store(owner, address, error=error.detail, failed_at=clock.now())
+                raise
+            save(owner, address, content)
+            return content
     except web_waits.Busy:
         raise exchange.Unreachable("Another sign-in reads what the issuer publishes.") from None
 
@@ -89,17 +96,6 @@ def read(
 def _check_failure(saved: IssuerDocument | None) -> None:
     if saved and not _is_older(saved.failed_at, clock.now() - AFTER_FAILURE):
         raise exchange.Unreachable(saved.error or "")
-
-
-def _read(owner: str, address: str, parse: Parse) -> JSONObject:
-    try:
-        content = parse(exchange.published(address))
-    except exchange.Unreachable as error:
-        # What was read before is kept: it may still do.
-        _store(owner, address, error=error.detail, failed_at=clock.now())
-        raise
-    save(owner, address, content)
-    return content
 
 
 def save(owner: str, address: str, content: JSONObject) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from authlib.oidc.core import CodeIDToken
 from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc import jwt
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
-from joserfc.jwk import Key, KeySet, import_key
+from joserfc.jwk import KeySet, import_key
 from joserfc.jws import JWSRegistry
 
 from app import clock
@@ -34,42 +34,18 @@ def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
         raise SignInRefused("ID token", "The provider sent no ID token.")
-    decoded = _decoded(connection, text)
-    _check_text(decoded.claims)
+    decoded = _decode(connection, text)
+    try:
+        json.dumps(decoded.claims, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # lone surrogates, which databases reject
+        raise SignInRefused("claims", "The ID token contains invalid Unicode.") from None
+    client_id = connection.config["client_id"]
     claims = CodeIDToken(
         decoded.claims,
         decoded.header,
-        {"aud": {"essential": True, "value": connection.config["client_id"]}},
-        {
-            "nonce": nonce,
-            "client_id": connection.config["client_id"],
-            "access_token": token.get("access_token"),
-        },
+        {"aud": {"essential": True, "value": client_id}},
+        {"nonce": nonce, "client_id": client_id, "access_token": token.get("access_token")},
     )
-    _check(claims)
-    _check_shape(connection, claims)
-    return dict(claims)
-
-
-def _decoded(connection: Connection, text: str) -> Any:
-    registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
-    error: Exception | None = None
-    for keys in _key_candidates(connection):
-        try:
-            return jwt.decode(text, keys, registry=registry)
-        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as decode_error:
-            error = decode_error
-    raise SignInRefused("signature", f"Invalid ID token: {type(error).__name__}.")
-
-
-def _check_text(claims: object) -> None:
-    try:
-        json.dumps(claims, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):  # lone surrogates, which databases reject
-        raise SignInRefused("claims", "The ID token contains invalid Unicode.") from None
-
-
-def _check(claims: CodeIDToken) -> None:
     try:
         claims.validate(now=int(clock.now().timestamp()), leeway=LEEWAY_SECONDS)
     except ExpiredTokenError:
@@ -82,13 +58,29 @@ def _check(claims: CodeIDToken) -> None:
         raise SignInRefused(check, str(error)) from None
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise SignInRefused("claims", f"Invalid ID token: {type(error).__name__}.") from None
-
-
-def _check_shape(connection: Connection, claims: CodeIDToken) -> None:
     if not isinstance(claims["sub"], str) or not isinstance(claims["iss"], str):
         raise SignInRefused("subject", "The ID token has no subject or issuer.")
     if claims["iss"] not in _issuers(connection, claims):
         raise SignInRefused("issuer", f"The ID token is from {claims['iss']}.")
+    return dict(claims)
+
+
+def _decode(connection: Connection, text: str) -> Any:
+    """Verify the signature by the stored keys, then by current ones: providers change theirs."""
+    registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+    address = connection.address("jwks_url")
+    error: Exception | None = None
+    load: Callable[[Connection, str, documents.Parse], JSONObject | None]
+    for load in (documents.load, documents.refresh):
+        document = load(connection, address, _parse_keys)
+        if document is None:  # refreshed within the last minute
+            break
+        keys = key_set(document)
+        try:
+            return jwt.decode(text, keys, registry=registry)
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError) as decode_error:
+            error = decode_error
+    raise SignInRefused("signature", f"Invalid ID token: {type(error).__name__}.")
 
 
 def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
@@ -105,15 +97,6 @@ def _issuers(connection: Connection, claims: CodeIDToken) -> list[str]:
     return [issuer]
 
 
-def _key_candidates(connection: Connection) -> Iterator[KeySet]:
-    """The stored keys, then current ones, as the provider may have changed them; once a minute."""
-    address = connection.address("jwks_url")
-    yield key_set(documents.load(connection, address, _parse_keys))
-    current = documents.refresh(connection, address, _parse_keys)
-    if current is not None:
-        yield key_set(current)
-
-
 def renew_keys(connection: Connection) -> None:
     """Read a provider's keys now, and store them. Raises Unreachable."""
     documents.read(connection, connection.address("jwks_url"), _parse_keys)
@@ -126,23 +109,20 @@ def _parse_keys(document: JSONObject) -> JSONObject:
 
 def key_set(document: object) -> KeySet:
     """Return the signing keys of a key set. Raises Unreachable if there are none."""
-    keys = document.get("keys") if isinstance(document, dict) else None
-    signing_keys = map(_signing_key, keys if isinstance(keys, list) else ())
-    usable = [key for key in signing_keys if key is not None]
+    listed = document.get("keys") if isinstance(document, dict) else None
+    usable = []
+    for jwk in listed if isinstance(listed, list) else ():
+        # No symmetric keys: anyone who reads the key set could sign with them.
+        if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP"):
+            continue
+        if jwk.get("use", "sig") != "sig":
+            continue
+        try:
+            key = import_key(jwk)
+            key.ensure_kid()
+        except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, KeyError):
+            continue  # ignore unusable keys (RFC 7517, section 5)
+        usable.append(key)
     if not usable:
         raise exchange.Unreachable("The key set contains no usable key.")
     return KeySet(usable)
-
-
-def _signing_key(jwk: object) -> Key | None:
-    # No symmetric keys: anyone who reads the key set could sign with them.
-    if not isinstance(jwk, dict) or jwk.get("kty") not in ("RSA", "EC", "OKP"):
-        return None
-    if jwk.get("use", "sig") != "sig":
-        return None
-    try:
-        key = import_key(jwk)
-        key.ensure_kid()
-    except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, KeyError):
-        return None  # ignore unusable keys (RFC 7517, section 5)
-    return key

@@ -14,12 +14,10 @@ from authlib.oauth2.client import OAuth2Client
 
 from app import clock
 from app.sso import flows
-from app.sso.connections import Connection
+from app.sso.connections import Claims, Connection, callback_url, group_names
 from app.sso.flows import StartedFlow
-from app.sso.identities import Claims, group_names
 from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
-from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
 from app.types import JSONMapping, JSONObject
 
@@ -33,7 +31,9 @@ def authorization_url(connection: Connection, started: StartedFlow) -> str:
     provider = connection.provider
     extra = {"response_mode": "form_post"} if provider.posts_callback else {}
     extra |= {"nonce": started.flow.nonce} if provider.openid else {}
-    extra |= _requested(connection.config)
+    for name in ("prompt", "acr_values"):
+        if value := connection.config.get(name):
+            extra[name] = " ".join(value) if isinstance(value, list) else value
     url, _ = _client(connection, started.flow).create_authorization_url(
         connection.address("authorize_url"),
         state=started.state,
@@ -43,26 +43,36 @@ def authorization_url(connection: Connection, started: StartedFlow) -> str:
     return str(url)
 
 
-def _requested(config: JSONMapping) -> dict[str, str]:
-    requested = {"prompt": config.get("prompt"), "acr_values": config.get("acr_values")}
-    return {
-        name: " ".join(value) if isinstance(value, list) else value
-        for name, value in requested.items()
-        if value
-    }
-
-
 def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMapping) -> Claims:
     """Exchange the provider's code for verified claims. Raises SignInRefused.
 
     `user` is what Apple posts beside the code at the first sign-in; only the name is used.
     """
-    token = _token(connection, flow, code)
+    if not code or len(code) > LONGEST_CODE:
+        raise SignInRefused("code", "The provider sent no code.")
+    try:
+        token = _client(connection, flow).fetch_token(
+            connection.address("token_url"),
+            grant_type="authorization_code",
+            code=code,
+            code_verifier=flows.decrypt(flow.verifier),
+        )
+    except AuthlibBaseError as error:
+        raise SignInRefused("code", f"The provider refused the code: {error.error}") from None
+    except (ValueError, TypeError):  # Authlib fails on error fields that are not text
+        raise exchange.Unreachable("The response is not a token response.") from None
+    if not isinstance(token.get("access_token"), str):
+        raise SignInRefused("code", "The provider sent no access token.")
     if not connection.provider.openid:
         return _from_github(connection, token)
     claims = id_tokens.verify(connection, token, flow.nonce)
     mfa = _used_mfa(connection, claims)
-    if _needs_userinfo(connection, claims):
+    needs_userinfo = bool(connection.config.get("userinfo_url"))
+    if connection.provider.discovers:
+        wanted = ("email", "email_verified", "name", _groups_claim(connection))
+        is_published = connection.address("userinfo_url") != ""
+        needs_userinfo = is_published and any(name not in claims for name in wanted)
+    if needs_userinfo:
         claims = _with_userinfo(connection, token, claims)
     return replace(_from_openid(connection, claims, user), mfa=mfa)
 
@@ -118,34 +128,6 @@ def client_secret(connection: Connection) -> str:
     return jwt.encode(claims, settings["private_key"], algorithm="ES256", headers=headers)
 
 
-def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
-    if not code or len(code) > LONGEST_CODE:
-        raise SignInRefused("code", "The provider sent no code.")
-    try:
-        token = _client(connection, flow).fetch_token(
-            connection.address("token_url"),
-            grant_type="authorization_code",
-            code=code,
-            code_verifier=flows.pkce_verifier(flow),
-        )
-    except AuthlibBaseError as error:
-        raise SignInRefused("code", f"The provider refused the code: {error.error}") from None
-    except (ValueError, TypeError):  # Authlib fails on error fields that are not text
-        raise exchange.Unreachable("The response is not a token response.") from None
-    if not isinstance(token.get("access_token"), str):
-        raise SignInRefused("code", "The provider sent no access token.")
-    result: JSONMapping = token
-    return result
-
-
-def _needs_userinfo(connection: Connection, claims: JSONMapping) -> bool:
-    if not connection.provider.discovers:
-        return bool(connection.config.get("userinfo_url"))
-    wanted = ("email", "email_verified", "name", _groups_claim(connection))
-    is_published = connection.address("userinfo_url") != ""
-    return is_published and any(name not in claims for name in wanted)
-
-
 def _groups_claim(connection: Connection) -> str:
     return str(connection.config.get("groups_claim") or "groups")
 
@@ -169,7 +151,13 @@ def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObjec
 
 def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
-    names = (claims.get("name"), _composed_name(claims), _posted_name(user))
+    # All names are optional (OpenID Connect Core 1.0, section 5.1); Apple posts the user's once.
+    parts = (claims.get("given_name"), claims.get("family_name"))
+    composed = " ".join(part.strip() for part in parts if isinstance(part, str)).strip()
+    posted = user["name"] if isinstance(user.get("name"), dict) else {}
+    parts = (posted.get("firstName"), posted.get("lastName"))
+    from_apple = " ".join(part for part in parts if isinstance(part, str))
+    names = (claims.get("name"), composed, from_apple)
     name = next((name for name in names if isinstance(name, str) and name.strip()), None)
     hosted_domain = claims.get("hd") if connection.is_google else None
     return Claims(
@@ -198,24 +186,20 @@ def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:
     return claims.get("email_verified") in (True, "true")
 
 
-def _composed_name(claims: JSONMapping) -> str | None:
-    # Each of the three is optional (OpenID Connect Core 1.0, section 5.1).
-    parts = (claims.get("given_name"), claims.get("family_name"))
-    return " ".join(part.strip() for part in parts if isinstance(part, str)).strip() or None
-
-
-def _posted_name(user: JSONMapping) -> str | None:
-    name = user.get("name")
-    parts = (name.get("firstName"), name.get("lastName")) if isinstance(name, dict) else ()
-    return " ".join(part for part in parts if isinstance(part, str)) or None
-
-
 def _from_github(connection: Connection, token: JSONMapping) -> Claims:
     address = connection.address("userinfo_url")
     profile = _get_json(address, token)
     if not isinstance(profile, dict) or type(profile.get("id")) is not int:
         raise SignInRefused("subject", "The provider sent no user id.")
-    email = _verified_email(_get_json(f"{address.rstrip('/')}/emails", token))
+    emails = _get_json(f"{address.rstrip('/')}/emails", token)
+    verified = [
+        one
+        for one in (emails if isinstance(emails, list) else ())
+        if isinstance(one, dict) and one.get("verified") is True
+    ]
+    verified.sort(key=lambda one: one.get("primary") is not True)  # preferably the primary one
+    texts = [one["email"].strip() for one in verified if isinstance(one.get("email"), str)]
+    email = texts[0] if texts else None
     name = profile.get("name")
     return Claims(
         issuer=connection.address("issuer").removeprefix("https://"),
@@ -224,18 +208,6 @@ def _from_github(connection: Connection, token: JSONMapping) -> Claims:
         email_verified=email is not None,
         name=name if isinstance(name, str) else None,
     )
-
-
-def _verified_email(emails: object) -> str | None:
-    """Return GitHub's first verified address, preferably the primary one."""
-    if not isinstance(emails, list):
-        return None
-    verified = [
-        email for email in emails if isinstance(email, dict) and email.get("verified") is True
-    ]
-    verified.sort(key=lambda email: email.get("primary") is not True)
-    texts = [email["email"] for email in verified if isinstance(email.get("email"), str)]
-    return texts[0].strip() if texts else None
 
 
 def _get_json(address: str, token: JSONMapping) -> object:

@@ -1,7 +1,7 @@
 """Sign-in with SAML 2.0, by python3-saml with stricter checks.
 
 The library checks schema, signatures, issuer, audience and times; `checks` adds what it leaves
-open, and `xml_precheck` refuses documents that no parser should see.
+open, and `sanitize` refuses documents that no parser should see.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from onelogin.saml2.authn_request import OneLogin_Saml2_Authn_Request
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
@@ -26,11 +24,10 @@ from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app.sso import connections
-from app.sso.connections import Connection
-from app.sso.identities import Claims, group_names
+from app.sso.connections import Claims, Connection, group_names
 from app.sso.providers import NAME_ID_FORMATS
 from app.sso.refusals import Cancelled, SignInRefused
-from app.sso.saml import certificates, checks, encryption, keys, redirect_binding, xml_precheck
+from app.sso.saml import certificates, checks, encryption, keys, redirect_binding
 from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
@@ -85,7 +82,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class NameID:
-    """How the identity provider names a user, for its single logout."""
+    """The NameID of a user, by which the identity provider's single logout names it."""
 
     value: str
     format: str | None
@@ -122,33 +119,39 @@ def parse_response(connection: Connection, response: str, request_id: str | None
     raw, settings = _document(response), _settings(connection)
     private_keys = keys.decryption_keys(connection.account.id) if ENCRYPTED.search(raw) else []
     consumer_url = connections.saml_consumer_url(connection)
-    parsed = None
+    parsed: Any = None
     try:
-        raw = _decrypted(connection, raw, private_keys)
-        parsed = _Response(settings, _encoded(raw))
+        if b"Assertion" in ENCRYPTED.findall(raw):
+            trusted = connection.config["idp_x509_cert"]
+            raw = encryption.decrypt(raw, private_keys, trusted, LONGEST_RESPONSE)
+        if encrypted := ENCRYPTED.search(raw):
+            kind = encrypted[1].decode()
+            raise SignInRefused("encryption", f"The response contains an Encrypted{kind}. {PARTS}")
+        parsed = _Response(settings, OneLogin_Saml2_Utils.b64encode(raw))
         checks.check_destination(parsed, consumer_url, request_id)
-        parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
+        # Of settings, never of the request.
+        parts = urlsplit(consumer_url)
+        request_data: JSONObject = {
+            "https": "on" if parts.scheme == "https" else "off",
+            "http_host": parts.netloc,
+            "script_name": parts.path,
+            "get_data": {},
+            "post_data": {},
+        }
+        parsed.is_valid(request_data, request_id, raise_exceptions=True)
         checks.check_strictly(connection, parsed, request_id)
         return _read_assertion(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
-        if error.code == Error.STATUS_CODE_IS_NOT_SUCCESS and _is_cancelled(parsed):
-            raise Cancelled("status", str(error)) from None
+        if error.code == Error.STATUS_CODE_IS_NOT_SUCCESS:
+            codes = parsed.document.findall(".//{*}Status//{*}StatusCode")
+            if any(code.get("Value") in CANCELLED for code in codes):
+                raise Cancelled("status", str(error)) from None
         check = CHECKS.get(error.code, "signature")
         raise SignInRefused(check, _error_detail(connection, error, parsed)) from None
     except SignInRefused:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises any class, even this one
         raise SignInRefused("document", f"Not a SAML response ({type(error).__name__}).") from None
-
-
-def _decrypted(connection: Connection, raw: bytes, private_keys: Sequence[RSAPrivateKey]) -> bytes:
-    if b"Assertion" in ENCRYPTED.findall(raw):
-        trusted = connection.config["idp_x509_cert"]
-        raw = encryption.decrypt(raw, private_keys, trusted, LONGEST_RESPONSE)
-    if encrypted := ENCRYPTED.search(raw):
-        kind = encrypted[1].decode()
-        raise SignInRefused("encryption", f"The response contains an Encrypted{kind}. {PARTS}")
-    return raw
 
 
 class _Request(OneLogin_Saml2_Authn_Request):  # type: ignore[misc]
@@ -188,18 +191,15 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", f"Longer than {LONGEST_RESPONSE} characters.")
     try:
         raw = b64decode("".join(response.split()), validate=True)
-        return xml_precheck.sanitize(raw, LONGEST_RESPONSE)
-    except xml_precheck.UnsafeXml as error:
+        return checks.sanitize(raw, LONGEST_RESPONSE)
+    except checks.UnsafeXml as error:
         raise SignInRefused("document", str(error)) from None
     except (binascii.Error, ValueError):
         raise SignInRefused("document", "The response is not valid base64.") from None
 
 
-def _encoded(raw: bytes) -> object:
-    return OneLogin_Saml2_Utils.b64encode(raw)
-
-
 def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml2_Settings:
+    config = connection.config
     # The library inserts values into XML without escaping.
     convert = _escape_xml if for_xml else str
     return OneLogin_Saml2_Settings(
@@ -214,7 +214,14 @@ def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml
                 },
                 "NameIDFormat": NAME_ID_FORMATS[connection.name_id_format],
             },
-            "idp": _identity_provider(connection.config, convert),
+            "idp": {
+                "entityId": config["idp_entity_id"],
+                "singleSignOnService": {
+                    "url": convert(config["idp_sso_url"]),
+                    "binding": Names.BINDING_HTTP_REDIRECT,
+                },
+                "x509certMulti": {"signing": list(config["idp_x509_cert"])},
+            },
             "security": {
                 "wantAssertionsSigned": True,
                 "wantAttributeStatement": False,
@@ -227,36 +234,8 @@ def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml
     )
 
 
-def _identity_provider(config: JSONMapping, convert: Callable[[str], str]) -> JSONObject:
-    return {
-        "entityId": config["idp_entity_id"],
-        "singleSignOnService": {
-            "url": convert(config["idp_sso_url"]),
-            "binding": Names.BINDING_HTTP_REDIRECT,
-        },
-        "x509certMulti": {"signing": list(config["idp_x509_cert"])},
-    }
-
-
 def _escape_xml(text: str) -> str:
     return quoteattr(text, {'"': "&quot;"})[1:-1]
-
-
-def _request_data(connection: Connection) -> JSONMapping:
-    # From settings, never from the request.
-    parts = urlsplit(connections.saml_consumer_url(connection))
-    return {
-        "https": "on" if parts.scheme == "https" else "off",
-        "http_host": parts.netloc,
-        "script_name": parts.path,
-        "get_data": {},
-        "post_data": {},
-    }
-
-
-def _is_cancelled(parsed: Any) -> bool:
-    path = ".//{*}Status//{*}StatusCode"
-    return any(code.get("Value") in CANCELLED for code in parsed.document.findall(path))
 
 
 def _error_detail(connection: Connection, error: Any, parsed: Any) -> str:
@@ -300,14 +279,27 @@ def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
         groups=group_names(groups, connection),
         mfa=not MULTIPLE_FACTORS.isdisjoint(parsed.get_authn_contexts()),
     )
-    id = checks.get_assertion(parsed).get("ID")
+    assertion = checks.get_assertion(parsed)
+    times = [
+        element.get("NotOnOrAfter")
+        for name in ("SubjectConfirmationData", "Conditions")
+        for element in assertion.iter(checks.tag(name))
+    ]
+    # From then on it is certainly expired. Some providers send the maximum date for no expiry.
+    last = min(max(checks.parse_time(text) for text in times if text), LAST)
     name = NameID(
         subject,
         name_id.get("Format"),
         name_id.get("NameQualifier"),
         name_id.get("SPNameQualifier"),
     )
-    return Assertion(claimed, str(id), _expires_at(parsed), name, parsed.get_session_index())
+    return Assertion(
+        claimed,
+        str(assertion.get("ID")),
+        last + checks.LEEWAY,
+        name,
+        parsed.get_session_index(),
+    )
 
 
 def _first(attributes: JSONMapping, custom: str | None, defaults: tuple[str, ...]) -> str | None:
@@ -324,13 +316,3 @@ def _name(attributes: JSONMapping, custom: str | None) -> str | None:
         return name
     parts = [_first(attributes, None, names) for names in (FIRST_NAMES, SURNAMES)]
     return " ".join(part for part in parts if part) or name
-
-
-def _expires_at(parsed: object) -> datetime:
-    """Return when the assertion is certainly expired."""
-    names = ("SubjectConfirmationData", "Conditions")
-    assertion = checks.get_assertion(parsed)
-    elements = [element for name in names for element in assertion.iter(checks.tag(name))]
-    texts = [element.get("NotOnOrAfter") for element in elements]
-    # Some providers send the maximum date for no expiry.
-    return min(max(checks.parse_time(text) for text in texts if text), LAST) + checks.LEEWAY

@@ -32,25 +32,23 @@ def parse(text: str) -> list[str]:
         raise ValueError("Must be a PEM certificate.")
     if len(framed_texts) > MAX_CERTIFICATES:
         raise ValueError(f"At most {MAX_CERTIFICATES} certificates.")
-    return list(dict.fromkeys(map(_parse_certificate, framed_texts)))
+    parsed = []
+    for inner in framed_texts:
+        try:
+            der = b64decode("".join(inner.split()), validate=True)
+            certificate = x509.load_der_x509_certificate(der)
+            key = certificate.public_key()
+        except (ValueError, binascii.Error, UnsupportedAlgorithm):
+            raise ValueError("Must be a PEM certificate.") from None
+        if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SHORTEST_RSA:
+            raise ValueError(f"A certificate must have an RSA key of at least {SHORTEST_RSA} bits.")
+        parsed.append(b64encode(certificate.public_bytes(Encoding.DER)).decode())
+    return list(dict.fromkeys(parsed))
 
 
 def to_pem(text: str) -> str:
     """Add the PEM lines to a certificate in base64."""
     return f"-----BEGIN CERTIFICATE-----{text}-----END CERTIFICATE-----"
-
-
-def _parse_certificate(inner: str) -> str:
-    try:
-        certificate = x509.load_der_x509_certificate(
-            b64decode("".join(inner.split()), validate=True)
-        )
-        key = certificate.public_key()
-    except (ValueError, binascii.Error, UnsupportedAlgorithm):
-        raise ValueError("Must be a PEM certificate.") from None
-    if not isinstance(key, rsa.RSAPublicKey) or key.key_size < SHORTEST_RSA:
-        raise ValueError(f"A certificate must have an RSA key of at least {SHORTEST_RSA} bits.")
-    return b64encode(certificate.public_bytes(Encoding.DER)).decode()
 
 
 def describe(certificate: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks that python3-saml leaves open, on a response that it considers valid.
+"""Checks that python3-saml leaves open: of documents before they are parsed, and of responses.
 
 The exact destination, recipient and expiry of every confirmation, InResponseTo, the algorithms and
 transforms of signatures, and that the assertion itself is signed, once.
@@ -6,6 +6,7 @@ transforms of signatures, and that the assertion itself is signed, once.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +25,44 @@ EXCLUSIVE = "http://www.w3.org/2001/10/xml-exc-c14n#"
 TIMES = ("NotBefore", "NotOnOrAfter", "SessionNotOnOrAfter")
 LEEWAY = timedelta(seconds=60)  # of times, both ways, as for ID tokens
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
+ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+DECLARATION = re.compile(rb"\A\s*<\?xml[^>]{0,200}\?>")
+COMMENT = re.compile(rb"<!--(?:(?!--).)*-->", re.DOTALL)
+ALLOWED_ENCODINGS = (b"utf-8", b"us-ascii", b"ascii")
+BOM = b"\xef\xbb\xbf"
+
+
+class UnsafeXml(ValueError):
+    """Raised for a document that no parser should see, with the reason."""
+
+
+def sanitize(raw: bytes, max_bytes: int, *, strip_comments: bool = False) -> bytes:
+    """Return a document that a parser may see. Raises UnsafeXml.
+
+    Refuses document types (entities, bombs), comments and CDATA (they split texts), encodings other
+    than UTF-8 (which would hide all that), and large documents. Metadata, which admins paste as the
+    provider wrote it, may contain comments: `strip_comments` removes them first.
+    """
+    if len(raw) > max_bytes:
+        raise UnsafeXml(f"The document has more than {max_bytes} bytes.")
+    raw = raw.removeprefix(BOM)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise UnsafeXml("The document is not in UTF-8.") from None
+    declared = ENCODING.match(raw)
+    if declared and declared[1].lower() not in ALLOWED_ENCODINGS:
+        raise UnsafeXml("The document is not in UTF-8.")
+    rest = DECLARATION.sub(b"", raw, count=1)
+    if strip_comments:  # before the checks
+        rest = COMMENT.sub(b"", rest)
+    if b"<!" in rest:
+        raise UnsafeXml("The document has a document type, a comment or CDATA.")
+    if b"<?" in rest:
+        raise UnsafeXml("The document has processing instructions.")
+    if b"\0" in raw or not rest.strip():
+        raise UnsafeXml("The document is empty.")
+    return rest
 
 
 def check_destination(parsed: Any, consumer_url: str, request_id: str | None) -> None:
@@ -159,10 +198,10 @@ def parse_time(text: str) -> datetime:
 
 
 def ds(name: str) -> str:
-    """The tag of an element of signatures."""
+    """Return the tag of an element of signatures."""
     return f"{{{Names.NS_DS}}}{name}"
 
 
 def tag(name: str) -> str:
-    """The tag of an element of assertions."""
+    """Return the tag of an element of assertions."""
     return f"{{{Names.NS_SAML}}}{name}"

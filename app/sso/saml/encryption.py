@@ -24,7 +24,7 @@ from onelogin.saml2.utils import OneLogin_Saml2_Utils
 from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 
 from app.sso.refusals import SignInRefused
-from app.sso.saml import checks, xml_precheck
+from app.sso.saml import checks
 
 XENC, XENC_1_1 = "http://www.w3.org/2001/04/xmlenc#", "http://www.w3.org/2009/xmlenc11#"
 BLOCK, NONCE, MAX_KEYS = 16, 12, 4
@@ -73,17 +73,13 @@ def decrypt(
     assertion = _decrypted(children[0], keys, max_bytes)
     for signature in root.findall(checks.ds("Signature")):
         checks.check_signature(signature)
-        _verify(raw, certificates)
+        pem = [OneLogin_Saml2_Utils.format_cert(certificate) for certificate in certificates]
+        if not OneLogin_Saml2_Utils.validate_sign(raw, multicerts=pem, xpath=SIGNATURE):
+            raise SignInRefused("signature", "The signature of the response is not valid.")
         root.remove(signature)
     root.replace(children[0], assertion)
     decrypted: bytes = etree.tostring(root)
     return decrypted
-
-
-def _verify(raw: bytes, certificates: Sequence[str]) -> None:
-    pem = [OneLogin_Saml2_Utils.format_cert(certificate) for certificate in certificates]
-    if not OneLogin_Saml2_Utils.validate_sign(raw, multicerts=pem, xpath=SIGNATURE):
-        raise SignInRefused("signature", "The signature of the response is not valid.")
 
 
 def _decrypted(encrypted: Any, keys: Sequence[rsa.RSAPrivateKey], max_bytes: int) -> Any:
@@ -98,17 +94,13 @@ def _decrypted(encrypted: Any, keys: Sequence[rsa.RSAPrivateKey], max_bytes: int
     for secret in _secrets(transported, keys, size):
         try:
             plain = _open(algorithm, secret, ciphertext)
-            return _assertion(xml_precheck.sanitize(plain, max_bytes))
-        except (_Undecryptable, xml_precheck.UnsafeXml, etree.XMLSyntaxError):
+            element = OneLogin_Saml2_XML.to_etree(checks.sanitize(plain, max_bytes))
+        except (_Undecryptable, checks.UnsafeXml, etree.XMLSyntaxError):
             continue
+        if element.tag != checks.tag("Assertion"):
+            raise SignInRefused("encryption", "The decrypted element is not an assertion.")
+        return element
     raise SignInRefused("encryption", WRONG_KEY)
-
-
-def _assertion(plain: bytes) -> Any:
-    element = OneLogin_Saml2_XML.to_etree(plain)
-    if element.tag != checks.tag("Assertion"):
-        raise SignInRefused("encryption", "The decrypted element is not an assertion.")
-    return element
 
 
 def _secrets(

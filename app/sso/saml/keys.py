@@ -80,7 +80,13 @@ def require(account_id: str) -> Sequence[SamlKey]:
         return keys
     with _generation:
         if not get_all(account_id):
-            _create_first(account_id)
+            row = _row(account_id, 1, generate(), is_active=True)
+            try:
+                with db.transaction() as session:
+                    session.add(row)
+                    session.flush()
+            except IntegrityError:  # another process was faster
+                log.info("SAML key exists already", account=account_id)
     return get_all(account_id)
 
 
@@ -100,7 +106,7 @@ def decryption_keys(account_id: str) -> list[rsa.RSAPrivateKey]:
 
 def create(by: Principal) -> SamlKey:
     """Create the next key pair of the caller's account. Raises Conflict if there are two."""
-    _check(by)
+    by.require_recent_sign_in()
     account_id = by.require_account_id()
     present = get_all(account_id)
     slots = {1, 2} - {key.slot for key in present}
@@ -117,7 +123,7 @@ def create(by: Principal) -> SamlKey:
 
 def activate(key_id: str, by: Principal) -> SamlKey:
     """Sign with this key pair from now on. Raises NotFound."""
-    _check(by)
+    by.require_recent_sign_in()
     account_id = by.require_account_id()
     with db.transaction() as session:
         rows = {row.id: row for row in _locked(account_id)}
@@ -131,7 +137,7 @@ def activate(key_id: str, by: Principal) -> SamlKey:
 
 def delete(key_id: str, by: Principal) -> None:
     """Delete a key pair. Raises NotFound, or Conflict for the active one of two."""
-    _check(by)
+    by.require_recent_sign_in()
     with db.transaction() as session:
         rows = {row.id: row for row in _locked(by.require_account_id())}
         row = rows.get(key_id.lower())
@@ -142,24 +148,10 @@ def delete(key_id: str, by: Principal) -> None:
         session.delete(row)
 
 
-def _check(by: Principal) -> None:
-    by.require_recent_sign_in()
-
-
 def _locked(account_id: str) -> Sequence[SamlKey]:
     query = sa.select(SamlKey).where(SamlKey.account_id == account_id).order_by(SamlKey.id)
     locked = query.with_for_update().execution_options(populate_existing=True)
     return db.db.session.scalars(locked).all()
-
-
-def _create_first(account_id: str) -> None:
-    row = _row(account_id, 1, generate(), is_active=True)
-    try:
-        with db.transaction() as session:
-            session.add(row)
-            session.flush()
-    except IntegrityError:  # another process was faster
-        log.info("SAML key exists already", account=account_id)
 
 
 def _row(account_id: str, slot: int, pair: NewPair, *, is_active: bool) -> SamlKey:

@@ -16,7 +16,7 @@ from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.models import SamlSession
 from app.sso.refusals import SignInRefused
-from app.sso.saml import checks, redirect_binding, xml_precheck
+from app.sso.saml import checks, redirect_binding
 
 LIFETIME = timedelta(minutes=5)
 CLOCK_DRIFT = checks.LEEWAY
@@ -96,7 +96,19 @@ def parse_response(connection: Connection, xml: bytes, *, is_verified: bool) -> 
 
 
 def _checked(connection: Connection, kind: str, xml: bytes, is_verified: bool) -> Any:
-    root = _parsed(xml, kind)
+    """Parse a message, and check its signature, issuer, destination and times."""
+    try:
+        xml = checks.sanitize(xml, redirect_binding.LONGEST_MESSAGE)
+        root = OneLogin_Saml2_XML.to_etree(xml)
+    except checks.UnsafeXml as error:
+        raise SignInRefused("document", str(error)) from None
+    except (etree.XMLSyntaxError, ValueError):
+        raise SignInRefused("document", "The message is not valid XML.") from None
+    ids = root.xpath("//@ID")
+    if root.tag != TAGS[kind] or root.get("Version") != "2.0" or not root.get("ID"):
+        raise SignInRefused("document", "Not a message of single logout.")
+    if len(ids) != len(set(ids)):
+        raise SignInRefused("signature", "The document has duplicate ids.")
     if not is_verified:
         _verify_signature(connection, root, xml)
     issuers = [(one.text or "").strip() for one in root.findall(checks.tag("Issuer"))]
@@ -119,23 +131,6 @@ def _expiry(root: Any) -> datetime:
     return min(latest - CLOCK_DRIFT, checks.parse_time(ends)) + CLOCK_DRIFT if ends else latest
 
 
-def _parsed(xml: bytes, kind: str) -> Any:
-    try:
-        root = OneLogin_Saml2_XML.to_etree(
-            xml_precheck.sanitize(xml, redirect_binding.LONGEST_MESSAGE)
-        )
-    except xml_precheck.UnsafeXml as error:
-        raise SignInRefused("document", str(error)) from None
-    except (etree.XMLSyntaxError, ValueError):
-        raise SignInRefused("document", "The message is not valid XML.") from None
-    ids = root.xpath("//@ID")
-    if root.tag != TAGS[kind] or root.get("Version") != "2.0" or not root.get("ID"):
-        raise SignInRefused("document", "Not a message of single logout.")
-    if len(ids) != len(set(ids)):
-        raise SignInRefused("signature", "The document has duplicate ids.")
-    return root
-
-
 def _verify_signature(connection: Connection, root: Any, xml: bytes) -> None:
     signatures = list(root.iter(checks.ds("Signature")))
     if len(signatures) != 1 or signatures[0].getparent() is not root:
@@ -146,11 +141,7 @@ def _verify_signature(connection: Connection, root: Any, xml: bytes) -> None:
         raise SignInRefused("signature", "The signature does not cover the message.")
     trusted = [OneLogin_Saml2_Utils.format_cert(one) for one in connection.config["idp_x509_cert"]]
     path = f"/samlp:{etree.QName(root).localname}/ds:Signature"
-    if not OneLogin_Saml2_Utils.validate_sign(
-        xml_precheck.sanitize(xml, redirect_binding.LONGEST_MESSAGE),
-        multicerts=trusted,
-        xpath=path,
-    ):
+    if not OneLogin_Saml2_Utils.validate_sign(xml, multicerts=trusted, xpath=path):
         raise SignInRefused("signature", "No certificate of the settings verifies the signature.")
 
 

@@ -1,4 +1,4 @@
-"""Reads SAML settings from the metadata of an identity provider."""
+"""SAML metadata: the settings in that of identity providers, and ours as service provider."""
 
 from __future__ import annotations
 
@@ -14,11 +14,18 @@ from app import clock, config
 from app.accounts import tenants
 from app.outbound import client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
+from app.sso import connections
+from app.sso.connections import Connection
+from app.sso.providers import EMAIL_ADDRESS, NAME_ID_FORMATS, PERSISTENT
 from app.sso.refusals import SignInRefused
-from app.sso.saml import certificates, checks, xml_precheck
+from app.sso.saml import certificates, checks, keys
+from app.sso.saml.encryption import CBC_MODES, GCM, OAEP_SHA1
 from app.types import JSONObject
 
 LONGEST, LONGEST_ADDRESS = 500_000, 2000
+NAMESPACES = {"md": Names.NS_MD, "ds": Names.NS_DS}
+# The best first, as providers choose.
+ALGORITHMS = (*reversed(GCM), *reversed(CBC_MODES), OAEP_SHA1)
 
 
 class InvalidMetadata(ValueError):
@@ -27,10 +34,6 @@ class InvalidMetadata(ValueError):
 
 def fetch(url: str, rules: Rules, entity_id: str | None = None) -> JSONObject:
     """Return the settings in the metadata at an address. Raises InvalidMetadata."""
-    return parse(_get(url, rules), entity_id)
-
-
-def _get(url: str, rules: Rules) -> str:
     headers = {"Accept": "application/samlmetadata+xml, application/xml", "User-Agent": "Atrium"}
     try:
         response = client.send("GET", url, headers, None, rules, max_characters=LONGEST + 1)
@@ -38,7 +41,7 @@ def _get(url: str, rules: Rules) -> str:
         raise InvalidMetadata(str(error)) from None
     if response.status != 200:
         raise InvalidMetadata(f"The address answered {response.status}.")
-    return response.body
+    return parse(response.body, entity_id)
 
 
 def parse(text: str, entity_id: str | None = None) -> JSONObject:
@@ -57,10 +60,16 @@ def parse(text: str, entity_id: str | None = None) -> JSONObject:
         raise InvalidMetadata("This is not the metadata of an identity provider.")
     if not _is_address(address):
         raise InvalidMetadata("The metadata has no sign-in address for the HTTP-Redirect binding.")
+    single, multiple = idp.get("x509cert"), idp.get("x509certMulti", {})
+    texts = [single] if single else multiple.get("signing") or multiple.get("encryption") or []
+    try:
+        parsed = certificates.parse("\n".join(map(certificates.to_pem, texts)))
+    except ValueError as error:
+        raise InvalidMetadata(str(error)) from None
     return {
         "idp_entity_id": idp["entityId"],
         "idp_sso_url": address,
-        "idp_x509_cert": _certificates(idp),
+        "idp_x509_cert": parsed,
         **({"idp_slo_url": logout_address} if _is_address(logout_address) else {}),
     }
 
@@ -80,9 +89,9 @@ def demands_signatures(text: str) -> bool:
 
 def _document(text: str) -> Any:
     try:
-        raw = xml_precheck.sanitize(text.encode(), LONGEST, strip_comments=True)
+        raw = checks.sanitize(text.encode(), LONGEST, strip_comments=True)
         return OneLogin_Saml2_XML.to_etree(raw)
-    except xml_precheck.UnsafeXml as error:
+    except checks.UnsafeXml as error:
         raise InvalidMetadata(str(error)) from None
     except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
         raise InvalidMetadata("This is not valid XML.") from None
@@ -99,27 +108,62 @@ def _entity(text: str, entity_id: str | None) -> Any:
         known = f"no entity {entity_id}" if entity_id else "no identity provider"
         raise InvalidMetadata(f"The metadata describes {known}.")
     for element in (document, entities[0]):
-        _check_validity(element.get("validUntil"))
+        valid_until = element.get("validUntil")
+        if valid_until is None:
+            continue
+        try:
+            expires_at = checks.parse_time(valid_until)
+        except SignInRefused as error:
+            raise InvalidMetadata(f"validUntil: {error.detail}") from None
+        if expires_at <= clock.now():
+            raise InvalidMetadata(f"The metadata expired at {valid_until}.")
     # Alone: the library would read the first of the document.
     return OneLogin_Saml2_XML.to_etree(etree.tostring(entities[0]))
 
 
-def _check_validity(valid_until: str | None) -> None:
-    if valid_until is None:
-        return
-    try:
-        expires_at = checks.parse_time(valid_until)
-    except SignInRefused as error:
-        raise InvalidMetadata(f"validUntil: {error.detail}") from None
-    if expires_at <= clock.now():
-        raise InvalidMetadata(f"The metadata expired at {valid_until}.")
+def render(connection: Connection) -> bytes:
+    """Return our metadata for an account as XML, with all its certificates.
+
+    Without an expiry: providers import it once.
+    """
+    root = etree.Element(
+        _md("EntityDescriptor"), nsmap=NAMESPACES, entityID=connections.saml_entity_id(connection)
+    )
+    descriptor = etree.SubElement(
+        root,
+        _md("SPSSODescriptor"),
+        AuthnRequestsSigned=str(connection.signs_requests).lower(),
+        WantAssertionsSigned="true",
+        protocolSupportEnumeration=Names.NS_SAMLP,
+    )
+    for key in keys.require(connection.account.id):
+        for use, algorithms in (("signing", ()), ("encryption", ALGORITHMS)):
+            element = etree.SubElement(descriptor, _md("KeyDescriptor"), use=use)
+            info = etree.SubElement(element, checks.ds("KeyInfo"))
+            data = etree.SubElement(info, checks.ds("X509Data"))
+            etree.SubElement(data, checks.ds("X509Certificate")).text = key.certificate
+            for algorithm in algorithms:
+                etree.SubElement(element, _md("EncryptionMethod"), Algorithm=algorithm)
+    logout_url = connections.saml_logout_url(connection)
+    for binding in (Names.BINDING_HTTP_REDIRECT, Names.BINDING_HTTP_POST):
+        etree.SubElement(
+            descriptor, _md("SingleLogoutService"), Binding=binding, Location=logout_url
+        )
+    # The requested format comes first.
+    accepted = (connection.name_id_format, PERSISTENT, EMAIL_ADDRESS)
+    for name_format in dict.fromkeys(NAME_ID_FORMATS[name] for name in accepted):
+        etree.SubElement(descriptor, _md("NameIDFormat")).text = name_format
+    etree.SubElement(
+        descriptor,
+        _md("AssertionConsumerService"),
+        Binding=Names.BINDING_HTTP_POST,
+        Location=connections.saml_consumer_url(connection),
+        index="1",
+        isDefault="true",
+    )
+    document: bytes = etree.tostring(root, xml_declaration=True, encoding="UTF-8")
+    return document
 
 
-def _certificates(idp: JSONObject) -> list[str]:
-    single = idp.get("x509cert")
-    multiple = idp.get("x509certMulti", {})
-    texts = [single] if single else multiple.get("signing") or multiple.get("encryption") or []
-    try:
-        return certificates.parse("\n".join(map(certificates.to_pem, texts)))
-    except ValueError as error:
-        raise InvalidMetadata(str(error)) from None
+def _md(name: str) -> str:
+    return f"{{{Names.NS_MD}}}{name}"

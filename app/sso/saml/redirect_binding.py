@@ -6,6 +6,7 @@ import binascii
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote_plus, urlencode, urlsplit
 
@@ -90,23 +91,14 @@ def _verify(name: str, values: dict[str, str], certificates: Iterable[str]) -> N
         f"{key}={values[key]}" for key in (name, "RelayState", "SigAlg") if key in values
     ).encode()
     signature = _base64(values["Signature"])
-    if not any(
-        _is_signed_by(certificate, signature, signed, algorithm) for certificate in certificates
-    ):
-        raise SignInRefused("signature", "No certificate of the settings verifies the signature.")
-
-
-def _is_signed_by(
-    certificate: str, signature: bytes, signed: bytes, algorithm: hashes.HashAlgorithm
-) -> bool:
-    key = x509.load_der_x509_certificate(b64decode(certificate)).public_key()
-    if not isinstance(key, rsa.RSAPublicKey):
-        return False
-    try:
-        key.verify(signature, signed, padding.PKCS1v15(), algorithm)
-    except InvalidSignature:
-        return False
-    return True
+    for certificate in certificates:
+        key = x509.load_der_x509_certificate(b64decode(certificate)).public_key()
+        if not isinstance(key, rsa.RSAPublicKey):
+            continue
+        with suppress(InvalidSignature):
+            key.verify(signature, signed, padding.PKCS1v15(), algorithm)
+            return
+    raise SignInRefused("signature", "No certificate of the settings verifies the signature.")
 
 
 def _base64(text: str) -> bytes:

@@ -1,20 +1,22 @@
-"""Which sessions began by which names at an identity provider, for single logout."""
+"""Sessions that began by SAML, for single logout, and messages that work once."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app import db, events
-from app.auth import sessions
+from app import clock, db, events
+from app.auth import sessions, tokens
 from app.auth.mfa import challenges
 from app.auth.models import SignInSession
 from app.sso.connections import Connection
-from app.sso.models import Flow, SamlSession
-from app.sso.refusals import StateRefused
+from app.sso.models import Flow, SamlSession, SeenAssertion
+from app.sso.refusals import SignInRefused, StateRefused
 
 if TYPE_CHECKING:
     from app.sso.saml.assertions import Assertion
@@ -106,17 +108,29 @@ def end(connection: Connection, subject: str, session_indexes: Collection[str]) 
         SignInSession.account_id == connection.account.id,
         SignInSession.id.in_([row.session_id for row in rows if row.session_id]),
     )
-    user_ids = {found.id: found.user_id for found in db.db.session.execute(sessions_of)}
+    user_ids = {row.id: row.user_id for row in db.db.session.execute(sessions_of)}
     for row in rows:
-        _end(row, user_ids.get(row.session_id or ""))
+        user_id = user_ids.get(row.session_id or "")
+        if user_id and row.session_id:
+            sessions.end(row.account_id, user_id, row.session_id)
+        elif row.challenge_id:
+            challenges.void(row.challenge_id, row.account_id)
+        same_flow = (Flow.account_id == row.account_id, Flow.id == row.id)
+        db.db.session.execute(sa.update(Flow).where(*same_flow).values(code_hash=None))
+        db.db.session.delete(row)
     return len(rows)
 
 
-def _end(row: SamlSession, user_id: str | None) -> None:
-    if user_id and row.session_id:
-        sessions.end(row.account_id, user_id, row.session_id)
-    elif row.challenge_id:
-        challenges.void(row.challenge_id, row.account_id)
-    same_flow = (Flow.account_id == row.account_id, Flow.id == row.id)
-    db.db.session.execute(sa.update(Flow).where(*same_flow).values(code_hash=None))
-    db.db.session.delete(row)
+def mark_used(session: Session, connection: Connection, id: str, expires_at: datetime) -> None:
+    """Mark the id of a message as used. Raises SignInRefused if it was used before."""
+    issuer = connection.config["idp_entity_id"]
+    assertion = SeenAssertion(
+        account_id=connection.account.id,
+        assertion_hash=tokens.digest(f"{issuer}\n{id}"),
+        expires_at=max(expires_at, clock.now()),
+    )
+    try:
+        session.add(assertion)
+        session.flush()
+    except IntegrityError:
+        raise SignInRefused("replay", "The assertion was used before.") from None

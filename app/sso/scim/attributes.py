@@ -29,7 +29,7 @@ class Attribute:
     references: tuple[str, ...] = ()
 
     def describe(self) -> JSONObject:
-        """The attribute as in RFC 7643, section 7."""
+        """Return the attribute as in RFC 7643, section 7."""
         described: JSONObject = {
             "name": self.name,
             "type": self.type,
@@ -59,11 +59,11 @@ class ResourceType:
     attributes: tuple[Attribute, ...]
 
     def find(self, name: str) -> Attribute | None:
-        """The attribute of this name, in any case; None if the type has none."""
+        """Return the attribute of this name, in any case; None if the type has none."""
         return find((*self.attributes, *COMMON), name)
 
     def describe(self) -> JSONObject:
-        """The schema as in RFC 7643, section 7."""
+        """Return the schema as in RFC 7643, section 7."""
         return {
             "schemas": ["urn:ietf:params:scim:schemas:core:2.0:Schema"],
             "id": self.schema,
@@ -173,12 +173,12 @@ RESOURCE_TYPES = (USER, GROUP)
 
 
 def find(attributes: Sequence[Attribute], name: str) -> Attribute | None:
-    """The attribute of this name, in any case (RFC 7643, section 2.1)."""
+    """Return the attribute of this name, in any case (RFC 7643, section 2.1)."""
     return next((one for one in attributes if one.name.lower() == name.lower()), None)
 
 
 def canonical(resource: JSONMapping, kind: ResourceType) -> JSONObject:
-    """A resource with the names of its known attributes in their own case, and no others."""
+    """Return a resource with the names of its known attributes in their own case, and no others."""
     return dict(_canonical(resource, (*kind.attributes, *COMMON)))
 
 
@@ -192,7 +192,7 @@ def _canonical(
 
 
 def canonical_value(value: object, attribute: Attribute) -> object:
-    """A value of an attribute, with the names of its parts in their own case."""
+    """Return a value of an attribute, with the names of its parts in their own case."""
     if attribute.sub and isinstance(value, dict):
         return dict(_canonical(value, attribute.sub))
     if attribute.sub and isinstance(value, list):
@@ -203,13 +203,13 @@ def canonical_value(value: object, attribute: Attribute) -> object:
 
 
 def parse_names(text: str, kind: ResourceType) -> Sequence[str]:
-    """The attributes that a query parameter lists, in lower case and without the schema's URN."""
+    """Parse a query parameter that lists attributes: lower case, without the schema's URN."""
     names = (name.strip().lower() for name in text.split(","))
     return [name.removeprefix(f"{kind.schema.lower()}:") for name in names if name]
 
 
 def select(resource: JSONMapping, names: Sequence[str], excluded: Sequence[str]) -> JSONObject:
-    """The attributes of an answer that the query parameters ask for (RFC 7644, section 3.9)."""
+    """Return the attributes that the query parameters ask for (RFC 7644, section 3.9)."""
     answer: JSONObject = {}
     for name, value in resource.items():
         named, left_out = _parts(names, name), _parts(excluded, name)
@@ -223,7 +223,7 @@ def select(resource: JSONMapping, names: Sequence[str], excluded: Sequence[str])
 
 
 def _parts(names: Sequence[str], attribute: str) -> set[str]:
-    """The sub-attributes of an attribute that are named; an empty one for the whole."""
+    """Return the sub-attributes of an attribute that are named; an empty one for the whole."""
     split = (name.partition(".") for name in names)
     return {part for head, _, part in split if head == attribute.lower()}
 

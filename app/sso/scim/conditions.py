@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from app.accounts.models import Group, GroupMember, User, name_key
 from app.accounts.types import Condition
 from app.sso.scim.attributes import GROUP, USER
 from app.sso.scim.errors import refusal
-from app.sso.scim.filters import PRESENT, Comparison, Filter, Junction, Literal, Negation, ValuePath
+from app.sso.scim.filters import PRESENT, Filter, Junction, Literal, Negation, ValuePath
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
 
 Expression = sa.SQLColumnExpression[Any]
@@ -39,12 +38,24 @@ class Text:
     wrap: Wrap = _itself
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return self.wrap(sa.and_(self.column.is_not(None), self.column != ""))
         if not isinstance(value, str):
             raise _invalid("A text must be compared with a text.")
-        return self.wrap(_compare_text(self.column, name, self.key(value)))
+        column, key = self.column, self.key(value)
+        comparisons: Mapping[str, Callable[[], Condition]] = {
+            "eq": lambda: column == key,
+            "ne": lambda: sa.or_(column.is_(None), column != key),
+            "co": lambda: column.contains(key, autoescape=True),
+            "sw": lambda: column.startswith(key, autoescape=True),
+            "ew": lambda: column.endswith(key, autoescape=True),
+            "gt": lambda: column > key,
+            "ge": lambda: column >= key,
+            "lt": lambda: column < key,
+            "le": lambda: column <= key,
+        }
+        return self.wrap(comparisons[name]())
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Boolean:
     column: Expression
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return sa.true()
         wanted = {"true": True, "false": False}.get(str(value).lower())
@@ -70,10 +81,13 @@ class Time:
     column: Expression
 
     def compare(self, name: str, value: Literal) -> Condition:
-        """The condition of a comparison. Raises BadRequest."""
+        """Return the condition of a comparison. Raises BadRequest."""
         if name == PRESENT:
             return sa.true()
-        moment = _moment(value)
+        try:
+            moment = clock.parse(value if isinstance(value, str) else "")
+        except (ValueError, OverflowError):
+            raise _invalid("A moment must be written as 2026-11-20T12:00:00Z.") from None
         comparisons: Mapping[str, Condition] = {
             "eq": self.column == moment,
             "ne": self.column != moment,
@@ -140,7 +154,7 @@ GROUP_FIELDS: Mapping[str, Field] = {
 
 
 def condition(parsed: Filter, fields: Mapping[str, Field], prefix: str = "") -> Condition:
-    """The SQL condition of a filter. Raises BadRequest `invalidFilter`."""
+    """Return the SQL condition of a filter. Raises BadRequest `invalidFilter`."""
     if isinstance(parsed, Junction):
         parts = [condition(part, fields, prefix) for part in parsed.parts]
         return sa.and_(*parts) if parsed.operator == "and" else sa.or_(*parts)
@@ -149,10 +163,7 @@ def condition(parsed: Filter, fields: Mapping[str, Field], prefix: str = "") -> 
         return sa.not_(sa.func.coalesce(condition(parsed.inner, fields, prefix), sa.false()))
     if isinstance(parsed, ValuePath):
         return condition(parsed.inner, fields, f"{prefix}{parsed.attribute}.")
-    return _comparison(parsed, fields, f"{prefix}{parsed.attribute}")
-
-
-def _comparison(parsed: Comparison, fields: Mapping[str, Field], name: str) -> Condition:
+    name = f"{prefix}{parsed.attribute}"
     field = fields.get(name)
     if field is None:
         raise _invalid(f"“{name[:100]}” cannot be filtered by.")
@@ -160,28 +171,6 @@ def _comparison(parsed: Comparison, fields: Mapping[str, Field], name: str) -> C
         present = sa.func.coalesce(field.compare(PRESENT, None), sa.false())
         return present if parsed.operator == "ne" else sa.not_(present)
     return field.compare(parsed.operator, parsed.value)
-
-
-def _compare_text(column: Expression, name: str, value: str) -> Condition:
-    comparisons: Mapping[str, Callable[[], Condition]] = {
-        "eq": lambda: column == value,
-        "ne": lambda: sa.or_(column.is_(None), column != value),
-        "co": lambda: column.contains(value, autoescape=True),
-        "sw": lambda: column.startswith(value, autoescape=True),
-        "ew": lambda: column.endswith(value, autoescape=True),
-        "gt": lambda: column > value,
-        "ge": lambda: column >= value,
-        "lt": lambda: column < value,
-        "le": lambda: column <= value,
-    }
-    return comparisons[name]()
-
-
-def _moment(value: Literal) -> datetime:
-    try:
-        return clock.parse(value if isinstance(value, str) else "")
-    except (ValueError, OverflowError):
-        raise _invalid("A moment must be written as 2026-11-20T12:00:00Z.") from None
 
 
 def _invalid(message: str) -> Exception:

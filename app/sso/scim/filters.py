@@ -127,7 +127,7 @@ class _Parser:
         return self._tokens[self._position - 1]
 
     def _take(self, *texts: str) -> str | None:
-        """The next token in lower case, if it is one of these."""
+        """Return the next token in lower case, if it is one of these."""
         if self._position < len(self._tokens):
             kind, text = self._tokens[self._position]
             if kind != "string" and text.lower() in texts:

@@ -21,8 +21,8 @@ from app.sso.scim.attributes import GROUP, canonical
 from app.sso.scim.errors import refusal
 from app.sso.scim.models import DirectoryGroup
 from app.sso.scim.patch import Operation
-from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
+from app.web.preconditions import Preconditions
 
 MAX_LISTED, MAX_CHANGED = 10_000, 1000
 MAX_WORK = 100_000  # operations times members
@@ -54,7 +54,7 @@ def page(
 
 
 def get(account_id: str, group_id: str, *, with_members: bool = True) -> JSONObject:
-    """A group. Raises NotFound."""
+    """Return a group. Raises NotFound."""
     group, row = _get(account_id, group_id)
     members = _members(account_id, [group.id])[group.id] if with_members else None
     return resources.group(group, row, members)
@@ -165,7 +165,7 @@ def _change(
 def _check_may_change(
     group: Group, row: DirectoryGroup | None, only_if: Preconditions
 ) -> list[str]:
-    """The ids of the members of a group that may be changed."""
+    """Return the ids of the members of a group that may be changed."""
     if group.name == PII_GROUP:
         raise Forbidden(NOT_ITS_GROUP)
     member_ids = _members(group.account_id, [group.id])[group.id]
@@ -174,7 +174,7 @@ def _check_may_change(
 
 
 def _ids(values: JSONMapping, before: Sequence[str]) -> set[str]:
-    """The ids of the members that a group is to have. Raises BadRequest or PayloadTooLarge."""
+    """Return the ids of the members to have. Raises BadRequest or PayloadTooLarge."""
     members = {one["value"].lower() for one in values.get("members") or ()}
     if len(members) > MAX_LISTED:
         raise refusal("tooMany", f"A group of a directory has at most {MAX_LISTED:,} members.")

@@ -1,4 +1,4 @@
-"""What the directory says of users and groups, beside their rows."""
+"""The directory's data of users and groups, beside their rows."""
 
 from __future__ import annotations
 

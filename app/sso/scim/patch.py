@@ -28,7 +28,7 @@ class Operation:
 
 
 def apply(resource: JSONMapping, operations: Sequence[Operation], kind: ResourceType) -> JSONObject:
-    """A copy of a resource after the operations. Raises BadRequest."""
+    """Return a copy of a resource after the operations. Raises BadRequest."""
     patched = dict(resource)
     for operation in operations:
         for path, value in _targets(operation, kind):
@@ -61,7 +61,12 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         raise not_changeable(f"{attribute.name} is read-only.")
     if path.filter is not None and not attribute.multiple:
         raise refusal("invalidPath", f"{attribute.name} has one value: leave the filter out.")
-    name, value = attribute.name, _canonical(value, attribute, path)
+    name = attribute.name
+    if path.sub is None:
+        value = attributes.canonical_value(value, attribute)
+        is_single = value is not None and not isinstance(value, list)
+        if attribute.multiple and is_single and path.filter is None:
+            value = [value]
     if path.filter is not None:
         resource[name] = list(_filtered(resource.get(name) or [], op, path, value, attribute))
     elif path.sub is not None and attribute.multiple:
@@ -73,27 +78,13 @@ def _apply(resource: JSONObject, op: str, path: Path, value: object, kind: Resou
         resource[name] = _removed(resource.get(name), value) if attribute.multiple else None
     elif attribute.multiple:
         present = resource.get(name) or [] if op == ADD else []
-        resource[name] = _joined(present, value)
+        added = value if isinstance(value, list) else []
+        # Of those with the same `value` the last counts.
+        resource[name] = list({_key(item): item for item in (*present, *added)}.values())
     elif op == ADD and isinstance(value, dict):
         resource[name] = {**_parts(resource.get(name)), **value}
     else:
         resource[name] = value
-
-
-def _canonical(value: object, attribute: Attribute, path: Path) -> object:
-    if path.sub is not None:
-        return value
-    known = attributes.canonical_value(value, attribute)
-    if attribute.multiple and known is not None and not isinstance(known, list):
-        return known if path.filter is not None else [known]
-    return known
-
-
-def _joined(present: Sequence[object], value: object) -> list[object]:
-    """The values with the added ones; of those with the same `value` the last counts."""
-    added = value if isinstance(value, list) else []
-    by_key = {_key(item): item for item in (*present, *added)}
-    return list(by_key.values())
 
 
 def _key(item: object) -> str:
@@ -101,7 +92,7 @@ def _key(item: object) -> str:
 
 
 def _removed(present: object, value: object) -> list[object]:
-    """What is left: without a value nothing is, without values in it everything."""
+    """Return the values without those to remove: null removes all, an empty list none."""
     values = present if isinstance(present, list) else []
     if value is None:
         return []
@@ -136,7 +127,7 @@ def _with_part(item: object, op: str, attribute: Attribute, sub: str, value: obj
 
 
 def _parts(value: object) -> JSONMapping:
-    """The parts of a value, of which an operation before may have made anything."""
+    """Return the parts of a value, of which an operation before may have made anything."""
     return value if isinstance(value, dict) else {}
 
 

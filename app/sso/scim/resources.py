@@ -1,19 +1,21 @@
-"""Users and groups as SCIM resources."""
+"""SCIM resources: users and groups, and the descriptions of what the service supports."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
 
 from app import clock, config
 from app.accounts.models import Group, User
-from app.sso.scim.attributes import GROUP, USER, ResourceType
+from app.errors import NotFound
+from app.sso.scim import schemas
+from app.sso.scim.attributes import GROUP, RESOURCE_TYPES, USER, ResourceType
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
 from app.types import JSONMapping, JSONObject
 
 ROOT = "/scim/v2"
 EMAIL = {"type": "work", "primary": True}  # where the directory says neither
+CORE = "urn:ietf:params:scim:schemas:core:2.0"
 LIST_SCHEMA = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 
 
@@ -22,63 +24,78 @@ def location(kind: ResourceType, id: str) -> str:
 
 
 def user_etag(user: User) -> str:
-    """The weak ETag of a user."""
+    """Return the weak ETag of a user."""
     return f'W/"{user.version}"'
 
 
 def group_etag(group: Group, row: DirectoryGroup | None, member_ids: Sequence[str]) -> str:
-    """The weak ETag of a group: its row has no version that its members change."""
+    """Return the weak ETag of a group: its row has no version that its members change."""
     parts = (group.name, (row and row.external_id) or "", *sorted(member_ids))
     return f'W/"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}"'
 
 
 def user(user: User, row: DirectoryUser | None) -> JSONObject:
-    """A user as a resource."""
+    """Return a user as a resource."""
     stored = row.attributes if row else {}
+    # Once the user or an admin has changed the name, theirs counts.
+    is_from_directory = name_of(stored) == user.name
     resource = {
         **_common(USER, user.id, row.external_id if row else None),
         "userName": row.user_name if row else user.email,
         "name": stored.get("name"),
-        "displayName": _display_name(user, stored),
+        "displayName": stored.get("displayName") if is_from_directory else user.name,
         "active": user.is_active,
         "emails": [{"value": user.email, **EMAIL, **stored.get("email", {})}],
         "groups": [
             {"value": one.id, "display": one.name, "$ref": location(GROUP, one.id)}
             for one in user.groups
         ],
-        "meta": _meta(USER, user.id, user.created_at, user.updated_at, user_etag(user)),
+        "meta": _meta(USER, user, user_etag(user)),
     }
     return _assigned(resource)
 
 
 def name_of(attributes: JSONMapping) -> str | None:
-    """The name that others see: `displayName`, else the parts of the name."""
+    """Return the name that others see: `displayName`, else the parts of the name."""
     parts = attributes.get("name") or {}
     joined = " ".join(filter(None, (parts.get("givenName"), parts.get("familyName"))))
     return attributes.get("displayName") or parts.get("formatted") or joined or None
 
 
-def _display_name(user: User, stored: JSONMapping) -> str | None:
-    if name_of(stored) == user.name:
-        name: str | None = stored.get("displayName")
-        return name
-    return user.name  # the user or an admin has changed it since
-
-
 def group(group: Group, row: DirectoryGroup | None, member_ids: Sequence[str] | None) -> JSONObject:
-    """A group as a resource; `member_ids` are None where the answer leaves them out."""
+    """Return a group as a resource; `member_ids` are None where the response leaves them out."""
     etag = None if member_ids is None else group_etag(group, row, member_ids)
     resource = {
         **_common(GROUP, group.id, row.external_id if row else None),
         "displayName": group.name,
         "members": [{"value": id, "$ref": location(USER, id)} for id in member_ids or ()],
-        "meta": _meta(GROUP, group.id, group.created_at, group.updated_at, etag),
+        "meta": _meta(GROUP, group, etag),
     }
     return _assigned(resource)
 
 
+def _common(kind: ResourceType, id: str, external_id: str | None) -> JSONObject:
+    return {"schemas": [kind.schema], "id": id, "externalId": external_id}
+
+
+def _meta(kind: ResourceType, stored: User | Group, etag: str | None) -> JSONObject:
+    meta = {
+        "resourceType": kind.name,
+        "created": clock.iso(stored.created_at),
+        "lastModified": clock.iso(stored.updated_at),
+        "location": location(kind, stored.id),
+        "version": etag,
+    }
+    return _assigned(meta)
+
+
+def _assigned(values: JSONObject) -> JSONObject:
+    """Leave out what has no value (RFC 7643, section 2.5)."""
+    return {name: value for name, value in values.items() if value not in (None, [], {})}
+
+
 def listing(items: Sequence[JSONObject], total: int, start: int) -> JSONObject:
-    """A page of resources (RFC 7644, section 3.4.2)."""
+    """Return a page of resources (RFC 7644, section 3.4.2)."""
     return {
         "schemas": [LIST_SCHEMA],
         "totalResults": total,
@@ -88,23 +105,59 @@ def listing(items: Sequence[JSONObject], total: int, start: int) -> JSONObject:
     }
 
 
-def _common(kind: ResourceType, id: str, external_id: str | None) -> JSONObject:
-    return {"schemas": [kind.schema], "id": id, "externalId": external_id}
-
-
-def _meta(
-    kind: ResourceType, id: str, created: datetime, changed: datetime, etag: str | None
-) -> JSONObject:
-    meta = {
-        "resourceType": kind.name,
-        "created": clock.iso(created),
-        "lastModified": clock.iso(changed),
-        "location": location(kind, id),
-        "version": etag,
+def service_provider_config() -> JSONObject:
+    """Return the configuration of the service (RFC 7643, section 5)."""
+    return {
+        "schemas": [f"{CORE}:ServiceProviderConfig"],
+        "patch": {"supported": True},
+        "bulk": {"supported": False, "maxOperations": 0, "maxPayloadSize": 0},
+        "filter": {"supported": True, "maxResults": schemas.MAX_COUNT},
+        "changePassword": {"supported": False},
+        "sort": {"supported": False},
+        "etag": {"supported": True},
+        "authenticationSchemes": [
+            {
+                "type": "oauthbearertoken",
+                "name": "Bearer token",
+                "description": "A SCIM token of the account.",
+                "primary": True,
+            }
+        ],
+        "meta": _description_meta("ServiceProviderConfig", "/ServiceProviderConfig"),
     }
-    return _assigned(meta)
 
 
-def _assigned(values: JSONObject) -> JSONObject:
-    """Without what has no value (RFC 7643, section 2.5)."""
-    return {name: value for name, value in values.items() if value not in (None, [], {})}
+def resource_types() -> Sequence[JSONObject]:
+    """Return the types of resources (RFC 7643, section 6)."""
+    return [
+        {
+            "schemas": [f"{CORE}:ResourceType"],
+            "id": kind.name,
+            "name": kind.name,
+            "endpoint": kind.endpoint,
+            "description": kind.description,
+            "schema": kind.schema,
+            "meta": _description_meta("ResourceType", f"/ResourceTypes/{kind.name}"),
+        }
+        for kind in RESOURCE_TYPES
+    ]
+
+
+def schema_list() -> Sequence[JSONObject]:
+    """Return the schemas of resources (RFC 7643, section 7)."""
+    return [
+        {**kind.describe(), "meta": _description_meta("Schema", f"/Schemas/{kind.schema}")}
+        for kind in RESOURCE_TYPES
+    ]
+
+
+def one_of(listed: Sequence[JSONObject], id: str) -> JSONObject:
+    """Return the resource type or schema with this id. Raises NotFound."""
+    for item in listed:
+        if item["id"] == id:
+            return item
+    raise NotFound("There is nothing of this id.")
+
+
+def _description_meta(name: str, path: str) -> JSONObject:
+    return {"resourceType": name, "location": f"{config.current().base_url}{ROOT}{path}"}

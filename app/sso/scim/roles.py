@@ -38,7 +38,7 @@ def assign(account_id: str, user_ids: Collection[str]) -> None:
 
 
 def _groups(account_id: str, user_ids: Collection[str]) -> defaultdict[str, set[str]]:
-    """The names of the directory's groups that users are in, by user id."""
+    """Return the names of the directory's groups that users are in, by user id."""
     query = (
         sa.select(GroupMember.user_id, Group.name)
         .join(
@@ -63,7 +63,7 @@ def _groups(account_id: str, user_ids: Collection[str]) -> defaultdict[str, set[
 def _directory_users(
     account_id: str, user_ids: Collection[str]
 ) -> list[tuple[DirectoryUser, bool]]:
-    """The users whose role the directory gave (true) or a sign-in gave (false)."""
+    """Return the users whose role the directory gave (true) or a sign-in gave (false)."""
     is_own = sa.func.coalesce(DirectoryUser.given_role_id == User.role_id, sa.false())
     by_sign_in = sa.exists().where(
         Identity.account_id == User.account_id,

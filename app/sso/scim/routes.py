@@ -13,13 +13,13 @@ from flask import Blueprint, Response, request
 
 from app.auth.guard import limit_body, principal
 from app.errors import AppError, Forbidden, Malformed
-from app.sso.scim import attributes, discovery, errors, groups, resources, schemas, users
+from app.sso.scim import attributes, errors, groups, resources, schemas, users
 from app.sso.scim.attributes import GROUP, USER, ResourceType
-from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
 from app.web import error_handlers, json_input, preconditions
 from app.web.access import directory
 from app.web.parsing import refuse_repeated
+from app.web.preconditions import Preconditions
 from app.web.serialization import dumps
 
 MEDIA_TYPE = "application/scim+json"
@@ -139,31 +139,31 @@ def search_all() -> Response:
 @directory
 def get_service_provider_config() -> Response:
     _refuse_filter()
-    return _answer(discovery.service_provider_config())
+    return _answer(resources.service_provider_config())
 
 
 @blueprint.get("/ResourceTypes")
 @directory
 def list_resource_types() -> Response:
-    return _answer(_all(discovery.resource_types))
+    return _answer(_all(resources.resource_types))
 
 
 @blueprint.get("/ResourceTypes/<resource_type>")
 @directory
 def get_resource_type(resource_type: str) -> Response:
-    return _answer(discovery.one_of(discovery.resource_types(), resource_type))
+    return _answer(resources.one_of(resources.resource_types(), resource_type))
 
 
 @blueprint.get("/Schemas")
 @directory
 def list_schemas() -> Response:
-    return _answer(_all(discovery.schema_list))
+    return _answer(_all(resources.schema_list))
 
 
 @blueprint.get("/Schemas/<schema_id>")
 @directory
 def get_schema(schema_id: str) -> Response:
-    return _answer(discovery.one_of(discovery.schema_list(), schema_id))
+    return _answer(resources.one_of(resources.schema_list(), schema_id))
 
 
 def _account() -> str:
@@ -244,17 +244,15 @@ def _listed(items: list[JSONObject], total: int, args: JSONMapping) -> Response:
 
 def _one(resource: JSONObject, kind: ResourceType, status: int = 200) -> Response:
     etag, address = resource["meta"].get("version"), resource["meta"]["location"]
-    if request.method == "GET" and etag and _is_known(etag):
+    known = request.headers.get("If-None-Match")
+    is_get = request.method == "GET"
+    if is_get and etag and preconditions.matches(known, etag.removeprefix("W/")):
         return Response(status=304, headers={"ETag": etag})
     response = _answer(attributes.select(resource, *_names(_args(), kind)), status)
     response.headers["Location"] = address
     if etag:
         response.headers["ETag"] = etag
     return response
-
-
-def _is_known(etag: str) -> bool:
-    return preconditions.matches(request.headers.get("If-None-Match"), etag.removeprefix("W/"))
 
 
 def _answer(value: JSONMapping, status: int = 200) -> Response:

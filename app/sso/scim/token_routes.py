@@ -7,12 +7,12 @@ from flask import Response
 
 from app import config, web
 from app.auth.guard import principal
-from app.auth.models import ScimToken
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.schemas import View, example
 
 blueprint = Blueprint(
@@ -31,7 +31,7 @@ class ScimTokenView(View):
     """A SCIM token without its text."""
 
     id = fields.Id()
-    hint = ma.fields.String(metadata={"description": "The last characters of the token."})
+    hint = ma.fields.String(**doc("The last characters of the token."))
     created_by = fields.Id()
     created_at = fields.Timestamp()
     last_used_at = fields.Timestamp(allow_none=True)
@@ -41,7 +41,7 @@ class ScimTokenList(View):
     """The tokens of an account, at most two."""
 
     items = ma.fields.List(ma.fields.Nested(ScimTokenView))
-    base_url = ma.fields.String(metadata={"description": "The address that the directory needs."})
+    base_url = ma.fields.String(**doc("The address that the directory needs."))
 
 
 class CreatedScimToken(ScimTokenView):
@@ -75,7 +75,7 @@ def create_scim_token() -> dict[str, object]:
     none.
     """
     token, text = scim_tokens.create(by=principal())
-    return _with_text(token, text)
+    return {name: getattr(token, name) for name in ScimTokenView().fields} | {"token": text}
 
 
 @blueprint.route("/<uuid:scim_token_id>", methods=["DELETE"])
@@ -93,7 +93,3 @@ def revoke_scim_token(scim_token_id: str) -> Response:
 def base_url() -> str:
     """The address that the directory needs."""
     return f"{config.current().base_url}{resources.ROOT}"
-
-
-def _with_text(token: ScimToken, text: str) -> dict[str, object]:
-    return {name: getattr(token, name) for name in ScimTokenView().fields} | {"token": text}

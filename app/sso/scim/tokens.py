@@ -33,13 +33,13 @@ ACTOR = "SCIM"
 
 
 def list_active(account_id: str) -> Sequence[ScimToken]:
-    """The account's tokens, newest first."""
+    """Return the account's tokens, newest first."""
     query = sa.select(ScimToken).where(ScimToken.account_id == account_id)
     return db.db.session.scalars(query.order_by(ScimToken.id.desc())).all()
 
 
 def get(account_id: str, token_id: str) -> ScimToken:
-    """A token of the account. Raises NotFound."""
+    """Return a token of the account. Raises NotFound."""
     token = db.db.session.get(ScimToken, (account_id, token_id.lower()))
     if token is None:
         raise NotFound("There is no such SCIM token.")
@@ -80,7 +80,7 @@ def revoke(token_id: str, *, by: Principal) -> None:
 
 
 def authenticate(text: str) -> Principal:
-    """The directory that a token belongs to, acting in its account. Raises Unauthorized."""
+    """Return the directory that a token belongs to, acting in its account. Raises Unauthorized."""
     digest = tokens.digest(text)
     caller = versioned_cache.cache("scim_tokens").get(digest, lambda: _load(text, digest))
     if caller is None:

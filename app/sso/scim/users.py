@@ -6,8 +6,7 @@ whom it created and whose role it gave, and brings back neither admins nor membe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
@@ -24,12 +23,13 @@ from app.sso.scim.attributes import USER, canonical
 from app.sso.scim.errors import invalid_value, not_changeable, not_unique
 from app.sso.scim.models import DirectoryUser
 from app.sso.scim.patch import Operation
-from app.sso.scim.preconditions import Preconditions
 from app.types import JSONMapping, JSONObject
+from app.web.preconditions import Preconditions
 
 PROVIDER = "scim"  # the `auth_provider` of users that it creates
 NO_USER = "There is no such user."
 TAKEN = "A user of the account has this userName."
+UNIQUE_NAME = ("directory_users", "user_name_key", "userName", TAKEN)
 NOT_ITS_ADDRESS = (
     "The directory may change addresses only of users whom it created, whose role it gave and who"
     " are not in pii_access. The user or an admin can change this one in Atrium."
@@ -56,7 +56,7 @@ def page(
 
 
 def get(account_id: str, user_id: str) -> JSONObject:
-    """A user. Raises NotFound."""
+    """Return a user. Raises NotFound."""
     return resources.user(*_get(account_id, user_id))
 
 
@@ -71,8 +71,10 @@ def create(account_id: str, body: JSONMapping) -> JSONObject:
         raise invalid_value("Without emails, userName must be an email address.")
     attributes = _attributes(values)
     name = resources.name_of(attributes)
-    _check(accounts.email_problem(email), accounts.name_problem(name or ""))
-    with _unique_name(), db.transaction() as session:
+    problems = [accounts.email_problem(email), accounts.name_problem(name or "")]
+    if any(problems):
+        raise InvalidValues([problem for problem in problems if problem])
+    with errors.conflict_on_unique(*UNIQUE_NAME), db.transaction() as session:
         accounts.get_for_update(account_id)
         user = accounts.create_user(
             account_id,
@@ -105,11 +107,9 @@ def modify(
     account_id: str, user_id: str, operations: Sequence[Operation], only_if: Preconditions
 ) -> JSONObject:
     """Apply PATCH operations to a user; otherwise like `replace`."""
-
-    def patched(present: JSONObject) -> JSONObject:
-        return patch.apply(present, operations, USER)
-
-    return _change(account_id, user_id, patched, only_if)
+    return _change(
+        account_id, user_id, lambda present: patch.apply(present, operations, USER), only_if
+    )
 
 
 def delete(account_id: str, user_id: str, only_if: Preconditions) -> None:
@@ -120,7 +120,7 @@ def delete(account_id: str, user_id: str, only_if: Preconditions) -> None:
     with db.transaction() as session:
         account_users.get_for_update(session, account_id, user_id)
         user, row = _get(account_id, user_id)
-        only_if.check(_opaque(user))
+        only_if.check(resources.user_etag(user).removeprefix("W/"))
         if _is_protected(user, row):
             raise not_changeable(NOT_ITS_TO_DELETE)
         account_users.delete(account_id, user.id, by=None)
@@ -132,10 +132,10 @@ def _change(
     change: Callable[[JSONObject], JSONMapping],
     only_if: Preconditions,
 ) -> JSONObject:
-    with _unique_name(), db.transaction() as session:
+    with errors.conflict_on_unique(*UNIQUE_NAME), db.transaction() as session:
         account_users.get_for_update(session, account_id, user_id)
         user, row = _get(account_id, user_id)
-        only_if.check(_opaque(user))
+        only_if.check(resources.user_etag(user).removeprefix("W/"))
         before = resources.user(user, row)
         body = canonical(change(before), USER)
         values = schemas.load(schemas.UserBody(), body)
@@ -202,7 +202,7 @@ def _attributes(values: Body) -> JSONObject:
 
 
 def _address(values: Body) -> str | None:
-    """The primary address, else the first one, else `userName` if it is an address."""
+    """Return the primary address, else the first one, else `userName` if it is an address."""
     email, name = _email(values), str(values["user_name"]).strip()
     if email:
         return str(email["value"]).strip()
@@ -215,12 +215,6 @@ def _email(values: Body) -> JSONMapping:
     return next(iter(primary or emails), {})
 
 
-def _check(*problems: dict[str, object] | None) -> None:
-    found = [problem for problem in problems if problem]
-    if found:
-        raise InvalidValues(found)
-
-
 def _check_name_is_free(row: DirectoryUser) -> None:
     others = (User.account_id == row.account_id, User.id != row.user_id)
     named_alike = conditions.USER_FIELDS["username"].compare("eq", row.user_name)
@@ -228,12 +222,6 @@ def _check_name_is_free(row: DirectoryUser) -> None:
     with db.db.session.no_autoflush:
         if db.db.session.scalar(query.limit(1)) is not None:
             raise not_unique(TAKEN)
-
-
-@contextmanager
-def _unique_name() -> Iterator[None]:
-    with errors.conflict_on_unique("directory_users", "user_name_key", "userName", TAKEN):
-        yield
 
 
 _JOIN = (
@@ -255,10 +243,6 @@ def _get(account_id: str, user_id: str) -> Row:
 
 
 def _current(account_id: str, user_id: str) -> JSONObject:
-    """A user as stored now, within the transaction that changed it."""
+    """Return a user as stored now, within the transaction that changed it."""
     db.db.session.expire_all()
     return get(account_id, user_id)
-
-
-def _opaque(user: User) -> str:
-    return resources.user_etag(user).removeprefix("W/")

@@ -15,6 +15,7 @@ import structlog
 from app.errors import error_location
 
 log = structlog.get_logger()
+MACOS_MAX_FILES = 10_240  # OPEN_MAX: setrlimit(2) of macOS takes no more, whatever the hard limit
 
 _lock = threading.Lock()
 _loops = dict[int, asyncio.AbstractEventLoop]()
@@ -39,8 +40,10 @@ def _start() -> asyncio.AbstractEventLoop:
 
 def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for limit in (hard, MACOS_MAX_FILES):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return
 
 
 def _log_error(loop: object, context: dict[str, Any]) -> None:

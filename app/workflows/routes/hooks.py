@@ -14,6 +14,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import View, example
 from app.workflows import hooks, service
@@ -57,18 +58,14 @@ class HookView(DefinitionView):
     condition = ma.fields.String(allow_none=True)
     actions = ma.fields.List(ma.fields.Dict(metadata=described.ACTION))
     cron = ma.fields.String(allow_none=True)
-    last_run_at = fields.Timestamp(
-        allow_none=True, metadata={"description": "The last scheduled run."}
-    )
+    last_run_at = fields.Timestamp(allow_none=True, **doc("The last scheduled run."))
     next_run_at = fields.Timestamp(allow_none=True)
 
 
 class HookArgs(DefinitionArgs):
     """Filters of the list of hooks."""
 
-    trigger_type = fields.Choice(
-        hooks.TRIGGERS, metadata={"description": "Only hooks with this trigger."}
-    )
+    trigger_type = fields.Choice(hooks.TRIGGERS, **doc("Only hooks with this trigger."))
 
 
 class ExecutionArgs(OffsetArgs):
@@ -87,9 +84,7 @@ def _actions(**options: Any) -> object:
 class ChangedHook(ChangedDefinition):
     trigger = trigger_field(hooks.TRIGGERS)
     condition = fields.Text(
-        longest=2000,
-        allow_none=True,
-        metadata={"description": "An expression; the actions run only if it holds."},
+        longest=2000, allow_none=True, **doc("An expression; the actions run only if it holds.")
     )
     actions = _actions()
 

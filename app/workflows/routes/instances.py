@@ -10,6 +10,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.workflows import instances, rerun, service
@@ -42,29 +43,22 @@ class InstanceView(View):
     id = fields.Id()
     workflow_id = fields.Id()
     account_id = fields.Id()
-    version = ma.fields.Integer(
-        metadata={"description": "The version of the workflow that it carries out."}
-    )
+    version = ma.fields.Integer(**doc("The version of the workflow that it carries out."))
     trigger_type = fields.Choice(TRIGGERS)
     status = fields.Choice(STATES)
     current_step = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "What is next, or has failed; several of parallel branches."},
+        allow_none=True, **doc("What is next, or has failed; several of parallel branches.")
     )
-    context = ma.fields.Dict(
-        metadata={"description": "What the steps may refer to: trigger and steps."}
-    )
+    context = ma.fields.Dict(**doc("What the steps may refer to: trigger and steps."))
     withheld = ma.fields.Boolean(
-        metadata={
-            "description": "Whether context, input and output contain personal data: they are"
+        **doc(
+            "Whether context, input and output contain personal data: they are"
             " shown only to superadmins and members of pii_access."
-        }
+        )
     )
     error_message = ma.fields.String(allow_none=True)
     resume_job_id = ma.fields.String(
-        allow_none=True,
-        dump_default=None,
-        metadata={"description": "Always null: instances resume by themselves."},
+        allow_none=True, dump_default=None, **doc("Always null: instances resume by themselves.")
     )
     started_at = fields.Timestamp(allow_none=True)
     completed_at = fields.Timestamp(allow_none=True)
@@ -90,15 +84,13 @@ class StepLogView(View):
     instance_id = fields.Id()
     workflow_id = fields.Id()
     account_id = fields.Id()
-    place = ma.fields.String(
-        metadata={"description": "The step within loops and branches, and its visit."}
-    )
+    place = ma.fields.String(**doc("The step within loops and branches, and its visit."))
     step_name = ma.fields.String()
     step_type = fields.Choice(definition.PROPERTIES)
     status = fields.Choice(LOG_STATES)
     attempt = ma.fields.Integer()
-    input = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
-    output = ma.fields.Dict(allow_none=True, metadata={"description": LONG_VALUES})
+    input = ma.fields.Dict(allow_none=True, **doc(LONG_VALUES))
+    output = ma.fields.Dict(allow_none=True, **doc(LONG_VALUES))
     error_message = ma.fields.String(allow_none=True)
     started_at = fields.Timestamp()
     completed_at = fields.Timestamp(allow_none=True)
@@ -109,7 +101,7 @@ class InstanceWithLogs(InstanceView):
 
     step_logs = ma.fields.List(ma.fields.Nested(StepLogView))
     step_logs_total = ma.fields.Integer(
-        metadata={"description": "The length of the log; `/step-logs` returns all of it."}
+        **doc("The length of the log; `/step-logs` returns all of it.")
     )
 
 
@@ -125,20 +117,18 @@ class ResumedInstance(InstanceWithLogs):
 class InstanceArgs(OffsetArgs):
     """Filters of a workflow's instances."""
 
-    status = fields.Choice(STATES, metadata={"description": "Only instances in this state."})
+    status = fields.Choice(STATES, **doc("Only instances in this state."))
 
 
 def _moment(name: str, description: str) -> object:
-    return fields.DateTime(
-        data_key=name, attribute=f"{name}_date", metadata={"description": description}
-    )
+    return fields.DateTime(data_key=name, attribute=f"{name}_date", **doc(description))
 
 
 BY_WORKFLOW = "Only instances of this workflow or hook. By default all workflows, but no hooks."
 
 
 class AllInstancesArgs(InstanceArgs):
-    workflow_id = ma.fields.UUID(metadata={"description": BY_WORKFLOW})
+    workflow_id = ma.fields.UUID(**doc(BY_WORKFLOW))
     from_ = _moment("from", "Only instances created since then.")
     to_ = _moment("to", "Only instances created before then.")
 
@@ -146,7 +136,7 @@ class AllInstancesArgs(InstanceArgs):
 class ResumeFilter(Schema):
     """The failed instances to resume; by default those of all workflows of the account."""
 
-    workflow_id = ma.fields.UUID(allow_none=True, metadata={"description": BY_WORKFLOW})
+    workflow_id = ma.fields.UUID(allow_none=True, **doc(BY_WORKFLOW))
     from_ = _moment("from", "Only instances created since then.")
     to_ = _moment("to", "Only instances created before then.")
 

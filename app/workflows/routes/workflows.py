@@ -14,6 +14,7 @@ from app.types import JSONObject
 from app.web import fields
 from app.web.access import LARGEST_DOCUMENT, account_admin, public
 from app.web.blueprint import Blueprint
+from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.workflows import service
@@ -70,14 +71,12 @@ class DefinitionView(View):
     enabled = ma.fields.Boolean()
     warnings = ma.fields.List(
         ma.fields.Nested(WarningView),
-        metadata={
-            "description": "Collections that it names and that do not exist; of a single one,"
+        **doc(
+            "Collections that it names and that do not exist; of a single one,"
             " also fields that its collections do not have or hide from you."
-        },
+        ),
     )
-    owner_id = fields.Id(
-        metadata={"description": "Whose rights the steps have: who last sent them."}
-    )
+    owner_id = fields.Id(**doc("Whose rights the steps have: who last sent them."))
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     created_by = fields.Id(allow_none=True)
@@ -104,14 +103,14 @@ class DefinitionView(View):
 class WorkflowView(DefinitionView):
     trigger = ma.fields.Dict(metadata=described.STARTED_BY)
     trigger_type = fields.Choice(TRIGGERS)
-    trigger_config = ma.fields.Dict(metadata={"description": "The trigger without its type."})
+    trigger_config = ma.fields.Dict(**doc("The trigger without its type."))
     steps = ma.fields.List(ma.fields.Dict(metadata=described.STEP))
-    version = ma.fields.Integer(metadata={"description": "Grows when what is carried out changes."})
+    version = ma.fields.Integer(**doc("Grows when what is carried out changes."))
 
 
 class DefinitionArgs(OffsetArgs):
-    trigger_type = fields.Choice(TRIGGERS, metadata={"description": "Only those that this starts."})
-    enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
+    trigger_type = fields.Choice(TRIGGERS, **doc("Only those that this starts."))
+    enabled = ma.fields.Boolean(**doc("Only enabled ones, or only others."))
 
 
 class ChangedDefinition(Schema):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app.auth.guard import principal
-from app.sso import saml_metadata, service
+from app.sso import service
 from app.sso.config_routes import BY_ID, blueprint
-from app.sso.models import MetadataRead
+from app.sso.models import MetadataRefresh
+from app.sso.saml import metadata_refresh
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import View
 
 PATH = f"{BY_ID}/metadata"
@@ -42,14 +44,13 @@ class MetadataReadView(View):
 
     read_at = fields.Timestamp(allow_none=True)
     error = ma.fields.String(
-        allow_none=True,
-        metadata={"description": "Why the last read failed, if it did; it changed nothing."},
+        allow_none=True, **doc("Why the last read failed, if it did; it changed nothing.")
     )
     changed_at = fields.Timestamp(allow_none=True)
     changes = ma.fields.List(ma.fields.Nested(MetadataChange))
 
 
-def view(read: MetadataRead | None) -> JSONObject:
+def view(read: MetadataRefresh | None) -> JSONObject:
     return {name: getattr(read, name) for name in NEVER} if read else NEVER
 
 
@@ -62,7 +63,7 @@ def get_metadata_read(configuration_id: str) -> JSONObject:
     All properties are null or empty before the first daily read.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
-    return view(saml_metadata.last_read(service.get(configuration_id, by=caller)))
+    return view(metadata_refresh.find(service.get(configuration_id, by=caller)))
 
 
 @blueprint.route(PATH, methods=["POST"])
@@ -75,4 +76,4 @@ def read_metadata(configuration_id: str) -> JSONObject:
     200 with `error`. Does nothing for settings without `metadata_url`.
     """
     caller = service.act_in_account_of(configuration_id, by=principal())
-    return view(saml_metadata.read_now(configuration_id, by=caller))
+    return view(metadata_refresh.refresh(configuration_id, by=caller))

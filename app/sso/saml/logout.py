@@ -15,9 +15,9 @@ from app.auth.devices import Origin
 from app.errors import InvalidValues, NotFound
 from app.sso import flows, refusals, service, sign_in
 from app.sso.connections import Connection
-from app.sso.models import LOGOUT, SAML, Flow, SamlSession
+from app.sso.models import SAML, FlowPurpose, SamlSession
 from app.sso.refusals import ProviderDisabled, SignInRefused, StateRefused
-from app.sso.saml import keys, logout_messages, redirect_binding, replays, sessions
+from app.sso.saml import keys, logout_messages, redirect_binding, sessions
 
 log = structlog.get_logger()
 LONGEST_RELAY_STATE = 2000
@@ -57,7 +57,9 @@ def start(account_id: str, session_id: str, redirect_uri: str | None) -> str | N
         key = keys.signing_key(account_id)
     except NotFound:  # ending the session here matters more
         return None
-    started = flows.start(connection, LOGOUT, redirect_uri=redirect_uri, client_state=None)
+    started = flows.start(
+        connection, FlowPurpose.LOGOUT, redirect_uri=redirect_uri, client_state=None
+    )
     request = logout_messages.render_request(connection, started.flow.request_id, named)
     return redirect_binding.url(
         str(connection.config["idp_slo_url"]),
@@ -107,7 +109,11 @@ def receive_form(
     """
 
     def read(connection: Connection) -> _Received:
-        xml = _decode(posted.request or posted.response)
+        try:
+            message = "".join((posted.request or posted.response).split())
+            xml = b64decode(message, validate=True)
+        except (binascii.Error, ValueError):
+            raise SignInRefused("document", "The message is not valid base64.") from None
         return _Received(xml, posted.relay_state, is_verified=False)
 
     return _receive(provider, account, origin, bool(posted.request), read)
@@ -131,7 +137,7 @@ def _end(connection: Connection, received: _Received) -> str | None:
         connection, received.xml, is_verified=received.is_verified
     )
     with db.transaction() as session:
-        replays.mark_used(session, connection, f"logout {request.id}", request.expires_at)
+        sessions.mark_used(session, connection, f"logout {request.id}", request.expires_at)
         sessions.end(connection, request.subject, request.session_indexes)
     if not connection.config.get("idp_slo_url"):
         return None
@@ -149,8 +155,9 @@ def _finish(connection: Connection, received: _Received) -> str | None:
     response = logout_messages.parse_response(
         connection, received.xml, is_verified=received.is_verified
     )
-    flow = _flow(received.relay_state)
-    if flow is None or flow.account_id != connection.account.id:
+    flow = flows.find(sign_in.decode_state(received.relay_state))
+    is_logout = flow is not None and flow.purpose == FlowPurpose.LOGOUT
+    if flow is None or not is_logout or flow.account_id != connection.account.id:
         raise StateRefused("state", "The sign-out was not started here.")
     if flow.request_id != response.in_response_to:
         raise SignInRefused("InResponseTo", "The response answers another request.")
@@ -160,13 +167,8 @@ def _finish(connection: Connection, received: _Received) -> str | None:
     return flow.redirect_uri
 
 
-def _flow(relay_state: str) -> Flow | None:
-    flow = flows.find(sign_in.decode_state(relay_state))
-    return flow if flow and flow.purpose == LOGOUT else None
-
-
 def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
-    """The settings of a session's provider, if they still name it and have a sign-out address."""
+    """Return the settings of a session's provider, if they still allow its single logout."""
     account = service.find_active_account(account_id)
     try:
         connection = service.connection(account, SAML, named.provider_name)
@@ -174,10 +176,3 @@ def _connection_of(account_id: str, named: SamlSession) -> Connection | None:
         return None
     same = connection.config["idp_entity_id"] == named.issuer
     return connection if same and connection.config.get("idp_slo_url") else None
-
-
-def _decode(text: str) -> bytes:
-    try:
-        return b64decode("".join(text.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise SignInRefused("document", "The message is not valid base64.") from None

@@ -1,13 +1,20 @@
-"""Deletes what sign-ins and readings of issuers have left behind."""
+"""Background jobs: renewal of what issuers publish, and purges of expired rows."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 
 import sqlalchemy as sa
 
 from app import clock, db, jobs
-from app.sso.models import Flow, IssuerDocument, Refusal, SamlSession, SeenAssertion
+from app.errors import NotFound
+from app.sso import service
+from app.sso.models import OAUTH, Flow, IssuerDocument, Refusal, SamlSession, SeenAssertion
+from app.sso.oauth import discovery
+from app.sso.oauth.documents import RENEW
+from app.sso.oauth.exchange import Unreachable
+from app.types import JSONMapping
 
 RETENTION = timedelta(minutes=30)
 REFUSAL_RETENTION = timedelta(days=30)
@@ -31,3 +38,16 @@ def purge_documents(payload: object) -> None:
     db.purge(
         IssuerDocument.__table__, IssuerDocument.stored_at <= clock.now() - DOCUMENTS_RETENTION
     )
+
+
+@jobs.job(RENEW)
+def renew(payload: JSONMapping) -> None:
+    """Read what a provider publishes; a failure is stored, and the former documents stay."""
+    from app.sso.oauth import id_tokens  # imported on use: large
+
+    account = service.find_active_account(payload["account_id"])
+    with suppress(NotFound, Unreachable):
+        connection = service.connection(account, OAUTH, payload["provider"])
+        current = discovery.resolve(connection, fresh=True)
+        if current.provider.openid:
+            id_tokens.renew_keys(current)

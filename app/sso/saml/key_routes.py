@@ -12,6 +12,7 @@ from app.sso.saml import certificates, keys
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.fields import doc
 from app.web.schemas import View, example
 
 BY_ID = "/keys/<uuid:saml_key_id>"
@@ -22,10 +23,8 @@ class SamlKeyView(View):
     """A key pair without its private key."""
 
     id = fields.Id()
-    is_active = ma.fields.Boolean(
-        metadata={"description": "Whether it signs requests. All keys decrypt."}
-    )
-    certificate = ma.fields.String(metadata={"description": "DER in base64."})
+    is_active = ma.fields.Boolean(**doc("Whether it signs requests. All keys decrypt."))
+    certificate = ma.fields.String(**doc("DER in base64."))
     fingerprint = ma.fields.String()
     expires_at = fields.Timestamp()
     created_at = fields.Timestamp()

@@ -17,6 +17,7 @@ from app.sso.routes import SAML_FORM, blueprint, browsers, form_body, form_value
 from app.types import JSONObject
 from app.web import fields, html
 from app.web.access import LARGEST_DOCUMENT, public, signed_in
+from app.web.fields import doc
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response
 
@@ -37,11 +38,11 @@ class SignedOut(View):
     message = ma.fields.String()
     logout_url = ma.fields.String(
         allow_none=True,
-        metadata={
-            "description": "Where to send the browser; null if the session did not begin by SAML,"
+        **doc(
+            "Where to send the browser; null if the session did not begin by SAML,"
             " or the provider has no single logout.",
             **fields.URI,
-        },
+        ),
     )
 
 
@@ -50,15 +51,11 @@ class LogoutArgs(schemas.ConsumerArgs):
 
     checks_repeated = True
 
-    SAMLRequest = fields.Text(
-        longest=20_000, metadata={"description": "The provider's logout request."}
-    )
-    SAMLResponse = fields.Text(
-        longest=20_000, metadata={"description": "The provider's response to our request."}
-    )
-    RelayState = fields.Text(longest=2000, metadata={"description": "Returned unchanged."})
-    SigAlg = fields.Text(longest=200, metadata={"description": "The algorithm: RSA with SHA-2."})
-    Signature = fields.Text(longest=2000, metadata={"description": "The signature, in base64."})
+    SAMLRequest = fields.Text(longest=20_000, **doc("The provider's logout request."))
+    SAMLResponse = fields.Text(longest=20_000, **doc("The provider's response to our request."))
+    RelayState = fields.Text(longest=2000, **doc("Returned unchanged."))
+    SigAlg = fields.Text(longest=200, **doc("The algorithm: RSA with SHA-2."))
+    Signature = fields.Text(longest=2000, **doc("The signature, in base64."))
 
 
 @blueprint.route("/saml/logout", methods=["POST"])
@@ -74,15 +71,15 @@ def logout_by_saml(body: JSONObject) -> Response:
     one: the provider ends its session and returns it to `redirect_uri`, which must be on the
     account's list. API keys have no session (403).
     """
-    from app.sso import saml_logout  # imported on use: large
+    from app.sso.saml import logout  # imported on use: large
 
     caller = principal()
     if caller.session_id is None:
         raise Forbidden("This credential has no session.")
     account_id, user_id = sessions.user_key(caller)
     requested = body.get("redirect_uri")
-    target = saml_logout.return_address(account_id, caller.session_id, requested)
-    logout_url = saml_logout.start(account_id, caller.session_id, target)
+    target = logout.return_address(account_id, caller.session_id, requested)
+    logout_url = logout.start(account_id, caller.session_id, target)
     sessions.end(account_id, user_id, caller.session_id)
     return json_response({"message": "You are signed out.", "logout_url": logout_url})
 
@@ -99,11 +96,11 @@ def end_saml_session(args: JSONObject, provider: str) -> BaseResponse:
     signed `LogoutResponse`. A signed `LogoutResponse` returns the browser to the client
     application. Each message works once.
     """
-    from app.sso import saml_logout
+    from app.sso.saml import logout
 
     name, account = _target(provider, args)
     query = request.query_string.decode("latin-1")
-    return _answer(saml_logout.receive_query(name, account, query, origin()))
+    return _answer(logout.receive_query(name, account, query, origin()))
 
 
 @browsers.route("/saml/<provider>/slo", methods=["POST"])
@@ -122,11 +119,11 @@ def end_saml_session_by_form(args: JSONObject, provider: str) -> BaseResponse:
 
     Like `GET` of the same address, with messages in a form, signed in their XML.
     """
-    from app.sso import saml_logout
+    from app.sso.saml import logout
 
     name, account = _target(provider, args)
-    posted = saml_logout.PostedMessage(*form_values(NAMES).values())
-    return _answer(saml_logout.receive_form(name, account, posted, origin()))
+    posted = logout.PostedMessage(*form_values(NAMES).values())
+    return _answer(logout.receive_form(name, account, posted, origin()))
 
 
 def _target(provider: str, args: JSONObject) -> tuple[str, str | None]:

@@ -1,16 +1,49 @@
-"""Changing the domains of an account: they decide who signs in, and where."""
+"""Domains of email addresses: where their users sign in, and changes of them by admins."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.accounts import sign_in_settings
 from app.accounts.domains import checks
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain
+from app.accounts.models import Account
 from app.accounts.types import Body
 from app.auth.principal import Principal
+from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.sso import service
+from app.sso.models import ProviderSetting
 
 NO_PROVIDER = "Set up a provider first; otherwise nobody of this domain could sign in."
+
+
+@dataclass(frozen=True)
+class Realm:
+    """The account and providers of a domain; no account for one that nobody has proved."""
+
+    account: Account | None = None
+    providers: Sequence[ProviderSetting] = ()
+    password_sign_in: bool = True
+
+    @property
+    def slug(self) -> str | None:
+        return self.account.slug if self.account else None
+
+
+def discover(email: str) -> Realm:
+    """Return the account that owns the domain of an address; it says nothing of any user."""
+    account = service.find_active_account(domains.owner_of(email))
+    if account is None:
+        return Realm()
+    providers = service.list_enabled(account)
+    with tenancy.in_account(account.id):
+        domain = domains.find_verified(account.id, email)
+    sso_only = domain is not None and domain.sso_only
+    allows_passwords = sign_in_settings.allows_passwords(account.settings)
+    return Realm(account, providers, allows_passwords and not sso_only)
 
 
 def create(domain: str, *, by: Principal) -> AccountDomain:
@@ -26,7 +59,7 @@ def verify(domain_id: str, *, by: Principal) -> AccountDomain:
 def change(domain_id: str, body: Body, *, by: Principal) -> AccountDomain:
     """Change a domain's settings. Raises InvalidValues, NotFound, or Forbidden."""
     account_id = _authorized(by)
-    if body.get("sso_only") and not service.list_for_sign_in(account_id)[1]:
+    if body.get("sso_only") and not service.list_for_sign_in(account_id):
         domains.get(account_id, domain_id)
         raise InvalidValues([problem("sso_only", "invalid_option", NO_PROVIDER)])
     return domains.change(account_id, domain_id, body)
