@@ -1,4 +1,4 @@
-"""What runs before and after every request, in order."""
+"""Hooks before and after every request, in order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,22 @@ def _after(response: Response) -> Response:
     claim = g.pop("claim", None)
     if claim is not None:
         response = replay.finish(claim, request, response)
-    _set_caching(request, response)
+    # Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own.
+    environ, path = request.environ, request.path
+    has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
+    of_api = path.startswith(f"{web.PREFIX}/")
+    vary = []
+    if (of_api or has_credential) and request.endpoint != "static":
+        vary.append(VARY)
+        if "Cache-Control" not in response.headers:
+            # A response with an ETag may be stored by its caller, and must be revalidated.
+            has_etag = "ETag" in response.headers
+            may_store = request.method in READING and (has_etag or not has_credential)
+            response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
+    if path.startswith(web.PREFIX):  # CORS
+        vary.append("Origin")
+    if vary:
+        response.headers.add("Vary", ", ".join(vary))
     origin = request.environ.get("HTTP_ORIGIN")
     if origin:
         cors.allow_origin(origin, request, response, _account_allows)
@@ -100,7 +115,7 @@ def _account_allows(origin: str) -> bool:
 
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:
-    """Record what the answer shows, before it is sent: who is not recorded is not answered."""
+    """Record which personal data the response shows, before it is sent: else it is not sent."""
     collector, route = reads.collector.get(), reads.current_route.get()
     shown, status = shown_accounts.current.get() or set(), response.status_code
     # What a stream shows from now on is stored at once.
@@ -116,8 +131,8 @@ def _store_reads(request: Request, g: Any, response: Response) -> None:
     shown |= _named_accounts(by, request)
     reads.note_request(by, shown - recorded, route)
     if isinstance(response.response, GeneratorType):
-        told = shown | recorded
-        response.response = reads.noting_accounts(response.response, told, by=by, route=route)
+        known = shown | recorded
+        response.response = reads.noting_accounts(response.response, known, by=by, route=route)
 
 
 def _named_accounts(by: Principal, request: Request) -> set[str]:
@@ -127,25 +142,6 @@ def _named_accounts(by: Principal, request: Request) -> set[str]:
         if account := principals.find_account(reference):
             named.add(account.id)
     return {account_id for account_id in named if account_id}
-
-
-def _set_caching(request: Request, response: Response) -> None:
-    """Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own."""
-    environ, path = request.environ, request.path
-    has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
-    of_api = path.startswith(f"{web.PREFIX}/")
-    vary = []
-    if (of_api or has_credential) and request.endpoint != "static":
-        vary.append(VARY)
-        if "Cache-Control" not in response.headers:
-            # A response with an ETag may be stored by its caller, and must be revalidated.
-            has_etag = "ETag" in response.headers
-            may_store = request.method in READING and (has_etag or not has_credential)
-            response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
-    if path.startswith(web.PREFIX):  # CORS
-        vary.append("Origin")
-    if vary:
-        response.headers.add("Vary", ", ".join(vary))
 
 
 def _record(request: Request, response: Response, seconds: float) -> None:

@@ -21,7 +21,7 @@ from app.webhooks import models as deliveries
 from app.webhooks import payload
 from app.workflows import hooks
 from app.workflows import models as workflows
-from app.workflows.language import definition, missing_collections, missing_fields
+from app.workflows.language import definition, missing
 
 EVENTS_OF_RECORDS = [event for event in payload.EVENTS if event != payload.TEST_EVENT]
 ENUMS: Mapping[str, Collection[str]] = {
@@ -31,7 +31,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "DeliveryView.status": deliveries.STATES,
     "DomainView.state": domains.STATES,
     "ExportView.status": bundles.STATES,
-    "ExecutionView.status": hooks.STATES,
+    "ExecutionView.status": tuple(hooks.ExecutionState),
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,
     "FeedItem.event": EVENTS_OF_RECORDS,
@@ -62,7 +62,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "StepLogView.status": workflows.LOG_STATES,
     "StepLogView.step_type": definition.PROPERTIES,
     "TokenPair.token_type": [BEARER],
-    "WarningView.code": [missing_collections.CODE, missing_fields.CODE],
+    "WarningView.code": [missing.COLLECTION_MISSING, missing.FIELD_MISSING],
     "WebhookView.events.[]": deliveries.OPERATIONS,
     "WorkflowView.trigger_type": workflows.TRIGGERS,
 }

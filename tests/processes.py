@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
@@ -36,11 +37,11 @@ def environment(folder: Path, **settings: str) -> dict[str, str]:
     }
 
 
-def stock_command() -> str:
+def stock_command() -> list[str]:
     """The command of RQ's own worker that docs/deployment.md prints."""
     text = (PROJECT / "docs" / "deployment.md").read_text()
     (command,) = re.findall(r"^    (rq worker .*)$", text, re.MULTILINE)
-    return str(command)
+    return ["sh", "-c", f"exec {command}"]
 
 
 def unit(name: str, instance: str) -> list[str]:
@@ -52,13 +53,10 @@ def unit(name: str, instance: str) -> list[str]:
     return command.removeprefix("ExecStart=").replace("%i", instance).split()
 
 
-@contextmanager
-def started(
-    command: Sequence[str], env: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its children; those that still run at the end get SIGINT."""
+def _start(command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a process in a group of its own, so that its children get its signals."""
     with log.open("a") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             cwd=PROJECT,
             env=env,
@@ -66,6 +64,14 @@ def started(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+@contextmanager
+def started(
+    command: Sequence[str], env: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with its children; those that still run at the end get SIGINT."""
+    process = _start(command, env, log)
     try:
         yield process
     finally:
@@ -83,29 +89,36 @@ def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     return process
 
 
-class Process:
-    """A process with children that can be killed and started again."""
+class Restartable(ABC):
+    """A process that can be killed and started again."""
 
-    def __init__(self, command: list[str], env: dict[str, str], log: Path) -> None:
-        self._command, self._env, self._log = command, env, log
-        self._running: subprocess.Popen[bytes] | None = None
+    def __init__(self) -> None:
         self.start()
 
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it, with no chance to tidy up."""
+
+    def crash(self) -> None:
+        """Kill it, and start it again."""
+        self.kill()
+        self.start()
+
+
+class Process(Restartable):
+    """A program with its children."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self._command, self._env, self._log = command, env, log
+        super().__init__()
+
     def start(self) -> None:
-        """Start it."""
-        with self._log.open("a") as output:
-            self._running = subprocess.Popen(
-                self._command,
-                cwd=PROJECT,
-                env=self._env,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._running = _start(self._command, self._env, self._log)
 
     def kill(self) -> None:
-        """End it and all that it started, with no chance to tidy up."""
-        assert self._running is not None
         os.kill(self._running.pid, signal.SIGSTOP)  # it must not start another one meanwhile
         for group in (*self.children(), self._running.pid):  # RQ's jobs are groups of their own
             with suppress(ProcessLookupError):
@@ -114,35 +127,18 @@ class Process:
 
     def children(self) -> list[int]:
         """The processes that it started."""
-        assert self._running is not None
         pid = self._running.pid
         return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def crash(self) -> None:
-        """Kill it, and start it again."""
-        self.kill()
-        self.start()
 
-
-class StockWorker(Process):
-    """RQ's own worker, by the command of docs/deployment.md."""
-
-    def __init__(self, env: dict[str, str], log: Path) -> None:
-        super().__init__(["sh", "-c", f"exec {stock_command()}"], env, log)
-
-
-class Worker:
-    """`bin/atrium worker` with an operator's settings, that can be killed and started again.
-
-    A fork of a preloaded process.
-    """
+class Worker(Restartable):
+    """`bin/atrium worker` with an operator's settings: a fork of a preloaded process."""
 
     def __init__(self, env: Mapping[str, str], log: Path) -> None:
         self._env, self._log = dict(env), log
-        self.start()
+        super().__init__()
 
     def start(self) -> None:
-        """Start it."""
         self._running = forked(_work, self._env, self._log)
 
     def stop(self) -> None:
@@ -154,14 +150,8 @@ class Worker:
         assert is_stopped, "the worker does not stop"
 
     def kill(self) -> None:
-        """End it, with no chance to tidy up."""
         self._running.kill()
         self._running.join()
-
-    def crash(self) -> None:
-        """Kill it, and start it again."""
-        self.kill()
-        self.start()
 
 
 def _work(env: dict[str, str], log: Path) -> None:

@@ -22,10 +22,12 @@ def procfile() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and below those that clients get from the system: it stays
-    free until a server is started there, and while one restarts.
+    """A port on which nobody listens; it stays free until a server starts there, and while it
+    restarts.
     """
     while True:
+        # Linux gives ports from 32,768 on to clients, so none of them takes this one meanwhile.
+        # Random, because several test processes choose at the same time.
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -27,18 +28,24 @@ from app.types import JSONMapping, JSONObject
 
 DUPLICATE, IN_USE = "not_unique", "in_use"
 CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
-RENAME_COLLECTION, RENAME_FIELD, REORDER_FIELDS = (
-    "rename_collection",
-    "rename_field",
-    "reorder_fields",
-)
-ADD_FIELD, CHANGE_FIELD, REMOVE_FIELD = "add_field", "change_field", "remove_field"
-ADD_INDEX, REMOVE_INDEX = "add_index", "remove_index"
-CHANGE_REFERENCE, CHANGE_RULE = "change_reference", "change_rule"
-PLANNED_OPERATIONS = (
-    *(RENAME_COLLECTION, RENAME_FIELD, REMOVE_FIELD, ADD_FIELD, CHANGE_FIELD),
-    *(REORDER_FIELDS, ADD_INDEX, REMOVE_INDEX, CHANGE_REFERENCE, CHANGE_RULE),
-)
+
+
+class Operation(StrEnum):
+    """The kinds of steps that a change of a collection consists of."""
+
+    RENAME_COLLECTION = "rename_collection"
+    RENAME_FIELD = "rename_field"
+    REMOVE_FIELD = "remove_field"
+    ADD_FIELD = "add_field"
+    CHANGE_FIELD = "change_field"
+    REORDER_FIELDS = "reorder_fields"
+    ADD_INDEX = "add_index"
+    REMOVE_INDEX = "remove_index"
+    CHANGE_REFERENCE = "change_reference"
+    CHANGE_RULE = "change_rule"
+
+
+PLANNED_OPERATIONS = tuple(one.value for one in Operation)
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,19 @@ class Change:
             for operation in _operations(before.get(spec["name"]), spec)
         ]
         removed = [
-            {"operation": REMOVE_FIELD, "field": name, "property": None} for name in self.removed
+            {"operation": Operation.REMOVE_FIELD, "field": name, "property": None}
+            for name in self.removed
         ]
-        of_indexes = _index_operations(self.renamed.indexes, self.new.indexes)
+        old_indexes, new_indexes = self.renamed.indexes, self.new.indexes
+        of_indexes = [
+            {"operation": operation, "field": None, "property": None, "index": spec}
+            for operation, specs, others in (
+                (Operation.REMOVE_INDEX, old_indexes, new_indexes),
+                (Operation.ADD_INDEX, new_indexes, old_indexes),
+            )
+            for spec in specs
+            if spec not in others
+        ]
         others = [*removed, *of_fields, *self._order_operations(), *of_indexes]
         return [*self._renaming_operations(), *others]
 
@@ -123,26 +140,26 @@ class Change:
         before = [name for name in old if name in new] + self.added
         if before != [*new]:
             order = {"property": "order", "before": before, "after": [*new]}
-            yield {"operation": REORDER_FIELDS, "field": None, **order}
+            yield {"operation": Operation.REORDER_FIELDS, "field": None, **order}
 
     def _renaming_operations(self) -> Iterator[JSONObject]:
         if self.former_name:
             names = {"property": "name", "before": self.former_name, "after": self.new.name}
-            yield {"operation": RENAME_COLLECTION, "field": None, **names}
+            yield {"operation": Operation.RENAME_COLLECTION, "field": None, **names}
         for former, name in self.renames.items():
             names = {"property": "name", "before": former, "after": name}
-            yield {"operation": RENAME_FIELD, "field": name, **names}
+            yield {"operation": Operation.RENAME_FIELD, "field": name, **names}
         for old, new in [(self.old, self.renamed), *self.elsewhere]:
             for before, after in zip(old.schema, new.schema, strict=True):
                 if after["collection"] != before["collection"]:
                     place = f"{new.name}.{after['name']}"
                     targets = {"before": before["collection"], "after": after["collection"]}
                     named = {"field": place, "property": "collection", **targets}
-                    yield {"operation": CHANGE_REFERENCE, **named}
+                    yield {"operation": Operation.CHANGE_REFERENCE, **named}
             for key, value in new.rules.items():
                 if value != old.rules[key]:
                     values = {"property": key, "before": old.rules[key], "after": value}
-                    yield {"operation": CHANGE_RULE, "field": new.name, **values}
+                    yield {"operation": Operation.CHANGE_RULE, "field": new.name, **values}
 
     @cached_property
     def removed(self) -> list[str]:
@@ -257,7 +274,8 @@ class Change:
         changed = [
             operation["field"] or "indexes"
             for operation in self.operations
-            if operation["operation"] in (CHANGE_FIELD, ADD_INDEX, REMOVE_INDEX)
+            if operation["operation"]
+            in (Operation.CHANGE_FIELD, Operation.ADD_INDEX, Operation.REMOVE_INDEX)
         ]
         parts = []
         if self.renames:
@@ -280,7 +298,12 @@ class Change:
         Unique indexes that the `built` statements created have no duplicates.
         """
         order = list(self.new.columns)
-        checks = [*self._questions(), *self._duplicates(built)]
+        checks = list[tuple[JSONObject, sa.Select[Any]]]()
+        for name, new in self.new.fields.items():
+            if name in self.new.table.c:
+                old = self.renamed.fields.get(name)
+                checks += self._field_checks(new, old, self._value(name))
+        checks += self._duplicates(built)
         checks.sort(key=lambda check: order.index(check[0]["field"]))
         if not checks:
             return []
@@ -294,15 +317,10 @@ class Change:
             if count
         ]
 
-    def _questions(self) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
-        for name, new in self.new.fields.items():
-            old = self.renamed.fields.get(name)
-            if name in self.new.table.c:
-                yield from self._questions_of(new, old, self._value(name))
-
-    def _questions_of(
+    def _field_checks(
         self, field: Field, old: Field | None, value: Any
     ) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
+        """Yield problems of a changed field, each with the count of the rows that have it."""
         table_, count = self.old.table, sa.func.count()
         if field.required and field.default is None and not (old and old.required):
             message = "{count} records have no value. Set a default to fill them."
@@ -331,7 +349,7 @@ class Change:
             yield from ((problem(name, DUPLICATE, message), query) for name in names)
 
     def _value(self, name: str) -> Any:
-        # The field's value in an existing row after the change.
+        """Return the value that an existing row has in a field after the change."""
         column, old = self.new.table.c[name], self._column(name)
         if name in SYSTEM_FIELDS:
             return old
@@ -343,7 +361,7 @@ class Change:
         return old
 
     def _column(self, name: str) -> Any:
-        # The column that an existing row has for a field of the new definition.
+        """Return the present column of a field of the new definition; None for a new field."""
         former = {new: old for old, new in self.renames.items()}
         return self.old.table.c.get(former.get(name, name))
 
@@ -360,24 +378,17 @@ def refuse(problems: Sequence[JSONMapping]) -> None:
 
 def _operations(old: JSONMapping | None, new: JSONMapping) -> Iterator[Any]:
     if old is None:
-        yield {"operation": ADD_FIELD, "field": new["name"], "property": None}
+        yield {"operation": Operation.ADD_FIELD, "field": new["name"], "property": None}
         return
     for key, value in new.items():
         if not json_equal(old.get(key), value):
             yield {
-                "operation": CHANGE_FIELD,
+                "operation": Operation.CHANGE_FIELD,
                 "field": new["name"],
                 "property": key,
                 "before": old.get(key),
                 "after": value,
             }
-
-
-def _index_operations(old: Sequence[JSONMapping], new: Sequence[JSONMapping]) -> Iterator[Any]:
-    for operation, specs, others in ((REMOVE_INDEX, old, new), (ADD_INDEX, new, old)):
-        for spec in specs:
-            if spec not in others:
-                yield {"operation": operation, "field": None, "property": None, "index": spec}
 
 
 def _duplicates(rows: sa.Table, values: Sequence[Any]) -> sa.Select[Any]:

@@ -61,7 +61,8 @@ def ahead(planned: Callable[[], Sequence[Change]]) -> Iterator[Builds]:
 
     Indexes of empty tables and of new columns are left to the transaction. Raises Unavailable.
     """
-    statements = [] if db.has_one_writer() else _to_build(planned())
+    changes = [] if db.has_one_writer() else planned()
+    statements = [text for one in changes if _has_records(one) for text in one.new_indexes]
     if not statements:
         yield Builds()
         return
@@ -76,10 +77,6 @@ def ahead(planned: Callable[[], Sequence[Change]]) -> Iterator[Builds]:
         finally:
             with suppress(DBAPIError):  # `drop_unfinished` tries again
                 _drop(connection, [built.names[text] for text in built.names.keys() - kept])
-
-
-def _to_build(changes: Sequence[Change]) -> list[str]:
-    return [text for change in changes if _has_records(change) for text in change.new_indexes]
 
 
 def _has_records(change: Change) -> bool:

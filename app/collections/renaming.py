@@ -1,5 +1,4 @@
-"""Rewrites what names a renamed collection or fields: references, expressions, field lists and
-indexes."""
+"""Renames collections and fields in references, expressions, field lists and indexes."""
 
 from __future__ import annotations
 
@@ -28,16 +27,25 @@ Renames = Mapping[str, str]
 def renamed(old: Definition, renames: Renames, name: str | None = None) -> Definition:
     """The definition with a new name, and new names of fields, in everything that names them."""
     if name is not None and name != old.name:
-        schema = referring(old, {old.name.lower(): name})
-        old = replace(old, name=name, table_name=table_name_for(name), schema=schema)
+        referring_schema = referring(old, {old.name.lower(): name})
+        old = replace(old, name=name, table_name=table_name_for(name), schema=referring_schema)
     if not renames:
         return old
-    schema = tuple(_renamed_field(old, spec, renames) for spec in old.schema)
-    indexes = tuple(
-        {**spec, "fields": [_renamed_index_field(text, renames) for text in spec["fields"]]}
-        for spec in old.indexes
-    )
-    return replace(old, schema=schema, indexes=indexes, rules=rules(old, old, renames))
+    schema = []
+    for spec in old.schema:
+        text, name = spec["expression"], renames.get(spec["name"], spec["name"])
+        expression = rewritten(text, old, old, renames) if text else text
+        schema.append({**spec, "name": name, "expression": expression})
+    indexes = []
+    for spec in old.indexes:
+        names = [text.removeprefix("-") for text in spec["fields"]]
+        new_names = [
+            text.removesuffix(name) + renames.get(name, name)  # "-" stays: descending
+            for text, name in zip(spec["fields"], names, strict=True)
+        ]
+        indexes.append({**spec, "fields": new_names})
+    new_rules = rules(old, old, renames)
+    return replace(old, schema=tuple(schema), indexes=tuple(indexes), rules=new_rules)
 
 
 def rules(of: Definition, old: Definition, renames: Renames) -> JSONObject:
@@ -80,18 +88,6 @@ def rewritten(text: str, of: Definition, old: Definition, renames: Renames) -> s
                     source = PATH.sub(path, source, count=1)
             text = text[: part.start] + source + text[part.end :]
     return text
-
-
-def _renamed_field(old: Definition, spec: JSONMapping, renames: Renames) -> JSONObject:
-    expression = spec["expression"]
-    if expression:
-        expression = rewritten(expression, old, old, renames)
-    return {**spec, "name": renames.get(spec["name"], spec["name"]), "expression": expression}
-
-
-def _renamed_index_field(text: str, renames: Renames) -> str:
-    name = text.removeprefix("-")
-    return text.removesuffix(name) + renames.get(name, name)
 
 
 def _renamed_rule(value: object, of: Definition, old: Definition, renames: Renames) -> object:

@@ -72,21 +72,14 @@ def export(folder: Path) -> int:
     (folder / "env.py").write_text(ENV)
     rows = list(db.db.session.scalars(sa.select(Revision).order_by(Revision.number)))
     for row in rows:
-        (versions / _name(row)).write_text(_text(row), encoding="utf-8")
+        words = re.sub(r"[^a-z0-9]+", "_", row.description.lower()).strip("_")
+        text = FILE.format(
+            description=row.description,
+            revision=row.revision,
+            revises=row.down_revision or "",
+            down_revision=row.down_revision,
+            created_at=clock.iso(row.created_at),
+            statements=pformat(list(row.statements), width=100),
+        )
+        (versions / f"{row.number:04d}_{words[:60]}.py").write_text(text, encoding="utf-8")
     return len(rows)
-
-
-def _name(row: Revision) -> str:
-    words = re.sub(r"[^a-z0-9]+", "_", row.description.lower()).strip("_")
-    return f"{row.number:04d}_{words[:60]}.py"
-
-
-def _text(row: Revision) -> str:
-    return FILE.format(
-        description=row.description,
-        revision=row.revision,
-        revises=row.down_revision or "",
-        down_revision=row.down_revision,
-        created_at=clock.iso(row.created_at),
-        statements=pformat(list(row.statements), width=100),
-    )

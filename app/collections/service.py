@@ -159,29 +159,18 @@ def names() -> list[str]:
 
 
 def open_to(caller: Principal) -> list[JSONObject]:
-    """The collections with an operation that is open to the caller, with their readable fields."""
-    rows = db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key))
-    return [
-        {"id": row.id, "name": row.name, "schema": readable, "fields": readable}
-        for row, readable in (
-            (row, _readable_schema(caller, definitions.from_row(row))) for row in rows
-        )
-        if readable is not None
-    ]
-
-
-def _readable_schema(caller: Principal, collection: Definition) -> list[JSONMapping] | None:
-    open_operations = [
-        operation_ for operation_ in OPERATIONS if access.is_open(caller, collection, operation_)
-    ]
-    readable: set[str] = set()
-    for operation in set(open_operations) & {"list", "view"}:
-        readable |= access.for_operation(caller, collection, operation).readable.keys()
-    return (
-        [spec for spec in collection.schema if spec["name"] in readable]
-        if open_operations
-        else None
-    )
+    """Return the collections with an operation open to the caller, with their readable fields."""
+    views: list[JSONObject] = []
+    for row in db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key)):
+        collection = definitions.from_row(row)
+        opened = {one: access.if_open(caller, collection, one) for one in OPERATIONS}
+        if any(opened.values()):
+            readable: set[str] = set()
+            for one in (opened["list"], opened["view"]):
+                readable |= one.readable.keys() if one else set()
+            fields = [spec for spec in collection.schema if spec["name"] in readable]
+            views.append({"id": row.id, "name": row.name, "schema": fields, "fields": fields})
+    return views
 
 
 def record_counts(rows: Sequence[Collection], max_count: int | None = None) -> dict[str, int]:
@@ -245,12 +234,6 @@ def measure(payload: JSONMapping) -> None:
             totals.measure(table.build_table(name, ()), payload["collection_id"])
 
 
-def _name_problems(row: Collection, name: str | None) -> list[JSONObject]:
-    if name is None or name.lower() == row.name_key:
-        return []
-    return [problem("collection", "name_invalid", "Rules cannot rename their collection.")]
-
-
 @versioned_cache.reloading()  # for referenced collections
 def change_rules(
     reference: str, changes: JSONMapping, *, expected_version: str | None = None
@@ -262,7 +245,10 @@ def change_rules(
     with db.transaction() as session:
         row = locked(find(reference).id)
         check_version(row, expected_version)
-        problems = _name_problems(row, changes.get("collection"))
+        problems: list[JSONObject] = []
+        if (name := changes.get("collection")) is not None and name.lower() != row.name_key:
+            message = "Rules cannot rename their collection."
+            problems.append(problem("collection", "name_invalid", message))
         new_rules = normalize_rules(changes, definitions.from_row(row), problems)
         if problems:
             raise InvalidValues(problems)

@@ -107,7 +107,13 @@ def url(*schemes: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if _parts(value).scheme not in schemes:
             raise ValueError(f"must be a URL starting with {', '.join(f'{s}:' for s in schemes)}")
-        _check_host(value)
+        parts = _parts(value)
+        try:
+            named = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+        except ValueError:  # an invalid port or name
+            named = False
+        if not named and parts.scheme not in WITHOUT_HOST:
+            raise ValueError("must name a host, and a port from 1 to 65535 if any")
         return value.rstrip("/")
 
     return parse
@@ -118,16 +124,6 @@ def _parts(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:  # its message may quote a password
         raise ValueError("must be a valid URL") from None
-
-
-def _check_host(url: str) -> None:
-    parts = _parts(url)
-    try:
-        named = bool((parts.hostname or "").encode("idna")) and parts.port != 0
-    except ValueError:  # an invalid port or name
-        named = False
-    if not named and parts.scheme not in WITHOUT_HOST:
-        raise ValueError("must name a host, and a port from 1 to 65535 if any")
 
 
 def base_url(value: str) -> str:

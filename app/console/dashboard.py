@@ -152,7 +152,7 @@ def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence
         key = (instance.account_id, instance.workflow_id)
         if key not in groups:
             shown_accounts.note(instance.account_id)
-            reason = instances.visible_error(instance._mapping, by)
+            reason = instances.visible_error(instance, by)
             groups[key] = FailedWorkflow(instance, reason)
         groups[key].count += 1
     return list(groups.values())[:limit]

@@ -75,7 +75,9 @@ class Exporting:
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
-        _log_by_structlog()
+        sdk = logging.getLogger("opentelemetry")
+        sdk.addHandler(_StructlogHandler())
+        sdk.propagate = False
         # Raises now instead of in the first request.
         _create_processor(endpoint)._batch_processor.shutdown()
         self._forget()
@@ -146,12 +148,6 @@ def _resource() -> Resource:
     if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
         return found.merge(Resource({SERVICE_NAME: SERVICE}))
     return found
-
-
-def _log_by_structlog() -> None:
-    sdk = logging.getLogger("opentelemetry")
-    sdk.addHandler(_StructlogHandler())
-    sdk.propagate = False
 
 
 class _StructlogHandler(logging.Handler):

@@ -1,4 +1,4 @@
-"""What a span takes, whether or not somebody records it."""
+"""The interface of spans, and the span that does nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Attributes = Mapping[str, str | int]
 
 
 class Span:
-    """A span that nobody records; the base of those that somebody does."""
+    """A span that is not recorded; the base of those that are."""
 
     def __enter__(self) -> Span:
         return self

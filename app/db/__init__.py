@@ -1,7 +1,6 @@
 """The database: declarative base, connections and the one transaction."""
 
 from app.db.base import Base, partial_index, policies, policy_of
-from app.db.deletion import purge
 from app.db.engine import has_one_writer, sqlite_file
 from app.db.session import (
     before_commit,
@@ -19,6 +18,7 @@ from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     flush_before_commit,
     held_transaction,
+    purge,
     refuse_transactions,
     rollback_held,
     savepoint,

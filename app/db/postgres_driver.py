@@ -38,7 +38,7 @@ UTILITY = re.compile(
     r"\s*(ALTER|ANALYZE|COMMENT|CREATE|DROP|GRANT|LOCK|REVOKE|SET|TRUNCATE)\b", re.I
 )
 LOCK_SHARE = 0.9
-"""Of the time of a statement, how much it may wait for a lock."""
+"""The share of a statement's time that it may wait for a lock."""
 MAX_PREPARED, PREPARED_SECONDS = 100, 60
 UNPREPARED = "", -math.inf
 P = ParamSpec("P")

@@ -73,19 +73,17 @@ class _Compiled:
         self._constants: dict[str, object] = {}
         self._parameters: list[tuple[str, Any, Process | None]] = []
         for parameter, name in compiled.bind_names.items():
-            self._add(parameter, name, compiled._bind_processors.get(name))
+            process = compiled._bind_processors.get(name)
+            if not parameter.unique:  # it has a name of ours
+                self._parameters.append((name, parameter, process))
+            else:
+                value = parameter.effective_value
+                self._constants[name] = process(value) if process else value
         # Constants come from computed fields, where they may be compared with anything.
         keyed = keyed and not self._constants and self._dialect.name == "postgresql"
         self._server_statement = postgres_driver.ServerStatement(self._text) if keyed else None
         self._result_processors: list[tuple[int, Process]] | None = None
         self._bind_directly = self._direct_binder()
-
-    def _add(self, parameter: Any, name: str, process: Process | None) -> None:
-        if not parameter.unique:  # it has a name of ours
-            self._parameters.append((name, parameter, process))
-            return
-        value = parameter.effective_value
-        self._constants[name] = process(value) if process else value
 
     def all(self, driver: Any, parameters: Parameters) -> list[Row]:
         cursor = driver.cursor()

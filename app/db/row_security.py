@@ -205,7 +205,8 @@ def _install(connection: sa.Connection) -> None:
 def make_roles(connection: sa.Connection) -> Roles | None:
     """Return the login's roles, created if missing; None if it may not create them."""
     _run(connection, MAKE_ROLES)
-    return _find(connection)
+    row = connection.execute(sa.text(FIND_ROLES.format(owner="current_user"))).first()
+    return Roles(*row) if row else None
 
 
 def uninstall(engine: Engine) -> None:
@@ -294,11 +295,6 @@ def setup_advice(connection: sa.Connection) -> str:
         f" not create roles, first run as a superuser: CREATE ROLE {one}; CREATE ROLE {every};"
         f" GRANT {one}, {every} TO {quote_identifier(owner)}"
     )
-
-
-def _find(connection: sa.Connection) -> Roles | None:
-    row = connection.execute(sa.text(FIND_ROLES.format(owner="current_user"))).first()
-    return Roles(*row) if row else None
 
 
 def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:

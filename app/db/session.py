@@ -30,7 +30,7 @@ from app.db.pool import Pool
 Result = TypeVar("Result")
 BatchCallback = Callable[[list[Any]], None]
 WORK = "unit_of_work"
-"""Where the context's `flask.g` has its transaction.
+"""The key of the open transaction in the context's `flask.g`.
 
 Not in the session: most writes need none, and to make and close one takes 8 % of a create.
 """

@@ -165,7 +165,12 @@ def shard() -> list[str]:
         raise ShardingError("SQLite has no shards: use PostgreSQL with Citus.")
     with tenancy.as_owner(), transaction(changes_schema=True):
         connection = current_connection()
-        _check_extension(connection)
+        if not connection.scalar(HAS_CATALOG):
+            raise ShardingError(MISSING)
+        if not connection.scalar(NODES):
+            raise ShardingError(NO_NODES)
+        if connection.scalar(ALLOWS_TRIGGERS) != "on":
+            raise ShardingError(NO_TRIGGERS)
         _run(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
         return _distribute(connection)
 
@@ -202,15 +207,6 @@ def _places(connection: sa.Connection) -> dict[str, Place]:
         row.relname: Place(kinds.get(row.partmethod, "local"), row.key, row.colocationid)
         for row in connection.execute(PLACES)
     }
-
-
-def _check_extension(connection: sa.Connection) -> None:
-    if not connection.scalar(HAS_CATALOG):
-        raise ShardingError(MISSING)
-    if not connection.scalar(NODES):
-        raise ShardingError(NO_NODES)
-    if connection.scalar(ALLOWS_TRIGGERS) != "on":
-        raise ShardingError(NO_TRIGGERS)
 
 
 def _distribute(connection: sa.Connection) -> list[str]:

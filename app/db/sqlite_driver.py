@@ -40,7 +40,7 @@ from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
 LONG_SECONDS = 0.5
-"""How long the first in the queue waits for its turn."""
+"""Seconds that the first in the queue waits for its turn."""
 SHORT_SECONDS = 0.1
 """A wait up to this long leaves SQLite's busy timeout as it is."""
 WAIT_FACTOR = 1.5
@@ -74,7 +74,10 @@ class Driver(sqlite3.Connection):
     """
 
     def __init__(self, database: str, **options: Any) -> None:
-        _create_file(database)
+        # Only its owner may read it; SQLite gives the files beside it the same mode.
+        if database and not database.startswith((":", "file:")):
+            with suppress(OSError):  # it exists, or SQLite is about to report why it cannot
+                os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         self.database = database
         self._timeout = options.setdefault("timeout", BUSY_SECONDS)
         file = self._open(database, options)
@@ -374,13 +377,6 @@ class _Wal:
 
 
 _wal = _Wal()
-
-
-def _create_file(database: str) -> None:
-    # Only its owner may read it; SQLite gives the files beside it the same mode.
-    if database and not database.startswith((":", "file:")):
-        with suppress(OSError):  # it exists, or SQLite is about to report why it cannot
-            os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _leave_queues() -> None:

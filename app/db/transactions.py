@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
-from app.context import deadline
+from app.context import deadline, tenancy
 from app.db import disk, engine, postgres_driver, sqlite_driver
 from app.db.session import (
     BatchCallback,
@@ -36,6 +36,7 @@ from app.db.session import (
 )
 
 SCHEMA_LOCK = 0x41747269756D
+BATCH_ROWS = 500
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -69,8 +70,13 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     # Schema changes may take longer: they rebuild tables.
     limit = deadline.limit.set(None if changes_schema else deadline.limit.get())
     try:
-        if changes_schema:
-            _lock_schema(session)
+        if changes_schema and engine.current_engine().dialect.name == "postgresql":
+            # Citus: before anything else, as all of it must use one connection to each worker.
+            session.execute(sa.text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
+            # One schema change at a time. A waiting ALTER TABLE blocks every reader behind it, so
+            # it times out soon and is retried.
+            session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
+            session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
         yield session
         if (joined := current_session()) is not None:
             joined.flush()
@@ -79,7 +85,10 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             work.flush_deferred()
         is_held = holds_commits()
         if is_held and work.pooled is not None:
-            _flush_driver()
+            # Send deferred statements now: a failure here can be retried, one at the commit cannot.
+            with driver() as dbapi_connection:
+                if isinstance(dbapi_connection, postgres_driver.Driver):
+                    dbapi_connection.flush_deferred()
     except BaseException:
         with suppress(SQLAlchemyError):  # a lost connection must not hide the first error
             release()
@@ -106,13 +115,6 @@ def _run_before_commit(work: UnitOfWork) -> None:
     for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
         if items:
             callback(items)
-
-
-def _flush_driver() -> None:
-    """Send deferred statements now: a failure here can be retried, one at the commit cannot."""
-    with driver() as dbapi_connection:
-        if isinstance(dbapi_connection, postgres_driver.Driver):
-            dbapi_connection.flush_deferred()
 
 
 def _commit_held(work: UnitOfWork) -> None:
@@ -184,30 +186,32 @@ def _begin(pool: sa.Pool, changes_schema: bool) -> PoolProxiedConnection:
         cleanup.callback(pooled.close)
         dbapi_connection: Any = pooled.dbapi_connection
         if isinstance(dbapi_connection, sqlite_driver.Driver):
-            _begin_on_sqlite(dbapi_connection, changes_schema)
+            is_essential = write_limit.get()
+            if is_essential:
+                disk.check_free_space(dbapi_connection.database, dbapi_connection, is_essential)
+            # ALTER rebuilds tables and checks them afterwards (app/collections/table.py).
+            dbapi_connection.begin(deadline.limit.get(), checks_foreign_keys=not changes_schema)
         else:
             dbapi_connection.begin()
         cleanup.pop_all()
     return pooled
 
 
-def _begin_on_sqlite(driver: sqlite_driver.Driver, changes_schema: bool) -> None:
-    is_essential = write_limit.get()
-    if is_essential:
-        disk.check_free_space(driver.database, driver, is_essential)
-    # ALTER rebuilds tables and checks them afterwards (app/collections/table.py).
-    driver.begin(deadline.limit.get(), checks_foreign_keys=not changes_schema)
-
-
 write_limit: ContextVar[Callable[[], bool] | None] = ContextVar("write_limit", default=None)
 """On a nearly full disk only writes for which it returns true go on; None lets all go on."""
 
 
-def _lock_schema(session: Session) -> None:
-    # One schema change at a time. A waiting ALTER TABLE blocks every reader behind it, so it times
-    # out soon and is retried.
-    if engine.current_engine().dialect.name == "postgresql":
-        # Citus: before anything else, as all of it must use one connection to each worker.
-        session.execute(sa.text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
-        session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
-        session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+def purge(table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
+    """Delete many rows of a tenant table in short transactions.
+
+    They are found over all accounts, and deleted account by account.
+    """
+    account, *key = table.primary_key
+    batch = sa.select(account, *key).where(*where).limit(BATCH_ROWS)
+    while rows := connection().execute(batch).all():
+        for account_id in {row[0] for row in rows}:
+            keys = [row[1:] for row in rows if row[0] == account_id]
+            # The condition stands here, too: rows changed meanwhile stay.
+            own = (account == account_id, sa.tuple_(*key).in_(keys), *where)
+            with tenancy.in_account(account_id), transaction() as session:
+                session.execute(sa.delete(table).where(*own))

@@ -27,7 +27,7 @@ GONE = RDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class Watch:
-    """What runs on one connection."""
+    """The watch over the statement of one connection."""
 
     def __init__(self, cancel: Callable[[], object]) -> None:
         self._cancel = cancel

@@ -127,18 +127,25 @@ class RouteBook:
 
     def calls(self, method: str, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield calls of the route with the owner's ids, alone and below the caller's objects."""
+        # One group's creation meets a stored key of the owner (`Idempotency-Key`).
+        is_repeated = rule.rule == f"{PREFIX}/groups"
+        key = {"Idempotency-Key": f"{owner.mark}-idempotency_keys-key"} if is_repeated else {}
         for path in self._paths(rule, owner, caller, method):
             if method in READ_METHODS:
                 query = "?functions=count()" if rule.rule.endswith("/aggregate") else ""
                 yield Call(method, rule.rule, path + query)
             else:
                 for body in self._bodies(method, rule, path, owner, caller):
-                    yield Call(method, rule.rule, path, body, self._headers(rule, owner))
+                    yield Call(method, rule.rule, path, body, key)
 
     def queries(self, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield queries of the caller's own lists with the owner's ids and marks."""
         for path, definition in self._paths_with_ids(rule, caller):
-            names = self._declared(rule)
+            shared = self.paths.get(PARAMETER.sub(r"{\1}", rule.rule), {}).get("parameters", ())
+            parameters = [*shared, *self._operation(rule, "GET").get("parameters", ())]
+            names = [
+                parameter["name"] for parameter in parameters if parameter.get("in") == "query"
+            ]
             queries = [
                 {name: value} for name in names if (value := _query_value(name, owner)) is not None
             ]
@@ -188,11 +195,6 @@ class RouteBook:
         operation: Mapping[str, object] = self.paths.get(path, {}).get(method.lower(), {})
         return operation
 
-    def _declared(self, rule: Rule) -> list[str]:
-        shared = self.paths.get(PARAMETER.sub(r"{\1}", rule.rule), {}).get("parameters", ())
-        parameters = [*shared, *self._operation(rule, "GET").get("parameters", ())]
-        return [parameter["name"] for parameter in parameters if parameter.get("in") == "query"]
-
     def _bodies(
         self, method: str, rule: Rule, path: str, owner: Tenant, caller: Tenant
     ) -> Iterator[object]:
@@ -203,10 +205,6 @@ class RouteBook:
         content = self._operation(rule, method).get("requestBody", {}).get("content", {})
         example = content.get("application/json", {}).get("example")
         yield bodies.body(method, rule.rule.removeprefix(PREFIX), example, owner)
-
-    def _headers(self, rule: Rule, owner: Tenant) -> dict[str, str]:
-        used = rule.rule == f"{PREFIX}/groups"
-        return {"Idempotency-Key": f"{owner.mark}-idempotency_keys-key"} if used else {}
 
 
 def _path(rule: Rule, parts: Mapping[str, str]) -> str:
@@ -226,7 +224,11 @@ def _parameter_value(
     rule: Rule, name: str, owner: Tenant, definition: Definition | None, values: Mapping[str, str]
 ) -> str:
     if name in COLLECTION_PARAMETERS or (name == "name" and _names_collection(rule)):
-        return _collection_value(name, owner, definition)
+        if name == "record_id":
+            return owner.id_of(definition.table_name if definition else "records")
+        if definition is None:
+            return owner.id_of("collections") if name == "collection_id" else "none"
+        return definition.id if name == "collection_id" else definition.name
     if name == "workflow_id" and values.get("kind") == "hook":
         return owner.id_of("hooks")
     if name in table_by_parameter():
@@ -240,14 +242,6 @@ def _parameter_value(
     if name not in FIXED_VALUES:
         raise UnknownParameter(f"unknown path parameter <{name}>: add it to app/isolation/calls.py")
     return FIXED_VALUES[name]
-
-
-def _collection_value(name: str, owner: Tenant, definition: Definition | None) -> str:
-    if name == "record_id":
-        return owner.id_of(definition.table_name if definition else "records")
-    if definition is None:
-        return owner.id_of("collections") if name == "collection_id" else "none"
-    return definition.id if name == "collection_id" else definition.name
 
 
 def _query_value(name: str, owner: Tenant) -> str | None:

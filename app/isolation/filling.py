@@ -12,18 +12,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
 from app.audit import append
 from app.audit.models import AuditHead
 from app.collections import definitions
+from app.collections.definitions import Definition
 from app.collections.fields.file import files_in
 from app.db import Base, citus
 from app.db.policy import OnClose
 from app.files import purge, storage
-from app.isolation import records, rows
+from app.ids import new_id
+from app.isolation import rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
 
@@ -47,7 +49,18 @@ def create_tenant(tenant: Tenant) -> None:
         tenant.account_id, tenant.code = account.id, account.account_code
         tenant.ids["accounts"] = account.id
         for role in reversed(ROLES):
-            _make_user(tenant, role)
+            user = accounts.create_user(
+                tenant.account_id,
+                email=tenant.email(role),
+                password_hash=None,
+                role=role,
+                name=f"{tenant.mark}-{role}",
+                id=tenant.new_id("users"),
+            )
+            accounts.mark_verified(user)
+            if role == ADMIN:
+                accounts.join_group(user, PII_GROUP)
+            tenant.users[role] = user
         tables = [table for table in tenant_tables() if table.name not in kept_tables() | {"users"}]
         for table in tables:
             tenant.new_id(table.name)
@@ -55,7 +68,7 @@ def create_tenant(tenant: Tenant) -> None:
             _write(table, rows.row(tenant, table))
         _write(Base.metadata.tables["workflows"], rows.hook(tenant))
         file_ids = [tenant.ids["files"]]
-        for definition in records.build_records(tenant):
+        for definition in build_records(tenant):
             row = tenant.records[definition.name]
             _write(definition.table, row)
             file_ids += [
@@ -75,21 +88,6 @@ def create_tenant(tenant: Tenant) -> None:
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:
     # Directly: no audit entry, no webhook.
     db.connection().execute(sa.insert(table), row)
-
-
-def _make_user(tenant: Tenant, role: str) -> None:
-    user = accounts.create_user(
-        tenant.account_id,
-        email=tenant.email(role),
-        password_hash=None,
-        role=role,
-        name=f"{tenant.mark}-{role}",
-        id=tenant.new_id("users"),
-    )
-    accounts.mark_verified(user)
-    if role == ADMIN:
-        accounts.join_group(user, PII_GROUP)
-    tenant.users[role] = user
 
 
 def digest_tables(tenant: Tenant) -> dict[str, str]:
@@ -129,3 +127,52 @@ def remove_tenants(tenants: Iterable[Tenant]) -> None:
         session.execute(sa.delete(Account).where(Account.id.in_(ids)))
     for account_id in ids:
         purge.remove_account({"prefix": f"{account_id}/"})
+
+
+def build_records(tenant: Tenant) -> list[Definition]:
+    """Build a record for each collection; returns the collections, referenced ones first."""
+    remaining, ordered = definitions.get_all(), list[Definition]()
+    while remaining:
+        ready = [definition for definition in remaining if not _waits(tenant, definition)]
+        for definition in ready or remaining:
+            tenant.records[definition.name] = _record(tenant, definition)
+        ordered += ready or remaining
+        remaining = [
+            definition for definition in remaining if definition.name not in tenant.records
+        ]
+    return ordered
+
+
+def _waits(tenant: Tenant, definition: Definition) -> bool:
+    targets = {
+        target.name
+        for name, spec in definition.fields.items()
+        if spec.collection
+        and (target := definition.target(name))
+        and target.name != definition.name
+    }
+    return not targets <= tenant.records.keys()
+
+
+def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
+    id, now, user = tenant.new_id(definition.table_name), clock.now(), tenant.id_of("users")
+    row = {"id": id, "account_id": tenant.account_id, "created_at": now, "updated_at": now}
+    row |= {"created_by": user, "updated_by": user}
+    return row | {name: _content(tenant, definition, name) for name in definition.fields}
+
+
+def _content(tenant: Tenant, definition: Definition, name: str) -> object:
+    field, target = definition.fields[name], definition.target(name)
+    mark = f"{tenant.mark}-{definition.table_name}-{name}"
+    if target is not None:
+        return tenant.ids.get(target.table_name)
+    if name in definition.files:
+        file = {
+            "id": new_id(),
+            "name": f"{mark}.txt",
+            "size": len(tenant.mark),  # `create_tenant` stores the mark as its bytes
+            "mime_type": "text/plain",
+            "sha256": mark,
+        }
+        return definition.files[name].stored([file])
+    return field.marked(mark, tenant.number)

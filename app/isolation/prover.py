@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 
 from app import config, db, jobs
 from app.accounts.models import ADMIN
-from app.isolation import callers, filling, records
+from app.isolation import callers, filling
 from app.isolation.callers import Caller
 from app.isolation.calls import DIRECTORY, SCIM, Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
@@ -116,23 +116,35 @@ class Proof:
     def __init__(self, app: Flask, victim: Tenant, stranger: Tenant, pattern: str) -> None:
         self.app, self.victim, self.stranger = app, victim, stranger
         self.nobody = Tenant("nobody")
-        records.build_records(self.nobody)
+        filling.build_records(self.nobody)
         self.book, self.report = RouteBook.of(app), Report()
         self.rules = list(self.book.routes(pattern))
         self.own = callers.for_tenant(app, stranger)
 
     def run(self) -> None:
         """Run the whole check, reads first."""
-        before = [(call, self._own_response(call, self.stranger)) for call in self._own_reads()]
+        before = []
+        for call in self._own_reads():
+            answer = self._send(self._admin(call), call)
+            before.append((call, _stable_parts(answer, self.stranger)))
         filling.create_tenant(self.victim)
         self._check_victim_access()
         state_before = filling.digest_tables(self.victim)
         for call, expected in before:
-            self._compare_own(call, expected)
+            answer = self._send(self._admin(call), call)
+            self._search(call, self._admin(call), answer)
+            if _stable_parts(answer, self.stranger) != expected:
+                self._leak(call, self._admin(call), "changes when the other account is created")
         # Reads first: data copied from the victim would be the stranger's own afterwards.
         for method, rule in sorted(self.rules, key=lambda one: one[0] != "GET"):
             self._try_route(method, rule)
-        self._compare_state(state_before)
+        after = filling.digest_tables(self.victim)
+        for table in sorted(state_before):
+            if after[table] != state_before[table]:
+                message = f"rows of the other account in {table} changed"
+                self.report.leaks.append(
+                    Finding("ANY", "any of these routes", "any caller", message)
+                )
         self.report.routes = len(self.rules)
         self.report.tables = len(filling.tenant_tables())
         self.report.collections = len(self.book.collections)
@@ -160,19 +172,12 @@ class Proof:
         except UnknownParameter:
             return []  # `_calls` has reported it
 
-    def _endpoint(self, call: Call) -> str:
-        endpoint: str = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
-        return endpoint
-
     def _send(self, caller: Caller, call: Call) -> TestResponse:
         self.report.requests += 1
         return caller.send(call)
 
     def _admin(self, call: Call) -> Caller:
         return self.own[call.main_caller]
-
-    def _own_response(self, call: Call, owner: Tenant) -> tuple[object, ...]:
-        return _stable_parts(self._send(self._admin(call), call), owner)
 
     def _check_victim_access(self) -> None:
         """Check that the victim itself can read its data; else the check proves nothing."""
@@ -185,12 +190,6 @@ class Proof:
                 if answer.status_code >= 400 and answer.status_code != 403:
                     message = f"the account's own admin gets {answer.status_code}"
                     self._uncovered(call, ADMIN, message)
-
-    def _compare_own(self, call: Call, expected: tuple[object, ...]) -> None:
-        answer = self._send(self._admin(call), call)
-        self._search(call, self._admin(call), answer)
-        if _stable_parts(answer, self.stranger) != expected:
-            self._leak(call, self._admin(call), "changes when the other account is created")
 
     def _try_route(self, method: str, rule: Rule) -> None:
         of_api = not rule.rule.startswith("/console")
@@ -214,7 +213,8 @@ class Proof:
     def _naming(self, rule: Rule) -> list[Caller]:
         if rule.rule.startswith("/console") or callers.is_public(self.app, rule.endpoint):
             return []
-        naming_callers = callers.naming_account(self.app, self._main(rule), self.victim)
+        main = self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
+        naming_callers = callers.naming_account(self.app, main, self.victim)
         # Collections of any account may be open to anonymous callers.
         is_open = callers.is_open(self.app, rule.endpoint)
         return [
@@ -222,9 +222,6 @@ class Proof:
             for caller in naming_callers
             if not (is_open and caller.name.startswith("nobody"))
         ]
-
-    def _main(self, rule: Rule) -> Caller:
-        return self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
 
     def _compare_twins(self, caller: Caller, call: Call, twin: Call) -> None:
         answer, twin_answer = self._send(caller, call), self._send(caller, twin)
@@ -243,8 +240,9 @@ class Proof:
             )
             self._leak(call, caller, message)
         refused = answer.status_code in (400, 422) and not call.reads and call.of_api
+        endpoint = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
         # References to the victim may be refused; any other refusal means an invalid example.
-        refused = refused and not callers.is_public(self.app, self._endpoint(call))
+        refused = refused and not callers.is_public(self.app, endpoint)
         if refused and not _sent(replace(call, path=""), caller, self.victim):
             self._uncovered(call, caller.name, f"example refused: {answer.get_data(as_text=True)}")
 
@@ -262,15 +260,6 @@ class Proof:
                 return
         if answer.status_code >= 500:
             self._uncovered(call, caller.name, f"fails with {answer.status_code}")
-
-    def _compare_state(self, before: dict[str, str]) -> None:
-        after = filling.digest_tables(self.victim)
-        for table in sorted(before):
-            if after[table] != before[table]:
-                message = f"rows of the other account in {table} changed"
-                self.report.leaks.append(
-                    Finding("ANY", "any of these routes", "any caller", message)
-                )
 
     def _leak(self, call: Call, caller: Caller, message: str) -> None:
         self.report.leaks.append(Finding(call.method, call.route, caller.name, message))

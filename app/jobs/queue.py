@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -34,6 +35,12 @@ RETENTION_DAYS = 7
 IN_FLIGHT_SECONDS = 3600  # by then everything in flight at the time of `enqueue` has ended
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of jobs of the whole instance
 Handler = Callable[[JSONMapping], None]
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    FAILED = "failed"
+    DONE = "done"
 
 
 class Kind(NamedTuple):
@@ -59,14 +66,14 @@ class Job(db.Base):
         bundle=NotBundled("work of the instance it was enqueued on"),
         on_close=OnClose.EXPIRES,
         id_names=("job_id",),
-        sample={"status": "failed"},
+        sample={"status": JobState.FAILED},
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     kind: Mapped[str] = mapped_column(Text)
     payload: Mapped[JSONObject] = mapped_column(sa.JSON)
-    status: Mapped[str] = mapped_column(Text, default="pending")  # later done or failed
+    status: Mapped[str] = mapped_column(Text, default=JobState.PENDING)
     attempts: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
     last_error: Mapped[str | None] = mapped_column(Text)
@@ -79,7 +86,7 @@ TABLE = Job.__table__
 QUEUE = leases.Queue(
     TABLE,
     TABLE.c.attempts,
-    pending=TABLE.c.status == "pending",
+    pending=TABLE.c.status == JobState.PENDING,
     on_claim={TABLE.c.last_error: None, TABLE.c.finished_at: None},
 )
 KINDS: dict[str, Kind] = {}
@@ -124,7 +131,7 @@ def queue_of(kind: str) -> str:
 
 
 class Runner(NamedTuple):
-    """What runs the tasks of a queue of RQ, and finds those that are due."""
+    """Runs the tasks of a queue of RQ, and finds those that are due."""
 
     run: Callable[..., None]
     due: Callable[[], Iterable[tuple[str, ...]]]
@@ -209,7 +216,7 @@ def is_redis_up() -> bool:
 
 def retry(account_id: str, id: str) -> None:
     """Enqueue a failed job again. Raises NotFound."""
-    failed = (Job.account_id == account_id, Job.id == id, Job.status == "failed")
+    failed = (Job.account_id == account_id, Job.id == id, Job.status == JobState.FAILED)
     with db.transaction() as session:
         # As a new row, out of reach of a worker that still runs the old one.
         deleted = sa.delete(Job).where(*failed).returning(Job.kind, Job.payload)
@@ -223,7 +230,7 @@ def delete_failed(texts: Iterable[str], account_ids: Iterable[str]) -> None:
     """Delete failed jobs of accounts whose payload contains one of these texts, in any case."""
     payload = sa.cast(TABLE.c.payload, sa.Text)
     matches = [filters.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
-    failed = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
+    failed = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == JobState.FAILED)
     with db.transaction() as session:
         session.execute(sa.delete(TABLE).where(*failed, sa.or_(sa.false(), *matches)))
 
@@ -232,4 +239,4 @@ def delete_failed(texts: Iterable[str], account_ids: Iterable[str]) -> None:
 def purge(payload: JSONMapping) -> None:
     """Delete jobs that ended long ago."""
     old = TABLE.c.due_at < database_now(-RETENTION_DAYS * 86400)
-    db.purge(TABLE, TABLE.c.status != "pending", old)
+    db.purge(TABLE, TABLE.c.status != JobState.PENDING, old)

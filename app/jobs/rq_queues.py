@@ -21,7 +21,6 @@ from app import clock
 
 if TYPE_CHECKING:
     from redis import Redis
-    from redis.client import Pipeline
     from rq import Queue
     from rq.job import Job
 
@@ -130,20 +129,12 @@ def enqueue(url: str, tasks: Iterable[Due]) -> None:
         is_new = pipeline.execute()
         for task, has_none in zip(now, is_new, strict=True):
             if has_none:
-                _enqueue_now(url, task, pipeline)
+                queue(url, task.queue).enqueue_job(_job(url, task), pipeline=pipeline)
         for task, at in later:
-            _schedule(url, task, at, pipeline)
+            # One job for each task and second.
+            job = _job(url, task, f"{task.key}-{at:%Y%m%dT%H%M%S}")
+            queue(url, task.queue).schedule_job(job, at, pipeline=pipeline)
         pipeline.execute()
-
-
-def _enqueue_now(url: str, task: Task, pipeline: Pipeline) -> None:
-    queue(url, task.queue).enqueue_job(_job(url, task), pipeline=pipeline)
-
-
-def _schedule(url: str, task: Task, at: datetime, pipeline: Pipeline) -> None:
-    # One job for each task and second.
-    job = _job(url, task, f"{task.key}-{at:%Y%m%dT%H%M%S}")
-    queue(url, task.queue).schedule_job(job, at, pipeline=pipeline)
 
 
 def _job(url: str, task: Task, id: str | None = None) -> Job:

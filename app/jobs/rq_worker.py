@@ -84,14 +84,11 @@ class Worker(SimpleWorker):
             if found and not self._stop.is_set():
                 return found
             self._free.release()
-            if found:
-                self._put_back(found[0])
+            if found:  # taken while the worker was told to stop: put it back
+                job, (only,) = found[0], self.queues
+                only.push_job_id(job.id, at_front=True)
+                self.connection.lrem(only.intermediate_queue_key, 1, job.id)
         raise StopRequested
-
-    def _put_back(self, job: Job) -> None:
-        (only,) = self.queues
-        only.push_job_id(job.id, at_front=True)
-        self.connection.lrem(only.intermediate_queue_key, 1, job.id)
 
     def _keep_known(self) -> None:
         if time.monotonic() < self._next_heartbeat:
@@ -188,20 +185,19 @@ def _schedule(url: str, app: Flask, stop: threading.Event) -> None:
         )
         with suppress(RedisError):
             scheduler.register_birth()
-            _enqueue_scheduled(scheduler, stop)
+            next_try = 0.0
+            while not stop.wait(SCHEDULER_SECONDS):
+                if (
+                    len(scheduler.acquired_locks) < len(rq_queues.NAMES)
+                    and time.monotonic() > next_try
+                ):
+                    scheduler.acquire_locks()
+                    next_try = time.monotonic() + LOCK_SECONDS
+                scheduler.heartbeat()
+                if scheduler.acquired_locks:
+                    scheduler.enqueue_scheduled_jobs()
             scheduler.stop()
         stop.wait(AGAIN_SECONDS)
-
-
-def _enqueue_scheduled(scheduler: Any, stop: threading.Event) -> None:
-    next_try = 0.0
-    while not stop.wait(SCHEDULER_SECONDS):
-        if len(scheduler.acquired_locks) < len(rq_queues.NAMES) and time.monotonic() > next_try:
-            scheduler.acquire_locks()
-            next_try = time.monotonic() + LOCK_SECONDS
-        scheduler.heartbeat()
-        if scheduler.acquired_locks:
-            scheduler.enqueue_scheduled_jobs()
 
 
 def _sweep_until(url: str, app: Flask, stop: threading.Event, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What RQ runs, in a worker of ours or by its stock command."""
+"""The function that RQ calls, in a worker of ours or by its stock command."""
 
 from __future__ import annotations
 

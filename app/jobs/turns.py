@@ -27,7 +27,7 @@ class Turn:
 
     @property
     def seconds(self) -> float:
-        """How long it has lasted."""
+        """Its seconds so far."""
         return time.monotonic() - self.began
 
 

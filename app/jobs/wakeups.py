@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -51,7 +51,7 @@ NOTIFY = sa.text(
 
 
 class Topic(NamedTuple):
-    """What the names in messages stand for, and the key of a lock that listeners share."""
+    """A channel of messages, with the key of a lock that its listeners share."""
 
     name: str
     lock: int
@@ -148,16 +148,14 @@ class Sender:
                 for listener in self.listeners[topic]:
                     listener(names)
             for topic, names in pending.items():
-                if not self._publish(publish, topic, sorted(names)):
+                ordered, is_heard = sorted(names), False
+                for start in range(0, len(ordered), MAX_NAMES):
+                    part = ordered[start : start + MAX_NAMES]
+                    is_heard |= publish(topic, " ".join([self.id, *part]))
+                if not is_heard:
                     # Writes that nobody follows should cost nothing.
                     self._quiet_until[topic] = time.monotonic() + QUIET_SECONDS
             self._is_failing = False
-
-    def _publish(self, publish: Publish, topic: Topic, names: Sequence[str]) -> bool:
-        is_heard = False
-        for i in range(0, len(names), MAX_NAMES):
-            is_heard |= publish(topic, " ".join([self.id, *names[i : i + MAX_NAMES]]))
-        return is_heard
 
 
 @contextmanager

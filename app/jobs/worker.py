@@ -29,7 +29,7 @@ from app import clock, config, db
 from app.context import tenancy, tracing
 from app.db import engine
 from app.db.functions import database_now
-from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, queue, turns, wakeups
+from app.jobs import INSTANCE, KINDS, QUEUE, Job, JobState, Kind, leases, queue, turns, wakeups
 from app.jobs.rq_queues import DEFAULT, LONG, MAIL
 from app.types import JSONMapping
 
@@ -96,19 +96,15 @@ def run_due(where: leases.Where = None, stop: threading.Event | None = None) -> 
                 if stop.is_set():  # a job started now would be cut off
                     return attempts
                 # Claimed one by one: a lease must not expire while other jobs run.
-                attempts += _try(job.account_id, job.id)
+                row = _claim(job.account_id, job.id)
+                if row:
+                    attempts += 1
+                    with suppress(JobFailed):
+                        _run(row)
     finally:
         # A worker must not keep a broken connection.
         db.db.session.remove()
     return attempts
-
-
-def _try(account_id: str, id: str) -> bool:
-    row = _claim(account_id, id)
-    if row:
-        with suppress(JobFailed):
-            _run(row)
-    return row is not None
 
 
 def _due_in(queue_name: str) -> Iterable[tuple[str, ...]]:
@@ -130,12 +126,12 @@ def run_job(account_id: str, id: str) -> None:
 
 
 def _find_due(where: leases.Where, served: Collection[str]) -> Sequence[sa.Row[Any]]:
-    others = Job.account_id.not_in(sorted(served)) if served else sa.true()
-    return leases.find_due(QUEUE, BATCH_SIZE, where=sa.and_(others, *_given(where)))
-
-
-def _given(where: leases.Where) -> list[sa.ColumnElement[bool]]:
-    return [] if where is None else [where]
+    conditions: list[sa.ColumnElement[bool]] = []
+    if served:
+        conditions.append(Job.account_id.not_in(sorted(served)))
+    if where is not None:
+        conditions.append(where)
+    return leases.find_due(QUEUE, BATCH_SIZE, where=sa.and_(sa.true(), *conditions))
 
 
 def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
@@ -157,9 +153,18 @@ def _run(row: sa.Row[Any]) -> None:
     except Exception as error:  # noqa: BLE001 - recorded with the job
         name = type(error).__name__  # the message may quote personal data
         log.warning("job failed", kind=row.kind, job=row.id, error=name)
-        _note_failure(row, kind, name)
+        attempts = min(row.attempts, PERIODIC_RETRY) if kind.period else row.attempts
+        if not kind.period and attempts >= kind.attempts:
+            _give_up(row, name)
+        delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
+        _repeat(row, delay, {"last_error": name})
     else:
-        _note_success(row, kind)
+        if kind.period:
+            _repeat(row, kind.period, {"finished_at": clock.now()})
+        else:
+            # The payload may hold personal data, and nobody needs it any more.
+            ended = {"payload": {}, "finished_at": clock.now(), "last_error": None}
+            _change(row, {"status": JobState.DONE, **ended})
 
 
 @contextmanager
@@ -169,7 +174,11 @@ def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
     def renew() -> None:
         with app.app_context():
             while not over.wait(LEASE_SECONDS / 4):
-                _renew(row)
+                try:
+                    _change(row, {"due_at": database_now(LEASE_SECONDS)})
+                except SQLAlchemyError as error:  # the next renewal may still be in time
+                    log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
+                db.db.session.remove()
 
     thread = threading.Thread(target=renew, name="lease", daemon=True)
     thread.start()
@@ -180,38 +189,13 @@ def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
         thread.join()  # else its lease could be renewed after its end
 
 
-def _renew(row: sa.Row[Any]) -> None:
-    try:
-        _change(row, {"due_at": database_now(LEASE_SECONDS)})
-    except SQLAlchemyError as error:  # the next renewal may still be in time
-        log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
-    db.db.session.remove()
-
-
-def _note_success(row: sa.Row[Any], kind: Kind) -> None:
-    if kind.period:
-        _repeat(row, kind.period, {"finished_at": clock.now()})
-        return
-    # The payload may hold personal data, and nobody needs it any more.
-    done = {"status": "done", "payload": {}, "finished_at": clock.now(), "last_error": None}
-    _change(row, done)
-
-
-def _note_failure(row: sa.Row[Any], kind: Kind, error: str) -> None:
-    attempts = min(row.attempts, PERIODIC_RETRY) if kind.period else row.attempts
-    if not kind.period and attempts >= kind.attempts:
-        _give_up(row, error)
-    delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
-    _repeat(row, delay, {"last_error": error})
-
-
 def _repeat(row: sa.Row[Any], seconds: int, changes: JSONMapping) -> None:
     _change(row, {**changes, "due_at": database_now(seconds)})
     queue.announce(queue.queue_of(row.kind), row.account_id, row.id, seconds=seconds)
 
 
 def _give_up(row: sa.Row[Any], error: str) -> NoReturn:
-    _change(row, {"status": "failed", "last_error": error, "finished_at": clock.now()})
+    _change(row, {"status": JobState.FAILED, "last_error": error, "finished_at": clock.now()})
     raise JobFailed(row.kind, error) from None  # without a message that may quote personal data
 
 
@@ -223,7 +207,7 @@ def _change(row: sa.Row[Any], changes: JSONMapping) -> None:
 def schedule_periodic() -> None:
     """Insert missing rows of periodic jobs, and reset failed ones."""
     periodic = {name for name, kind in KINDS.items() if kind.period}
-    pending = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
+    pending = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == JobState.PENDING)
     with db.transaction() as session:
         scheduled = set(session.scalars(sa.select(Job.kind).where(*pending)))
         is_sqlite = engine.current_engine().dialect.name == "sqlite"
@@ -235,12 +219,12 @@ def schedule_periodic() -> None:
             row = insert(Job).values(**new, due_at=database_now())
             # Not the clock itself: Citus takes no such function there.
             # A worker of an older release, which does not know the kind, may have failed it.
-            reset = {"status": "pending", "due_at": row.excluded.due_at}
+            reset = {"status": JobState.PENDING, "due_at": row.excluded.due_at}
             session.execute(
                 row.on_conflict_do_update(
                     index_elements=["account_id", "id"],
                     set_=reset,
-                    where=Job.status == "failed",
+                    where=Job.status == JobState.FAILED,
                 )
             )
 

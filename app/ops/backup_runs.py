@@ -144,7 +144,7 @@ def _close_abandoned() -> None:
     run_id = db.connection().scalar(sa.select(RUNS.c.id).where(pending))
     # Its job was enqueued with it. Looked up apart, as shards take no update by rows of others.
     own = (jobs.TABLE.c.account_id == jobs.INSTANCE, jobs.TABLE.c.kind == KIND)
-    job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == "pending")
+    job = sa.select(jobs.TABLE.c.id).where(*own, jobs.TABLE.c.status == jobs.JobState.PENDING)
     if run_id is None or db.connection().scalar(job.limit(1)):
         return
     ended = {"status": RunState.FAILED, "error": INTERRUPTED, "finished_at": clock.now()}
@@ -174,7 +174,7 @@ def _is_due() -> bool:
 @jobs.job(KIND, attempts=3, is_long=True)
 def make(payload: JSONMapping) -> None:
     """Make, prove and publish the backup of a run; a failure is noted with it."""
-    claim = _begin(payload["run_id"])
+    claim = Claim.take(payload["run_id"])
     if claim is None:
         return
     try:
@@ -207,21 +207,22 @@ class Claim:
     name: str
     place: str
 
+    @classmethod
+    def take(cls, run_id: str) -> Claim | None:
+        """Take a run that is pending, and name its backup; None if it has ended."""
+        name = backup_targets.new_name()
+        begun = sa.update(RUNS).where(RUNS.c.id == run_id, RUNS.c.status == RunState.PENDING)
+        begun = begun.values(attempt=RUNS.c.attempt + 1, started_at=clock.now(), name=name)
+        with db.transaction() as session:
+            row = session.execute(begun.returning(RUNS.c.attempt, RUNS.c.place)).first()
+        return cls(run_id, row.attempt, name, row.place) if row else None
+
     def change(self, **values: object) -> bool:
         """Change the run if it is still this worker's; whether it is."""
         mine = (RUNS.c.id == self.run_id, RUNS.c.attempt == self.attempt)
         changed = sa.update(RUNS).where(*mine, RUNS.c.status == RunState.PENDING).values(values)
         with db.transaction() as session:
             return session.execute(changed.returning(RUNS.c.id)).first() is not None
-
-
-def _begin(run_id: str) -> Claim | None:
-    name = backup_targets.new_name()
-    begun = sa.update(RUNS).where(RUNS.c.id == run_id, RUNS.c.status == RunState.PENDING)
-    begun = begun.values(attempt=RUNS.c.attempt + 1, started_at=clock.now(), name=name)
-    with db.transaction() as session:
-        row = session.execute(begun.returning(RUNS.c.attempt, RUNS.c.place)).first()
-    return Claim(run_id, row.attempt, name, row.place) if row else None
 
 
 def _publish(target: Target, claim: Claim) -> Proof | None:

@@ -20,7 +20,7 @@ from app.context import shown_accounts
 from app.db import Base, daily
 from app.db.counts import Where, count_all_up_to
 from app.files.models import StoredFile
-from app.jobs.queue import Job
+from app.jobs.queue import Job, JobState
 from app.types import JSONObject
 from app.webhooks.models import DELIVERIES, STATES, Webhook
 from app.workflows.models import HOOK, WORKFLOW, InstanceState, Workflow, WorkflowInstance
@@ -86,7 +86,7 @@ def _counted() -> Mapping[str, Source]:
     now = clock.now()
     is_key_active = sa.or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
     is_new, has_failed = Job.attempts == 0, Job.last_error.is_not(None)
-    is_pending, is_hook = Job.status == "pending", Workflow.kind == HOOK
+    is_pending, is_hook = Job.status == JobState.PENDING, Workflow.kind == HOOK
     open_sessions = (SignInSession.revoked_at.is_(None), SignInSession.expires_at > now)
     open_invitations = (Invitation.state == "pending", Invitation.expires_at > now)
     return {
@@ -103,8 +103,8 @@ def _counted() -> Mapping[str, Source]:
         "jobs_by_status.pending": (Job, [is_pending, is_new]),
         "jobs_by_status.running": (Job, [is_pending, ~is_new, ~has_failed]),
         "jobs_by_status.retrying": (Job, [is_pending, ~is_new, has_failed]),
-        "jobs_by_status.completed": (Job, [Job.status == "done"]),
-        "jobs_by_status.failed": (Job, [Job.status == "failed"]),
+        "jobs_by_status.completed": (Job, [Job.status == JobState.DONE]),
+        "jobs_by_status.failed": (Job, [Job.status == JobState.FAILED]),
     }
 
 

@@ -95,7 +95,7 @@ class _QueueCollector(Collector):
             number, seconds = leases.backlog(queue)
             due.add_metric([name], number)
             age.add_metric([name], seconds)
-        failed = sa.select(sa.func.count()).where(jobs.TABLE.c.status == "failed")
+        failed = sa.select(sa.func.count()).where(jobs.TABLE.c.status == jobs.JobState.FAILED)
         is_cut = webhooks.WebhookVersion.payloads_cut
         cut = sa.select(sa.func.count()).select_from(webhooks.WebhookVersion).where(is_cut)
         yield due

@@ -135,18 +135,15 @@ def _ascii_host(host: str) -> str:
         except ValueError:
             raise RequestRefused("This is not an IPv6 address.") from None
     try:
-        name = _encode_idna_2008(host) if DEVIATING & set(host) else host.encode("idna").decode()
+        # Python's codec follows IDNA 2003, where ß is ss: that may be another owner's host.
+        is_deviating = DEVIATING & set(host)
+        name = (idna.encode(host, uts46=True) if is_deviating else host.encode("idna")).decode()
     except ValueError:
         raise RequestRefused("This is not a host name.") from None
     host = name.removesuffix(".")
     if not HOST.fullmatch(host):
         raise RequestRefused("Must name a host.")
     return host
-
-
-def _encode_idna_2008(host: str) -> str:
-    # Python's codec follows IDNA 2003, where ß is ss: that may be another owner's host.
-    return idna.encode(host, uts46=True).decode()
 
 
 def resolve_allowed(target: Target, rules: Rules, deadline: float) -> Sequence[str]:

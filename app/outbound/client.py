@@ -17,8 +17,8 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -59,6 +59,14 @@ INTERIM_STATUS = re.compile(rb"HTTP/\S+\s+1(?!01)\d\d\s")
 
 
 @dataclass(frozen=True)
+class Request:
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+@dataclass(frozen=True)
 class Response:
     """The status, and the beginning of the body as text."""
 
@@ -77,8 +85,13 @@ def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | 
     deadline = web_waits.lookup_deadline() if deadline is None else deadline
     try:
         target = parse_target(url, rules)
-        if not rules.allow_private:
-            _check_addresses(target, rules, deadline)
+        if rules.allow_private:
+            return None
+        if deadline > time.monotonic():
+            with suppress(web_waits.Busy), web_waits.place():
+                resolve_allowed(target, rules, deadline)
+                return None
+        resolve_allowed(target, rules, deadline=0)  # no time for a name: checks addresses only
     except RequestRefused as error:
         return str(error)
     except RequestFailed:
@@ -86,81 +99,50 @@ def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | 
     return None
 
 
-def _check_addresses(target: Target, rules: Rules, deadline: float) -> None:
-    if deadline > time.monotonic():
-        try:
-            with web_waits.place():
-                resolve_allowed(target, rules, deadline)
-                return
-        except web_waits.Busy:
-            deadline = 0
-    resolve_allowed(target, rules, deadline)  # of a name, nothing is known
-
-
-def send(
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes | None,
-    rules: Rules,
-    *,
-    max_characters: int = MAX_CHARACTERS,
-) -> Response:
+def send(sent: Request, rules: Rules, *, max_characters: int = MAX_CHARACTERS) -> Response:
     """Send one request. Raises RequestRefused or RequestFailed.
 
     Reads at most `max_characters` characters of the body. A web request waits 3 seconds at most,
     and only if few others wait.
     """
-    target = parse_target(url, rules)
+    target = parse_target(sent.url, rules)
     rules = replace(rules, seconds=web_waits.seconds(rules.seconds))
-    # Without the trace's context, which is no business of a foreign host.
-    with (
-        _place(),
-        tracing.outgoing(method, target.host, target.port) as span,
-    ):
-        response = _send(method, target, headers, body, rules, max_characters)
-        span.set("http.response.status_code", response.status)
-        if response.status >= FIRST_ERROR:
-            span.fail(str(response.status))
-        return response
-
-
-@contextmanager
-def _place() -> Iterator[None]:
     try:
-        with web_waits.place():
-            yield
+        # Without the trace's context, which is no business of a foreign host.
+        with (
+            web_waits.place(),
+            tracing.outgoing(sent.method, target.host, target.port) as span,
+        ):
+            response = _exchange(sent, target, rules, max_characters)
+            span.set("http.response.status_code", response.status)
+            if response.status >= FIRST_ERROR:
+                span.fail(str(response.status))
+            return response
     except web_waits.Busy:
         raise RequestFailed(web_waits.BUSY) from None
 
 
-def _send(
-    method: str,
-    target: Target,
-    headers: Mapping[str, str],
-    body: bytes | None,
-    rules: Rules,
-    max_characters: int,
-) -> Response:
+def _exchange(sent: Request, target: Target, rules: Rules, max_characters: int) -> Response:
     adapter = _Adapter(target, rules, time.monotonic() + rules.seconds)
-    # Not by a session, which reads the whole body of a redirect.
-    headers = {"Host": target.netloc, "User-Agent": SKIP_HEADER, **headers}
+    headers = {"Host": target.netloc, "User-Agent": SKIP_HEADER, **sent.headers}
     # requests refuses blanks around a value, which mean nothing (RFC 9110, 5.5).
     headers = {name: value.strip(" \t") for name, value in headers.items()}
     try:
-        request = requests.Request(method, target.url, headers=headers, data=body).prepare()
-        response = adapter.send(request, stream=True)
+        request = requests.Request(sent.method, target.url, headers=headers, data=sent.body)
+        # Not by a session, which reads the whole body of a redirect.
+        response = adapter.send(request.prepare(), stream=True)
         adapter.limit(BODY_SECONDS)
-        wait = _seconds(response.headers.get("Retry-After", ""))
-        return Response(response.status_code, _beginning(response.raw, max_characters), wait)
+        retry_after = _parse_retry_after(response.headers.get("Retry-After", ""))
+        text = _read_text(response.raw, max_characters)
+        return Response(response.status_code, text, retry_after)
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise RequestFailed(_explanation(_origin(error), rules)) from error
+        raise RequestFailed(_explain(error, rules)) from error
     finally:
         adapter.close()
 
 
-def _seconds(retry_after: str) -> int | None:
-    """Read a `Retry-After`, which has seconds or a date."""
+def _parse_retry_after(retry_after: str) -> int | None:
+    """Return the seconds of a `Retry-After`, which has a number or a date."""
     if re.fullmatch("[0-9]{1,9}", retry_after):
         return int(retry_after)
     try:
@@ -171,15 +153,11 @@ def _seconds(retry_after: str) -> int | None:
     return max(0, math.ceil((until - clock.now()).total_seconds()))
 
 
-def _origin(error: BaseException) -> BaseException:
-    """The error that requests and urllib3 have wrapped."""
+def _explain(error: BaseException, rules: Rules) -> str:
+    """Return what to tell users of the error that requests and urllib3 have wrapped."""
     wrappers = (requests.RequestException, urllib3.exceptions.HTTPError)
     while isinstance(error, wrappers) and error.__context__ is not None:
         error = error.__context__
-    return error
-
-
-def _explanation(error: BaseException, rules: Rules) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or 'no trust'}"
     if isinstance(error, TimeoutError):
@@ -342,7 +320,7 @@ def _remaining(deadline: float) -> float:
     return remaining
 
 
-def _beginning(response: urllib3.BaseHTTPResponse, max_characters: int) -> str:
+def _read_text(response: urllib3.BaseHTTPResponse, max_characters: int) -> str:
     # A character has at most four bytes. Errors in the body do not matter once there is a status.
     remaining, parts = max_characters * 4, []
     try:

@@ -1,4 +1,4 @@
-"""TXT records, asked of the DNS servers of the settings or of the system."""
+"""Looks up TXT records at the DNS servers of the settings, or else of the system."""
 
 from __future__ import annotations
 
@@ -38,13 +38,11 @@ def txt_records(name: str) -> list[str]:
 
 def _resolver() -> resolver.Resolver:
     servers = config.current().dns_servers
-    made = resolver.Resolver(configure=not servers)
+    client = resolver.Resolver(configure=not servers)
     if servers:
-        made.nameservers = [_server(server) for server in servers]
-    made.timeout = TIMEOUT
-    return made
-
-
-def _server(text: str) -> Do53Nameserver:
-    parts = urlsplit(f"//{text}")
-    return Do53Nameserver(str(parts.hostname), parts.port or DNS_PORT)
+        addresses = [urlsplit(f"//{server}") for server in servers]
+        client.nameservers = [
+            Do53Nameserver(str(address.hostname), address.port or DNS_PORT) for address in addresses
+        ]
+    client.timeout = TIMEOUT
+    return client

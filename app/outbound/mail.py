@@ -68,7 +68,10 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
     settings = config.current()
     sender = replace(sender, name=plain_name(sender.name))
     message = _compose(settings, to, template, {**context, "sender": sender})
-    message.replace_header("From", _from_account(settings, sender))
+    service, address = parseaddr(settings.mail_from)
+    account = " ".join(sender.name.split())
+    display_name = f"{account} by {service}" if service else account
+    message.replace_header("From", Address(display_name, addr_spec=_ascii_address(address)))
     _deliver(message, key)
 
 
@@ -88,14 +91,6 @@ def plain_name(name: str) -> str:
     return shown
 
 
-def _account_phrase(name: str) -> str:
-    """The name of an account in a sentence; one that had to be changed is called a name."""
-    shown = plain_name(name)
-    if shown == name:
-        return name
-    return str(flask_babel.gettext('the account named "%(name)s"', name=shown))
-
-
 def _deliver(message: EmailMessage, key: str | None) -> None:
     settings = config.current()
     if key is not None:
@@ -103,7 +98,13 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
         message.replace_header("Message-ID", f"<{digest}@atrium>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
-        _save_to_file(settings, message)
+        name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+        path = _outbox(settings) / name
+        draft = path.with_suffix(".tmp")
+        draft.touch(mode=0o600)  # it contains sign-in links
+        draft.write_bytes(message.as_bytes())
+        draft.rename(path)
+        log.info("mail written", file=str(path))
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
@@ -160,8 +161,11 @@ def _compose(
 ) -> EmailMessage:
     language = language or flask_babel.get_babel().default_locale
     with flask_babel.force_locale(language):
-        if isinstance(name := context.get("account"), str):
-            context = {**context, "account": _account_phrase(name)}
+        name = context.get("account")
+        if isinstance(name, str) and (shown := plain_name(name)) != name:
+            # The sentence calls a name that had to be changed a name.
+            phrase = flask_babel.gettext('the account named "%(name)s"', name=shown)
+            context = {**context, "account": str(phrase)}
         context = {**context, "report_to": settings.abuse_email or parseaddr(settings.mail_from)[1]}
         text, html = (
             render_template(f"email/{template}.{kind}", language=language, **context)
@@ -184,13 +188,6 @@ def _compose(
     return message
 
 
-def _from_account(settings: config.Config, sender: Sender) -> Address:
-    name, address = parseaddr(settings.mail_from)
-    account = " ".join(sender.name.split())
-    display_name = f"{account} by {name}" if name else account
-    return Address(display_name, addr_spec=_ascii_address(address))
-
-
 def _ascii_address(address: str) -> str:
     # Not every server accepts internationalized addresses, but all accept the ASCII form of a
     # domain.
@@ -202,16 +199,6 @@ def _ascii_address(address: str) -> str:
         return address
 
 
-def _save_to_file(settings: config.Config, message: EmailMessage) -> None:
-    name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
-    path = _outbox(settings) / name
-    draft = path.with_suffix(".tmp")
-    draft.touch(mode=0o600)  # it contains sign-in links
-    draft.write_bytes(message.as_bytes())
-    draft.rename(path)
-    log.info("mail written", file=str(path))
-
-
 def _outbox(settings: config.Config) -> Path:
     outbox = settings.instance_dir / "outbox"
     settings.instance_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -221,17 +208,14 @@ def _outbox(settings: config.Config) -> Path:
 
 @contextmanager
 def _connect(url: SplitResult, timeout: float = TIMEOUT_SECONDS) -> Iterator[smtplib.SMTP]:
-    tls = ssl.create_default_context()
-    with _open(url, tls, timeout) as smtp:
+    tls, host = ssl.create_default_context(), url.hostname or ""
+    with (
+        smtplib.SMTP_SSL(host, url.port or 465, timeout=timeout, context=tls)
+        if url.scheme == "smtps"
+        else smtplib.SMTP(host, url.port or 25, timeout=timeout)
+    ) as smtp:
         if parse_qs(url.query).get("starttls") == ["1"]:
             smtp.starttls(context=tls)
         if url.username:
             smtp.login(unquote(url.username), unquote(url.password or ""))
         yield smtp
-
-
-def _open(url: SplitResult, tls: ssl.SSLContext, timeout: float) -> smtplib.SMTP:
-    host = url.hostname or ""
-    if url.scheme == "smtps":
-        return smtplib.SMTP_SSL(host, url.port or 465, timeout=timeout, context=tls)
-    return smtplib.SMTP(host, url.port or 25, timeout=timeout)

@@ -1,4 +1,4 @@
-"""How many threads of a web process wait for hosts that users name: 1 of an account, 2 in all.
+"""Limits the threads that wait for hosts that users name: 1 of an account, 2 of a web process.
 
 Whoever names a host decides how long it takes to answer. Others wait for a place, at most a second,
 but only as long as that costs a fifth of a thread; further requests are refused at once. Accounts
@@ -46,7 +46,7 @@ class Places:
     @contextmanager
     def hold(self, key: str) -> Iterator[None]:
         """Hold the place of a key. Raises Busy."""
-        self._enter(key)
+        self._wait_for_place(key)
         began = time.monotonic()
         try:
             yield
@@ -56,7 +56,7 @@ class Places:
                 self._charge(key, time.monotonic() - began)
                 self._changed.notify_all()
 
-    def _enter(self, key: str) -> None:
+    def _wait_for_place(self, key: str) -> None:
         with self._changed:
             if not self._has_place(key):
                 if self._is_overdrawn(key) or self._is_overdrawn(ALL_WAITING):
@@ -120,14 +120,9 @@ def for_operator() -> Iterator[None]:
 @contextmanager
 def place_or_429(account_id: str | None = None) -> Iterator[None]:
     """The same for requests of signed-in callers. Raises TooManyRequests."""
-    with _refusing(), place(account_id):
-        yield
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
     try:
-        yield
+        with place(account_id):
+            yield
     except Busy:
         raise TooManyRequests(REQUEST_SECONDS, BUSY) from None
 

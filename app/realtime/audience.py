@@ -243,7 +243,15 @@ class Frames:
         shown = None if event.record is None else view.shown
         key = (event.operation, event.hidden, shown)
         if key not in self._payloads:
-            self._payloads[key] = _payload(event, view)
+            source = event.source
+            data = {"id": source.record_id} if event.record is None else view.render(event.record)
+            content = {
+                "type": f"{source.definition.name}.{event.operation}",
+                "change": event.change,
+                "timestamp": clock.iso(source.occurred_at),
+                "data": data,
+            }
+            self._payloads[key] = dumps({**content, "hidden": True} if event.hidden else content)
         if event.record is not None:  # rendered once, and seen by each listener
             reads.note_rows(view.access, [event.record], view.names)
         protocol = stream.connection.protocol
@@ -262,15 +270,3 @@ class Frames:
         if key not in self._events:
             self._events[key] = view.event(self._transition, self._linked)
         return self._events[key]
-
-
-def _payload(event: Event, view: View) -> bytes:
-    source = event.source
-    data = {"id": source.record_id} if event.record is None else view.render(event.record)
-    content = {
-        "type": f"{source.definition.name}.{event.operation}",
-        "change": event.change,
-        "timestamp": clock.iso(source.occurred_at),
-        "data": data,
-    }
-    return dumps({**content, "hidden": True} if event.hidden else content)

@@ -12,21 +12,21 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 from flask import Flask
 
-from app import config, db, events
+from app import clock, config, db, events
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.context import tenancy
 from app.db import has_one_writer, versioned_cache
+from app.db.versioned_cache import VersionCheck
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.jobs import wakeups
-from app.realtime import checks
 from app.realtime.audience import Audience
 from app.realtime.feed import changes, generations, service, visibility
 from app.realtime.outbox import Outbox
@@ -42,6 +42,7 @@ log = structlog.get_logger()
 CHANGES = wakeups.Topic("changes", lock=0x41747269)
 LOOK_SECONDS = 2
 SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
+ACCOUNTS = 500  # of a statement
 TURNS_SECONDS = 1  # for all accounts; then rights are looked at again
 BEHIND_SECONDS = 0.05  # while a client has not read what waits for it
 Done = Callable[[AppError | None], None]
@@ -185,7 +186,7 @@ class Hub:
             begun = generations.present()
             for stream in streams:
                 stream.go_on_from(begun)
-            urgent, late = checks.find_due(streams)
+            urgent, late = _find_due(streams)
             due |= late
             self._looked_at = time.monotonic()
         by_account: dict[str, list[Stream]] = {}
@@ -240,3 +241,38 @@ def _hub(app: Flask) -> Hub:
 @events.subscribe(events.RecordChanged)
 def _on_record_changed(event: events.RecordChanged) -> None:
     db.on_commit(wakeups.News(CHANGES, event.account_id))
+
+
+def _find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:
+    """The accounts whose streams may have lost a right, and those with new changes.
+
+    The look every two seconds, for what was not announced: a few statements for all streams.
+    """
+    now = clock.now().timestamp()
+    with tenancy.across_accounts():
+        account_ids = sorted({stream.connection.account_id for stream in streams})
+        newest = dict[str, int]()
+        for start in range(0, len(account_ids), ACCOUNTS):
+            newest |= changes.newest(account_ids[start : start + ACCOUNTS])
+        outdated = versioned_cache.outdated(
+            check for stream in streams for check in _version_checks(stream)
+        )
+    urgent, late = set[str](), set[str]()
+    for stream in streams:
+        account_id = stream.connection.account_id
+        expires_at = stream.connection.credential.expires_at
+        is_expired = expires_at is not None and expires_at <= now
+        if is_expired or not outdated.isdisjoint(_version_checks(stream)):
+            urgent.add(account_id)
+        elif stream.caller is None or (
+            stream.position is not None and stream.position < newest.get(account_id, 0)
+        ):
+            late.add(account_id)
+    return urgent, late
+
+
+def _version_checks(stream: Stream) -> Iterator[VersionCheck]:
+    if stream.caller is not None:
+        yield from stream.caller.version_checks
+    for definition in stream.definitions:
+        yield from definition.version_checks

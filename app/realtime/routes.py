@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 
 import marshmallow as ma
 from flask import Response
@@ -14,8 +16,7 @@ from app.auth.stream_credentials import StreamCredential
 from app.db import versioned_cache
 from app.errors import Malformed, RealtimeUnavailable
 from app.realtime import hub, limits, sse
-from app.realtime.connections import registry
-from app.realtime.serving import StreamService
+from app.realtime.connections import Connection, registry
 from app.realtime.sse import EventStream
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
@@ -153,8 +154,8 @@ def open_websocket(args: JSONObject) -> Response:
     """
     principal().home_and_user()
     headers = handshake(get_request().headers)
-    socket = WebSocket(_authorize([]), hub.subscribe)
-    return Handover(StreamService(socket), status=101, headers=headers)
+    connection = WebSocket(_authorize([]), hub.subscribe)
+    return Handover(StreamService(connection), status=101, headers=headers)
 
 
 @blueprint.route("/tickets", methods=["POST"])
@@ -220,3 +221,28 @@ def _subscriptions(since: int | None) -> list[Subscription]:
 
 def _problem(name: str, message: str, kind: str) -> JSONObject:
     return {"loc": ["query", name], "msg": message, "type": kind}
+
+
+class StreamService:
+    """Serves a stream in the loop, from its head to its end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def count(self) -> None:
+        registry.add(self._connection)
+
+    async def serve(self, head: bytes, sock: socket.socket) -> None:
+        """Attach the stream to the hub until its connection is lost."""
+        connection = self._connection
+        connection.head = head
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock)
+        except OSError:
+            registry.remove(connection)
+            sock.close()
+            return
+        hub.attach(connection)
+        connection.start_reading()
+        await connection.lost
+        hub.detach(connection)

@@ -1,4 +1,4 @@
-"""What a stream is subscribed to."""
+"""Subscriptions of streams."""
 
 from __future__ import annotations
 

@@ -114,18 +114,15 @@ class WebSocket(Connection):
             if self._count_message() and isinstance(event, Ping):
                 self.write(self._frames.send(event.response()))
         elif isinstance(event, TextMessage):
-            self._take_text(event)
-
-    def _take_text(self, event: TextMessage) -> None:
-        self._parts.append(event.data)
-        self._size += len(event.data.encode())
-        if self._size > limits.MAX_MESSAGE_BYTES or len(self._parts) > limits.MAX_FRAGMENTS:
-            self._close(CloseReason.MESSAGE_TOO_BIG, "The message is too big.")
-        elif event.message_finished:
-            text = "".join(self._parts)
-            self._parts, self._size = [], 0
-            if self._count_message():
-                self._messages.append(text)
+            self._parts.append(event.data)
+            self._size += len(event.data.encode())
+            if self._size > limits.MAX_MESSAGE_BYTES or len(self._parts) > limits.MAX_FRAGMENTS:
+                self._close(CloseReason.MESSAGE_TOO_BIG, "The message is too big.")
+            elif event.message_finished:
+                text = "".join(self._parts)
+                self._parts, self._size = [], 0
+                if self._count_message():
+                    self._messages.append(text)
 
     def _count_message(self) -> bool:
         """Whether the client may send one more; tells it if not, and cuts off a flood."""
@@ -172,7 +169,19 @@ class WebSocket(Connection):
     def _subscribe(self, message: Mapping[str, Any]) -> None:
         collection = _collection_of(message)
         try:
-            subscription = _subscription(collection, message)
+            operations, filter = message.get("operations"), message.get("filter")
+            if operations is not None and not isinstance(operations, list):
+                raise _invalid("`operations` must be a list.")
+            if not all(isinstance(one, str) and one in OPERATIONS for one in operations or ()):
+                raise _invalid("`operations` may have create, update and delete.")
+            if filter is not None and not isinstance(filter, str):
+                raise _invalid("`filter` must be a text.")
+            since = message.get("since")
+            if since is not None and (type(since) is not int or since < 0):
+                raise _invalid("`since` must be the number of a change.")
+            subscription = Subscription(
+                collection, frozenset(operations or OPERATIONS), filter or "", since
+            )
             is_new = key_of(collection) not in self.subscriptions
             if is_new and len(self.subscriptions) >= limits.MAX_SUBSCRIPTIONS:
                 raise too_many_subscriptions()
@@ -243,20 +252,6 @@ def too_many_subscriptions() -> BadRequest:
     """The error for one subscription too many."""
     message = f"A stream has at most {limits.MAX_SUBSCRIPTIONS} subscriptions."
     return BadRequest(message, error="limit_reached")
-
-
-def _subscription(collection: str | None, message: Mapping[str, Any]) -> Subscription:
-    operations, filter = message.get("operations"), message.get("filter")
-    if operations is not None and not isinstance(operations, list):
-        raise _invalid("`operations` must be a list.")
-    if not all(isinstance(one, str) and one in OPERATIONS for one in operations or ()):
-        raise _invalid("`operations` may have create, update and delete.")
-    if filter is not None and not isinstance(filter, str):
-        raise _invalid("`filter` must be a text.")
-    since = message.get("since")
-    if since is not None and (type(since) is not int or since < 0):
-        raise _invalid("`since` must be the number of a change.")
-    return Subscription(collection, frozenset(operations or OPERATIONS), filter or "", since)
 
 
 def _collection_of(message: Mapping[str, Any]) -> str | None:

@@ -70,15 +70,15 @@ def upsert(
 ) -> tuple[list[RecordView], list[RecordView]]:
     """Update the records that have a body's value in the unique field `on`; create the others.
 
-    Each kind under its own rule and field list. Returns what was created, and what was updated.
-    A record out of the caller's sight is in the way of its value, as for whoever creates one.
+    Each under its own rule and field list. Returns the created records and the updated ones. The
+    value of a record that the caller cannot see is a Conflict, as when one is created.
     """
     hidden: set[int] = set()
     try:
         with service.transaction(collection, by) as definition:
             return _upsert(definition, bodies, on, hidden, by)
     except Conflict as error:
-        # Somebody has made such a record since we looked: next time it is there.
+        # The record was created after the look for it: the next try finds it.
         details = error.extra.get("details", ())
         if any(detail["field"] == on and detail["index"] not in hidden for detail in details):
             raise versioned_cache.Stale from error
@@ -88,86 +88,52 @@ def upsert(
 def _upsert(
     definition: Definition, bodies: Sequence[Body], on: str, hidden: set[int], by: Principal
 ) -> tuple[list[RecordView], list[RecordView]]:
-    field = _key_field(definition, on, by)
+    field = definition.fields.get(on)
+    # A caller who may not see the values must not learn from conflicts which exist.
+    is_visible = on in accesses.for_operation(by, definition, "create").comparable
+    if field is None or (on,) not in definition.unique_keys or not is_visible:
+        message = "Name a unique field of the collection that you see."
+        raise InvalidValues([problem("on", "invalid_option", message)])
     problems = Problems(range(len(bodies)))
-    keys = _keys(field, bodies, problems)
+    keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
+    _check_once(on, keys, problems)
     problems.check()
+
     rows = writes.lock_by_value(definition, by.require_account_id(), on, keys)
-    # What a record was found by is not sent to be changed.
-    changed_fields = [{n: v for n, v in body.items() if n != on} for body in bodies]
-    sent = dict(zip(keys, changed_fields, strict=True))
+    # The key is not sent as a change of the record that it finds.
+    others = [{n: v for n, v in body.items() if n != on} for body in bodies]
+    sent = dict(zip(keys, others, strict=True))
     visible = _is_visible_or_updatable(definition, rows, [sent[row[on]] for row in rows], by)
-    present = {row[on]: row for row, is_visible in zip(rows, visible, strict=True) if is_visible}
-    matched_values = {row[on] for row in rows}
-    hidden |= {n for n, key in enumerate(keys) if key in matched_values and key not in present}
-    new = [place for place, key in enumerate(keys) if key not in present]
-    old = [place for place, key in enumerate(keys) if key in present]
-    new_changes = _prepare_new(
-        definition, [bodies[place] for place in new], problems.subset(new), by
-    )
-    rows_to_update = [present[keys[place]] for place in old]
-    changed = _prepare_changed(
-        definition,
-        rows_to_update,
-        [changed_fields[place] for place in old],
-        problems.subset(old),
-        by,
-    )
-    changes.check_batch(*new_changes, *changed)
-    created = [view for change in new_changes for view in changes.save(change)]
-    return created, [view for change in changed for view in changes.save(change)]
+    present = {row[on]: row for row, shown in zip(rows, visible, strict=True) if shown}
+    stored = {row[on] for row in rows}
+    hidden |= {n for n, key in enumerate(keys) if key in stored and key not in present}
+
+    creations, updates = list[changes.Change](), list[changes.Change]()
+    if new := [index for index, key in enumerate(keys) if key not in present]:
+        new_bodies = [bodies[index] for index in new]
+        creations.append(changes.prepare_create(definition, new_bodies, problems.subset(new), by))
+    if old := [index for index, key in enumerate(keys) if key in present]:
+        access = accesses.for_operation(by, definition, "update")
+        old_rows, old_bodies = [present[keys[i]] for i in old], [others[i] for i in old]
+        old_problems, inputs = problems.subset(old), values.rule_inputs(access, old_bodies)
+        changes.check_rule(access, old_rows, inputs, old_problems)
+        updates.append(changes.prepare_update(access, old_rows, old_bodies, old_problems))
+    changes.check_batch(*creations, *updates)
+    created = [view for change in creations for view in changes.save(change)]
+    return created, [view for change in updates for view in changes.save(change)]
 
 
 def _is_visible_or_updatable(
     definition: Definition, rows: Sequence[store.Row], sent: Sequence[Body], by: Principal
 ) -> list[bool]:
-    """Which records the caller may view, or at least update."""
-    view_access, update_access = (
-        accesses.if_open(by, definition, other_operation) for other_operation in ("view", "update")
-    )
+    """Return for each record whether the caller may view it, or at least update it."""
+    view_access = accesses.if_open(by, definition, "view")
+    update_access = accesses.if_open(by, definition, "update")
     viewable = views.rule_matches(view_access, rows) if view_access else [False] * len(rows)
     if update_access is None or all(viewable):
         return viewable
     updatable = views.rule_matches(update_access, rows, values.rule_inputs(update_access, sent))
-    return [
-        other_operation or other for other_operation, other in zip(viewable, updatable, strict=True)
-    ]
-
-
-def _prepare_new(
-    definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
-) -> list[changes.Change]:
-    return [changes.prepare_create(definition, bodies, problems, by)] if bodies else []
-
-
-def _prepare_changed(
-    definition: Definition,
-    rows: Sequence[store.Row],
-    bodies: Sequence[Body],
-    problems: Problems,
-    by: Principal,
-) -> list[changes.Change]:
-    if not rows:
-        return []
-    access = accesses.for_operation(by, definition, "update")
-    changes.check_rule(access, rows, values.rule_inputs(access, bodies), problems)
-    return [changes.prepare_update(access, rows, bodies, problems)]
-
-
-def _key_field(definition: Definition, on: str, by: Principal) -> Field:
-    field = definition.fields.get(on)
-    # Whoever may not see the values shall not find out by them which there are.
-    is_visible = on in accesses.for_operation(by, definition, "create").comparable
-    if field is None or (on,) not in definition.unique_keys or not is_visible:
-        message = "Name a unique field of the collection that you see."
-        raise InvalidValues([problem("on", "invalid_option", message)])
-    return field
-
-
-def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[object]:
-    keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
-    _check_once(field.name, keys, problems)
-    return keys
+    return [any(both) for both in zip(viewable, updatable, strict=True)]
 
 
 def _key(field: Field, body: Body, index: int, problems: Problems) -> object:

@@ -1,7 +1,7 @@
-"""Why a caller may or may not do something: which part of the rule decides.
+"""Explains which part of a rule lets a caller do something, or refuses it.
 
-Only for those who write rules: ordinary answers never say which clause refused. What would be made
-or changed is made ready as a write makes it ready, and never stored.
+Only for authors of rules: other answers never say which clause refused. Records to create or change
+are validated as a write does it, and never stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from datetime import date, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import Dialect
 
 from app import clock, rules
 from app.auth import principal as principals
@@ -37,7 +36,7 @@ ACCOUNT_NOT_FOUND = "There is no such active account."
 
 @dataclass(frozen=True)
 class Question:
-    """An operation, who asks, and with what."""
+    """An operation, its caller, and the record and body that it is about."""
 
     operation: str
     subject: rules.Subject
@@ -45,16 +44,17 @@ class Question:
     """The account of the records; None is all."""
     record_id: str | None = None
     data: JSONMapping | None = None
-    """The body that would be sent; None where that is not known."""
+    """The body that would be sent; None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A record that the rule has to hold for, None while it is not known, and what is sent."""
+    """A record and body to check the rule for; None where they are unknown."""
 
     record: Row | None
     sent: JSONMapping | None
-    words: str = ""
+    suffix: str = ""
+    """Ends the reason of a refusal."""
 
     def context(self, caller: rules.Subject) -> rules.Context:
         unknown: list[type[rules.Node]] = []
@@ -66,9 +66,9 @@ class _Case:
 
 
 def explain(collection: Definition, question: Question) -> JSONObject:
-    """Whether a caller may do it, and what decides.
+    """Return whether a caller may do it, and what decides.
 
-    Raises NotFound, or InvalidValues for what a write would get as far as finding at fault.
+    Raises NotFound, and InvalidValues where a write would.
     """
     rule, node = collection.rule(question.operation), collection.conditions[question.operation]
     result = {"collection": collection.name, "operation": question.operation, "rule": rule}
@@ -93,7 +93,7 @@ def _without_expression(
 ) -> Iterator[JSONObject]:
     yield _decide_without_rule(collection.rule(question.operation), question.subject)
     yield from _check_field_list(collection, question)
-    # A superadmin's body may name another account, of which nothing is known here.
+    # A superadmin's body may name an account that the question does not.
     if _has_result(question, stored) and not question.subject.is_superadmin:
         _prepared_row(collection, question, stored)
 
@@ -101,7 +101,7 @@ def _without_expression(
 def _by_expression(
     collection: Definition, node: rules.Node, question: Question, stored: Row | None
 ) -> Iterator[JSONObject]:
-    """What a write asks, in its order: the first refusal ends it."""
+    """Yield the verdicts of a write, in its order."""
     rule = collection.rule(question.operation) or ""
     if stored is not None:
         stored = references.resolve(collection, [stored], access.dotted_names(node))[0]
@@ -152,7 +152,7 @@ def _check_field_list(collection: Definition, question: Question) -> Iterator[JS
 
 
 def _current_case(collection: Definition, question: Question, stored: Row | None) -> _Case:
-    """What the rule has to hold for before anything is made of what is sent."""
+    """Return the record and body that the rule is checked for before a change."""
     if question.operation not in WRITE_OPERATIONS:
         return _Case(stored, {})  # nothing is sent
     if question.data is None or question.operation == "create":
@@ -173,7 +173,7 @@ def _resulting_case(
 
 
 def _check_account(node: rules.Node, question: Question) -> None:
-    """Ask for the account of a new record where the rule does: references lead to records there."""
+    """Require the account of a new record if the rule reads it, or follows references in it."""
     names = rules.walk(rules.partial_evaluate(node, question.subject))
     paths = {part.path for part in names if isinstance(part, rules.Name)}
     if all(len(path) == 1 and path != ("account_id",) for path in paths):
@@ -208,7 +208,7 @@ def _prepared_row(collection: Definition, question: Question, stored: Row | None
 
 
 def _masked_for_caller(collection: Definition, caller: rules.Subject, row: Row) -> set[str]:
-    """The fields of a record that the caller sees masked, where it views or lists it."""
+    """Return the fields of a record that the caller sees masked when viewing or listing it."""
     masked: set[str] = set()
     if not masking.masks_for(caller):
         return masked
@@ -232,9 +232,11 @@ def _evaluate_rule(node: rules.Node, rule: str, question: Question, case: _Case)
     if allowed is None:
         return _undecided(node, rule, question, context)
     clause = rules.deciding(node, rule, context)
-    suffix = "" if allowed else case.words
+    suffix = "" if allowed else case.suffix
     reason = f"`{clause.text}` {'holds' if clause.holds else 'does not hold'}{suffix}."
-    return {"allowed": allowed, "reason": reason, "clause": _clause_view(clause)}
+    values_read = {text: _json(value) for text, value in clause.values.items()}
+    view = {"text": clause.text, "position": clause.position, "holds": clause.holds}
+    return {"allowed": allowed, "reason": reason, "clause": {**view, "values": values_read}}
 
 
 def _undecided(
@@ -250,32 +252,23 @@ def _undecided(
 
 
 def _statement(collection: Definition, node: rules.Node, question: Question) -> JSONObject:
-    """What finds the records for which the rule holds, as the database is sent it."""
+    """Return the statement that finds the records for which the rule holds."""
     table = collection.table
     compiled = sql.condition(
         rules.partial_evaluate(node, question.subject), TableColumns(collection, table)
     )
     scoped = store.scope(collection, question.account_id, compiled.expression)
     scoped += [table.c.id == question.record_id] if question.record_id is not None else []
-    statement = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
+    dialect = engine.current_engine().dialect
+    if dialect.positional:  # SQLite, which takes parameters by name as well; that says more
+        dialect = sqlite.dialect(paramstyle="named")
+    statement = sa.select(table.c.id).where(*scoped).compile(dialect=dialect)
     body = values.clean_valid(collection, question.data or {})
     parameters = statement.construct_params(compiled.parameters(question.subject, body))
     return {
         "sql": str(statement),
         "parameters": {name: _json(value) for name, value in parameters.items()},
     }
-
-
-def _dialect() -> Dialect:
-    dialect = engine.current_engine().dialect
-    # SQLite takes parameters by name as well as by place, which tells less.
-    return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
-
-
-def _clause_view(clause: rules.Clause) -> JSONObject:
-    values = {text: _json(value) for text, value in clause.values.items()}
-    view = {"text": clause.text, "position": clause.position, "holds": clause.holds}
-    return view | {"values": values}
 
 
 def _json(value: object) -> object:

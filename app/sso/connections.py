@@ -123,6 +123,24 @@ class Connection:
         return same and self.provider.names_directory(self.config)
 
 
+@dataclass(frozen=True)
+class Claims:
+    """Verified claims about a user who signed in at the provider."""
+
+    issuer: str
+    subject: str
+    email: str | None = None
+    email_verified: bool = False
+    name: str | None = None
+    groups: list[str] = field(default_factory=list)
+    in_directory: bool = True
+    """Whether the user is in the directory of the settings; others need a linked identity."""
+    mfa: bool = False
+    """Whether the provider verified more than one factor."""
+    hosted_domain: str | None = None
+    """The domain of the Google Workspace that the user belongs to now."""
+
+
 def has_custom_endpoints(config: JSONMapping) -> bool:
     """Whether settings replace an endpoint or issuer of the provider."""
     return any(config.get(name) for name in providers.ENDPOINTS)
@@ -168,24 +186,6 @@ def callback_url_for_row(row: ProviderSetting) -> str | None:
 def callback_path(provider: str) -> str:
     """Return the path of a provider's redirect addresses, which older settings share."""
     return f"/oauth/{provider}/callback"
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Verified claims about a user who signed in at the provider."""
-
-    issuer: str
-    subject: str
-    email: str | None = None
-    email_verified: bool = False
-    name: str | None = None
-    groups: list[str] = field(default_factory=list)
-    in_directory: bool = True
-    """Whether the user is in the directory of the settings; others need a linked identity."""
-    mfa: bool = False
-    """Whether the provider verified more than one factor."""
-    hosted_domain: str | None = None
-    """The domain of the Google Workspace that the user belongs to now."""
 
 
 def group_names(claim: object, connection: Connection) -> list[str]:

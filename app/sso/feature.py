@@ -15,14 +15,8 @@ from app.sso import (
     setup_link_routes,
 )
 from app.sso.oauth import documents
-from app.sso.saml import (
-    key_routes,
-    keys,
-    logout_routes,
-    metadata_refresh,
-    metadata_routes,
-    sessions,
-)
+from app.sso.saml import keys, metadata_refresh, sessions
+from app.sso.saml import routes as saml_routes
 from app.sso.scim import roles as scim_roles
 from app.sso.scim import routes as scim_routes
 from app.sso.scim import token_routes
@@ -39,9 +33,7 @@ FEATURE = Feature(
     pages=(scim_routes.blueprint,),
     routes=(
         overview_routes,
-        key_routes,
-        logout_routes,
-        metadata_routes,
+        saml_routes,
         setup_link_routes,
         discovery_routes,
     ),

@@ -12,7 +12,7 @@ from flask import Response, request
 
 TYPES = frozenset({".css", ".js", ".json", ".svg"})
 MIN_BYTES = 1400
-"""What fits into one packet gains nothing."""
+"""Smaller responses fit into one packet anyway."""
 PAGE_LEVEL, FILE_LEVEL = 5, 9
 MAX_PADDING = 100
 

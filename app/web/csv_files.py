@@ -20,7 +20,7 @@ SPREADSHEET = r"[=+\-@\t\r\n]|\Z"
 
 @dataclass(frozen=True)
 class Cells:
-    """How values become cells, and cells texts again."""
+    """Encodes values as cells, and decodes cells to texts."""
 
     encode: Callable[[object], bytes]
     """The text of values that are not texts."""

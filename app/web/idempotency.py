@@ -118,7 +118,15 @@ def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Cla
     if existing is None:
         db.hold_commits()
         return own
-    return _saved_response(existing, request)
+    if existing.request not in request:
+        msg = "This key was used for another request."
+        raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
+    if existing.status is None:
+        raise Conflict("A request with this key is running.", error="in_progress")
+    if existing.answer is None:
+        message = "This request was done already. Its response showed a secret and was not saved."
+        raise Conflict(message, error="already_done", id=existing.made)
+    return SavedResponse(existing.status, existing.answer, existing.etag)
 
 
 def _insert_claim(claim: Claim, request: str) -> sa.Row[Any] | None:
@@ -150,18 +158,6 @@ def _insert_claim(claim: Claim, request: str) -> sa.Row[Any] | None:
             return None
         existing = connection.execute(sa.select(TABLE).where(*claim.own[:3])).first()
     return existing or _insert_claim(claim, request)  # that request has just failed
-
-
-def _saved_response(row: sa.Row[Any], request: Sequence[str]) -> SavedResponse:
-    if row.request not in request:
-        msg = "This key was used for another request."
-        raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
-    if row.status is None:
-        raise Conflict("A request with this key is running.", error="in_progress")
-    if row.answer is None:
-        message = "This request was done already. Its response showed a secret and was not saved."
-        raise Conflict(message, error="already_done", id=row.made)
-    return SavedResponse(row.status, row.answer, row.etag)
 
 
 def save_response(

@@ -132,20 +132,16 @@ def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
             _check_count(text, position)
             value, position = decoder.raw_decode(text, position)
             _check(value, escapes=escapes)
-            position = _next(text, position)
+            # The start of the next element, or of the closing bracket.
+            comma = COMMA.match(text, position)
+            if comma is None and not CLOSING.match(text, position):
+                raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+            if comma is not None and CLOSING.match(text, comma.end()):
+                raise json.JSONDecodeError("Expecting value", text, comma.end())
+            position = comma.end() if comma else position
         yield line, value
     if text[closed.end() :].strip(SPACE) != ("}" if opened[1] else ""):
         raise Malformed.at("body", msg="Something follows the array.", type="json")
-
-
-def _next(text: str, position: int) -> int:
-    # The start of the next element, or of the closing bracket.
-    comma = COMMA.match(text, position)
-    if comma is None and not CLOSING.match(text, position):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
-    if comma is not None and CLOSING.match(text, comma.end()):
-        raise json.JSONDecodeError("Expecting value", text, comma.end())
-    return comma.end() if comma else position
 
 
 class _Refusing:
@@ -265,16 +261,13 @@ def _check(value: object, *, escapes: bool) -> None:
     for depth, level in enumerate(_levels(value), 1):
         if depth == MAX_DEPTH:
             raise _Refused(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
-        if max(map(len, level)) > MAX_PROPERTIES:
-            _check_properties(level)
+        if max(map(len, level)) > MAX_PROPERTIES and any(
+            isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level
+        ):
+            raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
         if escapes:
             for item in level:
                 _check_texts(item)
-
-
-def _check_properties(level: list[JSONObject | list[object]]) -> None:
-    if any(isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level):
-        raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
 
 
 def _check_texts(item: JSONObject | list[object]) -> None:

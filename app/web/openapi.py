@@ -72,18 +72,15 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         # By name, and not as modules happen to be imported.
         spec["components"]["schemas"] = dict(sorted(spec["components"]["schemas"].items()))
         if request.args.get("collections", "0") not in ("1", "true"):
-            return _compressed(json_response(spec))
+            response = json_response(spec)
+            response.vary.add("Accept-Encoding")
+            if request.accept_encodings["gzip"] > 0:
+                response.set_data(_gzip(response.get_data()))
+                response.headers["Content-Encoding"] = "gzip"
+            return response
         response = json_response(self.with_collections(deepcopy(spec)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
-
-
-def _compressed(response: Response) -> Response:
-    response.vary.add("Accept-Encoding")
-    if request.accept_encodings["gzip"] > 0:
-        response.set_data(_gzip(response.get_data()))
-        response.headers["Content-Encoding"] = "gzip"
-    return response
 
 
 @lru_cache(2)

@@ -13,7 +13,7 @@ UNWANTED = "The current version is one that If-None-Match names."
 
 @dataclass(frozen=True)
 class Preconditions:
-    """What a change asks of the version that it finds (RFC 9110, section 13.1)."""
+    """The headers If-Match and If-None-Match of a change (RFC 9110, section 13.1)."""
 
     if_match: str | None = None
     if_none_match: str | None = None

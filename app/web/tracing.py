@@ -72,13 +72,12 @@ def _describe(error: BaseException | None) -> None:
         span.set("url.path", _path(request, route))
     caller = g.get("principal") or g.get("console_caller")
     if caller:
-        _set_caller(span, caller.account_id, caller.user_id)
-
-
-def _set_caller(span: Span, account_id: str | None, user_id: str | None) -> None:
-    for name, value in (("atrium.account_id", account_id), ("atrium.user_id", user_id)):
-        if value:
-            span.set(name, value)
+        for name, value in (
+            ("atrium.account_id", caller.account_id),
+            ("atrium.user_id", caller.user_id),
+        ):
+            if value:
+                span.set(name, value)
 
 
 def _path(request: Request, route: str) -> str:

@@ -75,8 +75,8 @@ def _send(
     headers = _service_headers(work, target, attempted_at, body)
     result: dict[str, object] = {"request": _shown(target, headers)}
     try:
-        custom = _custom_headers(target)
-        response = client.send(METHOD, target.url, {**custom, **headers}, body, allowed)
+        all_headers = {**_custom_headers(target), **headers}
+        response = client.send(client.Request(METHOD, target.url, all_headers, body), allowed)
     except address_policy.RequestRefused as error:
         return {"error": str(error)}
     except address_policy.RequestFailed as error:

@@ -15,6 +15,7 @@ from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.webhooks import log, payload, redaction, resend, service
+from app.webhooks.log import DeliveryFilter
 from app.webhooks.models import STATES, DeliveryState
 from app.webhooks.resend import Selection
 from app.webhooks.routes import ANSWER, TIME
@@ -169,14 +170,22 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     beyond that, the oldest completed ones are deleted first.
     """
     webhook = service.get(webhook_id, by=principal())
-    filters = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
-    return page_body(*log.page(filters, args["skip"], args["limit"], by=principal()), args)
+    where = DeliveryFilter(
+        account_id=webhook.account_id,
+        webhook_id=webhook.id,
+        record_id=args.get("record_id"),
+        status=args.get("status"),
+        event=args.get("event"),
+        from_date=args.get("from_date"),
+        to_date=args.get("to_date"),
+    )
+    return page_body(*log.page(where, args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
 @blueprint.response(200, DeliveryWithAttempts, example={"attempts": [ATTEMPT]})
 @account_admin
-def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
+def get_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAttempts:
     """Get a delivery with all attempts.
 
     Attempts are ordered oldest first. What is hidden in the list is hidden here, too.
@@ -188,7 +197,7 @@ def get_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
 @blueprint.response(202, DeliveryWithAttempts, example={"attempts": []})
 @blueprint.fails(409)
 @account_admin
-def redeliver_delivery(webhook_id: str, delivery_id: str) -> JSONObject:
+def redeliver_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAttempts:
     """Send a delivery again.
 
     The new delivery has its own id and names the original in `X-Service-Replay-Of`. While the
@@ -219,13 +228,11 @@ def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
         ids = [id.lower() for id in body["ids"]]
         count = resend.resend_selected(webhook, ids, by=principal())
     else:
-        count = resend.resend_undelivered(webhook, _selection(webhook.account_id, body))
+        visible, record_id = None, body.get("record_id")
+        if record_id:
+            visible = redaction.Reader(principal()).visible_ids(webhook.account_id, record_id)
+        until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
+        by = principal().user_id
+        selection = Selection(body["since"], until, *filters, visible, by=by)
+        count = resend.resend_undelivered(webhook, selection)
     return {"message": RESENT, "count": count}
-
-
-def _selection(account_id: str, body: JSONObject) -> Selection:
-    ids, record_id = None, body.get("record_id")
-    if record_id:
-        ids = redaction.Reader(principal()).visible_ids(account_id, record_id)
-    until, filters = body.get("until", clock.now()), (body.get("event"), body.get("status"))
-    return Selection(body["since"], until, *filters, ids, by=principal().user_id)

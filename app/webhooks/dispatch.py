@@ -65,7 +65,11 @@ class Dispatcher:
     def turn(self, *, claiming: bool = True) -> None:
         """Record finished attempts, and start due deliveries."""
         self._unwritten += _drain(self._finished)
-        if self._unwritten and (self._is_time_to_write() or not claiming):
+        is_time = (
+            len(self._unwritten) >= BATCH_SIZE
+            or time.monotonic() - self._written_at >= BATCH_SECONDS
+        )
+        if self._unwritten and (is_time or not claiming):
             self._write()
         if claiming and len(self._unwritten) < PAGE_SIZE:
             requests = self._turns.requests() if self._turns else None
@@ -73,7 +77,14 @@ class Dispatcher:
             self._learn_targets()
             self._begin()
             if self._turns and requests is not None:
-                self._end_turns(self._turns, requests if claimed_all else {})
+                now, busy, slow = time.monotonic(), set[str](), set[str]()
+                with self._lock:
+                    for lane in self._lanes.values():
+                        if lane.waiting or lane.running:
+                            (busy if lane.is_good(now) else slow).add(lane.account_id)
+                    # Deliveries that are not recorded yet may be due again at once.
+                    busy.update(result.work.account_id for result in self._unwritten)
+                self._turns.end(requests if claimed_all else {}, busy, slow)
 
     @property
     def busy(self) -> bool:
@@ -102,10 +113,6 @@ class Dispatcher:
         throttled = self._look_after - time.monotonic()
         return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
 
-    def _is_time_to_write(self) -> bool:
-        waited = time.monotonic() - self._written_at
-        return len(self._unwritten) >= BATCH_SIZE or waited >= BATCH_SECONDS
-
     def _write(self) -> None:
         work = [result.work for result in self._unwritten]
         for account_id in queue.by_account(work):
@@ -124,16 +131,6 @@ class Dispatcher:
         if self._turns:
             self._turns.finished(account_id)
 
-    def _end_turns(self, turns: Turns, requests: Mapping[str, int]) -> None:
-        now, busy, slow = time.monotonic(), set[str](), set[str]()
-        with self._lock:
-            for lane in self._lanes.values():
-                if lane.waiting or lane.running:
-                    (busy if lane.is_good(now) else slow).add(lane.account_id)
-            # Deliveries that are not recorded yet may be due again at once.
-            busy.update(result.work.account_id for result in self._unwritten)
-        turns.end(requests, busy, slow)
-
     def _claim_due(self, accounts: Sequence[str] | None) -> bool:
         """Claim due deliveries; whether nothing is left that could be claimed now."""
         if accounts == []:
@@ -150,7 +147,10 @@ class Dispatcher:
         with self._lock:
             passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
         self._look_after = end + 3 * self._looked if passed_over else end
-        self._forget_idle()
+        if len(self._lanes) > MAX_LANES:
+            with self._lock:
+                active = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
+                self._lanes, self._known = active, {}
         return claimed_all
 
     def _claim_page(self, now: float, accounts: Sequence[str] | None) -> tuple[bool, bool]:
@@ -172,16 +172,14 @@ class Dispatcher:
                 claimed_size += row.size
                 chosen.setdefault(row.account_id, []).append(row.id)
         for account_id in sorted(chosen):
-            self._take_in(queue.claim(account_id, chosen[account_id], self._lease), now)
+            claimed = queue.claim(account_id, chosen[account_id], self._lease)
+            with self._lock:
+                for work in claimed:
+                    new = Lane(work.account_id, work.webhook_id)
+                    lane = self._lanes.setdefault(work.webhook_id, new)
+                    lane.waiting.append((work, now + self._lease))
         is_last = len(page) < PAGE_SIZE
         return bool(chosen) and not is_last, is_last and not too_large
-
-    def _take_in(self, claimed: list[Work], now: float) -> None:
-        with self._lock:
-            for work in claimed:
-                new = Lane(work.account_id, work.webhook_id)
-                lane = self._lanes.setdefault(work.webhook_id, new)
-                lane.waiting.append((work, now + self._lease))
 
     def _learn_targets(self) -> None:
         lanes = [lane for lane in self._lanes.values() if lane.waiting]
@@ -252,12 +250,6 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the lane would wait for a dead thread
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
             return Result(work, new_id(), clock.now(), 0, error="The service failed.")
-
-    def _forget_idle(self) -> None:
-        if len(self._lanes) > MAX_LANES:
-            with self._lock:
-                active = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
-                self._lanes, self._known = active, {}
 
 
 def _drain(results: SimpleQueue[Result]) -> Iterator[Result]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from app import clock, db, rules
 from app.collections import access
-from app.collections.definitions import Definition
 from app.errors import problem
 from app.events import RecordChanged
 from app.rules.nodes import Sent
@@ -45,19 +44,7 @@ def matches(
     """
     if not text or not text.strip():
         return True
-    node = _node(event.definition, text, hidden)
-    if node is None:
-        return True
-    caller = access.rule_caller(event.by)
-    db.check_time()  # many filters of many records run in one transaction
-    context = rules.Context(record, caller, now=clock.now(), budget=rules.Budget())
-    try:
-        return rules.holds(node, context)
-    except rules.OverBudget:
-        return True
-
-
-def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.Node | None:
+    definition = event.definition
     key = (definition.id, definition.version, text, hidden)
     if key not in _nodes:
         if len(_nodes) >= MAX_CACHED:
@@ -69,4 +56,13 @@ def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.No
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:
             _nodes[key] = None
-    return _nodes[key]
+    node = _nodes[key]
+    if node is None:
+        return True
+    caller = access.rule_caller(event.by)
+    db.check_time()  # many filters of many records run in one transaction
+    context = rules.Context(record, caller, now=clock.now(), budget=rules.Budget())
+    try:
+        return rules.holds(node, context)
+    except rules.OverBudget:
+        return True

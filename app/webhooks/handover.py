@@ -1,4 +1,4 @@
-"""What an admin who leaves would go on receiving or could still use (ADR 55).
+"""Lists and pauses what an admin who leaves would go on receiving or could still use (ADR 55).
 
 When a user is no admin any more, their webhooks and the receiver of the security log are paused
 until an admin takes them over. Tokens, links and settings that they know stay, as others depend on
@@ -8,9 +8,10 @@ them; the remaining admins are mailed a list of it all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,21 +32,26 @@ from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
 from app.webhooks.models import Webhook
 
-KINDS = WEBHOOK, STREAM, SCIM_TOKEN, SETUP_LINK, PROVIDER, REDIRECT = (
-    *("webhook", "security_stream", "scim_token", "setup_link"),
-    *("provider", "redirect_address"),
-)
 REDIRECTS = ("allowed_redirect_uris", "default_redirect_uri")
 MAX_CHANGES = 200
+
+
+class LeftKind(StrEnum):
+    WEBHOOK = "webhook"
+    STREAM = "security_stream"
+    SCIM = "scim_token"
+    SETUP_LINK = "setup_link"
+    PROVIDER = "provider"
+    REDIRECT = "redirect_address"
 
 
 @dataclass(frozen=True)
 class Left:
     """Something that a user made or changed last, and that still works."""
 
-    kind: str
+    kind: LeftKind
     id: str | None
-    """Of the webhook, token and so on; None of a redirect address."""
+    """The id of the webhook, token and so on; None for a redirect address."""
     name: str
     changed_at: datetime
     paused_at: datetime | None = None
@@ -56,47 +62,43 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
 
     Provider settings and redirect addresses are those that the audit log says they changed.
     """
-    return [*_made(account_id, user_id), *_changed(account_id, user_id)]
-
-
-def _made(account_id: str, user_id: str) -> Iterator[Left]:
-    for webhook in _of(Webhook, account_id, user_id):
+    found = []
+    for webhook in _made(Webhook, account_id, user_id):
         name = f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
-        yield Left(WEBHOOK, webhook.id, name, webhook.updated_at, webhook.paused_at)
-    for stream in _of(SecurityStream, account_id, user_id):
+        changed_at, paused_at = webhook.updated_at, webhook.paused_at
+        found.append(Left(LeftKind.WEBHOOK, webhook.id, name, changed_at, paused_at))
+    for stream in _made(SecurityStream, account_id, user_id):
         host = urlsplit(stream.url).hostname or ""
-        yield Left(STREAM, stream.id, host, stream.updated_at, stream.paused_at)
-    for token in _of(ScimToken, account_id, user_id):
-        yield Left(SCIM_TOKEN, token.id, f"…{token.hint}", token.created_at)
-    for link in _of(SetupLink, account_id, user_id):
+        found.append(Left(LeftKind.STREAM, stream.id, host, stream.updated_at, stream.paused_at))
+    for token in _made(ScimToken, account_id, user_id):
+        found.append(Left(LeftKind.SCIM, token.id, f"…{token.hint}", token.created_at))
+    for link in _made(SetupLink, account_id, user_id):
         if link.state in ("pending", "opened"):
-            yield Left(SETUP_LINK, link.id, link.name, link.created_at)
-
-
-def _of(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
-    own = (model.account_id == account_id, model.created_by == user_id)
-    return db.db.session.scalars(sa.select(model).where(*own).order_by(model.id.desc())).all()
-
-
-def _changed(account_id: str, user_id: str) -> Iterator[Left]:
-    own = ProviderSetting.account_id == account_id
-    settings = {row.id: row for row in db.db.session.scalars(sa.select(ProviderSetting).where(own))}
-    for row_id, changed_at in _changes(account_id, user_id, ProviderSetting.__tablename__):
-        if setting := settings.get(row_id):
-            yield Left(PROVIDER, setting.id, setting.display_name, changed_at)
+            found.append(Left(LeftKind.SETUP_LINK, link.id, link.name, link.created_at))
+    same_account = ProviderSetting.account_id == account_id
+    query = sa.select(ProviderSetting).where(same_account)
+    settings = {setting.id: setting for setting in db.db.session.scalars(query)}
+    changes = (
+        CHANGES.c.account_id == account_id,
+        CHANGES.c.user_id == user_id,
+        CHANGES.c.table_name == ProviderSetting.__tablename__,
+    )
+    last = sa.func.max(CHANGES.c.occurred_at)
+    changed = sa.select(CHANGES.c.record_id, last).where(*changes).group_by(CHANGES.c.record_id)
+    for id, changed_at in db.connection().execute(changed.order_by(last.desc())).all():
+        if setting := settings.get(id):
+            found.append(Left(LeftKind.PROVIDER, id, setting.display_name, changed_at))
     account = db.db.session.get(Account, account_id)
     present = _redirects(account.settings) if account else set()
     for address, changed_at in _added_redirects(account_id, user_id).items():
         if address in present:
-            yield Left(REDIRECT, None, address, changed_at)
+            found.append(Left(LeftKind.REDIRECT, None, address, changed_at))
+    return found
 
 
-def _changes(account_id: str, user_id: str, table_name: str) -> Sequence[Any]:
-    """The rows of a table that a user changed, and when last."""
-    own = (CHANGES.c.account_id == account_id, CHANGES.c.user_id == user_id)
-    last = sa.func.max(CHANGES.c.occurred_at)
-    query = sa.select(CHANGES.c.record_id, last).where(*own, CHANGES.c.table_name == table_name)
-    return db.connection().execute(query.group_by(CHANGES.c.record_id).order_by(last.desc())).all()
+def _made(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
+    own = (model.account_id == account_id, model.created_by == user_id)
+    return db.db.session.scalars(sa.select(model).where(*own).order_by(model.id.desc())).all()
 
 
 def _added_redirects(account_id: str, user_id: str) -> dict[str, datetime]:
@@ -131,9 +133,9 @@ def _pause(event: events.AdminLeft) -> None:
     for account_id in _accounts_of(event):
         with tenancy.in_account(account_id):
             now, made_by = clock.now(), (account_id, event.user_id)
-            if webhooks := [one for one in _of(Webhook, *made_by) if one.paused_at is None]:
+            if webhooks := [one for one in _made(Webhook, *made_by) if one.paused_at is None]:
                 versions.outdate(account_id)
-            for one in (*webhooks, *_of(SecurityStream, *made_by)):
+            for one in (*webhooks, *_made(SecurityStream, *made_by)):
                 one.paused_at = one.paused_at or now
             db.db.session.flush()
             for webhook in webhooks:

@@ -13,9 +13,10 @@ from app.web.access import account_admin
 from app.web.fields import doc
 from app.web.schemas import View
 from app.webhooks import handover
+from app.webhooks.handover import LeftKind
 
 EXAMPLE = {
-    "kind": handover.WEBHOOK,
+    "kind": LeftKind.WEBHOOK,
     "id": "019a9f00-0000-7000-8000-000000000001",
     "name": "hooks.example.com: orders",
     "changed_at": "2026-11-20T12:00:00.123456Z",
@@ -26,7 +27,7 @@ EXAMPLE = {
 class LeftView(View):
     """Something that a user made or changed."""
 
-    kind = fields.Choice(handover.KINDS)
+    kind = fields.Choice(LeftKind)
     id = fields.Id(allow_none=True, **doc("null of a redirect address."))
     name = ma.fields.String()
     changed_at = fields.Timestamp()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -16,14 +16,13 @@ from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.db import counts, filters
 from app.errors import NotFound
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 from app.webhooks import delivery, outbox, queue, redaction
 from app.webhooks.models import ATTEMPTS, DELIVERIES, IS_UNDELIVERED, DeliveryState, Webhook
 from app.webhooks.queue import Result
+from app.webhooks.redaction import HiddenBy
 
 SIGNATURES = re.compile("x-service-signature|webhook-signature", re.IGNORECASE)
-View = JSONObject
-Row = sa.RowMapping
 IS_LAST_ATTEMPT = sa.and_(
     ATTEMPTS.c.account_id == DELIVERIES.c.account_id,
     ATTEMPTS.c.delivery_id == DELIVERIES.c.id,
@@ -31,25 +30,101 @@ IS_LAST_ATTEMPT = sa.and_(
 )
 
 
+@dataclass(frozen=True)
+class DeliveryFilter:
+    """Which deliveries: those that match all values that are set."""
+
+    account_id: str | None = None
+    webhook_id: str | None = None
+    record_id: str | None = None
+    ids: Sequence[str] | None = None
+    status: str | None = None
+    event: str | None = None
+    from_date: datetime | None = None  # created since then
+    to_date: datetime | None = None  # created before then
+    after: str | None = None
+    """The id of a delivery that all results are newer than."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A delivery with its last response, as far as a reader may see them."""
+
+    id: str
+    account_id: str
+    webhook_id: str
+    event: str
+    record_id: str | None
+    payload: Any
+    """JSON, or an `orjson.Fragment` of it."""
+    holds_pii: bool
+    superadmin_id: str | None
+    status: str
+    attempt_number: int
+    last_claim: int | None
+    """None until the first attempt."""
+    response_status: int | None
+    response_body: str | None
+    error: str | None
+    next_retry_at: datetime | None
+    delivered_at: datetime | None
+    replay_of: str | None
+    requested_by: str | None
+    created_at: datetime
+    hidden_by: HiddenBy | None
+    """What hides the record and the response from the reader."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt of a delivery, as far as a reader may see it."""
+
+    id: str
+    attempt_number: int
+    status_code: int | None
+    response_body: str | None
+    error: str | None
+    duration_ms: int
+    attempted_at: datetime
+    request: JSONObject | None
+
+
+@dataclass(frozen=True)
+class DeliveryWithAttempts(Delivery):
+    """A delivery with all attempts, oldest first."""
+
+    attempts: Sequence[Attempt]
+
+
+COMPUTED = ("payload", "response_status", "response_body", "hidden_by")
+COLUMNS = [field.name for field in fields(Delivery) if field.name not in COMPUTED]
+
+
 def page(
-    filters: JSONMapping,
+    where: DeliveryFilter,
     skip: int,
     limit: int,
     *,
     by: Principal,
     max_total: int | None = None,
-) -> tuple[list[View], int]:
-    """Deliveries, newest first, and the total (counted up to one more than `max_total`).
-
-    `filters` may have account_id, webhook_id, record_id, ids, status, event, from_date, to_date and
-    `after`, the id of a delivery that all results are newer than.
-    """
+) -> tuple[list[Delivery], int]:
+    """Deliveries, newest first, and the total (counted up to one more than `max_total`)."""
     reader = redaction.Reader(by)
-    conditions = [*_visible(by), *_conditions(filters, reader, by)]
+    conditions = _visible(by)
+    columns = ("account_id", "webhook_id", "status", "event")
+    conditions += filters.log_conditions(DELIVERIES, vars(where), columns)
+    if where.ids is not None:
+        conditions.append(DELIVERIES.c.id.in_(where.ids))
+    if where.after:
+        conditions.append(DELIVERIES.c.id > where.after)
+    if where.record_id:
+        account_id = where.account_id or by.require_account_id()
+        visible = reader.visible_ids(account_id, where.record_id)
+        conditions.append(DELIVERIES.c.id.in_(visible))
     total = counts.count_up_to(DELIVERIES, conditions, max_total)
     query = _with_last_attempt().where(*conditions).order_by(DELIVERIES.c.id.desc())
     rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
-    return [_view(row, reader) for row in rows], total
+    return [_as_seen(row, reader) for row in rows], total
 
 
 @dataclass(frozen=True)
@@ -90,20 +165,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _conditions(query: JSONMapping, reader: redaction.Reader, by: Principal) -> Iterator[Any]:
-    yield from filters.log_conditions(
-        DELIVERIES, query, ("account_id", "webhook_id", "status", "event")
-    )
-    if "ids" in query:
-        yield DELIVERIES.c.id.in_(query["ids"])
-    if query.get("after"):
-        yield DELIVERIES.c.id > query["after"]
-    if query.get("record_id"):
-        account_id = query.get("account_id") or by.require_account_id()
-        yield DELIVERIES.c.id.in_(reader.visible_ids(account_id, query["record_id"]))
-
-
-def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> View:
+def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> DeliveryWithAttempts:
     """One delivery with all attempts, oldest first. Raises NotFound."""
     conditions = (*_of_webhook(webhook), DELIVERIES.c.id == delivery_id.lower())
     row = db.connection().execute(_with_last_attempt().where(*conditions)).mappings().first()
@@ -113,9 +175,19 @@ def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> View:
         ATTEMPTS.c.account_id == webhook.account_id, ATTEMPTS.c.delivery_id == row["id"]
     )
     attempts = db.connection().execute(query.order_by(ATTEMPTS.c.id)).mappings()
-    view = _view(row, redaction.Reader(by))
-    attempt_views = [_attempt_view(attempt, view["hidden_by"]) for attempt in attempts]
-    return {**view, "attempts": attempt_views}
+    delivery = _as_seen(row, redaction.Reader(by))
+    seen = []
+    for attempt in attempts:
+        values = {field.name: attempt[field.name] for field in fields(Attempt)}
+        if delivery.hidden_by:
+            values["response_body"] = None  # it may echo the payload
+            if request := attempt["request"]:
+                # Who knows the secret could confirm a guess of the payload by its signature.
+                sent = request["headers"].items()
+                headers = {name: value for name, value in sent if not SIGNATURES.match(name)}
+                values["request"] = {**request, "headers": headers}
+        seen.append(Attempt(**values))
+    return DeliveryWithAttempts(**vars(delivery), attempts=seen)
 
 
 def webhook_ids(account_id: str, ids: Sequence[str]) -> dict[str, str]:
@@ -144,15 +216,16 @@ def latest_failures(webhooks: Sequence[Webhook]) -> dict[str, str | int]:
     return {row.webhook_id: row.error or row.status_code for row in rows}
 
 
-def next_request(webhook: Webhook, view: View) -> JSONObject | None:
+def next_request(webhook: Webhook, waiting: Delivery) -> JSONObject | None:
     """The request that the next attempt of a waiting delivery would send now, without its body.
 
     None if nothing is to be sent, or if its signature is hidden with the payload.
     """
-    if view["status"] not in (DeliveryState.PENDING, DeliveryState.RETRYING) or view["hidden_by"]:
+    is_waiting = waiting.status in (DeliveryState.PENDING, DeliveryState.RETRYING)
+    if not is_waiting or waiting.hidden_by:
         return None
     query = sa.select(*queue.WORK_COLUMNS).where(
-        *_of_webhook(webhook), DELIVERIES.c.id == view["id"]
+        *_of_webhook(webhook), DELIVERIES.c.id == waiting.id
     )
     row = db.connection().execute(query).one()
     return delivery.next_request(queue.work(**row._asdict()), queue.target(webhook))
@@ -183,26 +256,17 @@ def _with_last_attempt() -> sa.Select[Any]:
     return sa.select(DELIVERIES, *answer).select_from(joined)
 
 
-def _view(row: Row, reader: redaction.Reader) -> View:
+def _as_seen(row: sa.RowMapping, reader: redaction.Reader) -> Delivery:
     shown_accounts.note(row["account_id"])
     hidden_by, payload = reader.hidden_by(row), orjson.Fragment(row["payload"])
     if hidden_by:
         payload = orjson.loads(row["payload"])
         payload |= {name: None for name in ("record", "previous") if name in payload}
-    details = {"payload": payload, "response_status": row["status_code"], "hidden_by": hidden_by}
-    return {**_withheld(row, hidden_by), **details}
-
-
-def _attempt_view(row: Row, hidden_by: str | None) -> View:
-    request = row["request"]
-    if hidden_by and request:
-        # Who knows the secret could confirm a guess of the payload by its signature.
-        headers = request["headers"].items()
-        visible = {name: value for name, value in headers if not SIGNATURES.match(name)}
-        request = {**request, "headers": visible}
-    return {**_withheld(row, hidden_by), "request": request}
-
-
-def _withheld(row: Row, hidden_by: str | None) -> View:
-    # The response may echo the payload.
-    return {**row, "response_body": None} if hidden_by else dict(row)
+    return Delivery(
+        **{name: row[name] for name in COLUMNS},
+        payload=payload,
+        response_status=row["status_code"],
+        # The response may echo the payload.
+        response_body=None if hidden_by else row["response_body"],
+        hidden_by=hidden_by,
+    )

@@ -27,7 +27,7 @@ OPERATIONS = ("create", "update", "delete")
 
 
 class DeliveryState(StrEnum):
-    """How far a delivery has come; it is over once it is delivered or has failed."""
+    """The state of a delivery; it ends as delivered or failed."""
 
     PENDING = "pending"
     DELIVERED = "delivered"

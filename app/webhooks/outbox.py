@@ -19,7 +19,6 @@ from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.usage import meters, quotas
 from app.auth.principal import Principal
-from app.collections.access import Access
 from app.context import trigger_depth
 from app.db import versioned_cache
 from app.db.functions import database_now
@@ -76,7 +75,8 @@ def version_checks(by: Principal) -> list[VersionCheck]:
     account_id = by.account_id
     if account_id is None or by.account is None:
         return []
-    listeners = _cached(account_id)
+    listeners = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
+    assert listeners is not None  # noqa: S101 - _load never returns None
     notes = db.notes()
     notes.setdefault(CHECKED_KEY, {})[account_id] = listeners
     notes.setdefault(quotas.NOTED_KEY, {})[account_id] = by.account.quotas
@@ -103,32 +103,21 @@ def note(event: events.RecordChanged) -> None:
     # Payloads, shared by webhooks with the same owner and masking.
     payloads: dict[tuple[str | None, bool], JSONMapping] = {}
     for listener in listeners:
-        view = _view_for(event, listener)
-        visible = _visible_record(event, view) if view else None
-        if view is None or visible is None:
+        by, is_maker = maker_now(event.account_id, listener.created_by)
+        if by is None:
             continue
-        access, record = visible
-        if filters.matches(listener.filter, event, record, view.hidden(access)):
-            viewer = (listener.created_by, listener.include_pii)
-            if viewer not in payloads:
-                payloads[viewer] = payload.facts(event, view)
-            _add(event, listener, payloads[viewer], view)
-
-
-def _view_for(event: events.RecordChanged, listener: Listener) -> View | None:
-    by, is_maker = maker_now(event.account_id, listener.created_by)
-    if by is None:
-        return None
-    return View(event.definition, by, listener.include_pii and is_maker)
-
-
-def _visible_record(event: events.RecordChanged, view: View) -> tuple[Access, JSONMapping] | None:
-    """The access of a webhook to the new record, else to the previous one."""
-    for record in filter(None, (event.record, event.previous)):
-        access = view.access_to(event, record)
-        if access is not None:
-            return access, record
-    return None
+        view = View(event.definition, by, listener.include_pii and is_maker)
+        # The new record, or the previous one if only that may be viewed.
+        for record in filter(None, (event.record, event.previous)):
+            access = view.access_to(event, record)
+            if access is None:
+                continue
+            if filters.matches(listener.filter, event, record, view.hidden(access)):
+                viewer = (listener.created_by, listener.include_pii)
+                if viewer not in payloads:
+                    payloads[viewer] = payload.facts(event, view)
+                _add(event, listener, payloads[viewer], view)
+            break
 
 
 def row(account_id: str, webhook_id: str, event: str, text: str, **values: object) -> JSONObject:
@@ -204,12 +193,6 @@ def _checked(account_id: str) -> Listeners:
     if account_id not in checked:
         checked[account_id] = _load(account_id)
     return checked[account_id]
-
-
-def _cached(account_id: str) -> Listeners:
-    listeners = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
-    assert listeners is not None  # noqa: S101 - _load never returns None
-    return listeners
 
 
 def _load(account_id: str) -> Listeners:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any
 
 import orjson
 
@@ -88,15 +87,12 @@ def _visible_values(event: RecordChanged, row: JSONMapping | None, view: View) -
     if exposed:
         ids = [row["id"]]
         reads.note(event.definition, view.by, event.account_id, ids, exposed, path="webhook")
-    return {
-        name: _value(field, row.get(name), name in view.masked)
-        for name, field in event.definition.columns.items()
-        if name in access.readable
-    }
-
-
-def _value(field: Any, value: object, masked: bool) -> object:
-    if value is None:
-        return None
-    plain = field.shown(value)
-    return masking.masked(field, plain) if masked else plain
+    values: JSONObject = {}
+    for name, field in event.definition.columns.items():
+        if name in access.readable:
+            value = row.get(name)
+            if value is not None:
+                value = field.shown(value)
+                value = masking.masked(field, value) if name in view.masked else value
+            values[name] = value
+    return values

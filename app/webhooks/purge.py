@@ -88,7 +88,14 @@ def purge(payload: JSONMapping) -> None:
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
         remove_completed(account_id, cutoff)
-        _remove_stray_attempts(account_id)
+        # Old attempts whose delivery no longer exists.
+        table = ATTEMPTS.c
+        is_stray = ~sa.exists().where(
+            DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id
+        )
+        stray = (table.account_id == account_id, table.id < first_id(cutoff), is_stray)
+        with db.transaction() as session:
+            session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
 def completed_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[bool]]:
@@ -102,15 +109,6 @@ def remove_completed(account_id: str, cutoff: datetime) -> None:
     _remove_deliveries(*completed_before(account_id, cutoff))
 
 
-def _remove_stray_attempts(account_id: str) -> None:
-    """Delete old attempts whose delivery no longer exists."""
-    table, cutoff = ATTEMPTS.c, first_id(clock.now() - timedelta(days=RETENTION_DAYS))
-    same_delivery = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
-    stray = (table.account_id == account_id, table.id < cutoff, ~sa.exists().where(*same_delivery))
-    with db.transaction() as session:
-        session.execute(sa.delete(ATTEMPTS).where(*stray))
-
-
 @jobs.periodic(300, "webhooks.bound")
 def bound(payload: JSONMapping) -> None:
     """Limit the size of each account's deliveries to `SERVICE_WEBHOOK_LOG_BYTES`.
@@ -122,7 +120,12 @@ def bound(payload: JSONMapping) -> None:
     columns = (WebhookVersion.account_id, WebhookVersion.payloads_cut)
     versions_query = sa.select(*columns).order_by(WebhookVersion.account_id)
     for account_id, is_cut in db.db.session.execute(versions_query).all():
-        completed, waiting = _stored(account_id)
+        size = DELIVERIES.c.size
+        sizes = (sa.case((IS_COMPLETED, size), else_=0), sa.case((IS_COMPLETED, 0), else_=size))
+        sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in sizes)
+        same_account = DELIVERIES.c.account_id == account_id
+        row = db.connection().execute(sa.select(*sums).where(same_account)).one()
+        completed, waiting = int(row[0]), int(row[1])
         _remove_oldest(account_id, min(completed, completed + waiting - max_bytes))
         if (waiting > max_bytes) != is_cut:
             with db.transaction():
@@ -131,15 +134,6 @@ def bound(payload: JSONMapping) -> None:
             log.warning(
                 "payloads cut" if waiting > max_bytes else "payloads whole again", **details
             )
-
-
-def _stored(account_id: str) -> tuple[int, int]:
-    size = DELIVERIES.c.size
-    sizes = (sa.case((IS_COMPLETED, size), else_=0), sa.case((IS_COMPLETED, 0), else_=size))
-    sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in sizes)
-    same_account = DELIVERIES.c.account_id == account_id
-    row = db.connection().execute(sa.select(*sums).where(same_account)).one()
-    return int(row[0]), int(row[1])
 
 
 def _remove_oldest(account_id: str, excess: int) -> None:

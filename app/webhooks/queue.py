@@ -74,7 +74,7 @@ class Work:
     depth_headers: Mapping[str, str] = field(default_factory=dict)
     """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None
-    """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
+    """The target, read just before the attempt; None if the webhook is deleted."""
 
 
 @dataclass(frozen=True)
@@ -221,10 +221,26 @@ def record(account_id: str, results: Sequence[Result]) -> None:
     groups: dict[Outcome, list[Work]] = {}
     for result in results:
         groups.setdefault(outcome(result), []).append(result.work)
+    if engine.current_engine().dialect.name == "sqlite":
+        # Its driver keeps a statement for each number of rows.
+        insert: Any = sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
+    else:
+        # With something to return, all rows go in one statement.
+        insert = postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
     with tenancy.in_account(account_id), db.transaction() as session:
-        session.execute(_new_attempts(), [attempt_row(result) for result in results])
+        session.execute(insert, [attempt_row(result) for result in results])
         for found, group in groups.items():
-            leases.change(QUEUE, account_id, _claims(group), _values(found))
+            due_at = None if found.delay is None else database_now(found.delay)
+            is_delivered = found.status == DeliveryState.DELIVERED
+            values = {
+                "status": found.status,
+                "attempt_number": DELIVERIES.c.attempt_number + 1,
+                "last_claim": DELIVERIES.c.claim,
+                "due_at": due_at,
+                "next_retry_at": due_at,
+                "delivered_at": clock.now() if is_delivered else None,
+            }
+            leases.change(QUEUE, account_id, _claims(group), values)
             if found.delay is not None:
                 jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id, seconds=found.delay)
         note_health(account_id, results)
@@ -270,27 +286,6 @@ def resume(account_id: str, webhook_id: str) -> None:
 
 def _claims(work: Iterable[Work]) -> list[tuple[str, int]]:
     return [(one.id, one.claim) for one in work]
-
-
-def _values(found: Outcome) -> dict[object, object]:
-    due_at = None if found.delay is None else database_now(found.delay)
-    return {
-        "status": found.status,
-        "attempt_number": DELIVERIES.c.attempt_number + 1,
-        "last_claim": DELIVERIES.c.claim,
-        "due_at": due_at,
-        "next_retry_at": due_at,
-        "delivered_at": clock.now() if found.status == DeliveryState.DELIVERED else None,
-    }
-
-
-def _new_attempts() -> Any:
-    if (
-        engine.current_engine().dialect.name == "sqlite"
-    ):  # whose driver keeps a statement for each number
-        return sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
-    # With something to return, all rows go in one statement.
-    return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
 
 
 def attempt_row(result: Result) -> JSONObject:

@@ -1,7 +1,8 @@
-"""Which payloads a reader of the delivery log may see: each is its webhook owner's view."""
+"""Hides payloads in the delivery log from readers who see less than the webhook's owner."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -15,13 +16,18 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
-from app.collections.eras import Era
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, DeliveryState, Webhook
 
-PERSONAL, RULES = "personal data", "rules"
 MAX_OF_RECORD = 1000  # deliveries that a search by record finds
 MAX_BEGINNING = 200  # characters of a payload that hold its collection's name
+
+
+class HiddenBy(StrEnum):
+    """What hides a delivery's records and response from a reader."""
+
+    PERSONAL_DATA = "personal data"
+    RULES = "rules"
 
 
 class Reader:
@@ -31,19 +37,19 @@ class Reader:
         self._by = by
         self._covered: dict[Definition, bool] = {}
 
-    def hidden_by(self, row: sa.RowMapping) -> str | None:
+    def hidden_by(self, row: sa.RowMapping) -> HiddenBy | None:
         """What hides a delivery's records and response from the reader; None if nothing does.
 
         Either personal data, or rules that let the reader view less than the owner.
         """
         if row["holds_pii"] and PII_GROUP not in self._by.groups:
-            return PERSONAL
+            return HiddenBy.PERSONAL_DATA
         if self._by.is_superadmin or row["event"] == payload.TEST_EVENT:
             return None
         if row["superadmin_id"] is not None:
-            return RULES
+            return HiddenBy.RULES
         is_theirs = row["viewed_by"] is not None and row["viewed_by"] == self._by.user_id
-        return None if is_theirs or self._covers(row) else RULES
+        return None if is_theirs or self._covers(row) else HiddenBy.RULES
 
     def visible_ids(self, account_id: str, record_id: str) -> list[str]:
         """The newest deliveries about a record whose payload the reader may see.
@@ -115,13 +121,12 @@ def _open_collection_conditions(webhook: Webhook) -> list[object]:
     definition = definitions_by_name.get(webhook.collection.lower())
     if maker is None or definition is None or not is_open(definition, maker):
         return []
-    return [
-        sa.and_(DELIVERIES.c.payload.startswith(beginning, autoescape=True), *_within(era))
-        for era in definition.eras
-        for beginning in payload.beginnings(era.collection)
-    ]
-
-
-def _within(era: Era) -> list[sa.ColumnElement[bool]]:
-    created_at = DELIVERIES.c.created_at
-    return [created_at >= era.since] + ([] if era.until is None else [created_at < era.until])
+    conditions, created_at = list[object](), DELIVERIES.c.created_at
+    for era in definition.eras:
+        within = [created_at >= era.since]
+        within += [] if era.until is None else [created_at < era.until]
+        conditions += (
+            sa.and_(DELIVERIES.c.payload.startswith(beginning, autoescape=True), *within)
+            for beginning in payload.beginnings(era.collection)
+        )
+    return conditions

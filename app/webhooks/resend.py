@@ -84,7 +84,7 @@ class Undelivered:
 
 def redeliver(
     webhook: Webhook, delivery_id: str, *, by: Principal, rendered: str | None = None
-) -> log.View:
+) -> log.DeliveryWithAttempts:
     """Send a delivery again: under a new id, or at once if it waits for a retry.
 
     Returns the delivery that is sent, or was since the form was rendered. Raises NotFound,
@@ -94,25 +94,25 @@ def redeliver(
     quotas.check_stored(webhook.account_id, meters.DELIVERIES)
     with db.transaction():
         _lock(webhook)
-        row = log.get(webhook, delivery_id, by=by)
-        if rendered and (sent := _sent_since(row, rendered)):
+        original = log.get(webhook, delivery_id, by=by)
+        if rendered and (sent := _sent_since(original, rendered)):
             return log.get(webhook, sent, by=by)
-        if row["status"] == DeliveryState.PENDING:
+        if original.status == DeliveryState.PENDING:
             raise Conflict("This delivery is still pending.")
-        if row["holds_pii"] and not visibility.is_sent_pii(webhook):
+        if original.holds_pii and not visibility.is_sent_pii(webhook):
             raise Conflict(
                 "The payload has personal data, which this webhook may no longer receive."
             )
-        if row["superadmin_id"] not in (None, webhook.created_by):
+        if original.superadmin_id not in (None, webhook.created_by):
             raise Conflict(
                 "The payload shows a superadmin's view, and the webhook has another owner now."
             )
-        may_view, same_delivery = redaction.may_be_received(webhook), TABLE.id == row["id"]
-        if row["status"] == DeliveryState.RETRYING:
+        may_view, same_delivery = redaction.may_be_received(webhook), TABLE.id == original.id
+        if original.status == DeliveryState.RETRYING:
             ids = _batch_ids(*_waiting(webhook), same_delivery, may_view)
             if not _retry_now(webhook, ids, by.user_id):
                 raise Conflict("This delivery is being sent, or may no longer be received.")
-            return log.get(webhook, row["id"], by=by)
+            return log.get(webhook, original.id, by=by)
         copies = _copies(webhook, by.user_id, same_delivery, may_view)
         if not copies:
             raise Conflict(delivery.PREVIOUS_OWNER)
@@ -157,7 +157,15 @@ def resend_undelivered(webhook: Webhook, selection: Selection) -> int:
         (undelivered,) = count_undelivered([webhook], selection)
         count = undelivered.total
         if count:
-            _check_number_of_jobs(webhook.account_id)
+            pending = (
+                jobs.Job.account_id == webhook.account_id,
+                jobs.Job.kind == JOB,
+                jobs.Job.status == jobs.JobState.PENDING,
+            )
+            if counts.count_up_to(jobs.Job, pending, MAX_JOBS) >= MAX_JOBS:
+                raise Conflict(
+                    "Deliveries are already being sent again. Try again when that is over."
+                )
             job_payload = {"webhook_id": webhook.id, **selection.payload}
             jobs.enqueue(JOB, job_payload, account_id=webhook.account_id)
     return count
@@ -371,13 +379,13 @@ def _unsent_since(rendered: str | None) -> list[Any]:
     return [~replayed, ~sa.exists().where(_is_attempt(), ATTEMPTS.c.id > rendered)]
 
 
-def _sent_since(delivery: log.View, rendered: str) -> str | None:
+def _sent_since(delivery: log.DeliveryWithAttempts, rendered: str) -> str | None:
     """The id under which a delivery was sent since a form was rendered."""
-    root_id = delivery["replay_of"] or delivery["id"]
-    of_account, replay = TABLE.account_id == delivery["account_id"], TABLE.replay_of == root_id
+    root_id = delivery.replay_of or delivery.id
+    of_account, replay = TABLE.account_id == delivery.account_id, TABLE.replay_of == root_id
     query = sa.select(sa.func.max(TABLE.id)).where(of_account, replay, TABLE.id > rendered)
-    is_retried = any(attempt["id"] > rendered for attempt in delivery["attempts"])
-    return db.connection().scalar(query) or (delivery["id"] if is_retried else None)
+    is_retried = any(attempt.id > rendered for attempt in delivery.attempts)
+    return db.connection().scalar(query) or (delivery.id if is_retried else None)
 
 
 def _is_same(other: Any) -> tuple[Any, ...]:
@@ -403,13 +411,6 @@ def _check_enabled(webhook: Webhook) -> None:
         raise Conflict("This webhook is disabled. Enable it first.")
     if webhook.paused_at:
         raise Conflict("This webhook is paused. Take it over first.")
-
-
-def _check_number_of_jobs(account_id: str) -> None:
-    unfinished = (jobs.Job.account_id == account_id, jobs.Job.status == "pending")
-    conditions = (*unfinished, jobs.Job.kind == JOB)
-    if counts.count_up_to(jobs.Job, conditions, MAX_JOBS) >= MAX_JOBS:
-        raise Conflict("Deliveries are already being sent again. Try again when that is over.")
 
 
 def _of_webhook(webhook: Webhook) -> list[Any]:

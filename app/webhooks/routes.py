@@ -17,7 +17,6 @@ from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Problem, Schema, View, example
 from app.webhooks import headers, service
 from app.webhooks.models import DISABLED_REASONS, OPERATIONS, Webhook
-from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
 blueprint = Blueprint(
@@ -263,7 +262,14 @@ def test_webhook(webhook_id: str) -> JSONObject:
     Also works for a disabled webhook. A receiver that fails is a 200 with `success: false`. The
     test is in the delivery log and is not retried. While too many tests run, it is a 429.
     """
-    return _test_body(service.test(webhook_id, by=principal()))
+    result = service.test(webhook_id, by=principal())
+    return {
+        "success": result.delivered,
+        "status_code": result.status_code,
+        "response_body": result.response_body,
+        "error": result.error,
+        "duration_ms": result.duration_ms,
+    }
 
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
@@ -288,8 +294,3 @@ def rotate_webhook_secret(webhook_id: str) -> Secret:
     `X-Service-Signature-Previous` uses the previous one.
     """
     return service.rotate_secret(webhook_id, by=principal())
-
-
-def _test_body(result: Result) -> JSONObject:
-    names = ("status_code", "response_body", "error", "duration_ms")
-    return {"success": result.delivered, **{name: getattr(result, name) for name in names}}

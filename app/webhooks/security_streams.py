@@ -224,7 +224,8 @@ def _attempt(url: str, secret: str, batch: JSONObject, id: str) -> Attempt:
     signed = signing.headers([key], delivery_id=id, timestamp=timestamp, body=body)
     headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **signed}
     try:
-        response = client.send("POST", url, headers, body, delivery.rules(config.current()))
+        request = client.Request("POST", url, headers, body)
+        response = client.send(request, delivery.rules(config.current()))
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         return Attempt(str(error))
     if not 200 <= response.status < 300:

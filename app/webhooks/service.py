@@ -98,7 +98,11 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     )
     with conflict, db.transaction() as session:
         versions.outdate(account_id)
-        _check_number(account_id)
+        limit = config.current().webhooks_per_account
+        query = sa.select(sa.func.count()).select_from(Webhook)
+        if (db.db.session.scalar(query.where(Webhook.account_id == account_id)) or 0) >= limit:
+            message = f"An account may have at most {limit} webhooks."
+            raise Conflict(message, error="limit_reached")
         values = {name: value for name, value in body.items() if name != "secret"}
         webhook = Webhook(
             account_id=account_id,
@@ -120,11 +124,18 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     with _changing(webhook_id, by) as webhook:
         include_pii = body.get("include_pii", webhook.include_pii)
         _check_personal(include_pii, by)
-        _check_headers(webhook, body)
+        origin = headers.origin
+        same_host = origin(body.get("url", webhook.url)) == origin(webhook.url)
+        default = {} if same_host else headers.masked(webhook.headers)
+        invalid = headers.problems(body.get("headers", default) or {}, webhook.headers, same_host)
+        if invalid:
+            raise InvalidValues(invalid)
         if body.get("filter", webhook.filter) != webhook.filter:
             _check_names(body.get("collection", webhook.collection), body["filter"])
         secret, url = body.get("secret"), webhook.url
-        _take_over_if_payload_changes(webhook, body, by)
+        # Whoever changes what is sent becomes the owner, so payloads show their own view.
+        if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
+            _set_owner(webhook, by)
         for name, value in body.items():
             if name == "headers":
                 webhook.headers = headers.encrypted(value, webhook.headers)
@@ -185,12 +196,6 @@ def payload_warnings(account_id: str) -> list[JSONObject]:
     return [problem(None, "payloads_cut", message)]
 
 
-def _take_over_if_payload_changes(webhook: Webhook, body: Body, by: Principal) -> None:
-    # Whoever changes what is sent becomes the owner, so payloads show their own view.
-    if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
-        _set_owner(webhook, by)
-
-
 def _set_owner(webhook: Webhook, by: Principal) -> None:
     if webhook.created_by != by.user_id:
         webhook.created_by = by.user_id
@@ -200,15 +205,6 @@ def _set_owner(webhook: Webhook, by: Principal) -> None:
         db.db.session.flush()
         if webhook.enabled:
             queue.resume(webhook.account_id, webhook.id)
-
-
-def _check_headers(webhook: Webhook, body: Body) -> None:
-    origin = headers.origin
-    same_host = origin(body.get("url", webhook.url)) == origin(webhook.url)
-    default = {} if same_host else headers.masked(webhook.headers)
-    invalid = headers.problems(body.get("headers", default) or {}, webhook.headers, same_host)
-    if invalid:
-        raise InvalidValues(invalid)
 
 
 def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
@@ -233,19 +229,9 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     by.require_account_id()
     webhook = get(webhook_id, by=by)
     quotas.check_stored(webhook.account_id, meters.DELIVERIES)
-    work = _test_work(webhook, replace(queue.target(webhook), enabled=True))
-    # Hold no database connection while waiting for the receiver.
-    db.db.session.remove()
-    with web_waits.place_or_429(work.account_id):
-        result = delivery.attempt(work, delivery.rules(config.current()))
-    log.record_test(result)
-    return result
-
-
-def _test_work(webhook: Webhook, target: queue.Target) -> Work:
     content = payload.test_facts(webhook.collection)
     metadata = {"webhook_id": webhook.id, "account_id": webhook.account_id}
-    return Work(
+    work = Work(
         account_id=webhook.account_id,
         id=new_id(),
         claim=1,
@@ -254,8 +240,14 @@ def _test_work(webhook: Webhook, target: queue.Target) -> Work:
         payload=payload.text(content, timestamp=clock.now(), **metadata),
         attempt_number=0,
         replay_of=None,
-        target=target,
+        target=replace(queue.target(webhook), enabled=True),
     )
+    # Hold no database connection while waiting for the receiver.
+    db.db.session.remove()
+    with web_waits.place_or_429(work.account_id):
+        result = delivery.attempt(work, delivery.rules(config.current()))
+    log.record_test(result)
+    return result
 
 
 @contextmanager
@@ -330,14 +322,6 @@ def _check_personal(include: bool, by: Principal) -> None:
     # Also applies to changes of the URL, which would reveal the data.
     if include and PII_GROUP not in by.groups:
         raise Forbidden(f"Only members of {PII_GROUP} may send personal data.")
-
-
-def _check_number(account_id: str) -> None:
-    limit = config.current().webhooks_per_account
-    query = sa.select(sa.func.count()).select_from(Webhook)
-    if (db.db.session.scalar(query.where(Webhook.account_id == account_id)) or 0) >= limit:
-        message = f"An account may have at most {limit} webhooks."
-        raise Conflict(message, error="limit_reached")
 
 
 def _visible(by: Principal) -> list[Any]:

@@ -38,7 +38,24 @@ ERASABLE = {
 @events.subscribe(events.RecordErased)
 def _erase_record(event: events.RecordErased) -> None:
     for account_id in sorted({event.account_id, *_creating_accounts(event)}):
-        _erase_in_account(account_id, event.record_id)
+        same_account = INSTANCES.c.account_id == account_id
+        is_named = INSTANCES.c.id.in_(_instances_containing(account_id, event.record_id))
+        query = sa.select(INSTANCES).where(same_account, is_named).order_by(INSTANCES.c.id)
+        # Locked, so that no worker claims or continues them.
+        rows = db.connection().execute(query.with_for_update(of=INSTANCES)).all()
+        unstarted = [row for row in rows if _has_not_started(row)]
+        for row in unstarted:
+            redacted = _without_record(serialization.loads(row.context), event.record_id)
+            same_instance = (same_account, INSTANCES.c.id == row.id)
+            statement = (
+                sa.update(INSTANCES)
+                .where(*same_instance)
+                .values(context=serialization.dumps_text(redacted))
+            )
+            db.connection().execute(statement)
+        started = [row for row in rows if row not in unstarted]
+        for start in range(0, len(started), BATCH_SIZE):
+            _empty(account_id, started[start : start + BATCH_SIZE])
 
 
 def _creating_accounts(event: events.RecordErased) -> set[str]:
@@ -50,27 +67,6 @@ def _creating_accounts(event: events.RecordErased) -> set[str]:
     )
     query = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(request_ids))
     return set(db.connection().scalars(query))
-
-
-def _erase_in_account(account_id: str, record_id: str) -> None:
-    same_account = INSTANCES.c.account_id == account_id
-    is_named = INSTANCES.c.id.in_(_instances_containing(account_id, record_id))
-    query = sa.select(INSTANCES).where(same_account, is_named).order_by(INSTANCES.c.id)
-    # Locked, so that no worker claims or continues them.
-    rows = db.connection().execute(query.with_for_update(of=INSTANCES)).all()
-    unstarted = [row for row in rows if _has_not_started(row)]
-    for row in unstarted:
-        redacted = _without_record(serialization.loads(row.context), record_id)
-        same_instance = (same_account, INSTANCES.c.id == row.id)
-        statement = (
-            sa.update(INSTANCES)
-            .where(*same_instance)
-            .values(context=serialization.dumps_text(redacted))
-        )
-        db.connection().execute(statement)
-    started = [row for row in rows if row not in unstarted]
-    for start in range(0, len(started), BATCH_SIZE):
-        _empty(account_id, started[start : start + BATCH_SIZE])
 
 
 @events.subscribe(events.UserErased)
@@ -108,13 +104,13 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], pattern: re.Patt
     )
     last = ""
     while rows := db.connection().execute(query.where(table.c.id > last)).mappings().all():
-        db.connection().execute(statement, [_replace_texts(row, pattern) for row in rows])
+        changes = [
+            {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
+            | {"_id": row["id"]}
+            for row in rows
+        ]
+        db.connection().execute(statement, changes)
         last = rows[-1]["id"]
-
-
-def _replace_texts(row: sa.RowMapping, pattern: re.Pattern[str]) -> JSONObject:
-    texts = {f"_{name}": text and pattern.sub(REPLACEMENT, text) for name, text in row.items()}
-    return {**texts, "_id": row["id"]}
 
 
 def _instances_containing(account_id: str, *texts: str) -> object:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from app.auth.principal import Principal
 from app.errors import InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.workflows import instances, service
+from app.workflows.instances import Instance, InstanceFilter
 from app.workflows.language import checks, step_headers
 from app.workflows.language.definition import ACTION, ACTIONS, CONDITION
 from app.workflows.language.expressions import AvailableNames
@@ -18,17 +21,32 @@ from app.workflows.triggers import matching, schedules
 
 MAX_ACTIONS = 20
 CONDITION_STEP = "condition"
-SUCCESS, PARTIAL = "success", "partial"
-STATES = (
-    InstanceState.PENDING,
-    InstanceState.RUNNING,
-    InstanceState.WAITING,
-    SUCCESS,
-    PARTIAL,
-    InstanceState.FAILED,
-)
 TRIGGERS = (Trigger.EVENT, Trigger.SCHEDULE, Trigger.MANUAL)
 Body = JSONMapping
+
+
+class ExecutionState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCESS = "success"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """An instance of a hook, as its API shows it."""
+
+    id: str
+    hook_id: str
+    trigger_type: str
+    status: ExecutionState
+    actions_executed: int
+    error_message: str | None
+    duration_ms: int | None
+    execution_context: JSONObject | None
+    executed_at: datetime
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
@@ -58,10 +76,10 @@ def preview(body: Body, current: Workflow | None, *, by: Principal) -> Workflow:
 
 def executions(
     hook_id: str, skip: int, limit: int, *, by: Principal
-) -> tuple[list[JSONObject], int]:
+) -> tuple[list[Execution], int]:
     """The executions of a hook, newest first, and the total."""
     hook = service.get(hook_id, by=by, kind=HOOK)
-    rows, total = instances.page({"workflow_id": hook.id}, skip, limit, by=by)
+    rows, total = instances.page(InstanceFilter(workflow_id=hook.id), skip, limit, by=by)
     return [_execution(row) for row in rows], total
 
 
@@ -141,25 +159,28 @@ def _step(action: object, index: int) -> JSONObject:
     return {**base, "action_type": kind, "config": properties if config is None else config}
 
 
-def _execution(instance: JSONMapping) -> JSONObject:
-    done = [name for name in instance["done"] if name != CONDITION_STEP]
-    states = {
-        InstanceState.COMPLETED: SUCCESS,
-        InstanceState.FAILED: PARTIAL if done else InstanceState.FAILED,
-        InstanceState.CANCELLED: InstanceState.FAILED,
-    }
-    started, completed = instance["started_at"], instance["completed_at"]
-    duration = (
-        round((completed - started).total_seconds() * 1000) if started and completed else None
+def _execution(instance: Instance) -> Execution:
+    done = [name for name in instance.done if name != CONDITION_STEP]
+    started, completed = instance.started_at, instance.completed_at
+    match instance.status:
+        case InstanceState.COMPLETED:
+            status = ExecutionState.SUCCESS
+        case InstanceState.FAILED if done:
+            status = ExecutionState.PARTIAL
+        case InstanceState.CANCELLED:
+            status = ExecutionState.FAILED
+        case unchanged:
+            status = ExecutionState(unchanged)
+    return Execution(
+        id=instance.id,
+        hook_id=instance.workflow_id,
+        trigger_type=instance.trigger_type,
+        status=status,
+        actions_executed=len(done),
+        error_message=instance.error_message,
+        duration_ms=round((completed - started).total_seconds() * 1000)
+        if started and completed
+        else None,
+        execution_context=instance.context or None,
+        executed_at=instance.created_at,
     )
-    return {
-        "id": instance["id"],
-        "hook_id": instance["workflow_id"],
-        "trigger_type": instance["trigger_type"],
-        "status": states.get(instance["status"], instance["status"]),
-        "actions_executed": len(done),
-        "error_message": instance["error_message"],
-        "duration_ms": duration,
-        "execution_context": instance["context"] or None,
-        "executed_at": instance["created_at"],
-    }

@@ -1,8 +1,9 @@
-"""Instances for admins: list, inspect, cancel and resume."""
+"""Instances for admins: list, inspect, cancel, resume and run again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,8 +17,9 @@ from app.db import counts, filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.jobs.rq_queues import WORKFLOWS
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 from app.web import serialization
+from app.workflows import service
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,
@@ -30,28 +32,100 @@ from app.workflows.models import (
 )
 
 MAX_LOGS = 100  # per response of an instance
-View = JSONObject
 OF_FAILURES = ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
-LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
+
+
+@dataclass(frozen=True)
+class InstanceFilter:
+    """Which instances: those that match all values that are set."""
+
+    kind: str | None = None
+    workflow_id: str | None = None
+    status: str | None = None
+    resumed_at: datetime | None = None
+    from_date: datetime | None = None  # created since then
+    to_date: datetime | None = None  # created before then
+
+
+@dataclass(frozen=True)
+class Instance:
+    """An instance as the caller may see it."""
+
+    id: str
+    account_id: str
+    workflow_id: str
+    kind: str
+    version: int
+    trigger_type: str
+    status: str
+    current_step: str | None
+    error_message: str | None
+    holds_pii: bool
+    started_at: datetime | None
+    completed_at: datetime | None
+    created_at: datetime
+    context: JSONObject
+    done: Sequence[str]
+    """The names of the steps that have ended."""
+    withheld: bool
+    """Whether it has personal data that the caller may not see."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it has ended, and still has trigger data that the caller may see."""
+        has_trigger = isinstance(self.context.get("trigger"), dict)  # erasure removes it
+        return has_trigger and self.status not in ACTIVE and not self.withheld
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """One attempt of a step, as the caller may see it."""
+
+    id: str
+    instance_id: str
+    workflow_id: str
+    account_id: str
+    place: str
+    step_name: str
+    step_type: str
+    status: str
+    attempt: int
+    input: object
+    output: object
+    error_message: str | None
+    started_at: datetime
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class InstanceWithLogs(Instance):
+    """An instance with a page of its step log."""
+
+    step_logs: Sequence[StepLog]
+    step_logs_total: int
+
+
+COMPUTED = ("done", "withheld")
+COLUMNS = [INSTANCES.c[field.name] for field in fields(Instance) if field.name not in COMPUTED]
 
 
 def page(
-    filters: JSONMapping,
+    where: InstanceFilter,
     skip: int,
     limit: int,
     *,
     by: Principal,
     max_total: int | None = None,
-) -> tuple[list[View], int]:
-    """Instances, newest first, and the total (counted up to one more than `max_total`).
-
-    `filters` may have kind, workflow_id, status, resumed_at, from_date and to_date.
-    """
-    conditions = [*_visible(by), *_conditions(filters)]
+) -> tuple[list[Instance], int]:
+    """Instances, newest first, and the total (counted up to one more than `max_total`)."""
+    conditions = _conditions(where, by)
     total = counts.count_up_to(INSTANCES, conditions, max_total)
-    query = sa.select(*LISTED).where(*conditions).order_by(INSTANCES.c.id.desc())
-    rows = db.connection().execute(query.offset(skip).limit(limit)).mappings()
-    return [_view(row, by) for row in rows], total
+    query = sa.select(*COLUMNS).where(*conditions).order_by(INSTANCES.c.id.desc())
+    rows = db.connection().execute(query.offset(skip).limit(limit))
+    items = [_as_seen(row, by) for row in rows]
+    for item in items:
+        shown_accounts.note(item.account_id)
+    return items, total
 
 
 def latest(workflow_ids: Sequence[str], *, by: Principal) -> dict[str, sa.Row[*tuple[Any, ...]]]:
@@ -103,21 +177,28 @@ def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
     return db.connection().execute(query).all()
 
 
-def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> View:
+def get(
+    instance_id: str, *, by: Principal, skip: int = 0, limit: int = MAX_LOGS
+) -> InstanceWithLogs:
     """One instance with a page of its step log, oldest first. Raises NotFound."""
-    row = _get_row(instance_id, by)
-    logs, total = _logs(row, skip, MAX_LOGS if limit is None else limit, by)
-    return {**_view(row, by), "step_logs": logs, "step_logs_total": total}
+    instance = _find(instance_id, by)
+    shown_accounts.note(instance.account_id)
+    logs, total = _logs(instance, skip, limit)
+    return InstanceWithLogs(**vars(instance), step_logs=logs, step_logs_total=total)
 
 
-def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[View], int]:
+def step_logs(
+    instance_id: str, skip: int, limit: int, *, by: Principal
+) -> tuple[list[StepLog], int]:
     """A page of an instance's step log, oldest first, and the total. Raises NotFound."""
-    return _logs(_get_row(instance_id, by), skip, limit, by)
+    return _logs(_find(instance_id, by), skip, limit)
 
 
 def step_statuses(instance_id: str, *, by: Principal) -> dict[str, tuple[str, int]]:
     """The latest status of each step that has run, by name, and how many times it did."""
-    conditions = (*_visible_logs(by), LOGS.c.instance_id == instance_id.lower())
+    conditions = [LOGS.c.instance_id == instance_id.lower()]
+    if by.account_id is not None:
+        conditions.append(LOGS.c.account_id == by.account_id)
     times = sa.func.count(sa.distinct(LOGS.c.place)).label("times")
     latest = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
     grouped = latest.group_by(LOGS.c.step_name).subquery()
@@ -126,20 +207,19 @@ def step_statuses(instance_id: str, *, by: Principal) -> dict[str, tuple[str, in
     return {row.step_name: (row.status, row.times) for row in db.connection().execute(query)}
 
 
-def _visible_logs(by: Principal) -> list[Any]:
-    return [] if by.account_id is None else [LOGS.c.account_id == by.account_id]
-
-
-def _get_row(instance_id: str, by: Principal) -> sa.RowMapping:
+def _find(instance_id: str, by: Principal) -> Instance:
     conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-    row = db.connection().execute(sa.select(*LISTED).where(*conditions)).mappings().first()
+    row = db.connection().execute(sa.select(*COLUMNS).where(*conditions)).first()
     if row is None:
         raise NotFound("No instance with this id.")
-    return row
+    return _as_seen(row, by)
 
 
-def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[list[View], int]:
-    same_instance = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
+def _logs(instance: Instance, skip: int, limit: int) -> tuple[list[StepLog], int]:
+    conditions = (
+        LOGS.c.account_id == instance.account_id,
+        LOGS.c.instance_id == instance.id,
+    )
     # Older versions stored values of up to a million characters.
     long_columns = [LOGS.c.input, LOGS.c.output]
     texts = [
@@ -148,15 +228,22 @@ def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[lis
     ]
     lengths = [sa.func.length(column).label(f"{column.name}_length") for column in long_columns]
     columns = [column for column in LOGS.c if column.name not in ("input", "output")]
-    query = sa.select(*columns, *texts, *lengths).where(*same_instance)
-    page = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
-    logs = db.connection().execute(page).mappings()
-    return [_log_view(column, row, by) for column in logs], counts.count_up_to(
-        LOGS, same_instance, None
-    )
+    query = sa.select(*columns, *texts, *lengths).where(*conditions)
+    rows = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
+    logs = []
+    for row in db.connection().execute(rows).mappings():
+        shown_accounts.note(instance.account_id)
+        values = dict(row)
+        for name in ("input", "output"):
+            length = values.pop(f"{name}_length")
+            stored = None if instance.withheld else step_log.stored_value(row[name], length)
+            values[name] = stored
+        values["error_message"] = _visible_message(row["error_message"], instance.withheld)
+        logs.append(StepLog(**values, workflow_id=instance.workflow_id))
+    return logs, counts.count_up_to(LOGS, conditions, None)
 
 
-def cancel(instance_id: str, *, by: Principal) -> View:
+def cancel(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     """Cancel an active instance. Raises NotFound, Conflict."""
     by.require_account_id()
     values = {"status": InstanceState.CANCELLED, "due_at": None, "completed_at": database_now()}
@@ -169,18 +256,16 @@ def cancel(instance_id: str, *, by: Principal) -> View:
         if row is None:
             get(instance_id, by=by)
             raise Conflict("This instance has already finished.", error="already_over")
-        _close(row.account_id, instance_id.lower())
+        queue.close_logs(row.account_id, instance_id.lower(), InstanceState.CANCELLED)
+        subscriptions = (
+            SUBSCRIPTIONS.c.account_id == row.account_id,
+            SUBSCRIPTIONS.c.instance_id == instance_id.lower(),
+        )
+        db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*subscriptions))
     return get(instance_id, by=by)
 
 
-def _close(account_id: str, instance_id: str) -> None:
-    queue.close_logs(account_id, instance_id, InstanceState.CANCELLED)
-    table = SUBSCRIPTIONS.c
-    conditions = (table.account_id == account_id, table.instance_id == instance_id)
-    db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*conditions))
-
-
-def resume(instance_id: str, *, by: Principal) -> View:
+def resume(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     """Resume a failed instance at the failed step. Raises NotFound, Conflict."""
     by.require_account_id()
     with db.transaction():
@@ -191,15 +276,33 @@ def resume(instance_id: str, *, by: Principal) -> View:
     return get(instance_id, by=by)
 
 
-def resume_all(filters: JSONMapping, *, by: Principal, resumed_at: datetime | None = None) -> int:
+def resume_all(where: InstanceFilter, *, by: Principal, resumed_at: datetime | None = None) -> int:
     """Resume all matching failed instances; returns how many.
 
-    `after_resuming` reports their progress by the moment `at`.
+    `resumed_counts` reports their progress by the moment `resumed_at`.
     """
     by.require_account_id()
-    conditions = (*_visible(by), *_conditions({**filters, "status": InstanceState.FAILED}))
+    conditions = _conditions(replace(where, status=InstanceState.FAILED), by)
     with db.transaction():
         return _resume_where(*conditions, resumed_at=resumed_at or clock.now())
+
+
+def rerun(instance_id: str, *, by: Principal) -> str:
+    """Start a new instance with the trigger data of one that has ended, and the current steps.
+
+    Returns its id. Raises NotFound, Conflict, LimitReached.
+    """
+    with db.transaction():
+        ended = get(instance_id, by=by, limit=0)
+        if not ended.is_repeatable:
+            raise Conflict("This instance cannot run again.", error="not_repeatable")
+        return service.trigger(
+            ended.workflow_id,
+            ended.context["trigger"],
+            by=by,
+            kind=ended.kind,
+            holds_pii=ended.holds_pii,  # stays hidden from those who may not see it
+        )
 
 
 def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
@@ -234,42 +337,28 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _conditions(query: JSONMapping) -> Iterator[object]:
-    return filters.log_conditions(INSTANCES, query, ("kind", "status", "workflow_id", "resumed_at"))
+def _conditions(where: InstanceFilter, by: Principal) -> list[Any]:
+    columns = ("kind", "status", "workflow_id", "resumed_at")
+    return [*_visible(by), *filters.log_conditions(INSTANCES, vars(where), columns)]
 
 
-def is_hidden(row: sa.RowMapping, by: Principal) -> bool:
-    """Whether an instance has personal data that the caller may not see."""
-    return bool(row["holds_pii"]) and masking.masks_for(by)
-
-
-def visible_error(row: sa.RowMapping, by: Principal) -> str | None:
+def visible_error(row: sa.Row[*tuple[Any, ...]], by: Principal) -> str | None:
     """The error message of an instance, as far as the caller may see it."""
-    return _withheld(row, is_hidden(row, by))
+    return _visible_message(row.error_message, row.holds_pii and masking.masks_for(by))
 
 
-def _view(row: sa.RowMapping, by: Principal) -> View:
-    shown_accounts.note(row["account_id"])
-    view: View = dict(row)
-    view["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
-    view["done"] = list(context.get("steps", ()))  # names are not personal
-    view["context"] = {} if view["withheld"] else context
-    view["error_message"] = _withheld(row, view["withheld"])
-    return view
+def _as_seen(row: sa.Row[*tuple[Any, ...]], by: Principal) -> Instance:
+    withheld = bool(row.holds_pii) and masking.masks_for(by)
+    context = serialization.loads(row.context)
+    values = {
+        **row._mapping,
+        "context": {} if withheld else context,
+        "error_message": _visible_message(row.error_message, withheld),
+    }
+    # The names of steps are not personal.
+    return Instance(**values, done=list(context.get("steps", ())), withheld=withheld)
 
 
-def _log_view(log: sa.RowMapping, row: sa.RowMapping, by: Principal) -> View:
-    shown_accounts.note(row["account_id"])
-    view: View = {**log, "workflow_id": row["workflow_id"]}
-    hidden = is_hidden(row, by)
-    for name in ("input", "output"):
-        length = view.pop(f"{name}_length")
-        view[name] = None if hidden else step_log.stored_value(log[name], length)
-    view["error_message"] = _withheld(log, hidden)
-    return view
-
-
-def _withheld(row: sa.RowMapping, hidden: bool) -> str | None:
+def _visible_message(message: str | None, is_withheld: bool) -> str | None:
     # Error messages may quote the step's input.
-    message: str | None = row["error_message"]
-    return "Withheld: may have personal data." if hidden and message else message
+    return "Withheld: may have personal data." if is_withheld and message else message

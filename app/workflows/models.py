@@ -28,7 +28,7 @@ LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
 
 
 class InstanceState(StrEnum):
-    """How far an instance has come, or the attempt of one of its steps."""
+    """The state of an instance, or of an attempt of one of its steps."""
 
     PENDING = "pending"
     RUNNING = "running"

@@ -35,7 +35,21 @@ def purge(payload: JSONMapping) -> None:
     cutoff = clock.now() - timedelta(days=config.current().workflow_retention_days)
     for account_id in db.db.session.scalars(sa.select(Account.id).order_by(Account.id)).all():
         remove_finished(account_id, cutoff)
-        _remove_versions(account_id)
+        table: Any = Workflow.__table__
+        used_by_instance = (
+            INSTANCES.c.account_id == account_id,
+            INSTANCES.c.workflow_id == VERSIONS.c.workflow_id,
+            INSTANCES.c.version == VERSIONS.c.version,
+        )
+        is_current = (
+            table.c.account_id == account_id,
+            table.c.id == VERSIONS.c.workflow_id,
+            table.c.version == VERSIONS.c.version,
+        )
+        unused = (~sa.exists().where(*used_by_instance), ~sa.exists().where(*is_current))
+        with db.transaction() as session:
+            statement = sa.delete(VERSIONS).where(VERSIONS.c.account_id == account_id, *unused)
+            session.execute(statement)
 
 
 def finished_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[bool]]:
@@ -49,24 +63,6 @@ def finished_before(account_id: str, cutoff: datetime) -> list[sa.ColumnElement[
 def remove_finished(account_id: str, cutoff: datetime) -> None:
     """Delete these instances with their logs, in short transactions."""
     _remove_instances(*finished_before(account_id, cutoff))
-
-
-def _remove_versions(account_id: str) -> None:
-    table: Any = Workflow.__table__
-    used_by_instance = (
-        INSTANCES.c.account_id == account_id,
-        INSTANCES.c.workflow_id == VERSIONS.c.workflow_id,
-        INSTANCES.c.version == VERSIONS.c.version,
-    )
-    is_current = (
-        table.c.account_id == account_id,
-        table.c.id == VERSIONS.c.workflow_id,
-        table.c.version == VERSIONS.c.version,
-    )
-    unused = (~sa.exists().where(*used_by_instance), ~sa.exists().where(*is_current))
-    with db.transaction() as session:
-        statement = sa.delete(VERSIONS).where(VERSIONS.c.account_id == account_id, *unused)
-        session.execute(statement)
 
 
 def _remove_instances(*conditions: Any) -> None:

@@ -27,13 +27,7 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
-from app.workflows.language import (
-    checks,
-    definition,
-    named_problems,
-    named_texts,
-    step_headers,
-)
+from app.workflows.language import checks, definition, named_texts, step_headers
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
@@ -81,7 +75,12 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
     )
     with conflict, db.transaction() as session:
         listeners.outdate(account_id)
-        _check_number(account_id, kind)
+        limit = config.current().workflows_per_account
+        conditions = (Workflow.account_id == account_id, Workflow.kind == kind)
+        query = sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
+        if (db.db.session.scalar(query) or 0) >= limit:
+            message = f"An account may have at most {limit} {kind}s."
+            raise Conflict(message, error="limit_reached")
         workflow = Workflow(
             account_id=account_id,
             id=id or new_id(),
@@ -249,7 +248,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         has_token = (Workflow.account_id == account_id, Workflow.token_key == _digest(token))
         found = sa.select(Workflow).where(*has_token, Workflow.enabled)
         workflow = session.scalar(_with_shared_lock(found)) if account_id else None
-        if workflow is None or not _is_open(workflow.account_id):
+        if workflow is None or principals.reload_active_account(workflow.account_id) is None:
             raise NotFound("No workflow with this token.")
         return _start(workflow, body, Trigger.WEBHOOK)
 
@@ -267,10 +266,6 @@ def _start(workflow: Workflow, body: Body, trigger_type: str, *, holds_pii: bool
     return start.start(start.row(workflow, dict(body), trigger_type, holds_pii=holds_pii))
 
 
-def _is_open(account_id: str) -> bool:
-    return principals.reload_active_account(account_id) is not None
-
-
 def _validated(body: Body, current: Workflow | None) -> JSONObject:
     values, problems = dict(body), list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
@@ -284,7 +279,7 @@ def _validated(body: Body, current: Workflow | None) -> JSONObject:
         steps, stored = definition.normal(values["steps"]), current.steps if current else []
         problems += checks.problems(steps) or step_headers.problems(steps, stored)
         values["steps"] = steps if problems else step_headers.encrypted(steps, stored)
-    problems = problems or named_problems.find(values, current)
+    problems = problems or named_texts.problems(values, current)
     if problems:
         raise InvalidValues(problems)
     return values
@@ -351,15 +346,6 @@ def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
 def _after_change(workflow: Workflow) -> None:
     workflow.updated_at = clock.now()
     schedules.plan(workflow)
-
-
-def _check_number(account_id: str, kind: str) -> None:
-    limit = config.current().workflows_per_account
-    conditions = (Workflow.account_id == account_id, Workflow.kind == kind)
-    query = sa.select(sa.func.count()).select_from(Workflow).where(*conditions)
-    if (db.db.session.scalar(query) or 0) >= limit:
-        message = f"An account may have at most {limit} {kind}s."
-        raise Conflict(message, error="limit_reached")
 
 
 def _visible(by: Principal) -> list[Any]:

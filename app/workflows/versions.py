@@ -58,13 +58,11 @@ class Version:
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
         row = db.connection().execute(query).first()
-        if row is None or not _are_same(row.steps, self.steps):
+        if row is None or not json_equal(
+            step_headers.comparable(row.steps), step_headers.comparable(self.steps)
+        ):
             return self.owner_home, self.owner_id
         return row.owner_home, row.owner_id
-
-
-def _are_same(steps: Sequence[Written], other: Sequence[Written]) -> bool:
-    return json_equal(step_headers.comparable(steps), step_headers.comparable(other))
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:

@@ -17,18 +17,10 @@ branch_labels = None
 depends_on = None
 
 MESSAGE = "The security log is append-only."
-DROP = {
-    "sqlite": "DROP TRIGGER security_events_delete",
-    "postgresql": "DROP TRIGGER security_events_change ON security_events",
-}
-CUT = (
+IS_CUT = (
     "EXISTS (SELECT 1 FROM security_starts AS s"
     " WHERE s.account_id = OLD.account_id AND OLD.number <= s.entry_id)"
 )
-SQLITE = "CREATE TRIGGER security_events_delete BEFORE DELETE ON security_events"
-REFUSE = f"BEGIN SELECT RAISE(ABORT, '{MESSAGE}'); END"
-CHANGES = "CREATE TRIGGER security_events_change BEFORE {} ON security_events FOR EACH ROW"
-PROTECT = f"{CHANGES} EXECUTE FUNCTION protect_security_events()"
 
 
 def upgrade() -> None:
@@ -55,15 +47,21 @@ def upgrade() -> None:
         sa.Column("reason", Text, nullable=True),
         sa.PrimaryKeyConstraint("account_id", "log", name=op.f("pk_chain_verifications")),
     )
-    dialect = op.get_bind().dialect.name
-    op.execute(DROP[dialect])
-    if dialect == "sqlite":
-        op.execute(f"{SQLITE} WHEN NOT {CUT} {REFUSE}")
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("DROP TRIGGER security_events_delete")
+        op.execute(
+            "CREATE TRIGGER security_events_delete BEFORE DELETE ON security_events"
+            f" WHEN NOT {IS_CUT} BEGIN SELECT RAISE(ABORT, '{MESSAGE}'); END"
+        )
         return
-    op.execute(PROTECT.format("UPDATE"))
+    op.execute("DROP TRIGGER security_events_change ON security_events")
+    op.execute(
+        "CREATE TRIGGER security_events_change BEFORE UPDATE ON security_events"
+        " FOR EACH ROW EXECUTE FUNCTION protect_security_events()"
+    )
     op.execute(
         "CREATE FUNCTION refuse_security_deletion() RETURNS trigger LANGUAGE plpgsql AS $$"
-        f" BEGIN IF {CUT} THEN RETURN OLD; END IF; RAISE EXCEPTION '{MESSAGE}'; END $$"
+        f" BEGIN IF {IS_CUT} THEN RETURN OLD; END IF; RAISE EXCEPTION '{MESSAGE}'; END $$"
     )
     op.execute(
         "CREATE TRIGGER security_events_delete BEFORE DELETE ON security_events"
@@ -75,14 +73,19 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Revert the revision; logs that were cut no longer verify."""
-    dialect = op.get_bind().dialect.name
-    if dialect == "sqlite":
-        op.execute(DROP[dialect])
-        op.execute(f"{SQLITE} {REFUSE}")
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("DROP TRIGGER security_events_delete")
+        op.execute(
+            "CREATE TRIGGER security_events_delete BEFORE DELETE ON security_events"
+            f" BEGIN SELECT RAISE(ABORT, '{MESSAGE}'); END"
+        )
     else:
         op.execute("DROP TRIGGER security_events_delete ON security_events")
         op.execute("DROP FUNCTION refuse_security_deletion")
-        op.execute(DROP[dialect])
-        op.execute(PROTECT.format("UPDATE OR DELETE"))
+        op.execute("DROP TRIGGER security_events_change ON security_events")
+        op.execute(
+            "CREATE TRIGGER security_events_change BEFORE UPDATE OR DELETE ON security_events"
+            " FOR EACH ROW EXECUTE FUNCTION protect_security_events()"
+        )
     op.drop_table("chain_verifications")
     op.drop_table("security_starts")

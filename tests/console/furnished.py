@@ -14,6 +14,7 @@ from app.auth import principal as principals
 from app.jobs import Job
 from app.outbound import mail
 from app.workflows import instances
+from app.workflows.instances import InstanceFilter
 from tests import builders, mailbox
 from tests.builders import Caller, Cast
 from tests.console.browser import HOSTILE
@@ -146,7 +147,7 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
     with app.app_context():
         by = principals.for_user(owner.account_id, owner.id)
         assert by is not None
-        assert instances.resume_all({}, by=by, resumed_at=moment) == 1
+        assert instances.resume_all(InstanceFilter(), by=by, resumed_at=moment) == 1
     running.work(app)
     actions = [{"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}]
     hook = {"name": "Nightly", "trigger": {"type": "schedule", "cron": "0 4 * * *"}}

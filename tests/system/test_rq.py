@@ -82,7 +82,7 @@ def working(environ: dict[str, str], log: Path) -> Iterator[Worker]:
 
 def stock_worker(environ: dict[str, str], log: Path) -> Any:
     """RQ's own worker, started by the command of docs/deployment.md."""
-    return started(["sh", "-c", f"exec {stock_command()}"], environ, log)
+    return started(stock_command(), environ, log)
 
 
 def rq_info(url: str, *options: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,8 @@ ROOT = "root@system.example"
 SECRET, HEADER_SECRET = "confidential-4711", "collector-password"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
-GRANIAN = "exec python -m deploy.granian_server"
+WEB, WORKER = (shlex.split(procfile()[name]) for name in ("web", "worker"))
+GRANIAN = ["python", "-m", "deploy.granian_server"]
 RUNS = (
     pytest.param(("postgresql", "gunicorn", True), id="gunicorn and RQ on PostgreSQL"),
     # Like the first but for the server or the runner.
@@ -78,14 +80,13 @@ class Instance:
         )
         return done.stdout + done.stderr
 
-    def start(self, command: str) -> subprocess.Popen[bytes]:
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process."""
-        arguments = ["sh", "-c", f"exec {command.removeprefix('exec ')}"]
-        return self._stack.enter_context(started(arguments, self.env, self.log))
+        return self._stack.enter_context(started(command, self.env, self.log))
 
     def start_web(self, server: str = "gunicorn") -> subprocess.Popen[bytes]:
         """Start the web process, and sign in."""
-        process = self.start(procfile()["web"] if server == "gunicorn" else GRANIAN)
+        process = self.start(WEB if server == "gunicorn" else GRANIAN)
         wait_for(f"http://127.0.0.1:{self.port}/live", self.log)
         body = {"account": "system", "email": ROOT, "password": PASSWORD}
         self.token = self("POST", "auth/login", body)["token"]
@@ -130,7 +131,7 @@ def traced(
         folder = tmp_path_factory.mktemp("traced")
         instance = Instance(folder, stack, database, **settings)
         instance.start_web(server)
-        instance.start(procfile()["worker"])
+        instance.start(WORKER)
         record = work_through(instance, receiver)
         until(lambda: collector.named("POST /api/v1/workflow-webhooks/<token>"))
         until(lambda: collector.named("job delivery"))
@@ -269,7 +270,7 @@ def test_tracing_stop_flushes_recorded_spans(tmp_path: Path, server: str) -> Non
         collector = stack.enter_context(collecting())
         settings = {**NEVER, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         instance = Instance(tmp_path, stack, "sqlite", **settings)
-        web, worker = instance.start_web(server), instance.start(procfile()["worker"])
+        web, worker = instance.start_web(server), instance.start(WORKER)
         until(lambda: _has_purged(tmp_path))
         assert collector.spans == []
         for process in (web, worker):

@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Thread
 
@@ -23,6 +23,13 @@ from tests.receivers import Receiver, hang, hostile, receiving
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
 ANYWHERE = Rules(allow_private=True, seconds=1)
 OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def post(
+    url: str, rules: Rules, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> client.Response:
+    """Send a request as webhooks do."""
+    return client.send(client.Request("POST", url, headers or {}, body), rules)
 
 
 def words(text: str) -> list[str]:
@@ -94,14 +101,14 @@ def test_outbound_public_address_is_public(address: str) -> None:
 def test_outbound_request_to_own_network_is_refused_in_any_spelling(url: str) -> None:
     assert client.url_problem(url, PUBLIC_ONLY)
     with pytest.raises(RequestRefused):
-        client.send("POST", url, {}, b"", PUBLIC_ONLY)
+        post(url, PUBLIC_ONLY)
 
 
 @pytest.mark.parametrize("url", MALFORMED)
 def test_outbound_malformed_url_is_refused(url: str) -> None:
     assert client.url_problem(url, ANYWHERE)
     with pytest.raises(RequestRefused):
-        client.send("POST", url, {}, b"", ANYWHERE)
+        post(url, ANYWHERE)
 
 
 def resolving(*answers: list[str]) -> Callable[[str, int], list[str]]:
@@ -117,7 +124,7 @@ def test_outbound_dns_rebinding_is_refused() -> None:
         url = f"http://hooks.example:{receiver.port}/"
         assert client.url_problem(url, rules) is None
         with pytest.raises(RequestRefused):
-            client.send("POST", url, {}, b"", rules)
+            post(url, rules)
         assert receiver.requests == []
 
 
@@ -127,7 +134,7 @@ def test_outbound_connection_uses_checked_address() -> None:
         once = resolving(["127.0.0.1"], ["192.0.2.1"])
         rules = Rules(allow_private=True, seconds=2, resolve=once)
         url = f"http://hooks.example:{receiver.port}/x%2fy?z=%2f1"
-        assert client.send("POST", url, {}, b"{}", rules).status == 200
+        assert post(url, rules, body=b"{}").status == 200
         (request,) = receiver.requests
         assert (request.path, request.headers["host"]) == (
             "/x%2fy?z=%2f1",
@@ -154,7 +161,7 @@ def trusted(tls: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def by_tls(host: str, port: int, *addresses: str) -> client.Response:
     rules = Rules(allow_private=True, seconds=5, resolve=resolving(list(addresses)))
-    return client.send("POST", f"https://{host}:{port}/", {}, b"{}", rules)
+    return post(f"https://{host}:{port}/", rules, body=b"{}")
 
 
 @pytest.mark.usefixtures("trusted")
@@ -188,7 +195,7 @@ def test_outbound_header_values_are_stripped() -> None:
     with receiving() as receiver:
         url = f"http://127.0.0.1:{receiver.port}/"
         headers = {"X-Padded": " \tone two ", "X-Blank": "  "}
-        assert client.send("POST", url, headers, b"{}", ANYWHERE).status == 200
+        assert post(url, ANYWHERE, headers, body=b"{}").status == 200
         (request,) = receiver.requests
     assert (request.headers["x-padded"], request.headers["x-blank"]) == ("one two", "")
 
@@ -198,7 +205,7 @@ def test_outbound_malformed_response_logs_no_url(
 ) -> None:
     answer = b"HTTP/1.1 200 OK\r\nno header\r\nX: y\r\n\r\nok"
     with hostile(lambda connection: connection.sendall(answer)) as url:
-        assert client.send("POST", f"{url}?key=hidden", {}, b"{}", ANYWHERE).status == 200
+        assert post(f"{url}?key=hidden", ANYWHERE, body=b"{}").status == 200
     assert "hidden" not in caplog.text + "".join(capfd.readouterr())
 
 
@@ -215,14 +222,14 @@ def test_outbound_interim_responses_are_skipped(size: int) -> None:
             connection.sendall(sent[place : place + size])
 
     with hostile(behave) as url:
-        answer = client.send("POST", url, {}, b"", ANYWHERE)
+        answer = post(url, ANYWHERE)
     assert (answer.status, answer.body) == (200, "HTTP/1.1 103 as the body")
 
 
 def test_outbound_status_101_is_final_response() -> None:
     sent = b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + OK + b"\r\n"
     with hostile(lambda connection: connection.sendall(sent)) as url:
-        assert client.send("POST", url, {}, b"", ANYWHERE).status == 101
+        assert post(url, ANYWHERE).status == 101
 
 
 @pytest.mark.parametrize(("start", "more"), [(b"", HINTS), (HINTS[:-2], b"Link: </x>\r\n")])
@@ -231,7 +238,7 @@ def test_outbound_interim_responses_are_limited(start: bytes, more: bytes) -> No
         hostile(lambda connection: connection.sendall(start + more * 10_000)) as url,
         pytest.raises(RequestFailed, match="not valid HTTP"),
     ):
-        client.send("POST", url, {}, b"", ANYWHERE)
+        post(url, ANYWHERE)
 
 
 @pytest.mark.parametrize("private", ["127.0.0.1", "fd00::1", "::ffff:10.0.0.1"])
@@ -241,7 +248,7 @@ def test_outbound_host_with_one_private_address_is_refused(private: str) -> None
     )
     assert client.url_problem("https://hooks.example/", rules)
     with pytest.raises(RequestRefused):
-        client.send("POST", "https://hooks.example/", {}, b"", rules)
+        post("https://hooks.example/", rules)
 
 
 def unknown(host: str, port: int) -> list[str]:
@@ -254,7 +261,7 @@ def test_outbound_unknown_and_internal_host_have_same_error() -> None:
         rules = Rules(allow_private=False, seconds=1, resolve=resolve)
         told.add(client.url_problem("https://git.internal/", rules))
         with pytest.raises(RequestRefused) as refused:
-            client.send("POST", "https://git.internal/", {}, b"", rules)
+            post("https://git.internal/", rules)
         told.add(str(refused.value))
     assert told == {address_policy.NOT_OPEN}
 
@@ -263,7 +270,7 @@ def test_outbound_unknown_host_is_saved_when_private_is_allowed() -> None:
     rules = Rules(allow_private=True, seconds=1, resolve=unknown)
     assert client.url_problem("https://soon.example/", rules) is None
     with pytest.raises(RequestFailed, match="cannot be resolved"):
-        client.send("POST", "https://soon.example/", {}, b"", rules)
+        post("https://soon.example/", rules)
 
 
 def test_outbound_dns_lookup_times_out() -> None:
@@ -274,7 +281,7 @@ def test_outbound_dns_lookup_times_out() -> None:
     rules = Rules(allow_private=True, seconds=0.5, resolve=never)
     started = time.monotonic()
     with pytest.raises(RequestFailed):
-        client.send("POST", "http://slow.example/", {}, b"", rules)
+        post("http://slow.example/", rules)
     assert time.monotonic() - started < 4
 
 
@@ -287,7 +294,7 @@ def test_outbound_https_only_refuses_http() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_outbound_redirects_are_not_followed(status: int) -> None:
     with receiving(lambda request: (status, "")) as receiver:
-        assert client.send("POST", receiver.url, {}, b"", ANYWHERE).status == status
+        assert post(receiver.url, ANYWHERE).status == status
         assert len(receiver.requests) == 1
 
 
@@ -295,7 +302,7 @@ def test_outbound_proxy_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with receiving() as receiver:
-        assert client.send("POST", receiver.url, {}, b"", ANYWHERE).status == 200
+        assert post(receiver.url, ANYWHERE).status == 200
 
 
 def drip(connection: socket.socket) -> None:
@@ -324,7 +331,7 @@ def test_outbound_receiver_without_response_times_out(
     with hostile(behave) as url:
         started = time.monotonic()
         with pytest.raises(RequestFailed):
-            client.send("POST", url, {}, b"x" * 100, ANYWHERE)
+            post(url, ANYWHERE, body=b"x" * 100)
         assert time.monotonic() - started < 4
 
 
@@ -334,7 +341,7 @@ def test_outbound_receiver_that_reads_nothing_times_out() -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         started = time.monotonic()
         with pytest.raises(RequestFailed):
-            client.send("POST", url, {}, b"x" * 50_000_000, ANYWHERE)
+            post(url, ANYWHERE, body=b"x" * 50_000_000)
         assert time.monotonic() - started < 4
 
 
@@ -356,7 +363,7 @@ def test_outbound_endless_body_keeps_status(
 ) -> None:
     with hostile(behave) as url:
         started = time.monotonic()
-        answer = client.send("POST", url, {}, b"", ANYWHERE)
+        answer = post(url, ANYWHERE)
         assert time.monotonic() - started < 4
     assert answer.status == 200
     assert answer.body.startswith(start)
@@ -387,7 +394,7 @@ def test_outbound_response_body_is_read_to_limit(
 ) -> None:
     with hostile(behave) as url:
         tracemalloc.start()
-        answer = client.send("POST", url, {}, b"", ANYWHERE)
+        answer = post(url, ANYWHERE)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert len(answer.body) == 5000
@@ -397,7 +404,7 @@ def test_outbound_response_body_is_read_to_limit(
 
 def test_outbound_response_keeps_5000_characters() -> None:
     with receiving(lambda request: (200, "ü€😀" * 5000)) as receiver:
-        body = client.send("POST", receiver.url, {}, b"", ANYWHERE).body
+        body = post(receiver.url, ANYWHERE).body
     assert body == ("ü€😀" * 5000)[:5000]
 
 
@@ -415,7 +422,7 @@ def test_response_that_is_not_http_is_a_failure(answer: bytes) -> None:
         hostile(lambda connection: connection.sendall(answer)) as url,
         pytest.raises(RequestFailed, match="not valid HTTP"),
     ):
-        client.send("POST", url, {}, b"", ANYWHERE)
+        post(url, ANYWHERE)
 
 
 @pytest.mark.parametrize("sent", [b"", HINTS, HINTS[:-2]])
@@ -424,7 +431,7 @@ def test_closed_connection_is_told_from_invalid_http(sent: bytes) -> None:
         hostile(lambda connection: connection.sendall(sent)) as url,
         pytest.raises(RequestFailed, match="closed without a response"),
     ):
-        client.send("POST", url, {}, b"", ANYWHERE)
+        post(url, ANYWHERE)
 
 
 @pytest.mark.parametrize("count", [60, 101, 900])
@@ -438,7 +445,7 @@ def test_closed_connection_is_told_from_invalid_http(sent: bytes) -> None:
 def test_response_with_many_headers_is_read(count: int, last: bytes, body: bytes) -> None:
     many = b"".join(b"X-%d: v\r\n" % number for number in range(count))
     with hostile(lambda connection: connection.sendall(OK + many + last + b"\r\n" + body)) as url:
-        response = client.send("POST", url, {}, b"", ANYWHERE)
+        response = post(url, ANYWHERE)
     assert (response.status, response.body, response.retry_after) == (200, "ok", 7)
 
 
@@ -451,16 +458,16 @@ def test_response_with_many_headers_is_read(count: int, last: bytes, body: bytes
 )
 def test_outbound_response_body_that_breaks_off_is_kept(broken: bytes) -> None:
     with hostile(lambda connection: connection.sendall(OK + broken)) as url:
-        assert client.send("POST", url, {}, b"", ANYWHERE) == client.Response(200, "ok")
+        assert post(url, ANYWHERE) == client.Response(200, "ok")
 
 
 def test_outbound_connection_refused_is_named() -> None:
     receiver = Receiver()
     receiver.close()
     with pytest.raises(RequestFailed, match="refused"):
-        client.send("POST", receiver.url, {}, b"", ANYWHERE)
+        post(receiver.url, ANYWHERE)
 
 
 def test_outbound_self_signed_certificate_is_failure() -> None:
     with receiving() as receiver, pytest.raises(RequestFailed):
-        client.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)
+        post(f"https://127.0.0.1:{receiver.port}/", ANYWHERE)

@@ -24,7 +24,7 @@ from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
-from app.jobs import TABLE, workers
+from app.jobs import TABLE, JobState, workers
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
 
@@ -101,7 +101,6 @@ NAMES = {
 
 JOBS = "/console/jobs"
 JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
-PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
 
@@ -193,14 +192,15 @@ def _state() -> Any:
     untold = sa.and_(TABLE.c.last_error.is_(None), TABLE.c.finished_at.is_(None))
     taken = sa.and_(TABLE.c.attempts > 0, untold, TABLE.c.due_at > database_now())
     return sa.case(
-        (TABLE.c.status != "pending", TABLE.c.status), (taken, "running"), else_="waiting"
+        (TABLE.c.status != JobState.PENDING, TABLE.c.status), (taken, "running"), else_="waiting"
     )
 
 
 def _jobs(listing: Listing) -> tuple[list[sa.Row[Any]], int]:
     status, kind = listing.filters.get("status"), listing.filters.get("kind")
-    stored = [status] if status in (FAILED, DONE) else [PENDING] if status else STATUSES
-    where = [_state() == status] if status and stored == [PENDING] else []
+    ended = (JobState.FAILED, JobState.DONE)
+    stored = [status] if status in ended else [JobState.PENDING] if status else list(JobState)
+    where = [_state() == status] if status and status not in ended else []
     where += [TABLE.c.kind == kind] if kind else []
     if not where:
         return _page(_newest(stored, listing.skip + lists.PAGE_SIZE), listing), _count(
@@ -254,11 +254,12 @@ def _figures() -> list[Figure]:
 
 
 def _job_figures() -> Iterator[Figure]:
-    pending = sa.select(_state().label("state")).where(TABLE.c.status == PENDING)
+    pending = sa.select(_state().label("state")).where(TABLE.c.status == JobState.PENDING)
     counted_rows = pending.limit(lists.MAX_COUNTED + 1).subquery()
     counted = sa.select(counted_rows.c.state, sa.func.count()).group_by(counted_rows.c.state)
     numbers = {row[0]: row[1] for row in db.connection().execute(counted)}
-    numbers[FAILED] = counts.count_up_to(TABLE, [TABLE.c.status == FAILED], lists.MAX_COUNTED)
+    failed = [TABLE.c.status == JobState.FAILED]
+    numbers[JobState.FAILED] = counts.count_up_to(TABLE, failed, lists.MAX_COUNTED)
     titles = {
         "waiting": gettext("Jobs waiting"),
         "running": gettext("Jobs running"),
@@ -266,7 +267,7 @@ def _job_figures() -> Iterator[Figure]:
     }
     for state, name in titles.items():
         number, url = numbers.get(state, 0), url_for("console.show_jobs", status=state)
-        is_bad = state == FAILED and number > 0
+        is_bad = state == JobState.FAILED and number > 0
         yield Figure(name, lists.format_count(number), url, is_bad=is_bad)
 
 

@@ -41,7 +41,7 @@ from app.sso.models import OAUTH, FlowPurpose, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
-from app.sso.saml import key_routes, keys, metadata_refresh
+from app.sso.saml import keys, metadata_refresh
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
@@ -285,7 +285,7 @@ def _saml_keys(scope: AccountScope, kind: Provider) -> list[JSONObject]:
     # The system has none: each account signs with its own.
     if kind.category == OAUTH or scope.account.id == SYSTEM_ACCOUNT_ID:
         return []
-    return [key_routes.view(key) for key in keys.get_all(scope.account.id)]
+    return [keys.describe(key) for key in keys.get_all(scope.account.id)]
 
 
 def _form_page(

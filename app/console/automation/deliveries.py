@@ -23,6 +23,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
 from app.web.languages import gettext, ngettext
 from app.webhooks import log, payload, redaction, resend, service
+from app.webhooks.log import DeliveryFilter
 from app.webhooks.models import STATES, DeliveryState, Webhook
 from app.webhooks.resend import Selection, Undelivered
 
@@ -108,14 +109,19 @@ def _selection(
 
 
 def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
-    filters = {
-        **listing.filter_values,
-        "webhook_id": listing.filters.get("webhook"),
-        "record_id": listing.filters.get("record"),
-    }
+    filters = listing.filters
+    where = DeliveryFilter(
+        webhook_id=filters.get("webhook"),
+        record_id=filters.get("record"),
+        status=filters.get("status"),
+        event=filters.get("event"),
+        from_date=listing.parsed.get("from_date"),
+        to_date=listing.parsed.get("to_date"),
+    )
     if filters.keys() & {"status", "event"}:  # not indexed
-        filters["after"] = listing.scan_newest(lambda newer: log.place(newer, by=by))
-    return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
+        after = listing.scan_newest(lambda newer: log.place(newer, by=by))
+        where = replace(where, after=after)
+    return log.page(where, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
 
 
 @page(f"{LOG}/resend", "POST", role=ADMIN)
@@ -191,7 +197,7 @@ def show_resent(account_id: str) -> str:
     for webhook in selected:
         states.update(resend.progress(webhook, selection))
     ids = resend.newest_sent_again(selected, selection, MAX_RESENT)
-    resent, _ = log.page({"ids": ids}, 0, MAX_RESENT, by=scope.by, max_total=0)
+    resent, _ = log.page(DeliveryFilter(ids=ids), 0, MAX_RESENT, by=scope.by, max_total=0)
     return render_template(
         "console/webhooks/resent.html",
         scope=scope,
@@ -211,17 +217,16 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     delivery = log.get(webhook, delivery_id, by=scope.by)
+    record_names = webhooks.record_names([delivery], {webhook.id: webhook}, scope)
     return render_template(
         "console/webhooks/delivery.html",
         scope=scope,
         webhook=webhook,
         delivery=delivery,
         sent=sent_request.find(webhook, delivery, request.args.get("attempt", "")),
-        name=webhooks.record_names([delivery], {webhook.id: webhook}, scope).get(
-            delivery["record_id"]
-        ),
-        payload=sent_request.pretty(delivery["payload"]),
-        requested_by=_email(scope, delivery["requested_by"]),
+        name=record_names.get(delivery.record_id or ""),
+        payload=sent_request.pretty(delivery.payload),
+        requested_by=_email(scope, delivery.requested_by),
         form_id=idempotent_forms.form_id(),
     )
 
@@ -241,10 +246,10 @@ def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> BaseRespons
     rendered = idempotent_forms.derive_id([])
     webhook = service.get(webhook_id, by=scope.by)
     sent = resend.redeliver(webhook, delivery_id, by=scope.by, rendered=rendered)
-    is_same = sent["id"] == delivery_id.lower()
+    is_same = sent.id == delivery_id.lower()
     notice = (
         gettext("The delivery is sent again under the same id.")
         if is_same
         else gettext("The delivery is sent again as this new one.")
     )
-    return redirect_with_notice(notice, "console.show_delivery", **url_args, delivery_id=sent["id"])
+    return redirect_with_notice(notice, "console.show_delivery", **url_args, delivery_id=sent.id)

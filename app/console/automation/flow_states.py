@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from app.auth.principal import Principal
 from app.console.automation.flow_diagram import StepState, targets
-from app.types import JSONObject
 from app.workflows import instances
+from app.workflows.instances import Instance
 from app.workflows.language.definition import LOOP, Series
 from app.workflows.models import ACTIVE, InstanceState
 
 SKIPPED, NOT_RUN = "skipped", "not run"
 
 
-def find(instance: JSONObject, series: Series, by: Principal) -> dict[str, StepState]:
-    current, status = set((instance["current_step"] or "").split(", ")), instance["status"]
-    logged = instances.step_statuses(instance["id"], by=by)
+def find(instance: Instance, series: Series, by: Principal) -> dict[str, StepState]:
+    current, status = set((instance.current_step or "").split(", ")), instance.status
+    logged = instances.step_statuses(instance.id, by=by)
     may_run = _may_run(series, current) if status != InstanceState.COMPLETED else set()
     states = {}
     for step in series.walk():

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import orjson
 from flask import render_template
 
-from app.types import JSONObject
 from app.webhooks import log
 from app.webhooks.models import Webhook
 
@@ -42,16 +41,16 @@ class SentRequest:
     """Whether the code reads the body from a file."""
 
 
-def find(webhook: Webhook, delivery: JSONObject, attempt: str) -> SentRequest | None:
+def find(webhook: Webhook, delivery: log.DeliveryWithAttempts, attempt: str) -> SentRequest | None:
     """The request of an attempt, by default of the last one; None if it is not known."""
-    requests = {str(one["attempt_number"]): one["request"] for one in delivery["attempts"]}
+    requests = {str(one.attempt_number): one.request for one in delivery.attempts}
     last = next(reversed(requests), NEXT)
     requests[NEXT] = log.next_request(webhook, delivery)
     chosen = attempt if attempt in requests else last
     request = requests[chosen]
     if request is None:
         return None
-    body = None if delivery["hidden_by"] else orjson.dumps(delivery["payload"]).decode()
+    body = None if delivery.hidden_by else orjson.dumps(delivery.payload).decode()
     is_signed = "webhook-signature" in request["headers"]
     snippets = _snippets(request["headers"], body) if body and is_signed else {}
     shown = body if body and len(body) <= MAX_RAW_LENGTH else None

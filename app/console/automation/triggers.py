@@ -13,7 +13,7 @@ from app.console.shell.forms import Form
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
-from app.workflows.language import missing_fields, used_names
+from app.workflows.language import missing, used_names
 from app.workflows.language.definition import Written, lists_in
 from app.workflows.language.used_names import Path
 from app.workflows.models import HOOK, Trigger, Workflow
@@ -165,7 +165,7 @@ def sample(workflow: Workflow, by: Principal) -> JSONObject:
 
 def _event_sample(trigger: Written, by: Principal) -> JSONObject:
     collection, event = trigger.get("collection"), trigger["event"]
-    visible = missing_fields.visible_fields(collection, by) if collection else None
+    visible = missing.visible_fields(collection, by) if collection else None
     columns = definitions.get_current(collection).columns if collection and visible else {}
     values = {name: field.sample() for name, field in columns.items() if name in (visible or ())}
     values = values or {"id": new_id()}

@@ -115,11 +115,9 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
         patience = timedelta(seconds=purge.DISABLE_AFTER_SECONDS)
         context["disabled_from"] = webhook.failing_since + patience
     latest, _ = log.page(
-        {"webhook_id": webhook.id}, 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
+        log.DeliveryFilter(webhook_id=webhook.id), 0, MAX_LATEST, by=scope.by, max_total=MAX_LATEST
     )
-    failures = (
-        one for one in latest if one["status"] != DeliveryState.DELIVERED and one["last_claim"]
-    )
+    failures = (one for one in latest if one.status != DeliveryState.DELIVERED and one.last_claim)
     return (form.over(stored) if form else stored).render(
         "console/webhooks/one.html",
         scope=scope,
@@ -235,13 +233,13 @@ def _redirect_to_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
 
 
 def record_names(
-    found: Sequence[log.View], hooks: Mapping[str, Webhook], scope: AccountScope
+    found: Sequence[log.Delivery], hooks: Mapping[str, Webhook], scope: AccountScope
 ) -> dict[str, str]:
     """The names, by id, of the records of deliveries whose payload the reader may see."""
     ids = defaultdict[str, list[str]](list)
     for one in found:
-        if one["record_id"] and not one["hidden_by"] and one["webhook_id"] in hooks:
-            ids[hooks[one["webhook_id"]].collection.lower()].append(one["record_id"])
+        if one.record_id and not one.hidden_by and one.webhook_id in hooks:
+            ids[hooks[one.webhook_id].collection.lower()].append(one.record_id)
     names = dict[str, str]()
     for collection in definitions.get_all():
         names |= references.labels(collection, ids[collection.name.lower()], scope.by)

@@ -21,11 +21,11 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
-from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
-from app.workflows import instances, rerun, service, versions
-from app.workflows.language import missing_collections
-from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Workflow
+from app.workflows import instances, service, versions
+from app.workflows.instances import Instance, InstanceFilter, StepLog
+from app.workflows.language import missing
+from app.workflows.models import ACTIVE, HOOK, STATES, InstanceState, Trigger, Workflow
 from app.workflows.triggers.start_limits import LimitReached
 from app.workflows.versions import Version
 
@@ -51,10 +51,10 @@ def show_instances(account_id: str) -> str:
     }
     listing = lists.from_request("console.show_instances", choices, **scope.url_args)
     filters = listing.filters
-    params = {"workflow_id": filters.get("workflow"), "status": filters.get("status")}
+    where = InstanceFilter(workflow_id=filters.get("workflow"), status=filters.get("status"))
     listing.with_page(
         instances.page(
-            params, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=listing.count_limit
+            where, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=listing.count_limit
         )
     )
     return render_template(
@@ -74,8 +74,8 @@ def _workflows(scope: AccountScope) -> dict[str, Workflow]:
 
 
 def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
-    params = {"workflow_id": listing.filters.get("workflow"), "status": InstanceState.FAILED}
-    result = instances.page(params, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
+    where = InstanceFilter(workflow_id=listing.filters.get("workflow"), status=InstanceState.FAILED)
+    result = instances.page(where, 0, 1, by=scope.by, max_total=lists.MAX_COUNTED)
     return Listing(listing.endpoint, listing.url_args).with_page(result)
 
 
@@ -85,8 +85,8 @@ def resume_instances(account_id: str) -> BaseResponse:
         scopes.account_scope(account_id),
         forms.text("workflow")[: lists.MAX_INPUT_LENGTH],
     )
-    params, now = {"workflow_id": workflow.lower() or None}, clock.now()
-    if instances.resume_all(params, by=scope.by, resumed_at=now):
+    where, now = InstanceFilter(workflow_id=workflow.lower() or None), clock.now()
+    if instances.resume_all(where, by=scope.by, resumed_at=now):
         url_args = {**scope.url_args, "moment": clock.iso(now)}
         return redirect(url_for("console.show_resumed", **url_args), 303)
     url_args = {**scope.url_args, "workflow": workflow or None}
@@ -104,9 +104,9 @@ def show_resumed(account_id: str, moment: str) -> str:
         raise NotFound from None
     states = instances.resumed_counts(resumed_at, by=scope.by)
     listing = lists.from_request("console.show_resumed", **scope.url_args, moment=moment)
-    params, limit = {"resumed_at": resumed_at}, listing.count_limit
+    where, limit = InstanceFilter(resumed_at=resumed_at), listing.count_limit
     listing.with_page(
-        instances.page(params, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=limit)
+        instances.page(where, listing.skip, lists.PAGE_SIZE, by=scope.by, max_total=limit)
     )
     in_progress = sum(states[status] for status in ACTIVE)
     return render_template(
@@ -125,8 +125,8 @@ def show_instance(account_id: str, instance_id: str) -> str:
     scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_instance", **scope.url_args, instance_id=instance_id)
     instance = instances.get(instance_id, by=scope.by, skip=listing.skip, limit=lists.PAGE_SIZE)
-    listing.items, listing.total = instance["step_logs"], instance["step_logs_total"]
-    version = versions.get(scope.account.id, instance["workflow_id"], instance["version"])
+    listing.items, listing.total = list(instance.step_logs), instance.step_logs_total
+    version = versions.get(scope.account.id, instance.workflow_id, instance.version)
     steps = version.series.walk() if version else ()
     workflow = _workflow(instance, scope)
     return render_template(
@@ -135,11 +135,11 @@ def show_instance(account_id: str, instance_id: str) -> str:
         instance=instance,
         listing=listing,
         workflow=workflow,
-        warnings=missing_collections.warnings([workflow])[workflow.id] if workflow else (),
-        anchor=_anchor(workflow, instance["current_step"]) if workflow else None,
-        may_run_again=bool(workflow and workflow.enabled) and rerun.is_possible(instance),
-        is_long=_is_long(instance["step_logs"]),
-        spans=_timeline(instance["step_logs"]),
+        warnings=missing.collection_warnings([workflow])[workflow.id] if workflow else (),
+        anchor=_anchor(workflow, instance.current_step) if workflow else None,
+        may_run_again=bool(workflow and workflow.enabled) and instance.is_repeatable,
+        is_long=_is_long(instance.step_logs),
+        spans=_timeline(instance.step_logs),
         diagram=_diagram(instance, version, scope),
         step_name=_step_name,
         does={step.name: flow_diagram.describe(step) for step in steps},
@@ -147,26 +147,28 @@ def show_instance(account_id: str, instance_id: str) -> str:
     )
 
 
-def _diagram(instance: JSONObject, version: Version | None, scope: AccountScope) -> Diagram | None:
+def _diagram(instance: Instance, version: Version | None, scope: AccountScope) -> Diagram | None:
     if version is None:  # removed with its workflow
         return None
     states = flow_states.find(instance, version.series, scope.by)
-    return flow_diagram.draw(version.series, str(STARTED_BY[instance["trigger_type"]]), states)
+    return flow_diagram.draw(
+        version.series, str(STARTED_BY[Trigger(instance.trigger_type)]), states
+    )
 
 
-def _step_name(log: JSONObject) -> str:
+def _step_name(log: StepLog) -> str:
     """The name of a step, with the numbers of the items that the loops around it are at."""
-    around = log["place"].partition("#")[0].rpartition("/")[0]
+    around = log.place.partition("#")[0].rpartition("/")[0]
     numbers = [str(int(index) + 1) for index in ITERATION.findall(around)]
     if not numbers:
-        return str(log["step_name"])
+        return log.step_name
     item = ".".join(numbers)
-    return gettext("%(step)s, item %(number)s", step=log["step_name"], number=item)
+    return gettext("%(step)s, item %(number)s", step=log.step_name, number=item)
 
 
-def _workflow(instance: JSONObject, scope: AccountScope) -> Workflow | None:
+def _workflow(instance: Instance, scope: AccountScope) -> Workflow | None:
     try:
-        return service.get(instance["workflow_id"], by=scope.by, kind=instance["kind"])
+        return service.get(instance.workflow_id, by=scope.by, kind=instance.kind)
     except NotFound:  # deleted; a job removes its instances
         return None
 
@@ -179,19 +181,21 @@ def _anchor(workflow: Workflow, step_name: str | None) -> str | None:
     return next((f"i-{row.path}" for row in rows if row.name == step_name), None)
 
 
-def _is_long(logs: Sequence[JSONObject]) -> bool:
+def _is_long(logs: Sequence[StepLog]) -> bool:
     """Whether the times of day alone would leave open on which day a step began."""
-    times = [log["started_at"] for log in logs]
+    times = [log.started_at for log in logs]
     return bool(times) and max(times) - min(times) > timedelta(hours=12)
 
 
-def _timeline(logs: Sequence[JSONObject]) -> list[tuple[float, float]]:
+def _timeline(logs: Sequence[StepLog]) -> list[tuple[float, float]]:
     """The start and length of each step, in percent of the instance's time."""
-    ends = [log["completed_at"] or clock.now() for log in logs]
-    start = min((log["started_at"] for log in logs), default=None)
-    duration = max(ends, default=start) - start + timedelta(microseconds=1) if start else None
+    if not logs:
+        return []
+    ends = [log.completed_at or clock.now() for log in logs]
+    start = min(log.started_at for log in logs)
+    duration = max(ends) - start + timedelta(microseconds=1)
     return [
-        ((log["started_at"] - start) / duration * 100, (end - log["started_at"]) / duration * 100)
+        ((log.started_at - start) / duration * 100, (end - log.started_at) / duration * 100)
         for log, end in zip(logs, ends, strict=True)
     ]
 
@@ -202,7 +206,7 @@ def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseRespo
     scope = scopes.account_scope(account_id)
     try:
         if action == "again":
-            instance_id = rerun.run(instance_id, by=scope.by)
+            instance_id = instances.rerun(instance_id, by=scope.by)
         else:
             (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
         notice = str(DONE[action])

@@ -30,7 +30,8 @@ from app.errors import NotFound
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
-from app.workflows.language import definition, missing_collections, missing_fields, step_headers
+from app.workflows.instances import InstanceFilter
+from app.workflows.language import definition, missing, step_headers
 from app.workflows.language.definition import ACTION
 from app.workflows.models import HOOK, Workflow
 
@@ -149,7 +150,7 @@ def show_workflow(
         owner = users.get(workflow.owner_home, workflow.owner_id).email
     except NotFound:
         owner = None
-    latest = {"workflow_id": workflow.id}
+    latest = InstanceFilter(workflow_id=workflow.id)
     return form.render(
         "console/workflows/one.html",
         scope=scope,
@@ -285,8 +286,8 @@ def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:
 
 def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
     """The warnings and the diagram of a workflow."""
-    found = missing_collections.warnings([workflow])[workflow.id]
-    found += missing_fields.warnings(workflow, scope.by)
+    found = missing.collection_warnings([workflow])[workflow.id]
+    found += missing.field_warnings(workflow, scope.by)
     series = definition.parse_series(workflow.steps)
     is_hook = workflow.kind == HOOK
     steps = hooks.list_actions(workflow) if is_hook else workflow.steps

@@ -36,14 +36,15 @@ from app.sso import overview
 from app.web import user_agents
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import handover
+from app.webhooks.handover import LeftKind
 
 KIND_NAMES = {
-    handover.WEBHOOK: lazy_gettext("Webhook"),
-    handover.STREAM: lazy_gettext("Receiver of the security log"),
-    handover.SCIM_TOKEN: lazy_gettext("SCIM token"),
-    handover.SETUP_LINK: lazy_gettext("Setup link"),
-    handover.PROVIDER: lazy_gettext("Identity provider"),
-    handover.REDIRECT: lazy_gettext("Redirect address"),
+    LeftKind.WEBHOOK: lazy_gettext("Webhook"),
+    LeftKind.STREAM: lazy_gettext("Receiver of the security log"),
+    LeftKind.SCIM: lazy_gettext("SCIM token"),
+    LeftKind.SETUP_LINK: lazy_gettext("Setup link"),
+    LeftKind.PROVIDER: lazy_gettext("Identity provider"),
+    LeftKind.REDIRECT: lazy_gettext("Redirect address"),
 }
 
 MAX_NAME, MAX_EMAIL = 200, 320

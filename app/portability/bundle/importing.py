@@ -165,7 +165,7 @@ class _Import:
 
     def _stop_deletion(self) -> None:
         mine = jobs.TABLE.c.account_id == self._target.account_id
-        running = (mine, jobs.TABLE.c.status == "pending", jobs.TABLE.c.attempts > 0)
+        running = (mine, jobs.TABLE.c.status == jobs.JobState.PENDING, jobs.TABLE.c.attempts > 0)
         under_way = (jobs.TABLE.c.last_error.is_(None), jobs.TABLE.c.finished_at.is_(None))
         locked = sa.select(jobs.TABLE.c.id).where(mine).with_for_update()
         db.connection().execute(locked).all()

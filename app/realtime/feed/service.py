@@ -31,7 +31,15 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     InvalidValues, FeedExpired; Stale if a cached value is outdated.
     """
     account_id = require_account(by)
-    named = _named(names)
+    named, problems = list[Definition](), list[JSONObject]()
+    for name in names:
+        try:
+            named.append(definitions.get(name))
+        except NotFound:
+            message = f"There is no collection {name[:80]}."
+            problems.append(problem("collections", "unknown_collection", message))
+    if problems:
+        raise InvalidValues(problems)
     views: Views = {one.table_name: visibility.view_of(by, one) for one in named}
     tables = {span.table_name for one in named for span in one.spans}
     items, size, ended = list[JSONObject](), 0, False
@@ -41,7 +49,8 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
         scan = changes.scan(account_id, after, tables, max(limit, SMALLEST_SCAN))
         after, ended = scan.next, scan.ended
         if not names:  # after the scan, as it may have changes of a new collection
-            views = _open_views(by)
+            opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
+            views = {view.definition.table_name: view for view in opened if view is not None}
         for event in events(account_id, scan.rows, views):
             item = _item(event, views[event.source.definition.table_name])
             size += len(dumps(item))
@@ -92,24 +101,6 @@ def check_versions(by: Principal, views: Views) -> None:
     """Verify the caller and the collections. Raises Stale."""
     checks = {check for view in views.values() for check in view.definition.version_checks}
     versioned_cache.verify_all(checks.union(by.version_checks))
-
-
-def _open_views(by: Principal) -> Views:
-    opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
-    return {view.definition.table_name: view for view in opened if view is not None}
-
-
-def _named(names: Sequence[str]) -> list[Definition]:
-    found, problems = list[Definition](), list[JSONObject]()
-    for name in names:
-        try:
-            found.append(definitions.get(name))
-        except NotFound:
-            message = f"There is no collection {name[:80]}."
-            problems.append(problem("collections", "unknown_collection", message))
-    if problems:
-        raise InvalidValues(problems)
-    return found
 
 
 def _item(event: Event, view: View) -> JSONObject:

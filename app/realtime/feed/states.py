@@ -169,7 +169,10 @@ def _fill(
             and column in _names(definition, row)
         ]
         # The record first: a change meanwhile is then found among the later ones.
-        present = _records(definition, account_id, ids)
+        mine = store.scope(definition, account_id)
+        is_any = store.is_any_of(definition.table.c.id, ids)
+        found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))
+        present = {row["id"]: row for row in store.rows(definition, found)}
         later = changes.next_changes(account_id, definition, column, ids, rows[-1].change)
         for gap in own:
             same = (row for row in here if row.record_id == gap.record_id)
@@ -183,10 +186,3 @@ def _fill(
             for state in gap.states:
                 if state.get(column) is None:
                     state[column] = value
-
-
-def _records(definition: Definition, account_id: str, ids: Sequence[str]) -> dict[str, Row]:
-    mine = store.scope(definition, account_id)
-    is_any = store.is_any_of(definition.table.c.id, ids)
-    found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))
-    return {row["id"]: row for row in store.rows(definition, found)}

@@ -1,4 +1,4 @@
-"""What a caller may know of a change, judged on the record before and after it.
+"""Decides what a caller may know of a change, by the record before and after it.
 
 Rules, field lists and masks are those of now. A record that comes into view counts as created, one
 that leaves it as deleted, without values.
@@ -90,7 +90,7 @@ class View:
 
     @cached_property
     def shown(self) -> tuple[tuple[str, ...], frozenset[str]]:
-        """What its rendered records depend on: the fields, and those that are masked."""
+        """The key of its rendered records: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
     def event(self, one: Transition, linked: Linked) -> Event | None:
@@ -131,7 +131,10 @@ class View:
             path for path, one in self.referenced.items() if not one.allows(_below(path, values))
         ]
         without = (
-            ".".join(name) for name in self._filtered_by for path in hidden if _leads(path, name)
+            ".".join(name)
+            for name in self._filtered_by
+            for path in hidden
+            if name[: len(path)] == path
         )
         return {**values, **dict.fromkeys(without)} if hidden else values
 
@@ -145,7 +148,12 @@ class Linked:
 
     def __init__(self, transitions: Sequence[Transition], views: Iterable[View]) -> None:
         self._values: dict[int, JSONObject] = {}
-        for definition, paths in _paths(views).items():
+        followed: dict[Definition, set[Path]] = {}
+        for view in views:
+            if view.follows:
+                followed.setdefault(view.definition, set()).update(view.follows)
+        for definition, unordered in followed.items():
+            paths = sorted(unordered)
             rows = [
                 row
                 for one in transitions
@@ -164,22 +172,10 @@ class Linked:
         return self._values.get(id(row), row)
 
 
-def _paths(views: Iterable[View]) -> Mapping[Definition, Sequence[Path]]:
-    paths: dict[Definition, set[Path]] = {}
-    for view in views:
-        if view.follows:
-            paths.setdefault(view.definition, set()).update(view.follows)
-    return {definition: sorted(own) for definition, own in paths.items()}
-
-
 def _below(path: Path, values: Row) -> Row:
     """The values of the record that a path leads to, by their names there."""
     start = ".".join(path) + "."
     return {name[len(start) :]: one for name, one in values.items() if name.startswith(start)}
-
-
-def _leads(path: Path, name: Path) -> bool:
-    return name[: len(path)] == path
 
 
 def _is_current(definition: Definition) -> bool:
@@ -195,7 +191,11 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
     access.check_open()
     if not filter.strip():
         return View(access)
-    parsed = _parsed(access, filter)
+    try:
+        parsed = accesses.read_filter(access, filter)
+    except rules.RuleError as error:
+        wrong = problem("filter", "filter_invalid", str(error), position=error.position)
+        raise InvalidValues([wrong]) from None
     return View(access, parsed, dict(_referenced(access, parsed)))
 
 
@@ -203,14 +203,6 @@ def view_if_open(caller: Principal, definition: Definition) -> View | None:
     """What a caller may view of a collection; None if that is nothing."""
     access = accesses.if_open(caller, definition, "view")
     return View(access) if access else None
-
-
-def _parsed(access: Access, text: str) -> Filter:
-    try:
-        return accesses.read_filter(access, text)
-    except rules.RuleError as error:
-        wrong = problem("filter", "filter_invalid", str(error), position=error.position)
-        raise InvalidValues([wrong]) from None
 
 
 def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]:

@@ -34,7 +34,7 @@ Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Truncation:
-    """What retention removed from the history of a record."""
+    """The part of a record's history that retention removed."""
 
     before: datetime
     """The moment of the oldest change that the account's log still has."""
@@ -56,47 +56,41 @@ class RecordHistory:
     def before(self, first: int) -> State | None:
         """The stored values before an entry, by its index; None if the record did not exist."""
         state: State | None = dict(self.present) if self.present else None
-        for place in range(len(self.entries) - 1, first - 1, -1):
-            state = self._undone(state, place)
+        for index in range(len(self.entries) - 1, first - 1, -1):
+            entry = self.entries[index]
+            field = self.definition.fields.get(entry.column_name)
+            if entry.record_id != self.record_id:
+                self._undo_backfill(state, field, index)
+            elif entry.operation == CREATE and entry.column_name == "id":
+                state = None
+            else:
+                if entry.operation == DELETE and state is None:
+                    state = self._empty_state(index)
+                if state is not None and field is not None:
+                    state[field.name] = to_stored(field, entry.old_value)
         return state
 
-    def _undone(self, state: State | None, place: int) -> State | None:
-        entry = self.entries[place]
-        if entry.record_id != self.record_id:
-            return self._unfilled(state, place)
-        if entry.operation == CREATE and entry.column_name == "id":
-            return None
-        if entry.operation == DELETE and state is None:
-            state = dict.fromkeys(self.definition.table.c.keys())
-            state |= self._system_values(place)
-        if state is not None and entry.column_name in self.definition.fields:
-            field = self.definition.fields[entry.column_name]
-            state[field.name] = to_stored(field, entry.old_value)
-        return state
-
-    def _unfilled(self, state: State | None, place: int) -> State | None:
-        # The backfill applied to this record only if it had no value.
-        filled = self.entries[place]
-        field = self.definition.fields.get(filled.column_name)
+    def _undo_backfill(self, state: State | None, field: Field | None, index: int) -> None:
+        """Remove a default that was filled in; it was only if the record had no value."""
         if state is None or field is None:
-            return state
-        own_entries = [e for e in self.entries[:place] if e.record_id == self.record_id]
+            return
+        own_entries = [e for e in self.entries[:index] if e.record_id == self.record_id]
         last_entry = next((e for e in reversed(own_entries) if e.column_name == field.name), None)
         had_no_value = last_entry is None or last_entry.new_value is None
-        if had_no_value and state[field.name] == to_stored(field, filled.new_value):
+        if had_no_value and state[field.name] == to_stored(field, self.entries[index].new_value):
             state[field.name] = None
-        return state
 
-    def _system_values(self, place: int) -> State:
+    def _empty_state(self, index: int) -> State:
+        """Return the system values before an entry, and null for all fields."""
         # Undeleted records have several creations.
-        earlier = [e for e in self.entries[:place] if e.record_id == self.record_id]
+        earlier = [e for e in self.entries[:index] if e.record_id == self.record_id]
         first = next((e for e in reversed(earlier) if e.operation == CREATE), self.entries[0])
-        has_creation = first.operation == CREATE
         return {
+            **dict.fromkeys(self.definition.table.c.keys()),
             "id": self.record_id,
             "account_id": self.account_id,
             "created_at": first.occurred_at,
-            "created_by": _user(first) if has_creation else None,
+            "created_by": _user(first) if first.operation == CREATE else None,
         }
 
     def at(self, moment: datetime, visible: Collection[str] | None = None) -> State | None:
@@ -130,11 +124,13 @@ class RecordHistory:
         return self._kept(*end) if end else None
 
     def _end(self) -> tuple[int, datetime] | None:
+        """Return the index and time of the first entry of the last deletion."""
         deletions = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
-        last = [
-            n for n in deletions if _is_same_change(self.entries[n], self.entries[deletions[-1]])
-        ]
-        return (last[0], self.entries[last[0]].occurred_at) if last else None
+        change_of = attrgetter(*CHANGE_COLUMNS)
+        for index in deletions:
+            if change_of(self.entries[index]) == change_of(self.entries[deletions[-1]]):
+                return index, self.entries[index].occurred_at
+        return None
 
     def _kept(
         self, first: int, moment: datetime, visible: Collection[str] | None = None
@@ -161,10 +157,8 @@ class RecordHistory:
         return with_computed(self.definition, state) if state is not None else None
 
     def _mine(self, entries: Sequence[Any], visible: Collection[str] | None) -> list[Any]:
-        own_entries = [e for e in entries if e.record_id == self.record_id]
-        return (
-            own_entries if visible is None else [e for e in own_entries if e.column_name in visible]
-        )
+        own = [e for e in entries if e.record_id == self.record_id]
+        return own if visible is None else [e for e in own if e.column_name in visible]
 
 
 def load_history(
@@ -326,10 +320,6 @@ def with_computed(definition: Definition, state: State) -> State:
     return state | {
         name: rules.evaluate(node, context) for name, node in definition.computed.items()
     }
-
-
-def _is_same_change(first: object, second: object) -> bool:
-    return all(getattr(first, name) == getattr(second, name) for name in CHANGE_COLUMNS)
 
 
 def _user(entry: Any) -> str | None:

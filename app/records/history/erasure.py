@@ -1,9 +1,9 @@
 """Permanently erases users and records.
 
-The row is deleted in one transaction with a job that does the rest, so that the rest survives a
-crash of this process. The rest erases values or actors from the audit log, where a new entry names
-each erased one, and from webhook deliveries. It finds them by the log, and by addresses stored in
-its job; it is idempotent.
+One transaction deletes the row and enqueues a job for its traces, so that a crash of this process
+leaves none behind. The job erases values or actors from the audit log, where a new entry names each
+erased one, and from webhook deliveries. It finds them by the log, and by the addresses that it
+carries; it is idempotent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
     deleted records, and for superadmins those of deleted collections, even if another has the name
     now.
     """
-    (table_name, former_tables), present = _find_erasable(collection, record_id, by)
+    table_name, former_tables, present = _find_erasable(collection, record_id, by)
     if not by.is_superadmin and PII_GROUP not in by.groups:
         raise Forbidden("Only members of the group pii_access may erase records.")
     target = {
@@ -67,8 +67,8 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
 
 def _find_erasable(
     collection: str, record_id: str, by: Principal
-) -> tuple[tuple[str, list[JSONObject]], bool]:
-    """The table of a record, its former names with their ends, and whether the record exists."""
+) -> tuple[str, list[JSONObject], bool]:
+    """Return a record's table, the table's former names, and whether the record exists."""
     try:
         definition, present = service.deletable(collection, record_id, by=by)
         former = [
@@ -76,22 +76,22 @@ def _find_erasable(
             for span in definition.spans
             if span.until is not None
         ]
-        return (definition.table_name, former), present
+        return definition.table_name, former, present
     except NotFound:
         versioned_cache.verify(by.version_checks)
         table_name = tables.table_name_for(collection)
         values = {"account_id": by.require_account_id(), "table_name": table_name}
         conditions = [CHANGES.c[name] == value for name, value in values.items()]
-        renamed = (is_of(one, CHANGES.c.table_name, CHANGES.c.occurred_at) for one in _renamed())
-        conditions += [CHANGES.c.record_id == record_id, *map(sa.not_, renamed)]
+        conditions.append(CHANGES.c.record_id == record_id)
+        # Entries with this table name may be of a present collection that was renamed.
+        for definition in definitions.get_all():
+            if len(definition.spans) > 1:
+                is_other = is_of(definition, CHANGES.c.table_name, CHANGES.c.occurred_at)
+                conditions.append(sa.not_(is_other))
         exists_query = sa.exists().where(*conditions)
         if not by.is_superadmin or not db.connection().scalar(sa.select(exists_query)):
             raise
-        return (table_name, []), False
-
-
-def _renamed() -> list[Definition]:
-    return [one for one in definitions.get_all() if len(one.spans) > 1]
+        return table_name, [], False
 
 
 @jobs.job("records.erase")
@@ -102,22 +102,17 @@ def finish_record(payload: JSONMapping) -> None:
 
 
 def _was_recreated(target: JSONMapping) -> bool:
-    if _is_present(target):  # without audit entries if auditing is off
-        return True
+    for definition in definitions.get_all():  # the log has no creation if auditing is off
+        if definition.table_name == target["table_name"]:
+            scoped = store.scope(definition, target["account_id"])
+            if reads.existing_ids(definition, scoped, [target["record_id"]]):
+                return True
     # The creation of the erased record was erased, too, so this belongs to a later record.
     conditions = [
         CHANGES.c[name] == target[name] for name in ("account_id", "table_name", "record_id")
     ]
     creations = (*conditions, CHANGES.c.operation == CREATE, CHANGES.c.salts.is_not(None))
     return bool(db.connection().scalar(sa.select(sa.exists().where(*creations))))
-
-
-def _is_present(target: JSONMapping) -> bool:
-    for definition in definitions.get_all():
-        if definition.table_name == target["table_name"]:
-            scoped = store.scope(definition, target["account_id"])
-            return bool(reads.existing_ids(definition, scoped, [target["record_id"]]))
-    return False
 
 
 def user(user_id: str, *, by: Principal) -> Erased:
@@ -182,10 +177,11 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
     # Across accounts, as superadmins' responses about the user may be stored anywhere.
     with tenancy.across_accounts(), db.transaction():
         emails = _emails(target) | _stored_emails(target)
-        account_ids = sorted(_accounts_acted_in(user_id) | {account_id})
-        for account_id_ in account_ids:
-            is_home = account_id_ == account_id
-            events.publish(events.UserErased(account_id_, user_id, frozenset(emails), is_home))
+        acted_in = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id).distinct()
+        account_ids = sorted({*db.connection().scalars(acted_in), account_id})
+        for one in account_ids:
+            is_home = one == account_id
+            events.publish(events.UserErased(one, user_id, frozenset(emails), is_home))
         invitation_ids = _invitations_to(account_id, emails)
         key_ids = _api_key_ids(account_id, user_id)
         values = erase.erase_values(account_id, "users", user_id)
@@ -202,21 +198,22 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
         # only beside the user's id.
         names = emails | {accounts.email_key(email) for email in emails} | {user_id}
         jobs.delete_failed(names, (account_id, SYSTEM_ACCOUNT_ID))
-        deliveries = sum(
-            _erase_actor_in_deliveries(account_id_, user_id) for account_id_ in account_ids
-        )
+        deliveries = sum(_erase_actor_in_deliveries(one, user_id) for one in account_ids)
         for definition in definitions.get_all():
             _disown(definition, account_id, user_id)
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": deliveries}
 
 
 def _emails(target: JSONMapping) -> set[str]:
-    conditions = [LOG.c.record_id == target["user_id"]]
-    return _logged_values(target["account_id"], "users", "email", conditions) - {""}
+    """Return the addresses of a user in the log."""
+    mine = _is_of_column(target["account_id"], "users", "email")
+    values = sa.select(LOG.c.old_value, LOG.c.new_value).where(*mine)
+    rows = db.connection().execute(values.where(LOG.c.record_id == target["user_id"]))
+    return {value for row in rows for value in row if value}
 
 
 def _stored_emails(target: JSONMapping) -> set[str]:
-    # Skip addresses that another user or invitation has now.
+    """Return the addresses in the job, without those that another user or invitation has now."""
     try:
         emails = orjson.loads(crypto.decrypt(target.get("emails", "")))
     except InvalidToken:
@@ -237,18 +234,6 @@ def _account_id(user_id: str) -> str:
     if account_id is None:
         raise NotFound("There is no such user.")
     return str(account_id)
-
-
-def _accounts_acted_in(user_id: str) -> set[str]:
-    query = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id)
-    return set(db.connection().scalars(query.distinct()))
-
-
-def _logged_values(account_id: str, table: str, column: str, conditions: list[Any]) -> set[str]:
-    values = sa.select(LOG.c.old_value, LOG.c.new_value)
-    mine = _is_of_column(account_id, table, column)
-    rows = db.connection().execute(values.where(*mine, *conditions))
-    return {value for row in rows for value in row if value is not None}
 
 
 def _invitations_to(account_id: str, emails: set[str]) -> set[str]:

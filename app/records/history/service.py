@@ -25,7 +25,7 @@ from app.collections import access as accesses
 from app.collections import definitions, masking
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.fields import SYSTEM_FIELDS
 from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
@@ -72,15 +72,23 @@ def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) ->
     # Check the present first: only those who may view it learn that a state was erased.
     state = None
     if current_state is not None and _allows(access, current_state):
-        cut = pasts.truncation(definition, past.account_id, record_id)
-        if cut and args["as_of"] < cut.before:
-            raise _truncated(cut)
+        truncation = pasts.truncation(definition, past.account_id, record_id)
+        if truncation and args["as_of"] < truncation.before:
+            raise _truncated(truncation)
         state = past.at(args["as_of"])
     if state is None or not _allows(access, state):
         raise NotFound("There is no such record.")
     # Ignore changes of hidden fields, which would confirm guesses of their values.
-    visible_state = past.at(args["as_of"], access.readable) or state
-    return _render_state(access, names or list(access.readable), visible_state)
+    shown_state = past.at(args["as_of"], access.readable) or state
+    shown_names = names or list(access.readable)
+    with reads.by_path("history"):
+        reads.note_rows(access, [shown_state], shown_names)
+    view = {}
+    for name in shown_names:
+        value = shown_state[name]
+        shown = None if value is None else access.readable[name].shown(value)
+        view[name] = _masked(access, name, shown)
+    return view
 
 
 def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principal) -> HistoryPage:
@@ -103,11 +111,9 @@ def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principa
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
     on_page = LOG.join(query, sa.and_(*same_change))
-    octets = [sa.func.sum(Octets(column_)) for column_ in (LOG.c.old_value, LOG.c.new_value)]
-    lengths = (
-        db.connection().execute(sa.select(*octets).select_from(on_page).where(*conditions)).one()
-    )
-    SizeLimit().take(sum(int(column_ or 0) for column_ in lengths))
+    octets = [sa.func.sum(Octets(column)) for column in (LOG.c.old_value, LOG.c.new_value)]
+    measured = sa.select(*octets).select_from(on_page).where(*conditions)
+    SizeLimit().take(sum(int(size or 0) for size in db.connection().execute(measured).one()))
     columns = [*pasts.entry_columns(definition), query.c.newest]
     entries = sa.select(*columns).select_from(on_page).where(*conditions)
     rows = db.connection().execute(entries.order_by(query.c.newest.desc(), LOG.c.id))
@@ -137,9 +143,9 @@ def restore(
     if past.present is None:
         raise NotFound("This record is deleted.")
     if not past.has(audit_id):
-        cut = pasts.truncation(definition, past.account_id, record_id)
-        if cut and audit_id <= cut.last_id:
-            raise _truncated(cut)
+        truncation = pasts.truncation(definition, past.account_id, record_id)
+        if truncation and audit_id <= truncation.last_id:
+            raise _truncated(truncation)
     state = past.after(audit_id)
     if state is None:
         raise NotFound("The record was deleted then.")
@@ -148,14 +154,12 @@ def restore(
         for name, field in definition.fields.items()
         if state[name] != past.present[name] and not (field.required and state[name] is None)
     }
-    # JSON round trip: JSON fields are still unparsed texts.
-    body = orjson.loads(orjson.dumps(body))
     with _hide_fields_in_errors(view):
-        return records.patch(collection, record_id, body, conditions=conditions, by=by)
+        return records.patch(collection, record_id, _parsed(body), conditions=conditions, by=by)
 
 
-def _truncated(cut: pasts.Truncation) -> NotFound:
-    before = clock.iso(cut.before)
+def _truncated(truncation: pasts.Truncation) -> NotFound:
+    before = clock.iso(truncation.before)
     message = f"Changes of this record before {before} were removed by retention."
     return NotFound(message, error=TRUNCATED, truncated_before=before)
 
@@ -177,9 +181,13 @@ def undelete(collection: str, record_id: str, *, by: Principal) -> views.RecordV
     }
     # A concurrent undelete conflicts by id.
     with _hide_fields_in_errors(view):
-        return records.create(
-            collection, orjson.loads(orjson.dumps(body)), record_id=record_id, by=by
-        )
+        return records.create(collection, _parsed(body), record_id=record_id, by=by)
+
+
+def _parsed(body: State) -> State:
+    """Return the body with the values of JSON fields, which `shown` leaves as fragments of text."""
+    parsed: State = orjson.loads(orjson.dumps(body))
+    return parsed
 
 
 @contextmanager
@@ -214,11 +222,7 @@ def _load_visible(
     access = accesses.for_operation(by, definition, operation)
     past = pasts.load_history(definition, record_id, by, read)
     state = past.last()
-    view = (
-        accesses.for_operation(by, definition, "view")
-        if accesses.is_open(by, definition, "view")
-        else None
-    )
+    view = accesses.if_open(by, definition, "view")
     is_visible = state is not None and view is not None and _allows(view, state)
     if state is None or not _allows(access, state):
         raise access.refusal() if is_visible else NotFound("There is no such record.")
@@ -232,36 +236,20 @@ def _allows(access: Access, state: JSONMapping) -> bool:
     return access.allows({**state, **linked})
 
 
-def _render_state(access: Access, names: Sequence[str], state: JSONMapping) -> View:
-    with reads.by_path("history"):
-        reads.note_rows(access, [state], names)
-    fields = {name: access.readable[name] for name in names}
-    return {
-        name: _masked(access, name, None if state[name] is None else field.shown(state[name]))
-        for name, field in fields.items()
-    }
-
-
 def _masked(access: Access, name: str, value: object) -> object:
-    # By column name: system fields have none.
     return masking.masked(access.readable[name], value) if name in access.masked else value
 
 
 def _render_change(view: Access | None, entries: Sequence[Any]) -> View:
-    change: View = {name: getattr(entries[0], name) for name in ENTRY_COLUMNS}
-    readable = view.readable if view else {}
-    changes = [
-        _change(view, readable[entry.column_name], entry)
-        for entry in entries
-        if view and entry.column_name in readable and entry.column_name not in SYSTEM_FIELDS
-    ]
-    return {"audit_id": entries[-1].id, **change, "changes": changes}
-
-
-def _change(view: Access, field: Field, entry: Any) -> View:
-    values = {
-        name: _masked(view, field.name, pasts.read_json(field, getattr(entry, name)))
-        for name in ("old_value", "new_value")
-    }
-    masked = field.name in view.masked
-    return {"field": field.name, **values, "masked": masked, "erased": entry.salt is None}
+    changes = []
+    for entry in entries:
+        name = entry.column_name
+        if view is None or name not in view.readable or name in SYSTEM_FIELDS:
+            continue
+        field = view.readable[name]
+        old_value = _masked(view, name, pasts.read_json(field, entry.old_value))
+        new_value = _masked(view, name, pasts.read_json(field, entry.new_value))
+        change = {"field": name, "old_value": old_value, "new_value": new_value}
+        changes.append({**change, "masked": name in view.masked, "erased": entry.salt is None})
+    columns = {name: getattr(entries[0], name) for name in ENTRY_COLUMNS}
+    return {"audit_id": entries[-1].id, **columns, "changes": changes}

@@ -46,7 +46,7 @@ ENTRY = re.compile(
     r"|files/(?P<id>[A-Za-z0-9_-]{1,100})/(?!\.\.?\Z)[^/\\\x00-\x1f]{1,255}"
     r"|files/([A-Za-z0-9_-]{1,100}/)?"
 )
-# Whatever zipfile raises for contents that are not as they should be.
+# The exceptions of zipfile for damaged contents.
 DAMAGE = (
     BadZipFile,
     EOFError,
@@ -77,8 +77,9 @@ class ArchiveSource:
         if self._lines is None:
             with _opened(self._archive) as archive, uploads.receiving() as begun:
                 entries = _Entries.of(archive, self._archive.size, self._by)
-                raw = _read(archive, entries.records)
-                lines = formats.read_lines(entries.format, raw, definition)
+                contents = BytesIO()
+                _copy(archive, entries.records, contents)
+                lines = formats.read_lines(entries.format, contents.getvalue(), definition)
                 wanted = _wanted(definition, lines, entries)
                 for info, name in wanted.values():
                     begun.append(uploads.start(name))
@@ -98,7 +99,7 @@ class ArchiveSource:
 
 
 class _File(FileIO):
-    """A file of which no large part is read at once, as zipfile reads the whole directory."""
+    """Limits single reads, as zipfile reads a whole directory at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         whole = size is None or not 0 <= size <= LARGEST_DIRECTORY
@@ -236,12 +237,6 @@ def _with_ids(definition: Definition, record: object, ids: Mapping[str, str]) ->
         value = [ids.get(_id_of(item) or "", item) for item in _items(record[name])]
         changed[name] = value if isinstance(record[name], list) else value[0]
     return changed
-
-
-def _read(archive: ZipFile, info: ZipInfo) -> bytes:
-    contents = BytesIO()
-    _copy(archive, info, contents)
-    return contents.getvalue()
 
 
 def _copy(archive: ZipFile, info: ZipInfo, target: SupportsWrite[bytes]) -> None:

@@ -105,14 +105,10 @@ class Interrupted(Conflict):
     is_final = True
 
     def __init__(self, stored: int, count: int, cause: Exception) -> None:
-        reason = (
-            "It conflicts with a concurrent change."
-            if isinstance(cause, versioned_cache.Stale)
-            else ""
-        )
-        reason = reason or (
-            cause.message if isinstance(cause, AppError) else f"{error_summary(cause)}."
-        )
+        if isinstance(cause, versioned_cache.Stale):
+            reason = "It conflicts with a concurrent change."
+        else:
+            reason = cause.message if isinstance(cause, AppError) else f"{error_summary(cause)}."
         super().__init__(
             f"The first {stored:,} of {count:,} records are stored, the others are not: {reason}"
             " Import the others.",
@@ -137,7 +133,18 @@ class Import:
         """The ids of their files."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
-        self.records = list(self._parse_lines(lines))
+        self.records: list[Placed] = []
+        for line, item in lines:
+            if isinstance(item, dict):
+                if isinstance(item.get("id"), str):
+                    item["id"] = item["id"].lower()
+                self.records.append((len(self.lines), item))
+                self.lines.append(line)
+            elif isinstance(item, Malformed):
+                self.faults.add_malformed(item)
+            else:
+                msg = "Must be a JSON object."
+                self.faults.add_malformed(Malformed.at("body", line, msg=msg, type="type"))
         self.faults.check()
 
     @property
@@ -185,6 +192,21 @@ class Import:
             for batch in self._pieces():
                 self._store(batch)
 
+    def _store(self, batch: Sequence[Placed]) -> None:
+        """Store a batch; once there are others, it is tried again or raises Interrupted."""
+        stored = batch[0][0]
+        for tries_left in reversed(range(MAX_RERUNS)):
+            try:
+                with versioned_cache.reloading() if stored else nullcontext(), self._transaction():
+                    self._create(batch)
+                    self.faults.check()
+                return
+            except (versioned_cache.Stale, AppError, DBAPIError) as error:
+                if not stored:
+                    raise
+                if not tries_left or not isinstance(error, versioned_cache.Stale):
+                    raise Interrupted(stored, len(self.records), error) from error
+
     def _pieces(self) -> Iterator[list[Placed]]:
         remaining = iter(self.records)
         while batch := list(islice(remaining, self._batch_size())):
@@ -198,57 +220,30 @@ class Import:
         with service.transaction(self.definition.name, self.by) as self.definition:
             yield
 
-    def _store(self, batch: Sequence[Placed]) -> None:
-        stored = batch[0][0]
-        if not stored:
-            self._store_once(batch)
-            return
-        for tries_left in reversed(range(MAX_RERUNS)):
-            try:
-                with versioned_cache.reloading():
-                    self._store_once(batch)
-                return
-            except (versioned_cache.Stale, AppError, DBAPIError) as error:
-                if not tries_left or not isinstance(error, versioned_cache.Stale):
-                    raise Interrupted(stored, len(self.records), error) from error
-
-    def _store_once(self, batch: Sequence[Placed]) -> None:
-        with self._transaction():
-            self._create(batch)
-            self.faults.check()
-
-    def _parse_lines(self, lines: Sequence[Line]) -> Iterator[Placed]:
-        for line, item in lines:
-            if isinstance(item, dict):
-                if isinstance(item.get("id"), str):
-                    item["id"] = item["id"].lower()
-                self.lines.append(line)
-                yield len(self.lines) - 1, item
-            elif isinstance(item, Malformed):
-                self.faults.add_malformed(item)
-            else:
-                msg = "Must be a JSON object."
-                self.faults.add_malformed(Malformed.at("body", line, msg=msg, type="type"))
-
     def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
         """Create the valid records; returns the detached references by record id."""
-        problems = Problems([place for place, _ in batch])
+        problems = Problems([index for index, _ in batch])
         # Exports contain system and computed fields, which only the service sets.
-        ours = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
-        bodies = [{n: v for n, v in body_.items() if n not in ours} for _, body_ in batch]
+        unset = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
+        bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in batch]
         left_out: dict[str, Body] = {}
         self._check_masks(bodies, problems)
         try:
             change = changes.prepare_create(self.definition, bodies, problems, self.by)
             if self.keep_ids:
-                change = self._with_ids(change, [body_.get("id") for _, body_ in batch])
+                change = self._with_ids(change, [body.get("id") for _, body in batch])
             change = changes.valid_part(change)
             changes.add_conflicts(change)
             if is_check:
                 changes.add_duplicates(change, self.taken)
                 self._check_files(change)
             change = changes.valid_part(change)
-            left_out = self._detached_by_id(change)
+            indexes = change.problems.indexes or ()
+            left_out = {
+                row["id"]: self.detached[index]
+                for index, row in zip(indexes, change.values, strict=True)
+                if index in self.detached
+            }
             if change.values:
                 views = changes.save(change)
                 self.first += views[: MAX_RETURNED - len(self.first)]
@@ -276,16 +271,17 @@ class Import:
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
         """Refuse masks of an export, which would otherwise be stored as values."""
         fields = self.definition.fields.items()
-        masked = {name: field_ for name, field_ in fields if accesses.sees_masked(self.by, field_)}
+        masked = {name: field for name, field in fields if accesses.sees_masked(self.by, field)}
         for index, body in enumerate(bodies if masked else ()):
-            problems_ = [
+            found = [
                 problem(name, "invalid_option", MASK)
                 for name, field in masked.items()
                 if isinstance(body.get(name), str) and masking.is_mask(field, body[name])
             ]
-            problems.add(index, problems_)
+            problems.add(index, found)
 
     def _with_ids(self, change: Change, ids: Sequence[Any]) -> Change:
+        """Give the records the ids of the file; others than new UUIDs are problems."""
         scoped = store.scope(self.definition, self.by.require_account_id())
         existing = reads.existing_ids(self.definition, scoped, filter(_is_id, ids))
         values = []
@@ -302,23 +298,20 @@ class Import:
 
     def _detach_references(self, placed: Placed, ids: Collection[str]) -> Placed:
         """Detach the references to records of the same file, which are set at the end."""
-        place, body = placed
+        index, body = placed
         own_name = self.definition.name.lower()
         left_out = {
             name: body[name]
-            for name, field_ in self.definition.fields.items()
-            if (field_.collection or "").lower() == own_name and not field_.required
+            for name, field in self.definition.fields.items()
+            if (field.collection or "").lower() == own_name and not field.required
             if isinstance(body.get(name), str) and body[name].lower() in ids
         }
         if left_out:
-            self.detached[place] = left_out
-        return place, {**body, **dict.fromkeys(left_out)}
-
-    def _detached_by_id(self, change: Change) -> dict[str, Body]:
-        placed = zip(change.problems.indexes or (), change.values, strict=True)
-        return {row["id"]: self.detached[place] for place, row in placed if place in self.detached}
+            self.detached[index] = left_out
+        return index, {**body, **dict.fromkeys(left_out)}
 
     def _attach_references(self, left_out: Mapping[str, Body]) -> None:
+        """Set the references that were detached, now that all records are stored."""
         access = accesses.for_operation(self.by, self.definition, "update") if left_out else None
         scoped = store.scope(self.definition, self.by.account_id)
         ids = iter(left_out)

@@ -31,7 +31,7 @@ class Cascade:
     account_id: str
     known: Mapping[str, Definition]
     gone: dict[str, Rows] = field(default_factory=dict)
-    loosened: dict[str, Rows] = field(default_factory=dict)
+    cleared: dict[str, Rows] = field(default_factory=dict)
 
     def spread(self) -> None:
         """Find all records to delete, and those whose references become null."""
@@ -42,27 +42,28 @@ class Cascade:
                 targets = _targets(referring, level, ("cascade", "set_null"))
                 if targets:
                     found = references.lock_referring(referring, self.account_id, targets)
-                    following[referring.name] = self._sort_out(referring, found, targets)
+                    following[referring.name] = self._add(referring, found, targets)
             level = {name: ids for name, ids in following.items() if ids}
 
-    def _sort_out(
-        self, referring: Definition, found: Sequence[Row], targets: Mapping[str, Sequence[str]]
+    def _add(
+        self, referring: Definition, rows: Sequence[Row], targets: Mapping[str, Sequence[str]]
     ) -> list[str]:
+        """Add referring records; returns the ids of those that are newly to be deleted."""
         gone = self.gone.setdefault(referring.name, {})
-        wanted = {name: set(ids) for name, ids in targets.items()}
-        fresh = []
-        for row in found:
+        ids = {name: set(ids) for name, ids in targets.items()}
+        new = []
+        for row in rows:
             actions = {
-                referring.fields[name].on_delete for name in targets if row[name] in wanted[name]
+                referring.fields[name].on_delete for name in targets if row[name] in ids[name]
             }
             if "cascade" not in actions:
-                self.loosened.setdefault(referring.name, {})[row["id"]] = row
+                self.cleared.setdefault(referring.name, {})[row["id"]] = row
             elif row["id"] not in gone:
                 gone[row["id"]] = row
-                fresh.append(row["id"])
-        return fresh
+                new.append(row["id"])
+        return new
 
-    def is_held(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether a remaining record restricts the delete (`restrict`)."""
         gone = {name: list(rows) for name, rows in self.gone.items() if rows}
         for referring in self.known.values():
@@ -80,24 +81,30 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
     known = {one.name: one for one in definitions.get_all()}
     cascade = Cascade(rows[0]["account_id"], known, {definition.name: {r["id"]: r for r in rows}})
     cascade.spread()
-    # One table's references hold themselves; over several they are let loose for the deletion.
-    if len(cascade.gone) > 1 and cascade.is_held():
-        raise _held()
+    # Within one table the database checks `restrict`; over several, checks are deferred.
+    restricted = Conflict("Other records refer to this one.")
+    if len(cascade.gone) > 1 and cascade.is_restricted():
+        raise restricted
     try:
-        _let_go(cascade, by)
+        _clear_references(cascade, by)
         gone = [(known[name], list(rows)) for name, rows in cascade.gone.items() if rows]
         writes.delete_together(cascade.account_id, gone)
     except IntegrityError as error:
-        raise _explained(cascade) from error
+        names = {name: [""] for name in cascade.gone}
+        if any(_targets(one, names, ("restrict", None)) for one in known.values()):
+            raise restricted from error
+        # No known reference restricts it: another collection has begun to refer to this one.
+        raise versioned_cache.Stale from error
     for name, deleted in cascade.gone.items():
         for row in deleted.values():
             changes.announce(known[name], "delete", None, row, by)
 
 
-def _let_go(cascade: Cascade, by: Principal) -> None:
+def _clear_references(cascade: Cascade, by: Principal) -> None:
+    """Set references with `set_null` to null, and publish these changes."""
     values = {"updated_at": clock.now(), "updated_by": by.user_id}
     gone = {name: list(rows) for name, rows in cascade.gone.items()}
-    for name, rows in cascade.loosened.items():
+    for name, rows in cascade.cleared.items():
         referring = cascade.known[name]
         staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
         targets = _targets(referring, gone, ("set_null",))
@@ -108,23 +115,12 @@ def _let_go(cascade: Cascade, by: Principal) -> None:
             changes.announce(referring, "update", row, staying[row["id"]], by)
 
 
-def _explained(cascade: Cascade) -> Exception:
-    names = {name: [""] for name in cascade.gone}
-    if any(_targets(one, names, ("restrict", None)) for one in cascade.known.values()):
-        return _held()
-    # Nothing that we know of holds it: a collection has come to refer to it meanwhile.
-    return versioned_cache.Stale()
-
-
 def _targets(
     referring: Definition, level: Mapping[str, Sequence[str]], actions: Sequence[str | None]
 ) -> dict[str, Sequence[str]]:
+    """Return the ids that each reference with one of the actions may refer to."""
     return {
         name: level[one.collection]
         for name, one in referring.fields.items()
         if one.collection and level.get(one.collection) and one.on_delete in actions
     }
-
-
-def _held() -> Conflict:
-    return Conflict("Other records refer to this one.")

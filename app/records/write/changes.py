@@ -96,38 +96,34 @@ def prepare_update(
 def check_batch(*prepared: Change) -> None:
     """Raise InvalidValues if a batch has problems; adds values that are not unique."""
     if any(one.problems.collected.count for one in prepared):
-        for one in prepared:
-            _note_told_clashes(valid_part(one))
+        for change in map(valid_part, prepared):
+            for index, keys in _clashing(change):
+                # Refusals by the rule are left out, as it was not checked for the other records.
+                if keys:
+                    change.problems.add(index, conflicts.not_unique(keys))
         prepared[0].problems.check()
 
 
-def _note_told_clashes(change: Change) -> None:
-    # Rule refusals are left out: the rule has not been checked for the other records yet.
-    for index, keys in _clashing(change):
-        if keys:
-            change.problems.add(index, conflicts.not_unique(keys))
-
-
 def valid_part(change: Change) -> Change:
-    """The records of a batch without problems."""
-    places = change.problems.indexes or ()
-    faulty = change.problems.collected.indexes
-    return _part(change, [index for index, place in enumerate(places) if place not in faulty])
+    """Return the records of a batch that have no problems."""
+    indexes, faulty = change.problems.indexes or (), change.problems.collected.indexes
+    return _part(change, [n for n, index in enumerate(indexes) if index not in faulty])
 
 
-def _part(change: Change, kept: Sequence[int]) -> Change:
-    places = change.problems.indexes
+def _part(change: Change, numbers: Sequence[int]) -> Change:
+    """Return some of the records of a change."""
+    indexes = change.problems.indexes
     return replace(
         change,
-        before=[change.before[index] for index in kept] if change.before else (),
-        values=[change.values[index] for index in kept],
-        sent=[change.sent[index] for index in kept],
-        problems=change.problems.subset([places[index] for index in kept] if places else None),
+        before=[change.before[n] for n in numbers] if change.before else (),
+        values=[change.values[n] for n in numbers],
+        sent=[change.sent[n] for n in numbers],
+        problems=change.problems.subset([indexes[n] for n in numbers] if indexes else None),
     )
 
 
 def _differing(change: Change) -> list[int]:
-    """Which records the change gives other values; to change nothing is no change."""
+    """Return the numbers of the records whose values change; the others are not written."""
     fields = change.access.definition.fields
     return [
         index
@@ -260,22 +256,18 @@ def lock_for_change(
     """
     definition, by = access.definition, access.caller
     by.require_account_id()
-    locked = _locked(definition, by, record_ids, unchecked)
+    if len(record_ids) > 1:
+        scoped = store.scope(definition, by.account_id)
+        locked: Mapping[str, Row] = writes.lock(definition, scoped, record_ids)
+    else:
+        row = writes.lock_one(definition, by.account_id, record_ids[0], unchecked)
+        locked = {} if row is None else {record_ids[0]: row}
     gone = [index for index, id in enumerate(record_ids) if id not in locked]
     if gone:
         raise problems.add_indexes(not_found(access), gone, "not_found", NO_RECORD)
     rows = [locked[id] for id in record_ids]
     check_rule(access, rows, values.rule_inputs(access, bodies), problems)
     return rows
-
-
-def _locked(
-    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: VersionChecks
-) -> Mapping[str, Row]:
-    if len(record_ids) > 1:
-        return writes.lock(definition, store.scope(definition, by.account_id), record_ids)
-    row = writes.lock_one(definition, by.account_id, record_ids[0], unchecked)
-    return {} if row is None else {record_ids[0]: row}
 
 
 def check_rule(

@@ -55,20 +55,19 @@ def explained(clash: WriteRefused) -> Exception:
         names = [name for name, field in clash.access.definition.fields.items() if field.collection]
         return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])
     if clash.kind == "not_null":
-        # A required field came with a change of the schema between our look and our writing.
+        # A concurrent change of the schema added a required field.
         return versioned_cache.Stale()
-    return _taken(clash) if clash.kind == "unique" else clash
-
-
-def _taken(clash: WriteRefused) -> Exception:
-    access, rows, places = clash.access, clash.rows, clash.problems
-    judged = [is_allowed(access, *one) for one in zip(rows, clash.sent, strict=True)]
-    if not all(judged):
-        # What others have must not show to whom the rule refuses the record anyway.
-        return places.refusal(access, [index for index, open_ in enumerate(judged) if not open_])
+    if clash.kind != "unique":
+        return clash
+    access, rows = clash.access, clash.rows
+    allowed = [is_allowed(access, *one) for one in zip(rows, clash.sent, strict=True)]
+    if not all(allowed):
+        # A caller whose record the rule refuses must not learn which values exist.
+        refused = [index for index, is_open in enumerate(allowed) if not is_open]
+        return clash.problems.refusal(access, refused)
     details: list[JSONObject] = []
     for index, keys in reads.find_conflicts(access.definition, rows).items():
-        details += places.with_index(index, not_unique(keys))
+        details += clash.problems.with_index(index, not_unique(keys))
     message = details[0]["message"] if details else TAKEN
     return Conflict(message, field=details[0]["field"] if details else None, details=details)
 
@@ -85,5 +84,5 @@ def not_unique(keys: Sequence[UniqueKey]) -> list[JSONObject]:
 
 def is_allowed(access: Access, row: store.Row, sent: Body) -> bool:
     """Whether a record that is not stored meets the rule, given what was sent for it."""
-    led_to = references.resolve_one(access.definition, row, access.follows)
-    return access.allows({**row, **led_to}, sent)
+    referenced = references.resolve_one(access.definition, row, access.follows)
+    return access.allows({**row, **referenced}, sent)

@@ -142,14 +142,22 @@ def without_echoed_masks(
     definition: Definition, row: Body, sent: Body, masked: Collection[str]
 ) -> Body:
     """The body without masked values that the caller sent back unchanged."""
-    kept = {n for n in masked if n in sent and _is_masked_view(definition, row, n, sent[n])}
-    return {n: v for n, v in sent.items() if n not in kept}
+    echoed = set()
+    for name in masked:
+        field = definition.declared.get(name)
+        if field is None or name not in sent or row[name] is None:
+            continue
+        if name in definition.personal and sent[name] == masking.masked(
+            field, field.shown(row[name])
+        ):
+            echoed.add(name)
+    return {name: value for name, value in sent.items() if name not in echoed}
 
 
 def _without_echoed_computed(access: Access, row: Body, sent: Body) -> Body:
-    """The body without computed values that the caller sees and sent back unchanged.
+    """Return the body without computed values that the caller sees and sent back unchanged.
 
-    Of what the time computes, any value of its type is one that the caller may have seen.
+    For fields that depend on the time, any value of the type may be one that the caller saw.
     """
     definition = access.definition
     names = definition.computed.keys() & sent.keys()
@@ -169,7 +177,7 @@ def _is_echo(field: Field, stored: object, value: object, depends_on_time: bool)
         return stored is None or depends_on_time
     try:
         cleaned = field.clean(value)
-        if isinstance(stored, str):  # computed of texts from before these were stored in one form
+        if isinstance(stored, str):  # computed from texts that were stored before NFC was enforced
             stored = field.clean(stored)
     except InvalidValue:
         return False
@@ -186,7 +194,10 @@ def clean_updates(
     """The changed values of each record; `absent` has the values of fields not sent."""
     _check_written(access, bodies, problems)
     changes: list[Values] = []
-    masked = _seen_masked(access, rows, bodies)
+    masked: Sequence[Collection[str]] = [()] * len(rows)
+    if not access.definition.personal.isdisjoint(set().union(*bodies)):
+        # Only of fields that the caller sees: an accepted mask of a hidden one confirms a guess.
+        masked = views.masked_fields(access.definition, rows, access.caller)
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = without_echoed_masks(access.definition, row, sent, masked[index])
         body = _without_echoed_computed(access, row, body)
@@ -231,22 +242,6 @@ def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -
         raise
 
 
-def _seen_masked(
-    access: Access, rows: Sequence[Body], bodies: Sequence[Body]
-) -> Sequence[Collection[str]]:
-    # A hidden field has no mask that could come back: a match would confirm a guess.
-    if access.definition.personal.isdisjoint(set().union(*bodies)):
-        return [()] * len(rows)
-    return views.masked_fields(access.definition, rows, access.caller)
-
-
-def _is_masked_view(definition: Definition, row: Body, name: str, value: object) -> bool:
-    field = definition.declared.get(name)
-    if field is None or row[name] is None or name not in definition.personal:
-        return False
-    return bool(value == masking.masked(field, field.shown(row[name])))
-
-
 def _clean(definition: Definition, body: Body, found: list[Problem], missing: Any) -> Values:
     values: Values = {}
     for name, value in body.items():
@@ -257,8 +252,11 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
         elif isinstance(value, float) and not math.isfinite(value):
             found.append(problem(name, "number_out_of_range", json_input.OUT_OF_RANGE))
         elif value is None:
-            if field.required:
-                found.append(_lacking(name, absent=name in missing))
+            if field.required and name in missing:
+                found.append(problem(name, "required_missing", "This field is required."))
+            elif field.required:
+                message = "This field is required and cannot be null."
+                found.append(problem(name, "required_null", message))
             values[name] = None
         else:
             try:
@@ -266,12 +264,6 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
             except InvalidValue as error:
                 found.append(problem(name, error.code, str(error)))
     return values
-
-
-def _lacking(name: str, *, absent: bool) -> Problem:
-    if absent:
-        return problem(name, "required_missing", "This field is required.")
-    return problem(name, "required_null", "This field is required and cannot be null.")
 
 
 def _system_problems(body: Body, stored: Body) -> list[Problem]:
@@ -316,8 +308,15 @@ def _check_references(
             if row.get(name) is not None and row[name] not in visible[target, account_id]
         ]
         if lost and before:
-            lost = _newly_lost(access, before[index], row, lost)
-        problems.add(index, [_lost_reference(name, references[name]) for name in lost])
+            # An unchanged reference may come back, unless accepting it would confirm a guess.
+            seen = views.unmasked_fields(access.definition, before[index], access.caller)
+            lost = [n for n in lost if n not in seen or row[n] != before[index][n]]
+        found = []
+        for name in lost:
+            target = references[name]
+            message = f"There is no such record in {target}."
+            found.append(problem(name, "invalid_reference", message))
+        problems.add(index, found)
 
 
 def _resolve_files(
@@ -329,17 +328,6 @@ def _resolve_files(
     found = ownership.Resolved(access.definition, rows, records, access.caller)
     for index, (row, record) in enumerate(zip(rows, records, strict=True)):
         problems.add(index, found.apply(row, record))
-
-
-def _newly_lost(access: Access, stored: store.Row, row: Values, lost: list[str]) -> list[str]:
-    # A reference may come back unchanged. If the caller does not see it, accepting it would confirm
-    # a guess.
-    seen = views.unmasked_fields(access.definition, stored, access.caller)
-    return [name for name in lost if name not in seen or row[name] != stored[name]]
-
-
-def _lost_reference(name: str, target: str) -> Problem:
-    return problem(name, "invalid_reference", f"There is no such record in {target}.")
 
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:

@@ -89,10 +89,7 @@ class Session:
             all_headers["Content-Length"] = str(len(body))
         try:
             response = client.send(
-                method,
-                url,
-                all_headers,
-                body,
+                client.Request(method, url, all_headers, body),
                 validation.request_rules(),
                 max_characters=LONGEST_ANSWER,
             )

@@ -30,6 +30,8 @@ from app.db.errors import conflict_on_unique
 from app.errors import Conflict, NotFound
 from app.ids import new_id
 from app.sso.models import SamlKey
+from app.sso.saml import certificates
+from app.types import JSONObject
 
 log = structlog.get_logger()
 BITS = 3072
@@ -102,6 +104,18 @@ def decryption_keys(account_id: str) -> list[rsa.RSAPrivateKey]:
     """Return the readable private keys of an account."""
     keys = (_load(row) for row in get_all(account_id))
     return [key for key in keys if key is not None]
+
+
+def describe(key: SamlKey) -> JSONObject:
+    """Return a key pair as in responses, without the private key."""
+    return {
+        "id": key.id,
+        "is_active": key.is_active,
+        "certificate": key.certificate,
+        "fingerprint": certificates.fingerprint(key.certificate),
+        "expires_at": certificates.expires_at(key.certificate),
+        "created_at": key.created_at,
+    }
 
 
 def create(by: Principal) -> SamlKey:

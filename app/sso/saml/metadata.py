@@ -36,7 +36,8 @@ def fetch(url: str, rules: Rules, entity_id: str | None = None) -> JSONObject:
     """Return the settings in the metadata at an address. Raises InvalidMetadata."""
     headers = {"Accept": "application/samlmetadata+xml, application/xml", "User-Agent": "Atrium"}
     try:
-        response = client.send("GET", url, headers, None, rules, max_characters=LONGEST + 1)
+        request = client.Request("GET", url, headers)
+        response = client.send(request, rules, max_characters=LONGEST + 1)
     except (RequestRefused, RequestFailed) as error:
         raise InvalidMetadata(str(error)) from None
     if response.status != 200:

@@ -32,8 +32,12 @@ def assign(account_id: str, user_ids: Collection[str]) -> None:
         if name or is_own:
             assigned[row.user_id], rows[row.user_id] = by_name[name or VIEWER], row
     users.set_roles(account_id, assigned)
-    for user_id in rows.keys() & _holders(account_id, assigned):
-        rows[user_id].given_role_id = assigned[user_id].id
+    holders = sa.select(User.id, User.role_id).where(
+        User.account_id == account_id, User.id.in_(assigned)
+    )
+    for user_id, role_id in db.connection().execute(holders):
+        if assigned[user_id].id == role_id:  # the last admin may have kept another one
+            rows[user_id].given_role_id = role_id
     db.db.session.flush()
 
 
@@ -80,15 +84,6 @@ def _directory_users(
         .where(sa.or_(is_own, by_sign_in))
     )
     return [(row[0], bool(row[1])) for row in db.db.session.execute(query)]
-
-
-def _holders(account_id: str, assigned: dict[str, Role]) -> set[str]:
-    """Those who now have the role that was assigned: the last admin may have kept another."""
-    query = sa.select(User.id, User.role_id).where(
-        User.account_id == account_id, User.id.in_(assigned)
-    )
-    rows = db.connection().execute(query)
-    return {user_id for user_id, role_id in rows if assigned[user_id].id == role_id}
 
 
 @events.subscribe(events.RoleAssigned)

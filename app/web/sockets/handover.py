@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What goes on with a connection in the loop."""
+    """Serves a connection in the loop once the web server has given it away."""
 
     def count(self) -> None:
         """Count the connection; in the thread of the request."""
@@ -51,7 +51,9 @@ class Handover(Response):
         if server_socket is None or environ["REQUEST_METHOD"] == "HEAD":
             return super().__call__(environ, start_response)
         sock = _take(server_socket)
-        head = self._head(environ)
+        headers = [*self.get_wsgi_headers(environ), ("Date", http_date())]
+        lines = [f"HTTP/1.1 {self.status}", *(f"{name}: {value}" for name, value in headers)]
+        head = "\r\n".join([*lines, "", ""]).encode("latin1")
         self._service.count()
         running = loop.current()
         running.call_soon_threadsafe(
@@ -60,11 +62,6 @@ class Handover(Response):
         )
         start_response(self.status, [("Connection", "close")])
         return ()
-
-    def _head(self, environ: WSGIEnvironment) -> bytes:
-        headers = [*self.get_wsgi_headers(environ), ("Date", http_date())]
-        lines = [f"HTTP/1.1 {self.status}", *(f"{name}: {value}" for name, value in headers)]
-        return "\r\n".join([*lines, "", ""]).encode("latin1")
 
 
 def find_socket(environ: WSGIEnvironment) -> socket.socket | None:

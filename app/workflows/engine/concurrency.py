@@ -40,7 +40,7 @@ class Slots:
 
     @property
     def room(self) -> int:
-        """How many more instances to claim; 0 until a claim is worth it."""
+        """The number of instances to claim next; 0 until a claim is worth it."""
         room = 2 * self._number - self._inside
         return room if room >= self._number else 0
 

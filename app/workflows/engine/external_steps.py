@@ -8,7 +8,7 @@ from __future__ import annotations
 import smtplib
 import time
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
@@ -72,44 +72,32 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
     url, method = input.get("url"), str(input.get("method") or "POST").upper()
     if not isinstance(url, str):
         raise Failed("The template of the url did not return text.")
-    kind, body = _body(input.get("body"))
+    content, kind, body = input.get("body"), "application/json", None
+    if isinstance(content, str):
+        kind, body = "text/plain; charset=utf-8", content.encode(errors="replace")
+    elif content is not None:
+        body = orjson.dumps(content)
     service_headers = {"User-Agent": USER_AGENT, "Connection": "close", **extra_headers}
-    custom = _headers(input.get("headers"))
-    if kind and not any(name.lower() == "content-type" for name in custom):
+    custom = {}
+    for name, value in (input.get("headers") or {}).items():
+        custom[name] = templates.to_text(value)
+        if not client.HEADER_VALUE.fullmatch(custom[name]):
+            raise Failed(f"The value of {name} has invalid characters.")
+    if body is not None and not any(name.lower() == "content-type" for name in custom):
         service_headers["Content-Type"] = kind
     allowed = delivery.rules(config.current())
     try:
-        response = client.send(method, url, {**custom, **service_headers}, body, allowed)
+        request = client.Request(method, url, {**custom, **service_headers}, body)
+        response = client.send(request, allowed)
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         raise Failed(str(error)) from error
     if not 200 <= response.status < 300:
         raise Failed(f"The receiver responded with {response.status}.")
-    return {"status_code": response.status, "body": _parse_body(response.body)}
-
-
-def _body(value: object) -> tuple[str | None, bytes | None]:
-    if value is None:
-        return None, None
-    if isinstance(value, str):
-        return "text/plain; charset=utf-8", value.encode(errors="replace")
-    return "application/json", orjson.dumps(value)
-
-
-def _headers(headers: Any) -> dict[str, str]:
-    result = {}
-    for name, value in (headers or {}).items():
-        text = templates.to_text(value)
-        if not client.HEADER_VALUE.fullmatch(text):
-            raise Failed(f"The value of {name} has invalid characters.")
-        result[name] = text
-    return result
-
-
-def _parse_body(text: str) -> object:
-    try:
-        return json_input.loads(text.encode()) if text else None
-    except AppError:
-        return text  # not JSON that we can store
+    received: object = response.body or None
+    if response.body:
+        with suppress(AppError):  # it stays a text: not JSON that we can store
+            received = json_input.loads(response.body.encode())
+    return {"status_code": response.status, "body": received}
 
 
 def addresses(input: JSONMapping) -> list[str]:

@@ -47,22 +47,7 @@ def admit(account_id: str, input: JSONMapping) -> None:
         addresses = external_steps.addresses(input)
     except external_steps.Failed as error:
         raise Failed(str(error)) from error
-    strangers = _strangers(account_id, addresses)
-    if strangers and config.current().workflow_mail_recipients == MEMBERS:
-        raise Failed(NOT_A_MEMBER.format(strangers[0]))
-    try:
-        quotas.check_stored(account_id, meters.MAILS, len(addresses))
-    except QuotaExceeded as error:
-        raise Failed(f"{error.message} Resume the instance tomorrow.") from error
-    for address in addresses:
-        _count(account_id, address)
-    if account_id != SYSTEM_ACCOUNT_ID:
-        for _ in strangers:
-            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
-
-
-def _strangers(account_id: str, addresses: list[str]) -> list[str]:
-    """The addresses that are not verified ones of active members."""
+    # The addresses that are not verified ones of active members.
     keys = {accounts.email_key(address): address for address in addresses}
     members = sa.select(User.email_key).where(
         User.account_id == account_id,
@@ -70,17 +55,24 @@ def _strangers(account_id: str, addresses: list[str]) -> list[str]:
         User.is_active,
         User.email_verified,
     )
-    return [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
-
-
-def _count(account_id: str, address: str) -> None:
+    strangers = [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
+    if strangers and config.current().workflow_mail_recipients == MEMBERS:
+        raise Failed(NOT_A_MEMBER.format(strangers[0]))
+    try:
+        quotas.check_stored(account_id, meters.MAILS, len(addresses))
+    except QuotaExceeded as error:
+        raise Failed(f"{error.message} Resume the instance tomorrow.") from error
     # Separate limits: workflows must not use up the mails that users request, such as resets.
     settings = config.current()
     per_mailbox, per_day = settings.workflow_mails_per_mailbox, settings.workflow_mails_per_day
-    mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
-    account = Limit("workflow-mails", per_day, DAY).of(account_id)
-    _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
-    _consume(account, TOO_MANY_PER_DAY.format(per_day))
+    for address in addresses:
+        mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
+        _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
+        account = Limit("workflow-mails", per_day, DAY).of(account_id)
+        _consume(account, TOO_MANY_PER_DAY.format(per_day))
+    if account_id != SYSTEM_ACCOUNT_ID:
+        for _ in strangers:
+            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
 
 
 def _consume(allowance: Allowance, refusal: str) -> None:

@@ -80,7 +80,8 @@ class Run:
         with self.slot():
             version = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if version is None:
-                self._end(VERSION_GONE)
+                with db.transaction():
+                    self._over(VERSION_GONE, {}, rows([], self))
                 return
             self.version = version
             self.restore()
@@ -140,7 +141,9 @@ class Run:
                     self.fail([(self.place_at(path), Failed(f"Took longer than {seconds} s."))])
                     return
                 if not _is_transient(error):
-                    _check_database(error)
+                    # The database is unavailable: the next worker to claim the instance retries.
+                    if isinstance(error, UNAVAILABLE):
+                        raise error
                     self.fail([(self.place_at(path), Failed(DATABASE_REFUSED))])
                     return
             except (AppError, TooLarge, Failed) as error:
@@ -202,7 +205,10 @@ class Run:
         position, context = self.position_text(), serialization.dumps_text(self.context)
         if max(len(context), len(position)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
-        self._count_written(len(position) + len(context))
+        counts = self.position.state
+        counts["written"] = counts.get("written", 0) + len(position) + len(context)
+        if counts["written"] > MAX_WRITTEN_BYTES:
+            raise Failed(f"The steps have stored more than {MAX_WRITTEN_BYTES} bytes in total.")
         values = {
             "position": position,
             "context": context,
@@ -215,12 +221,6 @@ class Run:
             seconds = (values["look_again"] - self.now).total_seconds()
             jobs.announce_on_commit(WORKFLOWS, self.account_id, seconds=seconds)
         db.on_commit(self.remember_state)
-
-    def _count_written(self, size: int) -> None:
-        counts = self.position.state
-        counts["written"] = counts.get("written", 0) + size
-        if counts["written"] > MAX_WRITTEN_BYTES:
-            raise Failed(f"The steps have stored more than {MAX_WRITTEN_BYTES} bytes in total.")
 
     def remember_state(self) -> None:
         """Remember the committed state for `restore`."""
@@ -272,10 +272,6 @@ class Run:
             values = {"position": self.position_text(), "current_step": names}
             self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, log_rows)
 
-    def _end(self, message: str) -> None:
-        with db.transaction():
-            self._over(message, {}, rows([], self))
-
     def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
         result: JSONObject = {
             "status": InstanceState.FAILED,
@@ -306,9 +302,3 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
         return errors.was_lock_conflict(error) or errors.is_stale_schema(error)
     return True
-
-
-def _check_database(error: Exception) -> None:
-    # The database is unavailable: the next worker to claim the instance retries.
-    if isinstance(error, UNAVAILABLE):
-        raise error

@@ -60,8 +60,19 @@ def rows(entries: Sequence[Entry], run: Any) -> Rows:
         if is_finished and log:
             old[log] = _result(entry, now)
         else:
-            key = {"account_id": run.account_id, "instance_id": run.id, "id": log or new_id()}
-            new.append({**key, **_columns(entry, run.step_began), **_result(entry, now)})
+            step, spot, since = entry.place.step, entry.place.spot, entry.place.spot.get("since")
+            row = {
+                "account_id": run.account_id,
+                "instance_id": run.id,
+                "id": log or new_id(),
+                "place": entry.place.path,
+                "step_name": step.name,
+                "step_type": step.type,
+                "attempt": spot.get("attempt", 0) + 1,
+                "started_at": clock.parse(since) if since else run.step_began,
+                "input": entry.input,
+            }
+            new.append({**row, **_result(entry, now)})
     return Rows(new, old)
 
 
@@ -72,18 +83,6 @@ def _result(entry: Entry, now: datetime) -> JSONObject:
         "output": entry.output,
         "error_message": entry.error[:LONGEST_MESSAGE] if entry.error else None,
         "completed_at": now if is_finished else None,
-    }
-
-
-def _columns(entry: Entry, began: datetime) -> JSONObject:
-    spot, since = entry.place.spot, entry.place.spot.get("since")
-    return {
-        "place": entry.place.path,
-        "step_name": entry.place.step.name,
-        "step_type": entry.place.step.type,
-        "attempt": spot.get("attempt", 0) + 1,
-        "started_at": clock.parse(since) if since else began,
-        "input": entry.input,
     }
 
 
@@ -107,17 +106,14 @@ def cut(text: str) -> str:
     """
     if len(text) <= LONGEST_VALUE:
         return text
-    beginning = text[: _word_boundary(text)]
+    # Cut between words: an erasure would not find half an address.
+    earliest = LONGEST_VALUE - LONGEST_WORD
+    boundaries = (text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",')
+    beginning = text[: max(earliest, *boundaries)]
     ids = list(dict.fromkeys(ID.findall(text, len(beginning))))
     if len(ids) > MAX_IDS:
         beginning, ids = "", []
     return _truncated(len(text.encode()), beginning=beginning, ids=ids)
-
-
-def _word_boundary(text: str) -> int:
-    """Where to cut: an erasure would not find half an address."""
-    earliest = LONGEST_VALUE - LONGEST_WORD
-    return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
 
 
 def stored_value(text: str | None, characters: int) -> object:

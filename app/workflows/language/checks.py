@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
-from app import config, db, rules
+from app import db, rules
 from app.collections.schema import COLLECTION_NAME
+from app.config import current as current_settings
 from app.errors import problem
 from app.outbound import client, web_waits
 from app.types import JSONObject
@@ -110,18 +111,16 @@ class _Check:
             if not isinstance(step, dict):
                 self.add(path, "invalid_type", "A step must be an object.")
                 continue
-            self._name(step.get("name"), path)
+            name = step.get("name")
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                message = "Use up to 63 letters, digits and _, not starting with a digit."
+                self.add(f"{path}.name", "name_invalid", message)
+            elif name in self.known:
+                self.add(f"{path}.name", "name_duplicate", f"Another step has the name {name}.")
+            else:
+                self.known.add(name)
             for inner_path, inner in _inner(step, path):
                 self.names(inner, inner_path, depth + 1)
-
-    def _name(self, name: object, path: str) -> None:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            message = "Use up to 63 letters, digits and _, not starting with a digit."
-            self.add(f"{path}.name", "name_invalid", message)
-        elif name in self.known:
-            self.add(f"{path}.name", "name_duplicate", f"Another step has the name {name}.")
-        else:
-            self.known.add(name)
 
     def series(self, steps: object, place: str, extra: frozenset[str]) -> None:
         """Check a list of steps, whose expressions may use some more root names."""
@@ -134,17 +133,14 @@ class _Check:
                 path = f"{place}[{index}]"
                 self.step(step, path, available)
                 for name in ("next", "on_true", "on_false"):
-                    self._target(step, name, path, by_name)
+                    target = step.get(name)
+                    if target is not None and not (isinstance(target, str) and target in by_name):
+                        message = f"No step {str(target)[:63]} in this list."
+                        self.add(f"{path}.{name}", "invalid_reference", message)
                 inner = extra | expressions.LOOP_NAMES if step.get("type") == LOOP else extra
                 for inner_path, inner_steps in _inner(step, path):
                     self.series(inner_steps, inner_path, inner)
         self._reach(steps, place)
-
-    def _target(self, step: Written, name: str, path: str, by_name: Mapping[Any, object]) -> None:
-        target = step.get(name)
-        if target is not None and not (isinstance(target, str) and target in by_name):
-            message = f"No step {str(target)[:63]} in this list."
-            self.add(f"{path}.{name}", "invalid_reference", message)
 
     def _reach(self, steps: list[object], place: str) -> None:
         reached, pending = set(), [0]
@@ -199,16 +195,15 @@ class _Check:
                 step["expression"], f"{path}.expression", condition_names
             )
         if step["type"] == "wait_event":
-            self._event(step, path, available)
-
-    def _event(self, step: Written, path: str, available: AvailableNames) -> None:
-        if step.get("event") is not None:
-            self.found += event_problems(step["event"], f"{path}.event")
-        if step.get("collection") is not None:
-            self.found += collection_problems(step["collection"], f"{path}.collection")
-        if step.get("condition") is not None:
-            event_names = AvailableNames(available.steps, available.extra, of_event=True)
-            self.found += condition_problems(step["condition"], f"{path}.condition", event_names)
+            if step.get("event") is not None:
+                self.found += event_problems(step["event"], f"{path}.event")
+            if step.get("collection") is not None:
+                self.found += collection_problems(step["collection"], f"{path}.collection")
+            if step.get("condition") is not None:
+                event_names = AvailableNames(available.steps, available.extra, of_event=True)
+                self.found += condition_problems(
+                    step["condition"], f"{path}.condition", event_names
+                )
 
     def _loop(self, step: Written, path: str, available: AvailableNames) -> None:
         items = step.get("items")
@@ -248,23 +243,16 @@ class _Check:
         ):
             self.found += collection_problems(config["collection"], f"{place}.collection")
         if isinstance(config.get("filter"), str):
-            self._filter(templates.blank(config["filter"]), f"{place}.filter")
-        if kind == "send_webhook" and isinstance(config.get("url"), str):
-            self._url(config["url"], f"{place}.url")
-
-    def _filter(self, text: str, place: str) -> None:
-        try:
-            rules.condition(text, rules.Scope({}, open=True))
-        except rules.RuleError as error:
-            self.add(place, "filter_invalid", str(error), position=error.position)
-
-    def _url(self, url: str, place: str) -> None:
+            try:
+                rules.condition(templates.blank(config["filter"]), rules.Scope({}, open=True))
+            except rules.RuleError as error:
+                self.add(f"{place}.filter", "filter_invalid", str(error), position=error.position)
+        url = config.get("url")
         # Rendered URLs are checked at run time.
-        message = None
-        if not templates.has_template(url):
-            message = client.url_problem(url, delivery.rules(config.current()), self.until)
-        if message:
-            self.add(place, "invalid_url", message)
+        if kind == "send_webhook" and isinstance(url, str) and not templates.has_template(url):
+            refusal = client.url_problem(url, delivery.rules(current_settings()), self.until)
+            if refusal:
+                self.add(f"{place}.url", "invalid_url", refusal)
 
     def _templates(self, value: object, place: str, available: AvailableNames) -> None:
         for path, message, position in templates.problems(value, available, place):

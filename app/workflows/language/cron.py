@@ -76,12 +76,10 @@ def problem(text: object) -> str | None:
     if len(parts) != len(FIELDS):
         return "Five fields are needed: minute, hour, day of month, month, day of week."
     wrong = [field.problem(part) for field, part in zip(FIELDS, parts, strict=True)]
-    return " ".join(filter(None, wrong)) or _never(" ".join(parts))
-
-
-def _never(text: str) -> str | None:
+    if any(wrong):
+        return " ".join(filter(None, wrong))
     try:
-        following(text, EPOCH)
+        following(" ".join(parts), EPOCH)
     except ValueError:
         return "This schedule never comes due."
     return None

@@ -80,15 +80,11 @@ def parse_series(steps: Sequence[Written]) -> Series:
     """Parse valid steps."""
     steps_by_name = {}
     for index, step in enumerate(steps):
-        following = steps[index + 1]["name"] if index + 1 < len(steps) else None
-        steps_by_name[step["name"]] = _step(step, following)
+        default = steps[index + 1]["name"] if index + 1 < len(steps) else None
+        following = step.get("next", default)  # null ends the list
+        inner = tuple(parse_series(steps) for steps in lists_in(step))
+        steps_by_name[step["name"]] = Step(step["name"], step["type"], step, following, inner)
     return Series(steps_by_name, steps[0]["name"] if steps else None)
-
-
-def _step(step: Written, default_following: str | None) -> Step:
-    following = step.get("next", default_following)  # null ends the list
-    inner = tuple(parse_series(steps) for steps in lists_in(step))
-    return Step(step["name"], step["type"], step, following, inner)
 
 
 def lists_in(step: Written) -> list[Any]:

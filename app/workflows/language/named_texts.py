@@ -1,12 +1,20 @@
-"""The texts of a workflow in which roles, groups and choices can be named, by their places."""
+"""The texts of a workflow in which roles, groups and choices can be named, by their places.
+
+A change that names roles that do not exist, or impossible choices, is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from app.collections import definitions, expression_names
+from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
-from app.workflows.language.definition import ACTION, Written, lists_in
+from app.workflows.language import templates
+from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.models import Workflow
 
 TRIGGER, CONDITION = "trigger.condition", "condition"
 
@@ -20,21 +28,20 @@ def find(trigger: JSONMapping, condition: str | None, steps: Sequence[Written]) 
 
 def replaced(steps: Sequence[Written], texts: Mapping[str, str]) -> list[JSONObject]:
     """The steps with other texts at some places."""
-    return [_replaced(step, texts) for step in steps]
-
-
-def _replaced(step: Written, texts: Mapping[str, str]) -> JSONObject:
-    place, result = f"steps.{step['name']}", dict(step)
-    for name in ("condition", "expression"):
-        if f"{place}.{name}" in texts:
-            result[name] = texts[f"{place}.{name}"]
-    if f"{place}.filter" in texts:
-        result["config"] = {**step["config"], "filter": texts[f"{place}.filter"]}
-    if "steps" in step and lists_in(step):
-        result["steps"] = replaced(step["steps"], texts)
-    if isinstance(step.get("branches"), list):
-        result["branches"] = [replaced(steps, texts) for steps in step["branches"]]
-    return result
+    results = []
+    for step in steps:
+        place, result = f"steps.{step['name']}", dict(step)
+        for name in ("condition", "expression"):
+            if f"{place}.{name}" in texts:
+                result[name] = texts[f"{place}.{name}"]
+        if f"{place}.filter" in texts:
+            result["config"] = {**step["config"], "filter": texts[f"{place}.filter"]}
+        if "steps" in step and lists_in(step):
+            result["steps"] = replaced(step["steps"], texts)
+        if isinstance(step.get("branches"), list):
+            result["branches"] = [replaced(inner, texts) for inner in step["branches"]]
+        results.append(result)
+    return results
 
 
 def _in_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:
@@ -47,3 +54,46 @@ def _in_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:
                 yield f"steps.{step['name']}.{name}", text
         for inner in lists_in(step):
             yield from _in_steps(inner)
+
+
+def problems(values: JSONMapping, current: Workflow | None) -> list[JSONObject]:
+    """The roles that do not exist and the impossible choices that a change names.
+
+    Texts that the stored workflow has already are left out.
+    """
+    trigger, steps = values.get("trigger", {}), values.get("steps", ())
+    stored = find(current.trigger, current.condition, current.steps) if current else {}
+    former = set(stored.values())
+    trigger_of_condition = trigger or (current.trigger if current else {})
+    # The place of each text as the API names it, and the collection that it is about.
+    about = {
+        TRIGGER: (TRIGGER, trigger.get("collection")),
+        CONDITION: (CONDITION, trigger_of_condition.get("collection")),
+        **dict(_collections_in_steps(steps, "steps")),
+    }
+    result = []
+    for key, text in find(trigger, values.get("condition"), steps).items():
+        place, collection = about.get(key, (key, None))
+        if text in former:
+            continue
+        definition = None
+        if isinstance(collection, str) and not templates.has_template(collection):
+            with suppress(NotFound):  # it may be created later
+                definition = definitions.get_current(collection)
+        found = expression_names.problem_in(text, definition, roots=("record", "previous"))
+        result += [found | {"field": place}] if found else []
+    return result
+
+
+def _collections_in_steps(
+    steps: Sequence[Written], place: str
+) -> Iterator[tuple[str, tuple[str, object]]]:
+    for index, step in enumerate(steps):
+        name, path = f"steps.{step['name']}", f"{place}[{index}]"
+        if step["type"] == WAIT_EVENT:
+            yield f"{name}.condition", (f"{path}.condition", step.get("collection"))
+        elif step["type"] == ACTION:
+            yield f"{name}.filter", (f"{path}.config.filter", step["config"].get("collection"))
+        for number, inner in enumerate(lists_in(step)):
+            branch = "steps" if "steps" in step else f"branches[{number}]"
+            yield from _collections_in_steps(inner, f"{path}.{branch}")

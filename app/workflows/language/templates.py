@@ -44,7 +44,14 @@ class Rendering:
     def value(self, template: object) -> object:
         """A value with its templates rendered. Raises TooLarge."""
         if isinstance(template, str):
-            return self._text(template)
+            if "{{" not in template:
+                return template
+            match = TEMPLATE.fullmatch(template.strip())
+            if match:
+                value = self._evaluate(match[1])
+                self._spend(len(orjson.dumps(value)))
+                return value
+            return self._replace(template, lambda at, value: to_text(value))
         if isinstance(template, Mapping):
             return {name: self.value(item) for name, item in template.items()}
         return [self.value(item) for item in template] if isinstance(template, list) else template
@@ -54,16 +61,6 @@ class Rendering:
         return self._replace(
             text, lambda position, value: _literal(value, _quote_at(text, position))
         )
-
-    def _text(self, text: str) -> object:
-        if "{{" not in text:
-            return text
-        match = TEMPLATE.fullmatch(text.strip())
-        if match:
-            value = self._evaluate(match[1])
-            self._spend(len(orjson.dumps(value)))
-            return value
-        return self._replace(text, lambda at, value: to_text(value))
 
     def _replace(self, text: str, render: Callable[[int, object], str]) -> str:
         def replaced(match: re.Match[str]) -> str:

@@ -18,7 +18,10 @@ def in_step(step: Written, place: str) -> Iterator[tuple[str, Path]]:
     prefix = "config" if step["type"] == ACTION else ""
     values = step["config"] if prefix else {n: v for n, v in step.items() if n not in INNER}
     for path, text in templates.expressions_in(values, f"{place}.{prefix}".rstrip(".")):
-        yield from ((path, name) for name in _in_template(text))
+        if templates.PATH.fullmatch(text):
+            yield path, tuple(text.split("."))
+        else:
+            yield from ((path, name) for name in _in(partial(expressions.value, text)))
     for name in ("expression", "condition"):
         if isinstance(step.get(name), str):
             found = in_condition(step[name], on_event=step["type"] == WAIT_EVENT)
@@ -34,12 +37,6 @@ def in_filter(text: str) -> list[Path]:
     """The names of a filter, which may have templates."""
     scope = rules.Scope({}, open=True, is_stored=True)
     return _in(lambda: rules.condition(templates.blank(text), scope))
-
-
-def _in_template(text: str) -> list[Path]:
-    if templates.PATH.fullmatch(text):
-        return [tuple(text.split("."))]
-    return _in(partial(expressions.value, text))
 
 
 def _in(parse: Callable[[], rules.Node]) -> list[Path]:

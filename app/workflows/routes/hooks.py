@@ -18,7 +18,7 @@ from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import View, example
 from app.workflows import hooks, service
-from app.workflows.language import missing_collections, missing_fields
+from app.workflows.language import missing
 from app.workflows.models import HOOK, Workflow
 from app.workflows.routes import described
 from app.workflows.routes.workflows import (
@@ -103,7 +103,7 @@ class ExecutionView(View):
     id = fields.Id()
     hook_id = fields.Id()
     trigger_type = fields.Choice(hooks.TRIGGERS)
-    status = fields.Choice(hooks.STATES)
+    status = fields.Choice(hooks.ExecutionState)
     actions_executed = ma.fields.Integer()
     error_message = ma.fields.String(allow_none=True)
     duration_ms = ma.fields.Integer(allow_none=True)
@@ -224,12 +224,12 @@ def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
 
 def _view(hook: Workflow) -> JSONObject:
     shown = _views([hook])[0]
-    return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(hook, principal())}
+    return {**shown, "warnings": shown["warnings"] + missing.field_warnings(hook, principal())}
 
 
 def _views(hooks_: Sequence[Workflow]) -> list[JSONObject]:
     times = hooks.times(hooks_)
-    warnings = missing_collections.warnings(hooks_)
+    warnings = missing.collection_warnings(hooks_)
     return [
         {**_with_times(hook, *times.get(hook.id, (None, None))), "warnings": warnings[hook.id]}
         for hook in hooks_

@@ -13,7 +13,8 @@ from app.web.blueprint import Blueprint
 from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
-from app.workflows import instances, rerun, service
+from app.workflows import instances, service
+from app.workflows.instances import InstanceFilter
 from app.workflows.language import definition
 from app.workflows.models import LOG_STATES, STATES, TRIGGERS
 from app.workflows.models import WORKFLOW as KIND
@@ -159,8 +160,7 @@ def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject
     Without step logs. For the instances of a hook use `GET /hooks/{hook_id}/executions`.
     """
     workflow = service.get(workflow_id, by=principal())
-    filters = {"status": args.get("status"), "workflow_id": workflow.id}
-    return _page(filters, args)
+    return _page(InstanceFilter(workflow_id=workflow.id, status=args.get("status")), args)
 
 
 @all_instances.route("", methods=["GET"])
@@ -178,13 +178,13 @@ def list_instances(args: JSONObject) -> JSONObject:
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
 @all_instances.response(200, InstanceWithLogs)
 @account_admin
-def get_instance(instance_id: str) -> JSONObject:
+def get_instance(instance_id: str) -> instances.InstanceWithLogs:
     """Get an instance with the log of its first 100 steps.
 
     Also finds the instances of hooks. `step_logs` is ordered oldest first; `/step-logs` has the
     rest.
     """
-    return _known_fields(instances.get(instance_id, by=principal()))
+    return instances.get(instance_id, by=principal())
 
 
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
@@ -205,12 +205,12 @@ def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
 @all_instances.response(200, InstanceWithLogs, example={"status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
-def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
+def cancel_instance(body: JSONObject, instance_id: str) -> instances.InstanceWithLogs:
     """Cancel a pending, running or waiting instance.
 
     The current step is rolled back unless it has external effects. Returns 409 if it has finished.
     """
-    return _known_fields(instances.cancel(instance_id, by=principal()))
+    return instances.cancel(instance_id, by=principal())
 
 
 @all_instances.route("/<uuid:instance_id>/resume", methods=["POST"])
@@ -231,8 +231,9 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
     Completed steps do not run again. Returns 409 `not_failed` if it has not failed, also for all
     but one of concurrent requests.
     """
-    instance = _known_fields(instances.resume(instance_id, by=principal()))
-    return {**instance, "message": "The instance is resumed.", "instance_id": instance["id"]}
+    instance = instances.resume(instance_id, by=principal())
+    message = "The instance is resumed."
+    return {**vars(instance), "message": message, "instance_id": instance.id}
 
 
 @all_instances.route("/<uuid:instance_id>/rerun", methods=["POST"])
@@ -246,7 +247,7 @@ def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
     All steps run. Returns 409 `not_repeatable` if it has not ended, or if its trigger data are
     erased or withheld from you, and 409 `disabled` if the workflow is disabled.
     """
-    started = rerun.run(instance_id, by=principal())
+    started = instances.rerun(instance_id, by=principal())
     return {"message": "The workflow is started.", "instance_id": started}
 
 
@@ -267,18 +268,18 @@ def resume_instances(body: JSONObject) -> JSONObject:
     return {"message": "The failed instances are resumed.", "count": count}
 
 
-def _filter(args: JSONObject) -> JSONObject:
+def _filter(args: JSONObject) -> InstanceFilter:
     id = args.get("workflow_id")
-    filters = {name: args.get(name) for name in ("status", "from_date", "to_date")}
-    # A given id may be a hook's; without one, hooks have their own lists.
-    return {**filters, **({"workflow_id": str(id)} if id else {"kind": KIND})}
+    return InstanceFilter(
+        # A given id may be a hook's; without one, hooks have their own lists.
+        kind=None if id else KIND,
+        workflow_id=str(id) if id else None,
+        status=args.get("status"),
+        from_date=args.get("from_date"),
+        to_date=args.get("to_date"),
+    )
 
 
-def _page(filters: JSONObject, args: JSONObject) -> JSONObject:
-    rows, total = instances.page(filters, args["skip"], args["limit"], by=principal())
+def _page(where: InstanceFilter, args: JSONObject) -> JSONObject:
+    rows, total = instances.page(where, args["skip"], args["limit"], by=principal())
     return page_body(rows, total, args)
-
-
-def _known_fields(instance: JSONObject) -> JSONObject:
-    names = InstanceWithLogs().fields.keys()
-    return {name: value for name, value in instance.items() if name in names}

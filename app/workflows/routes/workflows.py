@@ -18,7 +18,7 @@ from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
 from app.web.schemas import Message, Schema, View, example
 from app.workflows import service
-from app.workflows.language import missing_collections, missing_fields, step_headers
+from app.workflows.language import missing, step_headers
 from app.workflows.models import TRIGGERS, Workflow
 from app.workflows.routes import described
 
@@ -57,7 +57,7 @@ class WarningView(View):
     """What is saved, but cannot do anything as it is."""
 
     field = ma.fields.String()
-    code = fields.Choice((missing_collections.CODE, missing_fields.CODE))
+    code = fields.Choice((missing.COLLECTION_MISSING, missing.FIELD_MISSING))
     message = ma.fields.String()
 
 
@@ -316,11 +316,11 @@ def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
 
 def view(workflow: Workflow) -> JSONObject:
     shown = _views([workflow])[0]
-    return {**shown, "warnings": shown["warnings"] + missing_fields.warnings(workflow, principal())}
+    return {**shown, "warnings": shown["warnings"] + missing.field_warnings(workflow, principal())}
 
 
 def _views(workflows: Sequence[Workflow]) -> list[JSONObject]:
-    warnings = missing_collections.warnings(workflows)
+    warnings = missing.collection_warnings(workflows)
     return [_view(workflow, warnings[workflow.id]) for workflow in workflows]
 
 

@@ -46,20 +46,12 @@ def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[
         for name in unknown
     ]
     if kind == Trigger.EVENT:
-        return problems_ + _event(trigger)
-    return problems_ + _schedule(trigger) if kind == Trigger.SCHEDULE else problems_
-
-
-def _schedule(trigger: JSONMapping) -> list[Problem]:
-    message = cron.problem(trigger.get("cron"))
-    return [problem("trigger.cron", "cron_invalid", message)] if message else []
-
-
-def _event(trigger: JSONMapping) -> list[Problem]:
-    result = checks.event_problems(trigger.get("event"), "trigger.event")
-    if "collection" in trigger:
-        result += checks.collection_problems(trigger["collection"], "trigger.collection")
-    if "condition" in trigger:
-        names = AvailableNames(of_event=True)
-        result += checks.condition_problems(trigger["condition"], "trigger.condition", names)
-    return result
+        problems_ += checks.event_problems(trigger.get("event"), "trigger.event")
+        if "collection" in trigger:
+            problems_ += checks.collection_problems(trigger["collection"], "trigger.collection")
+        if "condition" in trigger:
+            names = AvailableNames(of_event=True)
+            problems_ += checks.condition_problems(trigger["condition"], "trigger.condition", names)
+    elif kind == Trigger.SCHEDULE and (wrong := cron.problem(trigger.get("cron"))):
+        problems_.append(problem("trigger.cron", "cron_invalid", wrong))
+    return problems_

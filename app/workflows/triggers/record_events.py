@@ -61,18 +61,6 @@ class Listeners:
         return event in self.awaited or f"{event} {collection}" in self.awaited
 
 
-def _listeners(account_id: str) -> Listeners:
-    """The listeners of an account in the open transaction."""
-    version = outbox.checked_version(account_id)
-    cache = versioned_cache.cache("workflow_listeners")
-    cached = cache.get(account_id, lambda: None)
-    if cached is None or cached[0] != version:
-        cached = (version, _load(account_id))
-        cache.put(account_id, cached)
-    listeners: Listeners = cached[1]
-    return listeners
-
-
 def _load(account_id: str) -> Listeners:
     where = (
         Workflow.account_id == account_id,
@@ -95,7 +83,14 @@ def _load(account_id: str) -> Listeners:
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
     """Start the workflows of a change, and wake waiting instances before the commit."""
-    listeners = _listeners(event.account_id)
+    account_id = event.account_id
+    version = outbox.checked_version(account_id)
+    cache = versioned_cache.cache("workflow_listeners")
+    cached = cache.get(account_id, lambda: None)
+    if cached is None or cached[0] != version:
+        cached = (version, _load(account_id))
+        cache.put(account_id, cached)
+    listeners: Listeners = cached[1]
     name, collection = f"records.{event.operation}", event.definition.name.lower()
     starting, awaited = (
         listeners.started_by(name, collection),

@@ -51,7 +51,11 @@ def plan(workflow: Workflow) -> None:
     if planned and planned.cron == text:
         return
     key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
-    following = _following(text)
+    following = NEVER
+    if text:
+        if wrong := cron.problem(text):
+            raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
+        following = cron.following(text, database_time())
     values = {"cron": text, "next_at": following}
     _announce(workflow.account_id, following)
     if planned:  # keep the row, which has the last due time
@@ -59,14 +63,6 @@ def plan(workflow: Workflow) -> None:
         db.connection().execute(sa.update(SCHEDULES).where(*conditions).values(**values))
     elif text:
         db.connection().execute(sa.insert(SCHEDULES).values(**key, **values))
-
-
-def _following(text: str) -> datetime:
-    if not text:
-        return NEVER
-    if wrong := cron.problem(text):
-        raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
-    return cron.following(text, database_time())
 
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
@@ -109,7 +105,20 @@ def fire(now: datetime | None = None, accounts: Sequence[str] | None = None) -> 
 
 def _try_fire(row: Any, now: datetime) -> bool:
     try:
-        return _fire(row, now)
+        following = _next(row, now)
+        with db.transaction() as session:
+            if not _advance(row, next_at=following, last_at=row.next_at):
+                return False
+            _announce(row.account_id, following)
+            workflow = session.get(Workflow, (row.account_id, row.workflow_id))
+            if workflow is not None and principals.reload_active_account(row.account_id):
+                trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
+                new = start.row(workflow, trigger, Trigger.SCHEDULE)
+                if new and following == NEVER:
+                    reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
+                    new = dict(start_limits.refused(new, reason))
+                start.write([new] if new else [])
+        return True
     except UNAVAILABLE:
         raise
     except Exception as error:  # noqa: BLE001 - one failing schedule must not stop the others
@@ -117,23 +126,6 @@ def _try_fire(row: Any, now: datetime) -> bool:
         with db.transaction():
             _advance(row, next_at=now + RETRY_AFTER)
         return False
-
-
-def _fire(row: Any, now: datetime) -> bool:
-    following = _next(row, now)
-    with db.transaction() as session:
-        if not _advance(row, next_at=following, last_at=row.next_at):
-            return False
-        _announce(row.account_id, following)
-        workflow = session.get(Workflow, (row.account_id, row.workflow_id))
-        if workflow is not None and principals.reload_active_account(row.account_id):
-            trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            new = start.row(workflow, trigger, Trigger.SCHEDULE)
-            if new and following == NEVER:
-                reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
-                new = dict(start_limits.refused(new, reason))
-            start.write([new] if new else [])
-    return True
 
 
 def _announce(account_id: str, at: datetime) -> None:

@@ -46,20 +46,8 @@ def row(
     limit_message = room.refusal()
     if limit_message and not room.take_note():
         return None
-    instance = _row(workflow, trigger_type, holds_pii, root_id)
-    refusal = limit_message or (TOO_DEEP if instance["depth"] > MAX_DEPTH else None)
-    if refusal is None:
-        instance["context"] = orjson.dumps({"trigger": trigger}).decode()
-        refusal = TOO_LARGE if len(instance["context"]) > LARGEST_CONTEXT else None
-    if refusal is None:
-        room.take(len(instance["context"]))
-        return instance
-    return {**start_limits.refused(instance, refusal), "over_bound": limit_message is not None}
-
-
-def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> JSONObject:
     id = new_id()
-    return {
+    instance = {
         "account_id": workflow.account_id,
         "id": id,
         "workflow_id": workflow.id,
@@ -78,6 +66,14 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
         "due": True,
         "over_bound": False,
     }
+    refusal = limit_message or (TOO_DEEP if instance["depth"] > MAX_DEPTH else None)
+    if refusal is None:
+        instance["context"] = orjson.dumps({"trigger": trigger}).decode()
+        refusal = TOO_LARGE if len(instance["context"]) > LARGEST_CONTEXT else None
+    if refusal is None:
+        room.take(len(instance["context"]))
+        return instance
+    return {**start_limits.refused(instance, refusal), "over_bound": limit_message is not None}
 
 
 def write(rows: Sequence[Row]) -> None:

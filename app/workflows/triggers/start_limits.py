@@ -45,7 +45,7 @@ class LimitReached(AppError):
 
 @dataclass
 class Room:
-    """What the open transaction may still start in an account."""
+    """The starts that the open transaction has left in an account."""
 
     pending: int
     is_waiting_full: bool

@@ -27,7 +27,7 @@ from app import db
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 from tests.builders import make_cast, make_collection
 from tests.conftest import make_app, settings_for
-from tests.processes import Process, StockWorker, Worker, environment, wait_for
+from tests.processes import Process, Restartable, Worker, environment, stock_command, wait_for
 from tests.project import free_port, procfile
 from tests.receivers import Receiver, Request
 from tests.services import Postgres, Redis
@@ -110,9 +110,10 @@ class Service:
         )
         log = self.folder / "log"
         self.web = Web(env, log)
-        self.workers: list[Worker | StockWorker] = [Worker(env, log) for _ in range(WORKERS)]
+        self.workers: list[Restartable] = [Worker(env, log) for _ in range(WORKERS)]
         if self.redis:
-            self.workers.append(StockWorker({**env, "REDIS_URL": self.redis.url}, log))
+            with_redis = {**env, "REDIS_URL": self.redis.url}
+            self.workers.append(Process(stock_command(), with_redis, log))
         wait_for(f"{self.address}/ready", log)
 
     def run(self, faults: int) -> Counter[str]:

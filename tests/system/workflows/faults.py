@@ -19,7 +19,7 @@ from app.jobs import turns
 from app.jobs.rq_queues import WORKFLOWS
 from app.workflows import dispatch
 from app.workflows.engine import control_steps, external_steps
-from tests.processes import StockWorker, Worker, environment
+from tests.processes import Process, Restartable, Worker, environment, stock_command
 
 REACH_SECONDS = 60
 
@@ -77,7 +77,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
         dispatch.work(threading.Event(), woken)
 
 
-def start_workers(app: Flask, folder: Path, redis_url: str) -> list[Worker | StockWorker]:
+def start_workers(app: Flask, folder: Path, redis_url: str) -> list[Restartable]:
     """A worker on the database of an application, and with Redis RQ's own beside it."""
     settings = app.extensions["atrium.config"]
     env = environment(
@@ -93,4 +93,4 @@ def start_workers(app: Flask, folder: Path, redis_url: str) -> list[Worker | Sto
     ours = Worker(env, folder / "worker.log")
     if not redis_url:
         return [ours]
-    return [ours, StockWorker({**env, "REDIS_URL": redis_url}, folder / "rq.log")]
+    return [ours, Process(stock_command(), {**env, "REDIS_URL": redis_url}, folder / "rq.log")]

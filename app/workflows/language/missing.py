@@ -1,14 +1,19 @@
-"""Warns about fields that a workflow names and that its collections do not have.
+"""Warns about collections that workflows and hooks name but that do not exist yet, and fields that
+these do not have.
 
 A field that the caller may not view counts as missing: the warning tells no secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import sqlalchemy as sa
+
+from app import db
 from app.auth.principal import Principal
 from app.collections import access, definitions
+from app.collections.models import Collection
 from app.errors import NotFound, problem
 from app.types import JSONObject
 from app.workflows.language import expressions, templates, used_names
@@ -16,24 +21,64 @@ from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists
 from app.workflows.language.used_names import Path
 from app.workflows.models import HOOK, Trigger, Workflow
 
-CODE = "field_missing"
+COLLECTION_MISSING, FIELD_MISSING = "collection_missing", "field_missing"
+MISSING = "The collection “{name}” does not exist. Create it or correct the name."
 MAX_WARNINGS = 50
 EVENT_NAMES = expressions.GLOBAL_NAMES | expressions.LOOP_NAMES | {"event", "record", "previous"}
 RECORDS = ("record", "previous")
 Named = tuple[str, str, str]  # place, collection, field
 
 
-def warnings(workflow: Workflow, by: Principal) -> list[JSONObject]:
+def collection_warnings(workflows: Sequence[Workflow]) -> dict[str, list[JSONObject]]:
+    """The warnings of each workflow, by its id."""
+    named = {workflow.id: list(_named_collections(workflow)) for workflow in workflows}
+    keys = {name.lower() for places in named.values() for _, name in places}
+    query = sa.select(Collection.name_key).where(Collection.name_key.in_(sorted(keys)))
+    missing = keys - set(db.db.session.scalars(query)) if keys else keys
+    return {
+        id: [
+            problem(place, COLLECTION_MISSING, MISSING.format(name=name))
+            for place, name in places
+            if name.lower() in missing
+        ]
+        for id, places in named.items()
+    }
+
+
+def _named_collections(workflow: Workflow) -> Iterator[tuple[str, str]]:
+    if workflow.trigger.get("collection"):
+        yield "trigger.collection", workflow.trigger["collection"]
+    if workflow.kind == HOOK:
+        actions = [step for step in workflow.steps if step["type"] == ACTION]
+        yield from _collections_in_steps(actions, "actions")
+    else:
+        yield from _collections_in_steps(workflow.steps, "steps")
+
+
+def _collections_in_steps(steps: Sequence[Written], place: str) -> Iterator[tuple[str, str]]:
+    for index, step in enumerate(steps):
+        path = f"{place}[{index}]"
+        is_action = step["type"] == ACTION
+        settings = step["config"] if is_action else step
+        name = settings.get("collection") if is_action or step["type"] == WAIT_EVENT else None
+        if name and not templates.has_template(name):
+            yield f"{path}.{'config.' if is_action else ''}collection", name
+        for number, inner in enumerate(lists_in(step)):
+            branch = "steps" if "steps" in step else f"branches[{number}]"
+            yield from _collections_in_steps(inner, f"{path}.{branch}")
+
+
+def field_warnings(workflow: Workflow, by: Principal) -> list[JSONObject]:
     """The warnings of a workflow or hook, up to MAX_WARNINGS."""
     visible: dict[str, frozenset[str] | None] = {}
     found: dict[tuple[str, str], JSONObject] = {}
-    for place, collection, name in _named(workflow):
+    for place, collection, name in _named_fields(workflow):
         if collection not in visible:
             visible[collection] = visible_fields(collection, by)
         fields = visible[collection]
         if fields is not None and name not in fields and len(found) < MAX_WARNINGS:
             message = f"{collection} has no field {name[:63]}, or hides it from you."
-            found.setdefault((place, name), problem(place, CODE, message))
+            found.setdefault((place, name), problem(place, FIELD_MISSING, message))
     return list(found.values())
 
 
@@ -46,7 +91,7 @@ def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:
     return frozenset(found.readable) if found else None
 
 
-def _named(workflow: Workflow) -> Iterator[Named]:
+def _named_fields(workflow: Workflow) -> Iterator[Named]:
     trigger = workflow.trigger
     collection = trigger.get("collection") if trigger.get("type") == Trigger.EVENT else None
     steps, place = workflow.steps, "steps"
@@ -58,14 +103,14 @@ def _named(workflow: Workflow) -> Iterator[Named]:
             yield from _in_event_condition(text, name, collection)
             paths = used_names.in_condition(text, on_event=True)
             yield from _of_trigger(((name, path) for path in paths), collection)
-    yield from _in_steps(steps, place, collection)
+    yield from _fields_in_steps(steps, place, collection)
 
 
-def _in_steps(steps: Iterable[Written], place: str, trigger: str | None) -> Iterator[Named]:
+def _fields_in_steps(steps: Iterable[Written], place: str, trigger: str | None) -> Iterator[Named]:
     for index, step in enumerate(steps):
         path = f"{place}[{index}]"
         if step["type"] == ACTION:
-            yield from _in_action(step["config"], f"{path}.config")
+            yield from _fields_in_action(step["config"], f"{path}.config")
         elif step["type"] == WAIT_EVENT and step.get("condition") and step.get("collection"):
             names = (step["condition"], f"{path}.condition", step["collection"])
             yield from _in_event_condition(*names)
@@ -73,10 +118,10 @@ def _in_steps(steps: Iterable[Written], place: str, trigger: str | None) -> Iter
             yield from _of_trigger(used_names.in_step(step, path), trigger)
         for number, inner in enumerate(lists_in(step)):
             branch = "steps" if "steps" in step else f"branches[{number}]"
-            yield from _in_steps(inner, f"{path}.{branch}", trigger)
+            yield from _fields_in_steps(inner, f"{path}.{branch}", trigger)
 
 
-def _in_action(config: Written, place: str) -> Iterator[Named]:
+def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
     collection, filter, sort = (config.get(name) for name in ("collection", "filter", "sort"))
     if not isinstance(collection, str) or templates.has_template(collection):
         return
@@ -85,13 +130,9 @@ def _in_action(config: Written, place: str) -> Iterator[Named]:
     for path in used_names.in_filter(filter) if isinstance(filter, str) else ():
         yield f"{place}.filter", collection, path[0]
     if isinstance(sort, str) and not templates.has_template(sort):
-        for name in _sort_fields(sort):
-            yield f"{place}.sort", collection, name
-
-
-def _sort_fields(sort: str) -> list[str]:
-    names = (part.strip().lstrip("+-").partition(".")[0] for part in sort.split(","))
-    return [name for name in names if name]
+        for part in sort.split(","):
+            if name := part.strip().lstrip("+-").partition(".")[0]:
+                yield f"{place}.sort", collection, name
 
 
 def _in_event_condition(text: str, place: str, collection: str) -> Iterator[Named]:
