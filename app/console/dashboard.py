@@ -1,26 +1,39 @@
-"""The dashboard of an account: activity, failures and recent changes."""
+"""The dashboard of an account: activity, failures, recent changes and the first steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from flask import render_template, request
+import sqlalchemy as sa
+from flask import render_template, request, url_for
 
-from app.accounts.models import User
+from app import clock, db
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.auth.models import ApiKey
+from app.auth.principal import Principal
 from app.collections import definitions, totals
 from app.collections.definitions import Definition
 from app.collections.models import Collection
-from app.console import attention, checklist, recent
-from app.console.shell import charts, figures, guard, lists, scopes
+from app.console import recent
+from app.console.shell import charts, guard, lists, scopes, switcher
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.figures import Figure
+from app.console.shell.charts import Figure
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
+from app.context import shown_accounts
+from app.rules import OPERATIONS
 from app.web.languages import gettext
+from app.webhooks import log, resend
+from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
+from app.webhooks.resend import Selection, Undelivered
 from app.workflows import instances
+
+MAX_SCANNED = 100
+"""The newest failed instances that are grouped."""
 
 MAX_FAILING = 5
 MAX_NAMED = 5
@@ -66,11 +79,9 @@ def context(scope: AccountScope) -> TemplateContext:
             charts.deliveries_chart([account_id], count_all=count_all),
             charts.sign_ins_chart([account_id], count_all=count_all),
         ],
-        "webhooks": attention.failing_webhooks(MAX_FAILING, by=scope.by),
-        "failed": attention.by_workflow(
-            instances.failed(attention.MAX_SCANNED, by=scope.by), MAX_FAILING, by=scope.by
-        ),
-        "has_webhooks": checklist.has_webhooks(account_id),
+        "webhooks": failing_webhooks(MAX_FAILING, by=scope.by),
+        "failed": by_workflow(instances.failed(MAX_SCANNED, by=scope.by), MAX_FAILING, by=scope.by),
+        "has_webhooks": has_webhooks(account_id),
         "changes": recent.changes(scope, visibility.opened),
         "ask": scopes.ASK_SUPERADMINS,
     }
@@ -82,13 +93,11 @@ def _figures(scope: AccountScope, records: int) -> Sequence[Figure]:
     people, webhooks = User.account_id == account_id, Webhook.account_id == account_id
     home = "show_record_collections"
     return [
-        figures.linked(
-            gettext("People"), figures.format_count(User, people), "show_team", **team_at
-        ),
-        figures.linked(gettext("Collections"), figures.format_count(Collection), home, **at),
-        figures.linked(gettext("Records"), lists.format_number(records), home, **at),
-        figures.linked(
-            gettext("Webhooks"), figures.format_count(Webhook, webhooks), "show_webhooks", **at
+        charts.linked(gettext("People"), charts.format_count(User, people), "show_team", **team_at),
+        charts.linked(gettext("Collections"), charts.format_count(Collection), home, **at),
+        charts.linked(gettext("Records"), lists.format_number(records), home, **at),
+        charts.linked(
+            gettext("Webhooks"), charts.format_count(Webhook, webhooks), "show_webhooks", **at
         ),
     ]
 
@@ -103,3 +112,130 @@ def collection_visibility(scope: AccountScope) -> CollectionVisibility:
         else:
             hidden.append(collection.name)
     return CollectionVisibility(visible, hidden)
+
+
+@dataclass
+class FailedWorkflow:
+    """The failed instances of one workflow, the newest of them first."""
+
+    latest: Any
+    reason: str | None
+    """Why the newest failed."""
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class FailingWebhook:
+    """A webhook that fails or is disabled, and how many deliveries it did not receive."""
+
+    webhook: Webhook
+    undelivered: Undelivered
+    reason: str | int | None
+    """The error or the status of the newest attempt that failed."""
+
+
+def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
+    """Failing and disabled webhooks, longest failing first."""
+    found, everything = webhooks.failing(limit, by=by), Selection(resend.EARLIEST, clock.now())
+    numbers = resend.count_undelivered(found, everything, lists.MAX_COUNTED)
+    reasons = log.latest_failures(found)
+    return [
+        FailingWebhook(webhook, number, reasons.get(webhook.id))
+        for webhook, number in zip(found, numbers, strict=True)
+    ]
+
+
+def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence[FailedWorkflow]:
+    """Failed instances, newest first, grouped by their workflow."""
+    groups: dict[tuple[str, str], FailedWorkflow] = {}
+    for instance in failed:
+        key = (instance.account_id, instance.workflow_id)
+        if key not in groups:
+            shown_accounts.note(instance.account_id)
+            reason = instances.visible_error(instance, by)
+            groups[key] = FailedWorkflow(instance, reason)
+        groups[key].count += 1
+    return list(groups.values())[:limit]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step, its page, and whether it is done."""
+
+    name: str
+    help: str
+    url: str
+    is_done: bool
+
+
+def first_steps(caller: Principal, *, has_records: bool) -> Sequence[Step]:
+    """The steps for an admin; none once all are done."""
+    found = list(_instance_steps(has_records) if caller.is_superadmin else _steps(caller))
+    return [] if all(step.is_done for step in found) else found
+
+
+def _instance_steps(has_records: bool) -> Iterator[Step]:
+    collections = definitions.get_all()
+    ruled = any(one.rules.get(f"{name}_rule") for one in collections for name in OPERATIONS)
+    account = next(iter(switcher.recent()), None)
+    closed = next(iter(collections), None)
+    yield Step(
+        gettext("Define a collection"),
+        gettext(
+            "A table with typed fields, shared by all accounts; each account has its own records."
+        ),
+        url_for("console.show_new_collection"),
+        bool(collections),
+    )
+    yield Step(
+        gettext("Write its rules"),
+        gettext("Who may list, view, create, update and delete its records."),
+        url_for("console.show_rules", collection_id=closed.id)
+        if closed
+        else url_for("console.show_collections"),
+        ruled,
+    )
+    yield Step(
+        gettext("Create an account"),
+        gettext("A customer with users of its own."),
+        url_for("console.show_new_account"),
+        _exists(Account, Account.id != SYSTEM_ACCOUNT_ID, Account.closed_at.is_(None)),
+    )
+    yield Step(
+        gettext("Enter a record"),
+        gettext("In the console, or by the REST API."),
+        url_for("console.show_record_collections", account_id=account.id)
+        if account
+        else url_for("console.show_records_home"),
+        has_records,
+    )
+
+
+def _steps(caller: Principal) -> Iterator[Step]:
+    account_id = caller.require_account_id()
+    yield Step(
+        gettext("Invite people"),
+        gettext("Colleagues get a mail with a link."),
+        url_for("console.show_invite"),
+        _exists(User, User.account_id == account_id, User.id != caller.user_id),
+    )
+    yield Step(
+        gettext("Create an API key"),
+        gettext("Your programs read and write records with it."),
+        url_for("console.show_new_key"),
+        _exists(ApiKey, ApiKey.account_id == account_id),
+    )
+    yield Step(
+        gettext("Set up a webhook"),
+        gettext("Your programs are notified of changes."),
+        url_for("console.show_new_webhook", account_id=account_id),
+        has_webhooks(account_id),
+    )
+
+
+def has_webhooks(account_id: str) -> bool:
+    return _exists(Webhook, Webhook.account_id == account_id)
+
+
+def _exists(model: Any, *where: Any) -> bool:
+    return bool(db.db.session.scalar(sa.select(sa.exists(sa.select(model.id).where(*where)))))

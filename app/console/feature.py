@@ -9,14 +9,14 @@ from app.console.collections import feature as collections
 from app.console.people import feature as people
 from app.console.records import feature as records
 from app.console.records import saved_views
-from app.console.shell import checks, links, streams
+from app.console.shell import checks, links
 from app.console.shell.blueprint import blueprint
 from app.web.feature import Feature
 
 FEATURE = Feature(
     pages=(blueprint,),
     routes=(
-        *(routes, links, checks, streams, dashboard, sample, search),
+        *(routes, links, checks, dashboard, sample, search),
         *people.PAGES,
         *records.PAGES,
         *automation.PAGES,

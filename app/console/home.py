@@ -13,9 +13,9 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections import service as collections
-from app.console import attention, checklist, dashboard
-from app.console.records import operation_names
-from app.console.shell import charts, figures, lists
+from app.console import dashboard
+from app.console.records import display
+from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
@@ -38,12 +38,12 @@ def _instance_context(caller: Principal) -> TemplateContext:
     counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
     shown = [
-        figures.linked(
+        charts.linked(
             gettext("Accounts"), lists.format_count(_accounts_but_system()), "show_accounts"
         ),
-        figures.linked(gettext("Users"), figures.format_count(User), "show_users"),
-        figures.linked(gettext("Collections"), lists.format_number(total), "show_collections"),
-        figures.linked(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
+        charts.linked(gettext("Users"), charts.format_count(User), "show_users"),
+        charts.linked(gettext("Collections"), lists.format_number(total), "show_collections"),
+        charts.linked(gettext("Records"), _format_sum(list(counts.values())), "show_records_home"),
     ]
     return {
         "figures": shown,
@@ -52,7 +52,7 @@ def _instance_context(caller: Principal) -> TemplateContext:
             for row in rows
         ],
         "instance": _activity(accounts, caller),
-        "steps": checklist.steps(caller, has_records=any(counts.values())),
+        "steps": dashboard.first_steps(caller, has_records=any(counts.values())),
     }
 
 
@@ -69,9 +69,9 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
     """Activity in the newest accounts, and failures in all."""
     count_all = request.args.get("count") == "all"
     names = {account.id: account.name for account in accounts}
-    failing = attention.failing_webhooks(dashboard.MAX_FAILING, by=caller.acting_in(None))
-    failed = attention.by_workflow(
-        instances.failed_in_accounts(list(names), attention.MAX_SCANNED),
+    failing = dashboard.failing_webhooks(dashboard.MAX_FAILING, by=caller.acting_in(None))
+    failed = dashboard.by_workflow(
+        instances.failed_in_accounts(list(names), dashboard.MAX_SCANNED),
         dashboard.MAX_FAILING,
         by=caller,
     )
@@ -109,7 +109,7 @@ def _account_context(caller: Principal) -> TemplateContext:
     context = dashboard.context(scope)
     return {
         "figures": context["figures"],
-        "steps": checklist.steps(caller, has_records=False),
+        "steps": dashboard.first_steps(caller, has_records=False),
         "dashboard": context,
         "failing_domains": domains.failing(scope.account.id),
     }
@@ -118,7 +118,7 @@ def _account_context(caller: Principal) -> TemplateContext:
 def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
     allowed = [(one.name, scope.allowed_operations(one)) for one in definitions.get_all()]
-    return [(name, operation_names.listed(names)) for name, names in allowed if names]
+    return [(name, display.listed(names)) for name, names in allowed if names]
 
 
 def _format_sum(numbers: Sequence[int]) -> str:

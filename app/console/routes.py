@@ -8,15 +8,15 @@ from flask import flash, g, make_response, redirect, render_template, request, u
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.auth import magic_links
+from app.auth import magic_links, stream_credentials
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console import home
-from app.console.shell import forms, guard, last_account, realms, resubmit, second_factor, theme
-from app.console.shell.access import ANYBODY, USER
-from app.console.shell.blueprint import page
+from app.console.shell import forms, guard, navigation, realms, resubmit, scopes, second_factor
+from app.console.shell.access import ADMIN, ANYBODY, USER
+from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Form, Page
 from app.console.shell.navigation import TOP, MenuItem
 from app.errors import Unauthorized
@@ -42,7 +42,9 @@ def show_home() -> str:
 def sign_in() -> BaseResponse | Page:
     if guard.caller():
         return redirect(url_for("console.show_home"))
-    account = request.args.get("account", "")[:200] or account_of_host() or last_account.get()
+    account = (
+        request.args.get("account", "")[:200] or account_of_host() or realms.suggested_account()
+    )
     return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
@@ -73,7 +75,7 @@ def submit_sign_in() -> BaseResponse | Page:
     target = guard.safe_target(form["next"]) or url_for("console.show_home")
     status = 307 if going else 303
     response = guard.start_session(user, going or target, Proof.PASSWORD, status)
-    last_account.remember(response, user.account.slug)
+    realms.remember_account(response, user.account.slug)
     return response
 
 
@@ -124,8 +126,17 @@ def reauthenticate() -> BaseResponse:
 
 @page("/console/theme", "POST", role=ANYBODY)
 def choose_theme() -> BaseResponse:
-    """Choose a light or dark theme."""
-    return theme.choose()
+    """Choose a light or dark theme for this browser, and show the page again."""
+    response = redirect(guard.referring_page() or url_for("console.show_home"), 303)
+    chosen = request.form.get("theme", navigation.AUTO_THEME)
+    response.set_cookie(
+        navigation.THEME_COOKIE,
+        chosen if chosen in navigation.THEMES else navigation.AUTO_THEME,
+        max_age=navigation.THEME_DAYS * 24 * 3600,
+        samesite="Lax",
+        secure=config.current().production,
+    )
+    return response
 
 
 @page("/console/language", "POST", role=ANYBODY)
@@ -150,3 +161,10 @@ def sign_out() -> BaseResponse:
     g.console_caller = None
     page = render_template("auth/signed_out.html", logout_url=logout_url)
     return guard.forget_session(make_response(page))
+
+
+@page(f"{ACCOUNT}/stream-tickets", "POST", role=ADMIN)
+def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
+    """Create a ticket for a stream of an account; the stream ends with the session."""
+    credential = stream_credentials.of_session(scopes.account_scope(account_id).by)
+    return {"ticket": stream_credentials.issue_ticket(credential)}, 201

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from app.console.automation import trigger_words
+from app.console.automation import triggers
 from tests.builders import Cast, make_collection
 from tests.console.browser import Browser, beside
 from tests.workflows.running import ran
@@ -88,7 +88,7 @@ def test_workflow_page_shows_webhook_trigger_address(app: Flask, cast: Cast) -> 
 @pytest.mark.parametrize(("cron", "words"), WORDS)
 def test_schedule_in_words_for_common_cron_expressions(app: Flask, cron: str, words: str) -> None:
     with app.test_request_context():
-        assert trigger_words.of_schedule(cron) == words
+        assert triggers.of_schedule(cron) == words
 
 
 def test_workflow_list_links_last_instance(app: Flask, cast: Cast) -> None:

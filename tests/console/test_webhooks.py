@@ -13,7 +13,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.accounts.models import ADMIN
-from app.console.admin import job_names
+from app.console.admin import jobs as console_jobs
 from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import Job
@@ -346,8 +346,8 @@ def test_console_job_list_retries_failed_jobs(app: Flask, cast: Cast) -> None:
 
 
 def test_console_job_names_cover_every_kind(app: Flask) -> None:
-    assert job_names.NAMES.keys() == set(jobs.kinds())
-    assert len(set(map(str, job_names.NAMES.values()))) == len(job_names.NAMES)
+    assert console_jobs.NAMES.keys() == set(jobs.kinds())
+    assert len(set(map(str, console_jobs.NAMES.values()))) == len(console_jobs.NAMES)
 
 
 def test_console_job_page_hides_secrets(app: Flask, cast: Cast, superadmin: Browser) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.console.records.expressions import escape_like
-from app.console.records.expressions import matches as console_search
+from app.console.records.references import escape_like
+from app.console.records.references import matches as console_search
 from tests.builders import Caller, make_collection, make_record
 
 VALUES = ["C:\\temp\\x", "C:x", "C:%x", "C:\\%x", "C:\\"]

@@ -22,11 +22,11 @@ from app.audit.models import AuditHead
 from app.audit.service import Change
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.console.admin import audit_names, log_starts
+from app.console.admin import audit_names, security_names
 from app.console.admin.audit_names import Names
-from app.console.admin.log_starts import LogStart
+from app.console.admin.security_names import LogStart
 from app.console.records import writers
-from app.console.shell import days, guard, lists, streamed_pages
+from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
@@ -78,7 +78,7 @@ def show_audit_log() -> str:
         people=_people(account_id or SYSTEM_ACCOUNT_ID),
         formats=FORMATS,
         enabled=append.enabled(),
-        name_of_day=days.name_of_day,
+        name_of_day=lists.name_of_day,
         start=_start(account_id),
         verified=verifications.last(verifications.AUDIT, account_id) if account_id else None,
     )
@@ -86,7 +86,7 @@ def show_audit_log() -> str:
 
 def _start(account_id: str | None) -> LogStart | None:
     start = signing.start_of(AUDIT_LOG, account_id) if account_id else None
-    return log_starts.shown(start, account_id, policies.AUDIT)
+    return security_names.log_start(start, account_id, policies.AUDIT)
 
 
 @page(f"{AUDIT}/<large:entry_id>", role=ADMIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from app.console.shell import forms
+from app.console.shell import form_rows, forms
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 from app.types import JSONMapping, JSONObject
@@ -23,7 +23,8 @@ def values(mappings: Sequence[JSONMapping]) -> dict[str, str]:
 
 
 def add_submitted(form: Form) -> Form:
-    pairs = [(forms.text(f"group_{n}"), forms.text(f"role_{n}")) for n in range(_submitted())]
+    number = form_rows.count(forms.text("rows"), MAX_ROWS)
+    pairs = [(forms.text(f"group_{n}"), forms.text(f"role_{n}")) for n in range(number)]
     form.values |= _rows(pairs) or {"rows": "0"}
     return form
 
@@ -36,8 +37,8 @@ def rearranged(form: Form, do: str) -> bool:
     pairs = _pairs(form)
     if match[1] == "more":
         pairs.append(("", ""))
-    elif match[2] and 0 < (index := int(match[2])) < len(pairs):
-        pairs[index - 1 : index + 1] = [pairs[index], pairs[index - 1]]
+    elif match[2]:
+        form_rows.move(pairs, int(match[2]), "up")
     form.values |= _rows(pairs[:MAX_ROWS])
     return True
 
@@ -68,11 +69,6 @@ def names(form: Form) -> set[str]:
 def rows_without(form: Form, groups: Collection[str]) -> set[int]:
     """The numbers of the rows that name none of these groups."""
     return {n for n, (group, _) in enumerate(_pairs(form)) if group and group not in groups}
-
-
-def _submitted() -> int:
-    text = forms.text("rows")
-    return min(int(text), MAX_ROWS) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
 
 
 def _pairs(form: Form) -> list[tuple[str, str]]:

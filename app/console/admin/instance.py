@@ -1,18 +1,21 @@
-"""The accounts of this instance and the users of all accounts, for superadmins."""
+"""The accounts of this instance, deleted ones, and the users of all accounts, for superadmins."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from flask import render_template, request
+import orjson
+from flask import Response, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, tenants, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.audit.chain import signing
 from app.auth import principal as principals
 from app.auth.mfa import enrolment
 from app.console.people import user_lists
 from app.console.people.users import MAX_GROUPS, choices
+from app.console.records import writers
 from app.console.shell import forms, guard, lists, switcher
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
@@ -20,7 +23,10 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
 from app.errors import InvalidValues, problem
+from app.portability import certificates
 from app.web.languages import gettext, lazy_gettext
+
+DELETIONS = "/console/accounts/deletions"
 
 MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")
@@ -145,3 +151,24 @@ def create_user() -> BaseResponse:
     user = enrolment.enrol(account.id, values, by=by.user_id)
     notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
     return redirect_with_notice(notice, "console.show_user", user_id=user.id)
+
+
+@page(DELETIONS, role=SUPERADMIN)
+def show_deletions() -> str:
+    """The accounts that were deleted, each with its certificate."""
+    listing = lists.from_request("console.show_deletions")
+    listing.with_page(certificates.page(listing.page_args))
+    return render_template(
+        "console/accounts/deletions.html",
+        listing=listing,
+        people=writers.superadmins({one.closed_by for one in listing.items}),
+        public_keys=signing.public_keys(),
+    )
+
+
+@page(f"{DELETIONS}/<uuid:account_id>/certificate", role=SUPERADMIN)
+def download_certificate(account_id: str) -> Response:
+    certificate = orjson.dumps(certificates.get(account_id), option=orjson.OPT_INDENT_2)
+    name = f"deletion-{account_id.lower()}.json"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(certificate, mimetype="application/json", headers=headers)

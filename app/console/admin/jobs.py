@@ -11,12 +11,12 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, db, jobs
 from app.accounts.models import Account
-from app.console.admin import audit_names, job_names
+from app.console.admin import audit_names
 from app.console.admin.audit_names import Names, Subject
-from app.console.shell import figures, guard, lists, names
+from app.console.shell import charts, guard, lists, names
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.figures import Figure
+from app.console.shell.charts import Figure
 from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.console.shell.navigation import INSTANCE, MenuItem
@@ -27,6 +27,77 @@ from app.errors import NotFound
 from app.jobs import TABLE, JobState, workers
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
+
+NAMES = {
+    "audit.checkpoint": lazy_gettext("Checkpoint of the audit log"),
+    "audit.mail_checkpoint": lazy_gettext("Mail with an audit checkpoint"),
+    "accounts.certify_deletion": lazy_gettext("Certificate of the deletion of an account"),
+    "accounts.expire_exports": lazy_gettext("Removal of expired exports"),
+    "accounts.export": lazy_gettext("Export of an account"),
+    "auth.forgot_password": lazy_gettext("Request for a new password"),
+    "auth.known_already": lazy_gettext("Mail about a repeated registration"),
+    "auth.notify_setup_completed": lazy_gettext("Mail about a completed set-up"),
+    "auth.purge": lazy_gettext("Removal of expired sessions and links"),
+    "auth.resend_verification": lazy_gettext("Request for another verification mail"),
+    "auth.send_email_change": lazy_gettext("Verification mail for a new address"),
+    "auth.send_email_changed": lazy_gettext("Mail about a changed address"),
+    "auth.send_email_restored": lazy_gettext("Mail about a restored address"),
+    "auth.send_email_undo_waits": lazy_gettext("Mail about an address to be restored"),
+    "auth.send_join_link": lazy_gettext("Mail with a link to join"),
+    "auth.send_invitation": lazy_gettext("Invitation mail"),
+    "auth.send_magic_link": lazy_gettext("Mail with a link to sign in"),
+    "auth.send_new_device": lazy_gettext("Mail about a new device"),
+    "auth.send_reset": lazy_gettext("Password reset mail"),
+    "auth.send_setup_link": lazy_gettext("Mail with a setup link"),
+    "auth.send_verification": lazy_gettext("Verification mail"),
+    "auth.tell_mfa_change": lazy_gettext("Mail about a change of second factors"),
+    "auth.tell_pii_expulsion": lazy_gettext("Mail about lost access to personal data"),
+    "auth.tell_pii_refusal": lazy_gettext("Mail about refused access to personal data"),
+    "auth.undo_email_change": lazy_gettext("Undoing of a change of address"),
+    "backups.make": lazy_gettext("Backup"),
+    "backups.schedule": lazy_gettext("Look for a backup that is due"),
+    "collections.drop_unfinished_indexes": lazy_gettext("Removal of unfinished indexes"),
+    "collections.measure": lazy_gettext("Measurement of the rows of a collection"),
+    "domains.check": lazy_gettext("Check of the DNS record of a domain"),
+    "domains.check_due": lazy_gettext("Search for domains to check"),
+    "domains.notify_admin": lazy_gettext("Mail about a domain"),
+    "feed.purge": lazy_gettext("Removal of old changes of the feed"),
+    "files.expire": lazy_gettext("Removal of unused uploads"),
+    "files.remove": lazy_gettext("Removal of files"),
+    "files.remove_account": lazy_gettext("Removal of the files of an account"),
+    "files.sweep": lazy_gettext("Search for files without records"),
+    "idempotency.purge": lazy_gettext("Removal of old idempotency keys"),
+    "jobs.purge": lazy_gettext("Removal of old jobs"),
+    "records.erase": lazy_gettext("Erasure of the history of a record"),
+    "records.remove_account": lazy_gettext("Removal of the records of an account"),
+    "security.checkpoint": lazy_gettext("Checkpoint of the security logs"),
+    "security.erase_user": lazy_gettext("Erasure of a user from the security logs"),
+    "security.record_suppressed": lazy_gettext("Count of failed sign-ins that were not recorded"),
+    "security.verify": lazy_gettext("Daily verification of the logs"),
+    "security.seal": lazy_gettext("Numbering of security events"),
+    "retention.apply": lazy_gettext("Search for accounts with a retention policy"),
+    "retention.apply_account": lazy_gettext("Deletion by the retention policy of an account"),
+    "sso.purge": lazy_gettext("Removal of unfinished single sign-ons"),
+    "sso.purge_documents": lazy_gettext("Removal of unused documents of issuers"),
+    "sso.renew_documents": lazy_gettext("Renewal of documents of issuers"),
+    "sso.read_metadata": lazy_gettext("Read of the metadata of identity providers"),
+    "usage.check_quotas": lazy_gettext("Check of quotas"),
+    "usage.fold": lazy_gettext("Addition of past usage"),
+    "usage.notify_admin": lazy_gettext("Mail about a quota"),
+    "usage.record_levels": lazy_gettext("Daily levels of usage"),
+    "usage.remove_account": lazy_gettext("Removal of the usage of an account"),
+    "users.erase": lazy_gettext("Erasure of the personal data of a user"),
+    "webhooks.bound": lazy_gettext("Limit of the delivery log"),
+    "webhooks.purge": lazy_gettext("Removal of old deliveries"),
+    "webhooks.redeliver": lazy_gettext("Redelivery to a webhook"),
+    "webhooks.remove": lazy_gettext("Removal of the deliveries of a webhook"),
+    "webhooks.send_security_log": lazy_gettext("Security log sent to its receiver"),
+    "webhooks.start_security_streams": lazy_gettext("Search for security logs to send"),
+    "webhooks.tell_disabled": lazy_gettext("Mail about a disabled webhook"),
+    "webhooks.tell_left": lazy_gettext("Mail about what a former admin left"),
+    "workflows.purge": lazy_gettext("Removal of old instances"),
+    "workflows.remove": lazy_gettext("Removal of the instances of a workflow"),
+}
 
 JOBS = "/console/jobs"
 JOB = f"{JOBS}/<uuid:account_id>/<uuid:job_id>"
@@ -56,7 +127,7 @@ def show_jobs() -> str:
         listing=listing,
         workers=workers.find(),
         figures=_figures(),
-        name_of=job_names.of_kind,
+        name_of=name_of_kind,
         uses_redis=uses_redis,
         redis_answers=uses_redis and jobs.is_redis_up(),
     )
@@ -74,7 +145,7 @@ def show_job(account_id: str, job_id: str) -> str:
     return render_template(
         "console/jobs/one.html",
         job=job,
-        title=job_names.of_kind(job.kind),
+        title=name_of_kind(job.kind),
         # Ids only: other values may be secrets or personal data.
         about={name: value for name, value in job.payload.items() if name.endswith("_id")},
         subjects=_subjects(job),
@@ -113,7 +184,7 @@ def retry_job(account_id: str, job_id: str) -> BaseResponse:
 
 
 def _kinds() -> dict[str, str]:
-    kinds = {kind: job_names.of_kind(kind) for kind in jobs.kinds()}
+    kinds = {kind: name_of_kind(kind) for kind in jobs.kinds()}
     return dict(sorted(kinds.items(), key=lambda item: item[1].casefold()))
 
 
@@ -209,4 +280,9 @@ def _delivery_figures() -> Iterator[Figure]:
         gettext("Deliveries to retry"): [table.due_at > now, ~claimed],
     }
     for name, where in conditions.items():
-        yield Figure(name, figures.format_count(DELIVERIES, *where))
+        yield Figure(name, charts.format_count(DELIVERIES, *where))
+
+
+def name_of_kind(kind: str) -> str:
+    """The name of a kind of job; a kind that another release defines is its own name."""
+    return str(NAMES.get(kind, kind))

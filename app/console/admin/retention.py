@@ -8,7 +8,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, scopes
+from app.console.shell import form_rows, forms, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -32,8 +32,7 @@ class RetentionForm(Form):
     @property
     def count(self) -> int:
         """The number of rows."""
-        text = self["rows"]
-        return min(int(text), MAX_RULES) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
+        return form_rows.count(self["rows"], MAX_RULES)
 
     def with_rows(self, number: int) -> RetentionForm:
         self.values["rows"] = str(min(number, MAX_RULES))

@@ -16,15 +16,9 @@ from app.audit.chain import signing
 from app.audit.security_log import routes, sealing, service, subscribers
 from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
-from app.console.admin import (
-    audit_names,
-    log_starts,
-    security_names,
-    security_subjects,
-    security_visits,
-)
+from app.console.admin import audit_names, security_names, security_visits
 from app.console.records import writers
-from app.console.shell import days, forms, lists, names, one_time_secrets, scopes
+from app.console.shell import forms, lists, names, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -70,11 +64,11 @@ def show_security_log(account_id: str) -> str:
         listing=listing,
         formats=FORMATS,
         verified=verifications.last(verifications.SECURITY, scope.account.id),
-        start=log_starts.shown(signing.start_of(SECURITY, scope.account.id), *rule),
-        subjects=security_subjects.of_events(listing.items, scope),
+        start=security_names.log_start(signing.start_of(SECURITY, scope.account.id), *rule),
+        subjects=security_names.of_events(listing.items, scope),
         page=visits,
         area=security_visits.area,
-        name_of_day=days.name_of_day,
+        name_of_day=lists.name_of_day,
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
         actors=writers.ACTORS,

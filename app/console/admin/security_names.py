@@ -1,12 +1,25 @@
-"""Names for the events of the security log."""
+"""Names for the events of the security log, for what they are about, and for where logs begin."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 
+from flask import url_for
+
+from app import clock
+from app.audit.append import DELETE
+from app.audit.chain import signing
+from app.audit.service import Change
 from app.collections import table as tables
 from app.console.admin import audit_columns, audit_names
+from app.console.admin.audit_names import Names, Subject
+from app.console.shell.scopes import AccountScope
+from app.errors import NotFound
+from app.portability.retention import policy as policies
+from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext
 
 VARIABLE = re.compile(r"<[^>]*>")
@@ -76,3 +89,62 @@ def of_fields(table: str, fields: Sequence[str]) -> list[str]:
 def of_path(path: str | None) -> str:
     """How personal data was read."""
     return str(PATHS.get(path or "", path or ""))
+
+
+def of_events(events: Sequence[JSONMapping], scope: AccountScope) -> Mapping[int, Subject]:
+    """The subjects by the number of the event, in a bounded number of statements."""
+    changes = {one["number"]: _change(one, scope) for one in events if _is_named(one)}
+    names = Names(list(changes.values()), scope.by)
+    subjects = {number: names.subject(change) for number, change in changes.items()}
+    # A label could show personal data, and each look at the log would add a read to it.
+    records = {
+        one["number"]: Subject(
+            gettext("Record"), f"…{one['target_id'][-8:]}", _events_url(one, scope)
+        )
+        for one in events
+        if one["target_id"] and one["target_type"].startswith(tables.PREFIX)
+    }
+    return subjects | records
+
+
+def _is_named(event: JSONMapping) -> bool:
+    table, id = event["target_type"], event["target_id"]
+    is_own = table == "users" and id == event["user_id"]
+    is_named = audit_names.name_column(table) is not None and not audit_names.is_shared(table)
+    return bool(id) and not is_own and (is_named or table == "group_members")
+
+
+def _change(event: JSONMapping, scope: AccountScope) -> Change:
+    change = audit_names.of_row(scope.account.id, event["target_type"], event["target_id"])
+    is_deleted = event["kind"].endswith(".deleted")
+    return replace(change, operation=DELETE) if is_deleted else change
+
+
+def _events_url(event: JSONMapping, scope: AccountScope) -> str:
+    """All events about a record."""
+    filters = {"target_type": event["target_type"], "record_id": event["target_id"]}
+    return url_for("console.show_security_log", **scope.url_args, **filters)
+
+
+@dataclass(frozen=True)
+class LogStart:
+    """The signed start of a log, and the rule that cuts it."""
+
+    entry_id: int
+    removed: int
+    created_at: datetime
+    is_signed: bool
+    days: int | None
+    """What the policy says now; None: the log is no longer cut."""
+
+
+def log_start(start: JSONMapping | None, account_id: str | None, rule: str) -> LogStart | None:
+    """A start as pages show it; `rule` is the property of the policy that cuts this log."""
+    if start is None or account_id is None:
+        return None
+    try:
+        days = getattr(policies.of_account(account_id), rule)
+    except NotFound:  # the log outlives the account
+        days = None
+    created_at, is_signed = clock.parse(start["created_at"]), signing.fault(start) is None
+    return LogStart(start["entry_id"], start["removed"], created_at, is_signed, days)

@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import users
 from app.auth.principal import Principal
-from app.console.automation import delivery_names, json_tokens, sent_request, webhooks
+from app.console.automation import sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
 from app.console.shell import forms, idempotent_forms, lists, names, scopes
 from app.console.shell.access import ADMIN
@@ -58,7 +58,7 @@ def _log_page(scope: AccountScope) -> Page:
         undelivered=undelivered,
         form_id=idempotent_forms.form_id(),
         warnings=service.payload_warnings(scope.account.id),
-        names=delivery_names.of_records(listing.items, hooks, scope),
+        names=webhooks.record_names(listing.items, hooks, scope),
     )
     return page, 400 if listing.errors and request.method == "POST" else 200
 
@@ -204,7 +204,7 @@ def show_resent(account_id: str) -> str:
         listing=listing,
         hooks=hooks,
         items=resent,
-        names=delivery_names.of_records(resent, hooks, scope),
+        names=webhooks.record_names(resent, hooks, scope),
         until=until,
         states=states,
         going=states[DeliveryState.PENDING] + states[DeliveryState.RETRYING],
@@ -217,7 +217,7 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     delivery = log.get(webhook, delivery_id, by=scope.by)
-    record_names = delivery_names.of_records([delivery], {webhook.id: webhook}, scope)
+    record_names = webhooks.record_names([delivery], {webhook.id: webhook}, scope)
     return render_template(
         "console/webhooks/delivery.html",
         scope=scope,
@@ -225,7 +225,7 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         delivery=delivery,
         sent=sent_request.find(webhook, delivery, request.args.get("attempt", "")),
         name=record_names.get(delivery.record_id or ""),
-        payload=json_tokens.pretty(delivery.payload),
+        payload=sent_request.pretty(delivery.payload),
         requested_by=_email(scope, delivery.requested_by),
         form_id=idempotent_forms.form_id(),
     )

@@ -1,16 +1,25 @@
-"""The request of a delivery as it was or would be sent, with code that verifies its signature."""
+"""The request of a delivery as it was or would be sent, and its JSON with highlights."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from flask import render_template
 
 from app.webhooks import log
 from app.webhooks.models import Webhook
+
+MAX_HIGHLIGHTED_LENGTH = 20_000  # characters; longer texts are one token
+MAX_LENGTH = 100_000  # characters; the rest is cut
+TOKEN = re.compile(
+    r'(?P<key>"(?:[^"\\]|\\.)*"(?=:))|(?P<string>"(?:[^"\\]|\\.)*")'
+    r"|(?P<number>-?[0-9][0-9.eE+-]*)|(?P<word>true|false|null)|[^\"0-9a-z-]+|."
+)
 
 NEXT = "next"
 MAX_LITERAL_LENGTH = 4000  # characters of a body within the code; longer ones are read from a file
@@ -65,3 +74,24 @@ def _snippets(headers: dict[str, str], body: str) -> dict[str, str]:
         )
         for language, literal in literals.items()
     }
+
+
+class Token(NamedTuple):
+    """A part of a text; `kind` is key, string, number, word or empty."""
+
+    kind: str
+    text: str
+
+
+def pretty(value: object) -> list[Token]:
+    # What is stored is passed through unparsed.
+    plain = orjson.loads(orjson.dumps(value))
+    text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
+    if len(text) > MAX_LENGTH:
+        return [Token("", f"{text[:MAX_LENGTH]}…")]
+    return list(_tokens(text)) if len(text) <= MAX_HIGHLIGHTED_LENGTH else [Token("", text)]
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    for match in TOKEN.finditer(text):
+        yield Token(match.lastgroup or "", match[0])

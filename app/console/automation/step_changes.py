@@ -9,7 +9,7 @@ from typing import Any
 
 from app.console.automation import step_data, step_form, workflow_form
 from app.console.automation.step_form import DATA, END, JSON_KINDS, Input, Row, StepList
-from app.console.shell import error_texts, forms
+from app.console.shell import error_texts, form_rows, forms
 from app.errors import AppError, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
@@ -79,7 +79,7 @@ def rearrange(steps: StepList, button: Button) -> None:
     else:
         parent, _, last = button.path.rpartition(".")
         if last.isdecimal():
-            _move(_siblings(steps, parent), int(last), button.verb)
+            _move_or_remove(_siblings(steps, parent), int(last), button.verb)
     steps.numbered()
 
 
@@ -219,14 +219,11 @@ def _siblings(steps: StepList, parent: str) -> list[Any]:
     return row.lists if isinstance(row, Row) and row.kind == PARALLEL else []
 
 
-def _move(items: list[Any], index: int, verb: str) -> None:
-    other = index + {"up": -1, "down": 1, "remove": 0}[verb]
-    if index >= len(items) or not 0 <= other < len(items):
-        return
+def _move_or_remove(items: list[Any], index: int, verb: str) -> None:
     if verb == "remove":
-        del items[index]
+        del items[index : index + 1]
     else:
-        items[index], items[other] = items[other], items[index]
+        form_rows.move(items, index, verb)
 
 
 def _places(steps: StepList) -> Places:

@@ -6,7 +6,6 @@ Each step has a row of inputs, named `<row>.<property>`. The rows within a loop 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from werkzeug.datastructures import MultiDict
 from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
-from app.console.shell import json_texts
+from app.console.shell import checks, form_rows
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
@@ -270,7 +269,7 @@ class _Submitted:
 
     def read(self, prefix: str, depth: int) -> StepList:
         result = StepList(depth=depth, of_hook=self.of_hook)
-        for index in range(min(self._count(prefix), self.remaining)):
+        for index in range(form_rows.count(self._text(f"{prefix}count"), self.remaining)):
             path = f"{prefix}{index}."
             kind = self._text(f"{path}type")
             if kind in result.kinds and self.remaining:
@@ -294,12 +293,9 @@ class _Submitted:
         if kind == LOOP:
             yield self.read(f"{path}steps.", depth + 1)
         elif kind == PARALLEL:
-            for number in range(min(self._count(f"{path}branches."), MAX_BRANCHES + 1)):
+            number_sent = self._text(f"{path}branches.count")
+            for number in range(form_rows.count(number_sent, MAX_BRANCHES + 1)):
                 yield self.read(f"{path}branches.{number}.", depth + 1)
-
-    def _count(self, prefix: str) -> int:
-        text = self.form.get(f"{prefix}count", "")
-        return int(text) if re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) else 0
 
     def _text(self, name: str) -> str:
         return cleaned(self.form.get(name, ""))
@@ -323,7 +319,7 @@ def is_any(kind: str, name: str) -> bool:
 
 
 def is_json(text: str) -> bool:
-    return json_texts.fault(text) is None
+    return checks.fault(text) is None
 
 
 def _properties(kind: str, of_hook: bool) -> Iterator[tuple[str, bool]]:

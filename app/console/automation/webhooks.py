@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from flask import redirect, render_template, url_for
@@ -9,7 +11,9 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.accounts import tenants
-from app.console.automation import delivery_names, webhook_form
+from app.collections import definitions
+from app.console.automation import webhook_form
+from app.console.records import references
 from app.console.shell import (
     checks,
     completions,
@@ -29,7 +33,7 @@ from app.console.shell.scopes import AccountScope
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import filters as webhook_filters
 from app.webhooks import log, purge, resend, service, signing
-from app.webhooks.models import DeliveryState
+from app.webhooks.models import DeliveryState, Webhook
 from app.webhooks.resend import Selection
 
 HOME = "/console/webhooks"
@@ -125,7 +129,7 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
         latest_failure=next(failures, None),
         waiting=log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id),
         events_text=webhook_form.event_names(webhook.events),
-        names=delivery_names.of_records(latest, {webhook.id: webhook}, scope),
+        names=record_names(latest, {webhook.id: webhook}, scope),
         form_id=idempotent_forms.form_id(),
         **context,
     )
@@ -226,3 +230,17 @@ def _redirect(notice: str, scope: AccountScope, webhook_id: str) -> BaseResponse
 def _redirect_to_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
     url_args = {**scope.url_args, "webhook_id": webhook_id}
     return redirect(url_for("console.show_webhook_secret", **url_args), 303)
+
+
+def record_names(
+    found: Sequence[log.Delivery], hooks: Mapping[str, Webhook], scope: AccountScope
+) -> dict[str, str]:
+    """The names, by id, of the records of deliveries whose payload the reader may see."""
+    ids = defaultdict[str, list[str]](list)
+    for one in found:
+        if one.record_id and not one.hidden_by and one.webhook_id in hooks:
+            ids[hooks[one.webhook_id].collection.lower()].append(one.record_id)
+    names = dict[str, str]()
+    for collection in definitions.get_all():
+        names |= references.labels(collection, ids[collection.name.lower()], scope.by)
+    return names

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from app import clock
-from app.console.automation import trigger_form
-from app.console.shell import forms, json_texts
+from app.console.automation import triggers
+from app.console.shell import checks, forms
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.types import JSONMapping, JSONObject
@@ -70,7 +70,7 @@ class WorkflowForm(Form):
             if field not in self.values:
                 path = field.removeprefix("trigger.")
                 is_trigger = field.startswith("trigger")
-                field = trigger_form.input_of(self, path) if is_trigger else "steps"
+                field = triggers.input_of(self, path) if is_trigger else "steps"
                 message = message if field == f"trigger_{path}" else f"{path}: {message}"
             self.errors.setdefault(field, []).append(message)
         self.status = error.status
@@ -113,7 +113,7 @@ def from_workflow(workflow: Workflow) -> WorkflowForm:
             "name": workflow.name,
             "description": workflow.description or "",
             "trigger": pretty(service.trigger_with_token(workflow)),
-            **trigger_form.values(workflow.trigger),
+            **triggers.input_values(workflow.trigger),
             "steps": pretty(steps),
             "condition": workflow.condition or "",
             "seen": clock.iso(workflow.updated_at),
@@ -122,9 +122,9 @@ def from_workflow(workflow: Workflow) -> WorkflowForm:
 
 
 def submitted() -> WorkflowForm:
-    form = forms.submitted(*MAX_LENGTHS, *trigger_form.INPUTS, "seen", kind=WorkflowForm)
+    form = forms.submitted(*MAX_LENGTHS, *triggers.INPUT_NAMES, "seen", kind=WorkflowForm)
     form.is_submitted = True
-    if (trigger := trigger_form.trigger(form)) is not None:
+    if (trigger := triggers.parse_trigger(form)) is not None:
         form.values["trigger"] = pretty(trigger)
     return form
 
@@ -163,9 +163,9 @@ def parse_json(
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
-        fault = json_texts.fault(text)
+        fault = checks.fault(text)
         message = fault.message if fault else str(error.extra["detail"][0]["msg"])
-        return kind(), [problem(name, "invalid_json", message, **json_texts.place(text))]
+        return kind(), [problem(name, "invalid_json", message, **checks.place(text))]
     if not isinstance(value, kind) or (kind is list and of_objects and not _are_objects(value)):
         message = (
             gettext("Enter a list of objects.") if kind is list else gettext("Enter an object.")

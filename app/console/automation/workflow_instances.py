@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.console.automation import flow_diagram, flow_states, step_form, workflow_form
 from app.console.automation.flow_diagram import Diagram
-from app.console.automation.trigger_words import STARTED_BY
+from app.console.automation.triggers import STARTED_BY
 from app.console.automation.workflows import ACCOUNT
 from app.console.shell import forms, lists, names, scopes
 from app.console.shell.access import ADMIN

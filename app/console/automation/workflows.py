@@ -14,9 +14,7 @@ from app.console.automation import (
     step_changes,
     step_data,
     step_form,
-    trigger_form,
-    trigger_samples,
-    trigger_words,
+    triggers,
     version_changes,
     webhook_form,
     workflow_form,
@@ -85,7 +83,7 @@ def show_workflows(account_id: str) -> str:
         listing=listing,
         hooks=of_hooks,
         latest=instances.latest([one.id for one in [*listing.items, *of_hooks]], by=scope.by),
-        describe=trigger_words.describe,
+        describe=triggers.describe,
         most=config.current().workflows_per_account,
     )
 
@@ -142,7 +140,7 @@ def show_workflow(
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     form = form or workflow_form.from_workflow(workflow)
-    sample = trigger_samples.sample(workflow, scope.by)
+    sample = triggers.sample(workflow, scope.by)
     form.values.setdefault("given", workflow_form.pretty(sample))
     context = {**shown(checked or workflow, scope), **_trigger_choices(workflow.kind, scope)}
     if token := service.trigger_with_token(workflow).get("token"):
@@ -162,7 +160,7 @@ def show_workflow(
         checked=checked is not None,
         completions=completions.of_collection(workflow.trigger.get("collection"), scope),
         latest=instances.page(latest, 0, MAX_LATEST, by=scope.by, max_total=0)[0],
-        starter=trigger_words.phrase(workflow.trigger),
+        starter=triggers.phrase(workflow.trigger),
         owner=owner,
         **context,
     )
@@ -280,8 +278,8 @@ def _show_errors_as_stored(
 
 def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:
     return {
-        "trigger_types": trigger_form.types(kind),
-        "trigger_events": trigger_form.EVENT_NAMES,
+        "trigger_types": triggers.types_of(kind),
+        "trigger_events": triggers.EVENT_NAMES,
         "collections": webhook_form.choices(scope)["collections"],
     }
 
@@ -302,5 +300,5 @@ def shown(workflow: Workflow, scope: AccountScope) -> JSONObject:
         stored[int(row.path)] if is_hook else row.name
         for row in step_changes.warned_rows(rows, warnings)
     }
-    starter = trigger_words.describe(workflow.trigger)
+    starter = triggers.describe(workflow.trigger)
     return {"warnings": warnings, "diagram": flow_diagram.draw(series, starter, warned=warned)}

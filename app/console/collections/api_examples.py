@@ -11,9 +11,9 @@ from app import config
 from app.auth import principal as principals
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.console.collections import candidates, snippets
+from app.console.collections import listing, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
-from app.console.records import operation_names
+from app.console.records import display
 from app.console.shell import guard, scopes, switcher
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
@@ -84,11 +84,11 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         "console/collections/api.html",
         scope=scope,
         collection=collection,
-        allowed=operation_names.listed(scope.allowed_operations(collection)),
+        allowed=display.listed(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
         code_language=_language(),
-        account_label=candidates.account_label(form["account"]),
+        account_label=listing.account_label(form["account"]),
         set_up=snippets.SET_UP,
         conditions=snippets.conditions(shown) if shown else [],
         tried=_try(scope, collection, form) if form["try"] and not form.errors else None,

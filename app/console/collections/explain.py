@@ -10,10 +10,10 @@ from app.auth import service as auth
 from app.collections import access, trials
 from app.collections import service as collections
 from app.collections.definitions import Definition
-from app.console.collections import candidates
+from app.console.collections import listing
 from app.console.collections.listing import COLLECTION, load
-from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import forms, json_texts, switcher
+from app.console.records.display import OPERATION_NAMES
+from app.console.shell import checks, forms, switcher
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, highlight
@@ -150,7 +150,7 @@ def _data(form: Form) -> JSONObject | None:
     try:
         data = json_input.loads(form["data"].encode())
     except Malformed as error:
-        place = json_texts.place(form["data"])
+        place = checks.place(form["data"])
         wrong = problem("data", "invalid_json", str(INVALID_JSON), **place)
         raise InvalidValues([wrong]) from error
     if not isinstance(data, dict):
@@ -179,8 +179,8 @@ def _page(collection_id: str, form: Form, explanation: JSONObject | None = None)
     return form.render(
         "console/collections/explain.html",
         collection=collection,
-        account_label=candidates.account_label(form["account"]),
-        record_label=candidates.record_label(collection, form["account"], form["record_id"]),
+        account_label=listing.account_label(form["account"]),
+        record_label=listing.record_label(collection, form["account"], form["record_id"]),
         operations=OPERATION_NAMES,
         operation_names=OPERATION_NAMES,
         callers=CALLERS,

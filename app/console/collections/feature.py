@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from app.console.collections import (
-    api_examples,
-    candidates,
-    explain,
-    listing,
-    manifest,
-    rules,
-    schemas,
-)
+from app.console.collections import api_examples, explain, listing, manifest, rules, schemas
 
 PAGES = (
     api_examples,
-    candidates,
-    explain,
     listing,
+    explain,
     manifest,
     rules,
     schemas,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.console.collections import index_lines
+from app.console.collections import schema_form
 from app.console.collections.rules_form import describe_fields, describe_rule
 from app.console.collections.schema_form import LABELS, MASK_NAMES, ON_DELETE_NAMES
-from app.console.records.operation_names import OPERATION_NAMES
+from app.console.records.display import OPERATION_NAMES
 from app.console.shell import names
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext
@@ -44,7 +44,7 @@ def changes(operations: Iterable[JSONMapping], specs: Sequence[JSONMapping]) -> 
         name, key = one["operation"], one["property"]
         what = one["field"] or gettext("This collection")
         if "index" in one:
-            yield Change(index_lines.render_line(one["index"]), str(OPERATIONS[name]), "", "")
+            yield Change(schema_form.render_index(one["index"]), str(OPERATIONS[name]), "", "")
         elif name == "add_field":
             yield Change(what, str(OPERATIONS[name]), "", _describe(fields.get(what, {})))
         elif name == "change_rule":

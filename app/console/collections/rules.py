@@ -14,8 +14,8 @@ from app.collections.models import Collection
 from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
-from app.console.records.operation_names import OPERATION_NAMES
-from app.console.shell import checks, completions, guard, rule_help
+from app.console.records.display import OPERATION_NAMES
+from app.console.shell import checks, completions, guard
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
@@ -57,8 +57,8 @@ def show_rules(
             operation_texts=rules_form.OPERATION_TEXTS,
             words=rules_form.LABELS,
             offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
-            names=rule_help.names(collection),
-            functions=rule_help.functions(),
+            names=completions.names(collection),
+            functions=completions.functions(),
             completions=completions.of_access(
                 access.for_operation(guard.require_caller(), collection, "view")
             ),

@@ -17,12 +17,13 @@ from flask import request
 from app.collections.fields import SYSTEM_FIELDS, TYPES, Field, InvalidValue, NumberField
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
-from app.console.collections import index_lines
-from app.console.shell import names
+from app.console.shell import form_rows, names
 from app.console.shell.forms import Form, show_errors_in
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext
+
+UNIQUE = "unique:"
 
 BLANK_ROWS = 1
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
@@ -164,16 +165,10 @@ class SchemaForm(Form):
         if act == "clear" and not self.exists(n):
             self.values |= {f"{key}_{n}": "" for key in INPUTS}
             self.focus = f"name_{n}"
-        elif n in self.order:
-            self._move(n, -1 if act == "up" else 1)
+        elif n in (order := self.order) and act != "clear":
+            form_rows.move(order, order.index(n), act)
+            self.values["order"] = ",".join(map(str, order))
         return True
-
-    def _move(self, n: int, step: int) -> None:
-        order = self.order
-        place = order.index(n)
-        other = min(max(place + step, 0), len(order) - 1)
-        order[place], order[other] = order[other], order[place]
-        self.values["order"] = ",".join(map(str, order))
 
     @property
     def movable(self) -> list[int]:
@@ -244,11 +239,11 @@ class SchemaForm(Form):
         return {"require_signature": bool(self["require_signature"])}
 
     def indexes(self) -> list[JSONObject]:
-        return index_lines.parse(self["indexes"])
+        return parse_indexes(self["indexes"])
 
     def changed_indexes(self, stored: Sequence[JSONMapping]) -> list[JSONObject] | None:
         """The indexes that the form declares; None if they are the stored ones."""
-        is_same = self["indexes"] == index_lines.render(stored).replace("\r\n", "\n").strip()
+        is_same = self["indexes"] == render_indexes(stored).replace("\r\n", "\n").strip()
         return None if is_same else self.indexes()
 
     def filled(self) -> list[int]:
@@ -406,7 +401,7 @@ def from_collection(row: Collection) -> SchemaForm:
     values = {"version": str(row.version), "collection_name": row.name}
     form = SchemaForm(values, existing=row.schema, rows=len(row.schema) + 1)
     form.values["require_signature"] = "true" if row.options.get("require_signature") else ""
-    form.values["indexes"] = index_lines.render(row.indexes)
+    form.values["indexes"] = render_indexes(row.indexes)
     for n, spec in enumerate(row.schema):
         for key in INPUTS:
             value = (spec.get("options") or {}).get(key) if key in OPTIONS else spec.get(key)
@@ -427,8 +422,7 @@ def _input_text(key: str, value: Any) -> str:
 
 
 def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
-    text = request.form.get("rows", "")
-    sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+    sent_rows = form_rows.count(request.form.get("rows", ""), LONGEST_SCHEMA)
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
     single = ("collection_name", "version", "planned", "require_signature", "indexes", "order")
     values = {key: _text(key) for key in single}
@@ -442,3 +436,22 @@ def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
 def _text(name: str) -> str:
     text = request.form.get(name, "").replace("\0", "").replace("\r\n", "\n")
     return text if name.startswith("choices_") and text.strip() else text.strip()
+
+
+def parse_indexes(text: str) -> list[JSONObject]:
+    """The index definitions of lines; blank ones are ignored."""
+    return [_parse_index(line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def render_indexes(specs: Sequence[JSONMapping]) -> str:
+    return "\n".join(map(render_index, specs))
+
+
+def render_index(spec: JSONMapping) -> str:
+    fields = ", ".join(spec["fields"])
+    return f"{UNIQUE} {fields}" if spec["unique"] else fields
+
+
+def _parse_index(line: str) -> JSONObject:
+    names = (name.strip() for name in line.removeprefix(UNIQUE).split(","))
+    return {"fields": [name for name in names if name], "unique": line.startswith(UNIQUE)}

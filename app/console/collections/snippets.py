@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from app import web
 from app.collections.access import Access
 from app.collections.fields import Field
-from app.console.records.expressions import quote
+from app.console.records.references import quote
 from app.rules import Type
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext

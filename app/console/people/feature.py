@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from app.console.people import (
-    api_keys,
-    groups,
-    handover,
-    profile,
-    roles,
-    second_factors,
-    team,
-    users,
-)
+from app.console.people import api_keys, groups, profile, roles, second_factors, team, users
 
 PAGES = (
     api_keys,
     groups,
-    handover,
+    users,
     profile,
     roles,
     second_factors,
     team,
-    users,
 )

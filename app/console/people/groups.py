@@ -10,7 +10,7 @@ from app.accounts import users as people
 from app.accounts.models import Group, User
 from app.auth import service as auth
 from app.auth.mfa import enrolment
-from app.console.people import user_options
+from app.console.people import user_lists
 from app.console.shell import forms, idempotent_forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -87,7 +87,7 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     """Users of the account whom a text finds, for scripts that search while one types."""
     scope = scopes.account_or_own_scope(account_id)
     group = groups.get(scope.account.id, group_id)
-    return {"options": user_options.search(group.account_id, request.args.get("text", ""))}
+    return {"options": user_lists.search_options(group.account_id, request.args.get("text", ""))}
 
 
 @page(

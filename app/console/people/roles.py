@@ -1,19 +1,44 @@
-"""The roles of all accounts, for superadmins."""
+"""The roles of all accounts, for superadmins, and the rules that name them.
+
+A role gives no access by itself, apart from the console's pages for admins: what it may do with
+records is in the rules of collections. So the built-in descriptions say whom a role is for.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import roles
-from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.console.people import role_rules, role_texts
+from app.accounts import roles, users
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Role
+from app.collections import definitions
+from app.collections.definitions import Definition
+from app.console.records.display import OPERATION_NAMES
 from app.console.shell import forms, idempotent_forms, lists
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
+from app.rules import OPERATIONS
 from app.web.languages import gettext, lazy_gettext
+
+ABOUT_ROLES = re.compile(r"@(?:has_role|has_any_role|request\.auth\.role)\b")
+
+SEEDED: Mapping[str, object] = {
+    "Runs the account.": lazy_gettext(
+        "For those who manage the account: its people, settings and integrations."
+    ),
+    "Works with the account's records.": lazy_gettext(
+        "For those who change records, where rules let them."
+    ),
+    "Reads the account's records.": lazy_gettext(
+        "For those who only read records, where rules say so."
+    ),
+}
 
 MAX_NAMING = 50  # collections that the page of a role lists
 ROLE = "/console/roles/<integer:role_id>"
@@ -25,15 +50,13 @@ ROLE = "/console/roles/<integer:role_id>"
 def show_roles() -> str:
     listing = lists.from_request("console.show_roles")
     listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
-    counts = role_rules.user_counts(listing.items)
-    rule_counts = role_rules.rule_counts(listing.items)
     return render_template(
         "console/roles/list.html",
         listing=listing,
-        counts=counts,
-        rule_counts=rule_counts,
+        counts=user_counts(listing.items),
+        rule_counts=rule_counts(listing.items),
         built_in=roles.BUILT_IN,
-        description_of=role_texts.description,
+        description_of=description,
     )
 
 
@@ -54,16 +77,16 @@ def create_role() -> BaseResponse:
 @page(ROLE, role=SUPERADMIN)
 def show_role(role_id: str, form: Form | None = None) -> Page:
     role, form = roles.get(int(role_id)), form or Form()
-    shown = {"name": role.name, "description": role_texts.description(role)}
+    shown = {"name": role.name, "description": description(role)}
     form.values = {**shown, **form.values}
-    naming = role_rules.naming(role)
+    naming = collections_naming(role)
     return form.render(
         "console/roles/form.html",
         role=role,
         seeded=role.name in roles.BUILT_IN,
         naming=naming[:MAX_NAMING],
         more=len(naming) - MAX_NAMING,
-        users=role_rules.user_counts([role])[role.id],
+        users=user_counts([role])[role.id],
     )
 
 
@@ -72,7 +95,7 @@ def change_role(role_id: str) -> BaseResponse:
     form = forms.submitted("name", "description")
     body = form.validated(("name",), name=100, description=1000)
     changes = {"name": body["name"], "description": body["description"] or None}
-    if body["description"] == role_texts.description(roles.get(int(role_id))):
+    if body["description"] == description(roles.get(int(role_id))):
         del changes["description"]  # or a built-in text would stay in this page's language
     role = roles.change(int(role_id), changes)
     notice = gettext("The role %(name)s is saved.", name=role.name)
@@ -85,3 +108,50 @@ def delete_role(role_id: str) -> BaseResponse:
     with idempotent_forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
         roles.delete(int(role_id))
     return redirect_with_notice(gettext("The role is deleted."), "console.show_roles")
+
+
+def description(role: Role) -> str:
+    text = role.description or ""
+    return str(SEEDED.get(text, text))
+
+
+@dataclass(frozen=True)
+class NamingCollection:
+    collection: Definition
+    rules: dict[str, str]
+
+
+def collections_naming(role: Role) -> list[NamingCollection]:
+    found = ((one, dict(_rules_naming(one, role.name))) for one in definitions.get_all())
+    return [NamingCollection(collection, rules) for collection, rules in found if rules]
+
+
+def user_counts(roles: Sequence[Role]) -> dict[int, str]:
+    """The number of users of each role, such as `5+` if not all users were counted."""
+    numbers, is_cut = users.count_by_role(lists.MAX_SCANNED)
+    more = "+" if is_cut else ""
+    return {role.id: lists.format_number(numbers.get(role.id, 0)) + more for role in roles}
+
+
+def rule_counts(roles: Sequence[Role]) -> dict[int, int]:
+    """The number of rules that name each role."""
+    about_roles = [
+        rule
+        for collection in definitions.get_all()
+        for operation in OPERATIONS
+        if ABOUT_ROLES.search(rule := collection.rule(operation) or "")
+    ]
+    patterns = {role.id: _name_pattern(role.name) for role in roles}
+    return {id: sum(map(bool, map(name.search, about_roles))) for id, name in patterns.items()}
+
+
+def _rules_naming(collection: Definition, role: str) -> Iterator[tuple[str, str]]:
+    name = _name_pattern(role)
+    for operation in OPERATIONS:
+        rule = collection.rule(operation) or ""
+        if ABOUT_ROLES.search(rule) and name.search(rule):
+            yield str(OPERATION_NAMES[operation]), rule
+
+
+def _name_pattern(role: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(role)}(?![\w-])")

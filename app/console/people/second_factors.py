@@ -22,9 +22,9 @@ from app.console.people.team import tabs
 from app.console.shell import (
     forms,
     guard,
-    last_account,
     lists,
     one_time_secrets,
+    realms,
     resubmit,
     scopes,
     second_factor,
@@ -54,7 +54,7 @@ def _expired_page(form: Form) -> Page | None:
     """The sign-in page if a sign-in has waited too long for its second step."""
     if form.error != "invalid_mfa_token":
         return None
-    values = {"account": last_account.get(), "next": form["next"]}
+    values = {"account": realms.suggested_account(), "next": form["next"]}
     return guard.sign_in_page(Form(values, problem=form.problem, status=form.status))
 
 
@@ -126,7 +126,7 @@ def _signed_in(user: User, form: Form, passed: Challenge | None = None) -> BaseR
     status = 307 if going else 303
     proof = gate.proof_of(passed) if passed else Proof.PASSKEY
     response = guard.start_session(user, going or target, proof, status, passed=passed)
-    last_account.remember(response, user.account.slug)
+    realms.remember_account(response, user.account.slug)
     return response
 
 

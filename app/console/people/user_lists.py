@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 
 from app.accounts import roles, tenants, users
+from app.accounts import users as people
 from app.accounts.types import Query
 from app.auth import principal as principals
 from app.console.people.users import MAX_ROLES
 from app.console.shell import lists
 from app.console.shell.lists import Listing, UrlArgs
+from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
+
+MAX_OPTIONS = 10
 
 MAX_SUGGESTED = 100
 STATES: Mapping[str, Query] = {
@@ -50,3 +54,17 @@ def load(endpoint: str, scope: str | None, url_args: UrlArgs) -> Listing:
     if listing.search or {"role", "state"} & listing.filters.keys():  # no index covers these
         query["after"] = listing.scan_newest(partial(users.cursor_at_offset, scope))
     return listing.with_page(users.page(scope, query, listing.count_limit))
+
+
+def search_options(account_id: str, text: str) -> list[JSONObject]:
+    """Addresses and labels of users whose name or address has the text, by address."""
+    text = text.replace("\0", "").strip()[: lists.MAX_INPUT_LENGTH]
+    params = {"skip": 0, "limit": MAX_OPTIONS, "sort_by": "email", "sort_order": "asc"}
+    if text:  # no index covers it: among the newest users
+        after = people.cursor_at_offset(account_id, lists.MAX_SCANNED) or ""
+        params |= {"search": text, "after": after}
+    users, _ = people.page(account_id, params, max_total=0)
+    return [
+        {"id": user.email, "label": f"{user.email} ({user.name})" if user.name else user.email}
+        for user in users
+    ]

@@ -1,4 +1,4 @@
-"""The page of a user, within the team of an account and among all users."""
+"""The page of a user, in the team of an account and among all users, and what a user leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
-from flask import url_for
+from flask import render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, roles
@@ -18,8 +18,8 @@ from app.accounts.models import Role
 from app.auth import api_keys, password_resets, sessions
 from app.auth.mfa import enrolment, gate
 from app.auth.mfa import service as mfa
-from app.console.people import handover, role_texts
-from app.console.shell import forms, guard, idempotent_forms
+from app.console.people.roles import description
+from app.console.shell import forms, guard, idempotent_forms, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.access import Role as PageRole
 from app.console.shell.blueprint import page
@@ -35,6 +35,17 @@ from app.errors import NotFound
 from app.sso import overview
 from app.web import user_agents
 from app.web.languages import gettext, lazy_gettext
+from app.webhooks import handover
+from app.webhooks.handover import LeftKind
+
+KIND_NAMES = {
+    LeftKind.WEBHOOK: lazy_gettext("Webhook"),
+    LeftKind.STREAM: lazy_gettext("Receiver of the security log"),
+    LeftKind.SCIM: lazy_gettext("SCIM token"),
+    LeftKind.SETUP_LINK: lazy_gettext("Setup link"),
+    LeftKind.PROVIDER: lazy_gettext("Identity provider"),
+    LeftKind.REDIRECT: lazy_gettext("Redirect address"),
+}
 
 MAX_NAME, MAX_EMAIL = 200, 320
 MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80
@@ -86,7 +97,7 @@ def choices(*, with_admin: bool = True) -> TemplateContext:
 
 
 def _description(role: Role) -> str:
-    text = role_texts.description(role)
+    text = description(role)
     return text if len(text) <= MAX_DESCRIPTION else f"{text[:MAX_DESCRIPTION]}…"
 
 
@@ -180,7 +191,12 @@ def act(pages: UserPages, user_id: str, action: str) -> BaseResponse:
 
 
 def _left_page(account_id: str, user_id: str) -> UrlArgs | None:
-    return handover.url_args(account_id, user_id.lower(), by=guard.require_caller())
+    """The arguments of the address of `show_left`; None if the user has made nothing."""
+    if not handover.of_user(account_id, user_id.lower()):
+        return None
+    home, _ = guard.require_caller().home_and_user()
+    args = {"user_id": user_id.lower()}
+    return args if account_id == home.id else {**args, "account_id": account_id}
 
 
 def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse:
@@ -245,3 +261,19 @@ for _pages in (TEAM, ALL_USERS):
     if _pages.all_accounts:
         _add_page(_pages, "POST", "/password", set_password, _show)
         _add_page(_pages, "POST", "/identity", change_name_and_address, _show)
+
+
+@page("/console/team/left/<uuid:user_id>", role=ADMIN, in_account=True)
+def show_left(user_id: str, account_id: str | None = None) -> str:
+    """What a user, who may be removed, made and could still use."""
+    scope = scopes.account_or_own_scope(account_id)
+    found = handover.of_user(scope.account.id, user_id.lower())
+    email = users.emails(scope.account.id, [user_id.lower()]).get(user_id.lower())
+    return render_template(
+        "console/team/left.html",
+        scope=scope,
+        user_id=user_id.lower(),
+        email=email,
+        items=found,
+        kind_names=KIND_NAMES,
+    )

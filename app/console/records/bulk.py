@@ -20,7 +20,7 @@ from app.console.records import (
 )
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import error_texts, forms, scopes, signing
+from app.console.shell import error_texts, forms, scopes, second_factor
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_SELECTED, Form, Page
@@ -97,7 +97,7 @@ def delete_selection(account_id: str, name: str) -> BaseResponse:
     if not names:  # such as by a double click
         return list_state.redirect_to_list(gettext("The records are already deleted."), scope)
     form = forms.show_errors_in(SelectionForm(names=names))
-    signing.sign(scope, form)
+    second_factor.sign(scope, form)
     batch.delete(scope.collection.name, list(names), by=scope.by)
     list_state.remember_deleted(scope, names)
     notice = ngettext(
@@ -114,7 +114,7 @@ def restore_selection(account_id: str, name: str) -> BaseResponse:
     """Restore deleted records, each by itself; restoring one twice succeeds."""
     scope, ids = scopes.collection_scope(account_id, name), _submitted_ids()
     try:
-        signing.sign(scope, Form())
+        second_factor.sign(scope, Form())
     except AppError as error:
         list_state.remember_deleted(scope, ids)
         return list_state.redirect_to_list(error_texts.translate(error.message), scope)
@@ -184,7 +184,7 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
         return _edit_page(account_id, name, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this field."))
-    signing.sign(scope, form)
+    second_factor.sign(scope, form)
     body = {form.widgets[0].field.name: None, **form.body(new=False)}
     items = [{"id": id, "data": body} for id in names]
     batch.update(scope.collection.name, items, by=scope.by)
@@ -227,7 +227,7 @@ def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
         scope=scope,
         names=form.names,
         problems=form.problems,
-        ask=scopes.ASK_SUPERADMINS,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        at=list_state.of_page(scope),
+        page_args=list_state.of_page(scope),
     )

@@ -13,6 +13,7 @@ from app.collections.access import Access
 from app.collections.fields import Field
 from app.collections.fields.face import Face
 from app.console.records import display, references
+from app.console.shell import form_rows
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.types import JSONMapping
@@ -74,11 +75,10 @@ def requested(access: Access) -> list[str]:
     """The columns that the query string names, one of them moved `up` or `down`."""
     offered = choosable(access)
     names = list(dict.fromkeys(n for n in request.args.getlist("column") if n in offered))
-    for way, step in (("up", -1), ("down", 1)):
+    for way in form_rows.STEPS:
         moved = request.args.get(way)
         if moved in names:
-            place = names.index(moved)
-            names.insert(max(place + step, 0), names.pop(place))
+            form_rows.move(names, names.index(moved), way)
     return names
 
 

@@ -1,4 +1,4 @@
-"""Records and their values as texts."""
+"""Records, their values and operations as texts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from markupsafe import Markup
 from app.collections.access import Access
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
+
+OPERATION_NAMES = {
+    "list": lazy_gettext("list"),
+    "view": lazy_gettext("view"),
+    "create": lazy_gettext("create"),
+    "update": lazy_gettext("update"),
+    "delete": lazy_gettext("delete"),
+}
 
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
@@ -68,3 +76,7 @@ def shorten(text: str) -> str:
     """A text on one line, no longer than a label."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
+
+
+def listed(operations: Iterable[str]) -> str:
+    return ", ".join(str(OPERATION_NAMES[operation]) for operation in operations)

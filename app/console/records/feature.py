@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from app.console.records import (
     bulk,
-    downloads,
+    file_previews,
     files,
     history,
     listing,
     options,
     pages,
     row_pages,
-    uploads,
-    view_pages,
 )
 
 PAGES = (
     bulk,
-    downloads,
+    file_previews,
     files,
     history,
     listing,
     options,
     pages,
     row_pages,
-    uploads,
-    view_pages,
 )

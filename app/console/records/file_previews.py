@@ -1,17 +1,26 @@
-"""What pages show of files: thumbnails, images, PDFs and the beginning of texts."""
+"""Files of records: what pages show of them, uploads of forms, and downloads."""
 
 from __future__ import annotations
 
-from flask import Response
+import shutil
+
+from flask import Response, render_template, request
 
 from app import config
-from app.console.shell.forms import TemplateContext
-from app.errors import BadRequest
-from app.files import content, responses, service, thumbnails
+from app.console.shell import guard, scopes
+from app.console.shell.access import ADMIN
+from app.console.shell.blueprint import ACCOUNT, page
+from app.console.shell.forms import Page, TemplateContext
+from app.errors import AppError, BadRequest, UnsupportedMediaType
+from app.files import content, responses, service, thumbnails, uploads
 from app.files.models import StoredFile
 from app.files.service import File
+from app.records.read import files
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
+
+LONGEST_FIELD = 100
+
 
 TEXT_BYTES = 8192
 TEXTS = frozenset(content.TEXTS.values())
@@ -56,3 +65,38 @@ def beginning(file: File) -> Response:
     response = Response(f"{text}…" if file.size > TEXT_BYTES else text, mimetype="text/plain")
     response.headers["Content-Security-Policy"] = responses.POLICY
     return response
+
+
+@page("/console/accounts/<account_id>/files/<file_id>", role=ADMIN, retry_stale=True)
+def show_file(account_id: str, file_id: str) -> Response:
+    """A file that the caller may view, its thumbnail, or the beginning of a text."""
+    file = files.readable(file_id, by=scopes.account_scope(account_id).by)
+    if "text" in request.args:
+        return beginning(file)
+    return responses.send(file, request.args.get("thumb"))
+
+
+@page(f"{ACCOUNT}/files", "POST", role=ADMIN, takes_file=True)
+def upload_file(account_id: str) -> Page | Response:
+    """Store a file that a record may take; returns what the form shows of it."""
+    scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]
+    try:
+        if request.mimetype != guard.FILE:
+            raise UnsupportedMediaType(gettext("Send the file as %(type)s.", type=guard.FILE))
+        if request.content_length is None:  # werkzeug would read as much as is allowed
+            raise BadRequest(gettext("Send a Content-Length."))
+        uploads.check_may_upload(scope.by)
+        with uploads.receiving() as begun:
+            begun.append(uploads.start(request.args.get("name")))
+            shutil.copyfileobj(request.stream, begun[0])
+            (stored,) = uploads.store(begun, scope.by, with_record=False)
+    except AppError as error:
+        return Response(error.message, error.status, error.headers, mimetype="text/plain")
+    page = render_template(
+        "console/records/uploaded.html",
+        scope=scope,
+        field=field,
+        file=describe(stored),
+        **context(),
+    )
+    return page, 201

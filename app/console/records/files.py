@@ -19,7 +19,7 @@ from app.collections.fields import SYSTEM_FIELDS
 from app.console.records import filters, list_state, record_form
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
-from app.console.shell import forms, guard, scopes, signing, streamed_pages
+from app.console.shell import forms, guard, scopes, second_factor, streamed_pages
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext
@@ -213,7 +213,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     scope = scopes.collection_scope(account_id, name)
     form = forms.show_errors_in(ImportForm({"file": ""}))
     form.file = file = _sent_file(scope)
-    signing.sign(scope, form)
+    second_factor.sign(scope, form)
     source = file.source(scope.by)
     dry_run = request.form.get("do") != "import"
     run = ImportRun(account_id, name, file, source, dry_run, form, _count(scope, source))
@@ -303,10 +303,10 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "scope": scope,
         "run": run,
         "file": form.file,
-        "ask": scopes.ASK_SUPERADMINS,
+        "ask_superadmins": scopes.ASK_SUPERADMINS,
         "may_create": "create" in scope.allowed_operations(scope.collection),
         "head": ",".join(one.field.name for one in widgets if one.kind != "files"),
         "list_url": list_state.list_url(scope),
-        "at": list_state.of_page(scope),
+        "page_args": list_state.of_page(scope),
         "display": display,
     }

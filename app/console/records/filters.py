@@ -13,7 +13,7 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue
-from app.console.records import display, expressions, references
+from app.console.records import display, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
@@ -97,8 +97,8 @@ class FilterForm(Form):
             problems.append(problem(f"field_{n}", "required", gettext("Choose a field.")))
             return ""
         if not name:
-            pattern = NAME_PATTERNS[operator].format(expressions.escape_like(text))
-            part = f"({expressions.matches(pattern, names)})"
+            pattern = NAME_PATTERNS[operator].format(references.escape_like(text))
+            part = f"({references.matches(pattern, names)})"
             return self._accepted(n, part, scope, problems)
         field = offered_fields(access).get(name)
         if field is None or operator not in OPERATORS:
@@ -209,10 +209,10 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
     if access.definition.target(name) is not None and not UuidPath.accepts(text):
         return _reference_condition(access, name, operator, text)
     if operator == "contains" and field.rule_type is rules.Type.LIST:
-        return f"@contains({name}, {expressions.quote(text)})"
+        return f"@contains({name}, {references.quote(text)})"
     if operator in PATTERNS:
-        return expressions.matches(PATTERNS[operator].format(expressions.escape_like(text)), [name])
-    return f"{name} {operator} {expressions.literal(field, text)}"
+        return references.matches(PATTERNS[operator].format(references.escape_like(text)), [name])
+    return f"{name} {operator} {references.literal(field, text)}"
 
 
 def _reference_condition(access: Access, name: str, operator: str, text: str) -> str:
@@ -223,6 +223,6 @@ def _reference_condition(access: Access, name: str, operator: str, text: str) ->
         raise InvalidValue(
             "filter_invalid", gettext("Its records cannot be found by name: enter an id.")
         )
-    pattern = NAME_PATTERNS[operator].format(expressions.escape_like(text))
-    found = expressions.matches(pattern, [f"{name}.{field}" for field in fields])
+    pattern = NAME_PATTERNS[operator].format(references.escape_like(text))
+    found = references.matches(pattern, [f"{name}.{field}" for field in fields])
     return f"!({found})" if operator == "!=" else f"({found})"

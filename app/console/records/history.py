@@ -11,7 +11,7 @@ from app.audit.append import DELETE
 from app.console.records import columns, list_state, references, writers
 from app.console.records.display import display
 from app.console.records.pages import RECORD
-from app.console.shell import forms, lists, scopes, signing
+from app.console.shell import forms, lists, scopes, second_factor
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, differences
@@ -39,7 +39,7 @@ def show_history(account_id: str, name: str, record_id: str, form: Form | None =
     return (form or Form()).render(
         "console/audit/history.html",
         scope=scope,
-        at=url_args,
+        page_args=url_args,
         listing=listing,
         deleted=any(change["operation"] == DELETE for change in newest),
         list_url=list_state.list_url(scope),
@@ -58,7 +58,7 @@ def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     entry_id = request.form.get("audit_id", "")
     if not entry_id.isascii() or not entry_id.isdigit() or len(entry_id) > MAX_ID_DIGITS:
         raise NotFound
-    signing.sign(scope, forms.submitted())
+    second_factor.sign(scope, forms.submitted())
     service.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
     notice = gettext("The record is restored to this state.")
     url_args = list_state.of_page(scope)

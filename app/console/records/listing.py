@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
 from flask import redirect, render_template, request, url_for
@@ -22,18 +21,15 @@ from app.console.records import (
     file_previews,
     filters,
     list_state,
-    operation_names,
     picker,
     record_form,
-    row_edit,
     saved_views,
     writers,
 )
-from app.console.records.display import display, label, label_fields
+from app.console.records.display import display, label, label_fields, listed
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
-from app.console.records.record_form import RecordForm
-from app.console.records.row_edit import RowEdit
+from app.console.records.record_form import RecordForm, RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -47,7 +43,7 @@ from app.realtime.feed import service as feed
 from app.records import service
 from app.records.list_query import ListQuery
 from app.rules import OPERATIONS
-from app.types import JSONMapping, JSONObject
+from app.types import JSONObject
 from app.web.converters import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
@@ -86,18 +82,20 @@ def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
     scope = scopes.account_scope(account_id)
     allowed = {one: scope.allowed_operations(one) for one in definitions.get_all()}
-    listed = [one for one in allowed if _lists_all(scope, one)]
+    listable = [one for one in allowed if _lists_all(scope, one)]
     counts = totals.of_account(scope.account.id)
     limited = [names for names in allowed.values() if names and set(names) != set(OPERATIONS)]
     return render_template(
         "console/records/collections.html",
         scope=scope,
         collections=[(one, names) for one, names in allowed.items() if names],
-        counts={one.id: counts.get(one.id, 0) for one in listed},
-        newest=_newest_times(scope, listed),
-        hidden=", ".join(one.name for one, names in allowed.items() if names and one not in listed),
+        counts={one.id: counts.get(one.id, 0) for one in listable},
+        newest=_newest_times(scope, listable),
+        hidden=", ".join(
+            one.name for one, names in allowed.items() if names and one not in listable
+        ),
         limited=bool(limited),
-        listed=operation_names.listed,
+        listed=listed,
     )
 
 
@@ -136,7 +134,7 @@ def show_records(account_id: str, name: str, form: RecordForm | None = None) -> 
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
     edit = None
     if access and record_id:
-        edit = row_edit.open_row(scope, record_id, columns.shown(access))
+        edit = record_form.open_row(scope, record_id, columns.shown(access))
         edit = RowEdit(edit.record, form) if edit and form else edit
     return render_list(scope, views, edit)
 
@@ -146,21 +144,83 @@ def render_list(
 ) -> Page:
     """The list of the query string, with one row as a form."""
     access, form = scope.access(scope.collection, "list"), filters.from_request()
-    context: TemplateContext = {"ask": scopes.ASK_SUPERADMINS, "access": access}
-    context["at"] = scope.url_args
+    shown: TemplateContext = {"page_args": scope.url_args}
     if access is not None:
-        context |= _list_context(scope, access, form)
-        context |= _views_context(scope, context["listing"], views)
-        context |= _edit_context(scope, context["listing"], edit)
-        names = label_fields(access)
-        labels = [label(record, names) for record in context["listing"].items]
-        context["rows"] = list(zip(context["listing"].items, labels, strict=True))
-    opened = scope.allowed_operations(scope.collection)
-    deleted = request.args.get(list_state.DELETED, "") if "create" in opened else ""
-    context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    context["deleted_ids"] = list_state.pop_deleted(scope) if "create" in opened else ()
-    page, status = form.render("console/records/list.html", scope=scope, opened=opened, **context)
+        shown = _shown(scope, access, form, views, edit)
+    operations = scope.allowed_operations(scope.collection)
+    deleted = request.args.get(list_state.DELETED, "") if "create" in operations else ""
+    page, status = form.render(
+        "console/records/list.html",
+        scope=scope,
+        access=access,
+        operations=operations,
+        deleted=deleted if UuidPath.accepts(deleted) else None,
+        deleted_ids=list_state.pop_deleted(scope) if "create" in operations else (),
+        ask_superadmins=scopes.ASK_SUPERADMINS,
+        **shown,
+    )
     return page, edit.form.status if edit and edit.form.status != 200 else status
+
+
+def _shown(
+    scope: CollectionScope,
+    access: Access,
+    form: FilterForm,
+    views: Sequence[SavedView],
+    edit: RowEdit | None,
+) -> TemplateContext:
+    """What the template shows to a caller who may list records."""
+    # Before the records: the stream that follows from here on misses no change.
+    can_follow = scope.access(scope.collection, "view") is not None
+    newest_change = feed.newest_change(by=scope.by) if can_follow else None
+    requested = columns.requested(access)
+    listing = _load(scope, access, form, requested)
+    sort, names = listing.filters.get("sort", DEFAULT_SORT), requested or columns.default(access)
+    number = listing.page if listing.page > 1 else None
+    view = {name: "all" for name in ALL if request.args.get(name) == "all"}
+    page_args = list_state.of_list(scope, listing.page_url(number, **view))
+    labels = columns.labels(scope, access, listing.items, names)
+    written = [
+        {name: row[name] for name in writers.FIELDS if name in names} for row in listing.items
+    ]
+    if edit is not None:
+        picker.load_labels(scope, edit.form)
+        if all(record["id"] != edit.record["id"] for record in listing.items):
+            listing.items.insert(0, edit.record)  # it was on this page when its row was opened
+    links = [_link(scope, listing, one) for one in views]
+    named_by, label_names = columns.name_field(access), label_fields(access)
+    return {
+        "page_args": page_args,
+        "listing": listing,
+        "rows": [(record, label(record, label_names)) for record in listing.items],
+        "name_column": columns.column(access, listing, named_by, sort) if named_by else None,
+        "columns": [columns.column(access, listing, name, sort) for name in names],
+        "sort": sort,
+        "widths": listing.filters.get("width", ()),
+        "min_width": columns.MIN_PIXELS,
+        "max_width": columns.MAX_PIXELS,
+        "choosable": columns.choosable(access),
+        "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
+        "filter_fields": filters.offered_fields(access),
+        "searches": bool(filters.searched_fields(access)),
+        "completions": completions.of_access(access),
+        "control": filters.control,
+        "filter_labels": filters.labels(form, access, scope.by),
+        "labels": labels,
+        "writers": writers.names(scope, written) if any(written) else {},
+        **(file_previews.context() if scope.collection.files else {}),
+        "display": display,
+        "files_in": file_previews.files_in,
+        "newest_change": newest_change,
+        "views": links,
+        "current_view": next((link for link in links if link.is_current), None),
+        "all_url": url_for(listing.endpoint, **scope.url_args, **ALL),
+        "may_edit": {"view", "update"} <= set(scope.allowed_operations(scope.collection)),
+        "edit": edit,
+        "edit_id": edit.record["id"] if edit else None,
+        "edit_url": listing.page_url(number, edit=""),  # the record's id follows
+        "close_url": listing.page_url(number, **({} if listing.filters else ALL)),
+    }
 
 
 @page(f"{COLLECTION}/condition", role=ADMIN, retry_stale=True)
@@ -173,7 +233,7 @@ def show_condition(account_id: str, name: str) -> str:
         form=filters.from_request(),
         n=int(n) if n in map(str, range(filters.MAX_ROWS)) else 0,
         scope=scope,
-        offered=filters.offered_fields(access) if access else {},
+        filter_fields=filters.offered_fields(access) if access else {},
         searches=bool(access and filters.searched_fields(access)),
         control=filters.control,
         filter_labels={},
@@ -189,56 +249,6 @@ def check_filter(account_id: str, name: str) -> str:
     return checks.verdict_of_expression(text if access else "", problems, gettext("Valid filter."))
 
 
-def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> TemplateContext:
-    # Before the records: the stream that follows from here on misses no change.
-    can_follow = scope.access(scope.collection, "view") is not None
-    newest_change = feed.newest_change(by=scope.by) if can_follow else None
-    listing = lists.from_request("console.show_records", **scope.url_args)
-    requested = columns.requested(access)
-    listing.filters = query_args(form, access, requested)
-    sort = listing.filters.get("sort", "")
-    try:
-        listing.with_page(_load(scope, access, form, listing, sort))
-    except AppError as error:
-        form.with_error(error)
-    view = {name: "all" for name in ALL if request.args.get(name) == "all"}
-    address = listing.page_url(listing.page if listing.page > 1 else None, **view)
-    sort, names = sort or DEFAULT_SORT, requested or columns.default(access)
-    named = columns.name_field(access)
-    return {
-        "at": list_state.of_list(scope, address),
-        "listing": listing,
-        "named": columns.column(access, listing, named, sort) if named else None,
-        "columns": [columns.column(access, listing, name, sort) for name in names],
-        "sort": sort,
-        "widths": listing.filters.get("width", ()),
-        "min_width": columns.MIN_PIXELS,
-        "max_width": columns.MAX_PIXELS,
-        "choosable": columns.choosable(access),
-        "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
-        "offered": filters.offered_fields(access),
-        "searches": bool(filters.searched_fields(access)),
-        "completions": completions.of_access(access),
-        "control": filters.control,
-        "filter_labels": filters.labels(form, access, scope.by),
-        "labels": columns.labels(scope, access, listing.items, names),
-        "writers": _writers(scope, listing.items, names),
-        **(file_previews.context() if scope.collection.files else {}),
-        "display": display,
-        "files_in": file_previews.files_in,
-        "newest_change": newest_change,
-    }
-
-
-def _writers(
-    scope: CollectionScope, rows: Sequence[JSONMapping], names: Sequence[str]
-) -> Mapping[str, str]:
-    shown = set(writers.FIELDS) & set(names)
-    if not shown:
-        return {}
-    return writers.names(scope, [{name: row[name] for name in shown} for row in rows])
-
-
 def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JSONObject:
     """The filter, sort order, columns and their widths of the query string."""
     args: JSONObject = dict(form.query_args)
@@ -251,50 +261,22 @@ def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JS
     return args
 
 
-def _edit_context(
-    scope: CollectionScope, listing: Listing, edit: RowEdit | None
-) -> TemplateContext:
-    """The row that is a form, and the addresses that open and close one."""
-    page = listing.page if listing.page > 1 else None
-    operations = scope.allowed_operations(scope.collection)
-    context: TemplateContext = {"may_edit": {"view", "update"} <= set(operations)}
-    context["edit_url"] = listing.page_url(page, edit="")  # the record's id follows
-    if edit is None:
-        return {**context, "edit": None, "edit_id": None}
-    picker.load_labels(scope, edit.form)
-    if all(record["id"] != edit.record["id"] for record in listing.items):
-        listing.items.insert(0, edit.record)  # it was on this page when its row was opened
-    close = listing.page_url(page, **({} if listing.filters else ALL))
-    return {**context, "edit": edit, "edit_id": edit.record["id"], "close_url": close}
-
-
-def _views_context(
-    scope: CollectionScope, listing: Listing, views: Sequence[SavedView]
-) -> TemplateContext:
-    links = [
-        ViewLink(
-            view,
-            url_for(listing.endpoint, **scope.url_args, **(saved_views.query(view) or ALL)),
-            is_own=view.user_id == scope.by.user_id,
-            is_current=saved_views.query(view) == listing.filters,
-        )
-        for view in views
-    ]
-    current = next((link for link in links if link.is_current), None)
-    return {
-        "views": links,
-        "current_view": current,
-        "all_url": url_for(listing.endpoint, **scope.url_args, **ALL),
-    }
+def _link(scope: CollectionScope, listing: Listing, view: SavedView) -> ViewLink:
+    args = saved_views.query(view)
+    target = url_for(listing.endpoint, **scope.url_args, **(args or ALL))
+    is_own = view.user_id == scope.by.user_id
+    return ViewLink(view, target, is_own=is_own, is_current=args == listing.filters)
 
 
 def _load(
-    scope: CollectionScope, access: Access, form: FilterForm, listing: Listing, sort: str
-) -> tuple[list[Any], int]:
-    params, since = query(scope, access, form, listing, sort)
-    rows, total = service.page(
-        scope.collection.name,
-        ListQuery(
+    scope: CollectionScope, access: Access, form: FilterForm, requested: Sequence[str]
+) -> Listing:
+    """The page of the list; without records if its filter is not valid, which the form says."""
+    listing = lists.from_request("console.show_records", **scope.url_args)
+    listing.filters = query_args(form, access, requested)
+    try:
+        params, since = query(scope, access, form, listing, listing.filters.get("sort", ""))
+        found = ListQuery(
             parameters=params,
             skip=listing.skip,
             limit=lists.PAGE_SIZE,
@@ -302,10 +284,12 @@ def _load(
             max_total=listing.count_limit,
             since=since,
             cut=lists.MAX_VALUE_LENGTH,
-        ),
-        by=scope.by,
-    )
-    return rows, total or 0
+        )
+        rows, total = service.page(scope.collection.name, found, by=scope.by)
+        return listing.with_page((list(rows), total or 0))
+    except AppError as error:
+        form.with_error(error)
+        return listing
 
 
 def query(

@@ -11,7 +11,6 @@ from app.console.records import (
     columns,
     file_previews,
     list_state,
-    neighbours,
     picker,
     record_form,
     related,
@@ -20,7 +19,7 @@ from app.console.records import (
 from app.console.records.display import display, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import forms, idempotent_forms, scopes, signing
+from app.console.shell import forms, idempotent_forms, scopes, second_factor
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
@@ -55,9 +54,9 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
         may_create=access is not None,
         access=access,
         form_id=idempotent_forms.form_id(),
-        ask=scopes.ASK_SUPERADMINS,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        at=list_state.of_page(scope),
+        page_args=list_state.of_page(scope),
         **_file_context(scope, form, {}),
     )
 
@@ -72,7 +71,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     form = record_form.fill_submitted(record_form.blank(access))
     if picker.run(scope, form):
         return show_new_record(account_id, name, form)
-    signing.sign(scope, form)
+    second_factor.sign(scope, form)
     form.take_uploads(scope.by)
     body = form.body(new=True)
     id = idempotent_forms.derive_id(body)
@@ -107,12 +106,12 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
         related=related.related(scope, id) if record else (),
         max_related=related.MAX_HITS,
         changes=_newest_changes(scope, id) if record and "update" in operations else (),
-        opened=operations,
-        ask=scopes.ASK_SUPERADMINS,
+        operations=operations,
+        ask_superadmins=scopes.ASK_SUPERADMINS,
         display=display,
-        neighbours=neighbours.links(scope, id) if record else {},
+        neighbours=related.links(scope, id) if record else {},
         list_url=list_state.list_url(scope),
-        at={**list_state.of_page(scope), "record_id": record_id},
+        page_args={**list_state.of_page(scope), "record_id": record_id},
         **_file_context(scope, form, shown),
     )
 
@@ -141,7 +140,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     body = form.body(new=False)
     if body:
         etag = form["seen"] or None
-        signing.sign(scope, form)
+        second_factor.sign(scope, form)
         service.patch(
             scope.collection.name, record_id, body, conditions=Preconditions(etag), by=scope.by
         )
@@ -152,7 +151,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 @page(f"{RECORD}/delete", "POST", role=ADMIN, retry_stale=True, form_page=show_record)
 def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     scope = scopes.collection_scope(account_id, name)
-    signing.sign(scope, forms.submitted())
+    second_factor.sign(scope, forms.submitted())
     try:
         service.delete(scope.collection.name, record_id, by=scope.by)
     except NotFound:
@@ -166,7 +165,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore a deleted record; restoring it twice succeeds."""
     scope, form = scopes.collection_scope(account_id, name), Form()
-    signing.sign(scope, form)
+    second_factor.sign(scope, form)
     collection, id = scope.collection.name, record_id.lower()
     try:
         history.undelete(collection, id, by=scope.by)

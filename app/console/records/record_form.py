@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -19,12 +19,18 @@ from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records import display, file_previews
 from app.console.records.references import Hits
-from app.console.shell import json_texts
+from app.console.shell import checks
 from app.console.shell.forms import Form, show_errors_in
-from app.errors import AppError, Conflict, PreconditionFailed, problem
+from app.console.shell.scopes import CollectionScope
+from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed, problem
 from app.files import ownership, uploads
+from app.records import service
+from app.records.read.views import RecordView
 from app.types import JSONMapping, JSONObject
+from app.web.converters import UuidPath
 from app.web.languages import gettext, lazy_gettext
+
+PARAMETER = "edit"  # of the query string: the id of the record
 
 RecordFormT = TypeVar("RecordFormT", bound="RecordForm")
 UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
@@ -79,7 +85,7 @@ class RecordForm(Form):
             except InvalidValue as error:
                 # The service refuses it as well and reports all other problems.
                 body[name] = self[widget.name]
-                place = json_texts.place(self._text(widget)) if widget.kind == "json" else {}
+                place = checks.place(self._text(widget)) if widget.kind == "json" else {}
                 self.unparsed[name] = problem(name, error.code, str(error), **place)
         return body
 
@@ -282,3 +288,31 @@ def _parse(spec: Field, kind: str, text: str) -> object:
         return spec.parse(text)
     ids = _choices(text)
     return ids if is_list(spec) else ids[-1]
+
+
+@dataclass(frozen=True)
+class RowEdit:
+    record: RecordView
+    form: RecordForm
+
+    @property
+    def widgets(self) -> Mapping[str, Widget]:
+        """The inputs by field."""
+        return {widget.field.name: widget for widget in self.form.widgets}
+
+
+def open_row(scope: CollectionScope, record_id: str, names: Collection[str]) -> RowEdit | None:
+    """The row of a record with inputs for some fields; None if the caller may change none."""
+    access = scope.access(scope.collection, "update")
+    if access is None or not UuidPath.accepts(record_id):
+        return None
+    try:
+        record = service.get(scope.collection.name, record_id.lower(), None, by=scope.by)
+    except (Forbidden, NotFound):
+        return None
+    form = from_record(access, record)
+    shown = [widget for widget in form.widgets if widget.field.name in names]
+    form.widgets = [widget for widget in shown if widget.kind != "files"]
+    form.values = {widget.name: form.before[widget.name] for widget in form.widgets}
+    form.values["seen"] = form.etag = record.etag
+    return RowEdit(record, form) if form.widgets else None

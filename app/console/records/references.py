@@ -1,4 +1,4 @@
-"""Searches and labels the records that references point to."""
+"""Searches and labels the records that references point to, by expressions of what people type."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import access
 from app.collections.definitions import Definition
-from app.console.records import expressions
+from app.collections.fields import Field
 from app.console.records.display import label, label_fields
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
@@ -31,11 +32,7 @@ def search(target: Definition, text: str, by: Principal) -> Hits | None:
     names = label_fields(access.for_operation(by, target, "list"))
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
-    params = (
-        {"filter": [expressions.contains(text, names[:MAX_SEARCHED_FIELDS])]}
-        if text and names
-        else {}
-    )
+    params = {"filter": [contains(text, names[:MAX_SEARCHED_FIELDS])]} if text and names else {}
     return _page(target, params, by, names)
 
 
@@ -81,3 +78,36 @@ def _page(
     except Forbidden:
         return None
     return [(row["id"], label(row, names)) for row in rows]
+
+
+def contains(text: str, names: Iterable[str]) -> str:
+    """An expression for a text within any of the fields."""
+    return matches(f"%{escape_like(text)}%", names)
+
+
+def matches(pattern: str, names: Iterable[str]) -> str:
+    """An expression for a pattern that any of the fields matches."""
+    return " || ".join(f"{name} ~ {quote(pattern)}" for name in names)
+
+
+def literal(field: Field, text: str) -> str:
+    """A value of a field as a literal. Raises InvalidValue."""
+    field = field.like
+    if field.rule_type in (rules.Type.TEXT, rules.Type.LIST):
+        return quote(text)
+    value = field.from_text(text)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if field.rule_type is rules.Type.DATETIME:
+        return quote(clock.iso(value))
+    return quote(value.isoformat()) if field.rule_type is rules.Type.DATE else repr(value)
+
+
+def quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def escape_like(text: str) -> str:
+    """A text with the wildcards of a pattern escaped."""
+    return text.replace("\\", "\\\\").replace("%", "\\%")

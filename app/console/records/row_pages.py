@@ -1,4 +1,4 @@
-"""Saves a row of a record table."""
+"""Forms of a list of records: saves a row, or the list as a view, and deletes views."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import (
     columns,
+    filters,
     list_state,
     listing,
     picker,
     record_form,
-    row_edit,
+    saved_views,
 )
-from app.console.shell import scopes, signing
+from app.console.shell import forms, scopes, second_factor
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.forms import Page
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import CollectionScope
 from app.errors import NotFound
 from app.records import service
+from app.types import JSONObject
 from app.web.languages import gettext
 from app.web.preconditions import Preconditions
+
+VIEWS = f"{listing.COLLECTION}/views"
 
 
 @page(listing.COLLECTION, "POST", role=ADMIN, retry_stale=True, form_page=listing.show_records)
@@ -28,7 +33,7 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
-    edit = row_edit.open_row(scope, record_id, columns.shown(access)) if access else None
+    edit = record_form.open_row(scope, record_id, columns.shown(access)) if access else None
     if edit is None:
         raise NotFound
     form = record_form.fill_submitted(edit.form)
@@ -36,7 +41,7 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
         return listing.show_records(account_id, name, form)
     body = form.body(new=False)
     if body:
-        signing.sign(scope, form)
+        second_factor.sign(scope, form)
         service.patch(
             scope.collection.name,
             edit.record["id"],
@@ -46,3 +51,42 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
         )
     notice = gettext("The record is saved.") if body else gettext("No changes.")
     return list_state.redirect_to_list(notice, scope)
+
+
+def _list_args(scope: CollectionScope) -> JSONObject:
+    """The list of the query string. Raises NotFound if the caller may not list."""
+    access = scope.access(scope.collection, "list")
+    if access is None:
+        raise NotFound
+    return listing.query_args(filters.from_request(), access, columns.requested(access))
+
+
+def _save_page(account_id: str, name: str, form: Form) -> Page:
+    scope = scopes.collection_scope(account_id, name)
+    page_args = {**scope.url_args, **_list_args(scope)}
+    return form.render("console/records/save_view.html", scope=scope, page_args=page_args)
+
+
+@page(VIEWS, "POST", role=ADMIN, retry_stale=True, form_page=_save_page)
+def save_view(account_id: str, name: str) -> BaseResponse:
+    """Save the list of the query string under a name."""
+    scope = scopes.collection_scope(account_id, name)
+    form = forms.submitted("name", "is_shared", "is_default")
+    view = saved_views.save(
+        scope.collection,
+        form["name"],
+        _list_args(scope),
+        is_shared=bool(form["is_shared"]),
+        is_default=bool(form["is_default"]),
+        by=scope.by,
+    )
+    url_args = {**scope.url_args, **(saved_views.query(view) or listing.ALL)}
+    return redirect_with_notice(gettext("The view is saved."), "console.show_records", **url_args)
+
+
+@page(f"{VIEWS}/<uuid:view_id>/delete", "POST", role=ADMIN, retry_stale=True)
+def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
+    """Delete one of the caller's views."""
+    scope = scopes.collection_scope(account_id, name)
+    saved_views.delete(view_id, scope.by)
+    return list_state.redirect_to_list(gettext("The view is deleted."), scope)

@@ -9,7 +9,7 @@ from flask import url_for
 
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import display, expressions, listing, references
+from app.console.records import display, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
@@ -56,7 +56,7 @@ def _search_collection(
     collection: Definition, names: Sequence[str], text: str, scope: AccountScope, scan_limit: int
 ) -> CollectionHits:
     url_args = {**scope.url_args, "name": collection.name}
-    oldest, expression = None, expressions.contains(text, names)
+    oldest, expression = None, references.contains(text, names)
     rest = url_for("console.show_records", filter=expression, look="all", **url_args)
     if not scan_limit:
         return CollectionHits(collection.name, [], rest, 0)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import flask_babel
+from babel.lists import format_list
 from flask import (
     Blueprint,
     Response,
@@ -20,17 +22,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
-from app.console.shell import (
-    error_texts,
-    forms,
-    guard,
-    lists,
-    names,
-    navigation,
-    password_hint,
-    second_factor,
-    theme,
-)
+from app.console.shell import error_texts, forms, guard, lists, names, navigation, second_factor
 from app.console.shell.access import ANYBODY, HOME, PageAccess, Role
 from app.console.shell.forms import Page
 from app.console.shell.navigation import MenuItem
@@ -40,6 +32,13 @@ from app.outbound import mail
 from app.web import compression, error_handlers, html, languages
 from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
+
+CLASSES = {
+    "upper": lazy_gettext("an upper-case letter"),
+    "lower": lazy_gettext("a lower-case letter"),
+    "digit": lazy_gettext("a digit"),
+    "special": lazy_gettext("a special character"),
+}
 
 
 class Pages(Blueprint):
@@ -168,7 +167,6 @@ blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 blueprint.add_app_template_filter(names.of_type, "type_name")
 blueprint.add_app_template_test(clock.is_due, "due")
-blueprint.add_app_template_global(password_hint.password_hint)
 
 
 @blueprint.app_template_global()
@@ -189,8 +187,20 @@ def template_context() -> dict[str, object]:
         "caller": caller,
         "setup_holder": holder,
         "shell": navigation.Shell(caller) if caller else None,
-        "theme": theme.chosen(),
-        "themes": theme.THEMES,
+        "theme": navigation.chosen_theme(),
+        "themes": navigation.THEMES,
         "language": languages.of_browser(),
         "languages": languages.LANGUAGES,
     }
+
+
+@blueprint.app_template_global()
+def password_hint() -> str:
+    """The length and the kinds of characters that the settings require."""
+    settings = config.current()
+    length = settings.password_min_length
+    if not settings.password_require:
+        return gettext("At least %(count)s characters.", count=length)
+    kinds = [str(CLASSES[name]) for name in settings.password_require]
+    together = format_list(kinds, locale=flask_babel.get_locale())
+    return gettext("At least %(count)s characters, with %(kinds)s.", count=length, kinds=together)

@@ -1,4 +1,4 @@
-"""Bar charts of daily counts; each query counts rows that an index finds."""
+"""Bar charts of daily counts, and figures; each query counts rows that an index finds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
+from flask import url_for
 
 from app import clock
 from app.accounts.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
@@ -18,6 +19,7 @@ from app.auth.models import SignInSession
 from app.collections.definitions import Definition
 from app.console.shell import lists
 from app.db import daily
+from app.db.counts import count_up_to
 from app.db.daily import Row
 from app.web.languages import gettext
 from app.webhooks.models import DELIVERIES, DeliveryState
@@ -190,3 +192,22 @@ def _newest_rows(
     return daily.count(
         [daily.select_newest(table, kind, since, limit, account_id) for account_id in accounts]
     )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, and the page of what it counts, if there is one."""
+
+    name: str
+    value: str
+    url: str | None = None
+    is_bad: bool = False
+
+
+def linked(name: str, value: str, endpoint: str, **url_args: Any) -> Figure:
+    return Figure(name, value, url_for(f"console.{endpoint}", **url_args))
+
+
+def format_count(model: Any, *where: Any) -> str:
+    """The number of rows, as far as figures count."""
+    return lists.format_count(count_up_to(model, where, lists.MAX_COUNTED))

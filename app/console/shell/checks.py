@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import orjson
 from flask import render_template
 
-from app.console.shell import forms, json_texts
+from app.console.shell import forms
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import excerpt
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 
 
@@ -18,12 +20,12 @@ from app.web.languages import gettext
 def check_json() -> str:
     """Validate a text as JSON."""
     text = submitted()
-    fault = json_texts.fault(text) if text else None
+    found = fault(text) if text else None
     return render_template(
         "console/verdict.html",
         text=text,
-        messages=[fault.message] if fault else [],
-        at=fault.position if fault else None,
+        messages=[found.message] if found else [],
+        at=found.position if found else None,
         valid=gettext("Valid JSON."),
     )
 
@@ -46,3 +48,33 @@ def verdict_of_expression(
         shown=shown,
         valid=valid,
     )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a text, and after how many of its characters."""
+
+    message: str
+    position: int
+
+
+def fault(text: str) -> Fault | None:
+    """The fault of a text that is no JSON; None if it is, even if it breaks another limit."""
+    try:
+        orjson.loads(text.encode(errors="replace"))
+    except orjson.JSONDecodeError as error:
+        message = error.msg.removeprefix("unexpected character, ").removesuffix(" (BOM)")
+        where = gettext(
+            "Line %(line)s, column %(column)s: %(message)s.",
+            line=error.lineno,
+            column=error.colno,
+            message=message,
+        )
+        return Fault(where, error.pos)
+    return None
+
+
+def place(text: str) -> JSONObject:
+    """The position of a text's fault, for the problem of its field."""
+    found = fault(text)
+    return {"position": found.position} if found else {}

@@ -27,7 +27,7 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import access, forms, last_account, resubmit, switcher
+from app.console.shell import access, forms, realms, resubmit, switcher
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -116,7 +116,11 @@ def authorize() -> Any:
     if saved is None:
         return redirect(url_for("console.sign_in", next=_return_path()))
     # No redirect: an address is too short for the saved form.
-    values = {"account": last_account.get(), "next": _return_path() or "", resubmit.FIELD: saved}
+    values = {
+        "account": realms.suggested_account(),
+        "next": _return_path() or "",
+        resubmit.FIELD: saved,
+    }
     return sign_in_page(Form(values, status=401))
 
 
@@ -127,7 +131,7 @@ def sign_in_page(form: Form, offered: Sequence[object] = ()) -> tuple[str, int]:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else ""
     context["mails_links"] = magic_links.is_offered(form["account"] or only)
-    return form.render(SIGN_IN, suggested=last_account.get(), **context)
+    return form.render(SIGN_IN, suggested=realms.suggested_account(), **context)
 
 
 def reauthentication_page() -> tuple[str, int]:

@@ -25,7 +25,7 @@ from app.auth.models import InvitationState, LinkPurpose
 from app.auth.responses import count_mail_request
 from app.auth.routes import links
 from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
-from app.console.shell import forms, guard, last_account, realms, second_factor
+from app.console.shell import forms, guard, realms, second_factor
 from app.console.shell.access import ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
@@ -228,7 +228,7 @@ def use_magic_link() -> BaseResponse:
     token = forms.submitted("token").validated(token=500)["token"]
     user = magic_links.consume(token, account_of_host())
     response = guard.start_session(user, url_for("console.show_home"), Proof.MAIL)
-    last_account.remember(response, user.account.slug)
+    realms.remember_account(response, user.account.slug)
     return response
 
 

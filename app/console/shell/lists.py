@@ -1,20 +1,24 @@
-"""Pagination, search and filters of a list page, read from the query string."""
+"""Pagination, search and filters of a list page, read from the query string; ranges of days."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Any, cast
 
 import flask_babel
 from flask import request, url_for
 
 from app import clock
-from app.console.shell import days
 from app.types import JSONMapping, JSONObject
-from app.web.languages import lazy_gettext, ngettext
+from app.web.languages import gettext, lazy_gettext, ngettext
+
+RANGES = (1, 7, 30)
+"""Days, up to and including today."""
+ALL_DAYS = "all"
+"""The range without a start."""
 
 PAGE_SIZE = 25
 MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewer
@@ -109,9 +113,9 @@ class Listing:
         return url_for(self.endpoint, **self.url_args)
 
     @property
-    def ranges(self) -> list[days.Range]:
+    def ranges(self) -> list[Range]:
         """The ranges of days to choose from, if the list is filtered by time."""
-        return days.ranges() if "from_date" in self.times else []
+        return ranges() if "from_date" in self.times else []
 
     @property
     def is_filtered(self) -> bool:
@@ -207,7 +211,7 @@ def from_request(
     filters = {name: value for name, value in selected.items() if value in choices[name]}
     filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
     if "from_date" in times:
-        starts = {str(one.days): one.start for one in days.ranges()} | {days.ALL: None}
+        starts = {str(one.days): one.start for one in ranges()} | {ALL_DAYS: None}
         if (chosen := _parameter("days")) in starts:
             filters = {name: value for name, value in filters.items() if name not in times}
             filters |= {"from_date": start} if (start := starts[chosen]) else {}
@@ -235,3 +239,31 @@ def place(name: str) -> int | None:
 
 def _parameter(name: str) -> str:
     return request.args.get(name, "").replace("\0", "").strip()[:MAX_INPUT_LENGTH]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The last days, and the text of the filter for the start of the first of them, in UTC."""
+
+    days: int
+    name: str
+    start: str
+
+
+def name_of_day(day: date) -> str:
+    """Today, yesterday or the full date."""
+    names = {0: gettext("Today"), 1: gettext("Yesterday")}
+    days_ago = (clock.now().date() - day).days
+    return names.get(days_ago) or cast(str, flask_babel.format_date(day, "full"))
+
+
+def ranges() -> list[Range]:
+    """The ranges that lists with filters by time offer."""
+    today = clock.now().date()
+    return [
+        Range(days, _name_of_range(days), f"{today - timedelta(days - 1)}T00:00") for days in RANGES
+    ]
+
+
+def _name_of_range(days: int) -> str:
+    return gettext("Today") if days == 1 else ngettext("%(num)s day", "%(num)s days", days)

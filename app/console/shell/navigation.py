@@ -1,8 +1,8 @@
-"""The sidebar and the header around each page, by role."""
+"""The sidebar and the header around each page, by role, and the theme."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -16,6 +16,15 @@ from app.console.shell import switcher
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, Role
 from app.console.shell.switcher import RecentAccount
 from app.web.languages import lazy_gettext
+
+THEME_COOKIE, THEME_DAYS = "atrium_theme", 365
+AUTO_THEME = "auto"
+THEMES: Mapping[str, tuple[str, str]] = {
+    AUTO_THEME: (lazy_gettext("System"), "device-desktop"),
+    "light": (lazy_gettext("Light"), "sun"),
+    "dark": (lazy_gettext("Dark"), "moon"),
+}
+"""Each theme's name and icon."""
 
 JOB = "console.show_job"
 IN_ACCOUNT = "/console/accounts"
@@ -171,3 +180,8 @@ class Shell:
     def recent(self) -> Sequence[RecentAccount]:
         """The accounts that a superadmin may switch to at once."""
         return switcher.recent() if self._caller.is_superadmin else ()
+
+
+def chosen_theme() -> str:
+    theme = request.cookies.get(THEME_COOKIE, AUTO_THEME)
+    return theme if theme in THEMES else AUTO_THEME

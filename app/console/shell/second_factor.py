@@ -1,13 +1,15 @@
-"""The second step of a sign-in: a code, a passkey, or setting up a first factor."""
+"""The second step of a sign-in: a code, a passkey, or setting up a factor; signatures in forms."""
 
 from __future__ import annotations
 
 import json
 import re
+from base64 import urlsafe_b64encode
 
 from flask import Response, g, make_response, request
 
 from app.accounts.models import User
+from app.auth import signatures
 from app.auth.mfa import service as mfa
 from app.auth.mfa import totp
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
@@ -15,9 +17,19 @@ from app.auth.mfa.models import Method
 from app.auth.mfa.service import Answer
 from app.console.shell import forms, resubmit
 from app.console.shell.forms import Form, Page
-from app.errors import InvalidValues, problem
+from app.console.shell.scopes import CollectionScope
+from app.errors import BadRequest, InvalidValues, Malformed, problem
 from app.types import JSONObject
 from app.web.languages import gettext
+
+INPUTS = {
+    "es_username": signatures.USERNAME,
+    "es_password": signatures.PASSWORD,
+    "es_reason": signatures.REASON,
+}
+INCOMPLETE = (
+    "Sign with an email address, its password or passkey, and a reason of at most 1000 characters."
+)
 
 CODE = re.compile(r"\d{3} ?\d{3}", re.ASCII)
 PAGE, SET_UP = "console/second_factor.html", "console/set_up_factor.html"
@@ -99,3 +111,28 @@ def submitted() -> Form:
     form = forms.submitted(*FIELDS, "code", "assertion", "factor")
     form.values["mfa_token"] = request.form.get("mfa_token", "")[:1000].replace("\0", "")
     return form
+
+
+def sign(scope: CollectionScope, form: Form) -> None:
+    """Verify the signature that a form carries. Raises BadRequest, Unauthorized."""
+    inputs = {name: forms.text(name) for name in INPUTS}
+    form.values |= {"es_username": inputs["es_username"], "es_reason": inputs["es_reason"]}
+    assertion = forms.text("assertion")
+    if not any((*inputs.values(), assertion)) and not scope.requires_signature:
+        return
+    headers = {header: inputs[name] for name, header in INPUTS.items()}
+    if assertion:
+        headers[signatures.PASSKEY] = _passkey_header(assertion)
+    try:
+        g.signature = signatures.verify(headers, scope.by, request.remote_addr)
+    except Malformed as error:
+        raise BadRequest(INCOMPLETE) from error
+    if g.signature is None:
+        raise BadRequest(INCOMPLETE)
+
+
+def _passkey_header(assertion: str) -> str:
+    """The header of the API with what the browser's script sends. Raises InvalidValues."""
+    sent = credential(assertion)
+    value = json.dumps({"token": sent["token"], "assertion": sent["credential"]})
+    return urlsafe_b64encode(value.encode()).decode()
