@@ -103,9 +103,9 @@ def differences(
     """
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
     changed_operations = {
-        definition
-        for definition in OPERATIONS
-        if renames or present.rule(definition) != proposed.rule(definition)
+        operation
+        for operation in OPERATIONS
+        if renames or present.rule(operation) != proposed.rule(operation)
     }
     result = []
     for role in (*roles, None):

@@ -116,7 +116,7 @@ class ManifestProvider(ChangedProviderRow):
     """The settings of an identity provider."""
 
     class Meta(Schema.Meta):
-        """Who may sign in with it is no matter of a file."""
+        """A file does not decide whether members of `pii_access` may sign in with a provider."""
 
         exclude = ("admits_pii_members",)
 
