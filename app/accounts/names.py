@@ -1,4 +1,4 @@
-"""Where names of roles and groups stand, so that a rename neither gives access nor takes it.
+"""The places that name roles and groups, so that a rename neither gives access nor takes it.
 
 Each feature that stores such names, in expressions or settings, declares a place: a function that
 finds its uses of a name, in all accounts or in one. A rename is followed in all uses or refused,
@@ -54,11 +54,11 @@ class Use:
 
     owner: str
     texts: Mapping[str, str]
-    """By the place of each within `owner`."""
+    """The texts by their place within `owner`."""
     follow: Callable[[Mapping[str, str]], object] | None
     """Stores new texts, in the open transaction; None if they cannot be changed."""
     account_id: str | None = None
-    """Whose it is; None: the instance's."""
+    """The account of the thing; None for the instance's."""
     are_names: bool = False
     """Whether the texts are the name alone, no expressions."""
     may_outlive: bool = False

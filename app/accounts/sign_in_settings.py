@@ -23,7 +23,7 @@ NAMES = (
 
 
 class MfaMode(StrEnum):
-    """Who of an account uses second factors."""
+    """Whether users of an account may or must use second factors."""
 
     OFF = "off"
     OPTIONAL = "optional"
@@ -31,7 +31,7 @@ class MfaMode(StrEnum):
 
 
 DEFAULTS: Settings = {"mfa": MfaMode.OPTIONAL, "password_sign_in": True, "new_device_mail": True}
-"""Of settings that are not false, empty or null by default."""
+"""The settings whose default is not false, empty or null."""
 MAX_GRACE_DAYS = 90
 MAX_IDLE_HOURS, MAX_SESSION_HOURS = 30 * 24, 365 * 24
 REQUIRED_SINCE = "mfa_required_since"
@@ -40,28 +40,28 @@ REQUIRED_SINCE = "mfa_required_since"
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """How long an account's sessions last, unused and in total; None: as long as the service's."""
+    """The lifetime of an account's sessions, unused and in total; None: as the service's."""
 
     idle_hours: int | None = None
     max_hours: int | None = None
 
     @property
     def idle(self) -> timedelta:
-        """How long a session lasts without use."""
+        """The lifetime of a session without use."""
         return _shorter(self.idle_hours, config.current().refresh_token_expire_days)
 
     @property
     def total(self) -> timedelta:
-        """How long a session lasts however much it is used."""
+        """The lifetime of a session, however much it is used."""
         return _shorter(self.max_hours, config.current().session_max_days)
 
     @property
     def lifetime(self) -> timedelta:
-        """How long a session lasts that is not renewed."""
+        """The lifetime of a session that is not renewed."""
         return min(self.idle, self.total)
 
     def ends_at(self, started_at: datetime, last_used_at: datetime) -> datetime:
-        """When a session ends unless it is used again."""
+        """The end of a session unless it is used again."""
         return min(started_at + self.total, last_used_at + self.idle)
 
 

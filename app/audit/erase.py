@@ -30,7 +30,7 @@ FEED = Base.metadata.tables[FeedChange.__tablename__]
 
 
 class Part(NamedTuple):
-    """What an erasure empties of a change, and what it keeps of each entry."""
+    """A part of a change that can be erased: its columns, salts and digest."""
 
     name: str
     columns: Sequence[str]

@@ -76,7 +76,7 @@ class AuditChange(Base):
     """A JSON array; null if there are none."""
     new_values: Mapped[str | None] = mapped_column(Text)
     unchanged: Mapped[str | None] = mapped_column(Text)
-    """What the change feed needs besides (`app/audit/unchanged.py`); no part of the entries."""
+    """Further values for the change feed (`app/audit/unchanged.py`); no part of the entries."""
     size: Mapped[int | None] = mapped_column(sa.BigInteger)
     """The characters of the values, so that the feed reads no more than it has room for."""
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
@@ -84,7 +84,7 @@ class AuditChange(Base):
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for all entries or for each; null if the actor is erased."""
     erased_digests: Mapped[str | None] = mapped_column(Text)
-    """What cannot be computed any more: a JSON object of `values` and `actor`, each an array."""
+    """Digests of erased parts: a JSON object of `values` and `actor`, each an array."""
     ids: Mapped[str | None] = mapped_column(Text)
     """The ids of the entries, a JSON array; null if they are consecutive."""
     checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)

@@ -1,4 +1,4 @@
-"""What a stored change of a record lacks to tell the whole record before and after it.
+"""The values that, with a stored change of a record, make the whole record before and after it.
 
 The change feed gives out whole records. A creation has all values, as its actor is its creator; an
 update lacks those that it did not change, and both it and a deletion lack most system fields.
@@ -52,7 +52,7 @@ def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
 
 
 def load(text: str | None) -> Unchanged:
-    """What `dump` stored."""
+    """Parse the text that `dump` returned."""
     return Unchanged(*orjson.loads(text)) if text else NOTHING
 
 

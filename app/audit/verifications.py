@@ -1,4 +1,4 @@
-"""When chains were last verified, and with what result.
+"""The last verification of each chain, and its result.
 
 Whoever owns the database can write these rows: they say that the periodic verification runs, and
 prove nothing.
@@ -68,7 +68,7 @@ def of_accounts(log: str, account_ids: Iterable[str]) -> dict[str, Verification]
 
 @dataclass(frozen=True)
 class Counts:
-    """How many chains of the audit log there are, and what their last verifications found."""
+    """The number of chains of the audit log, by the result of their last verification."""
 
     chains: int
     verified: int

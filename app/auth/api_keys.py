@@ -42,7 +42,7 @@ class CachedKey:
     expires_at: datetime | None
     read_only: bool
     networks: Sequence[IPv4Network | IPv6Network]
-    """Those that it may be used from; none: any."""
+    """The networks that it may be used from; empty: any."""
     version_check: VersionCheck
     _last: tuple[Principal | None, Principal | None] = field(default=(None, None), repr=False)
 

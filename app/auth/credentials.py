@@ -18,7 +18,7 @@ from app.db.prepared import PreparedStatement
 
 MAX_CALLERS = 1_000
 USE_INTERVAL = timedelta(minutes=5)
-"""How often the last use of a console session is recorded."""
+"""The time between two updates of a console session's last use."""
 
 
 def console_principal(secret: str, *, records_use: bool = True) -> tuple[Principal, str] | None:

@@ -28,7 +28,7 @@ from app.outbound import mail
 
 PURPOSE = LinkPurpose.EMAIL_UNDO
 WAIT = timedelta(hours=24)
-"""How long an undoing waits that no second factor confirms."""
+"""The time that an undoing waits if no second factor confirms it."""
 FACTOR_REQUIRED = (
     "Confirm with a second factor that the user is yours, or send wait=true to restore the address"
     " in 24 hours."

@@ -33,7 +33,7 @@ PURPOSE = "join by domain"
 
 @dataclass(frozen=True)
 class Joining:
-    """Who may join, until when."""
+    """The person who may join an account, until an expiry."""
 
     account: Account
     email: str
@@ -64,7 +64,7 @@ def enqueue_mail(account_id: str, email: str, name: str | None) -> None:
 
 
 def find(token: str) -> Joining | None:
-    """What a token allows; None if it is invalid, expired or used, or may join no longer."""
+    """The joining of a token; None if it is invalid, expired or used, or not allowed any more."""
     try:
         account_id, email, name, expires_at = crypto.unsign(token, PURPOSE)
     except BadSignature:

@@ -1,4 +1,4 @@
-"""When a key or token was last used, to the minute."""
+"""The last use of a key or token, to the minute."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NEW_ACCOUNT = ""
 SLOWED_TRIES = 3
 """Wrong passwords of one network for a user who has had `login_tries_per_user`."""
 SLOWED_FACTOR = 10
-"""How many times `login_tries_per_user` all networks may fail for one user, known devices apart."""
+"""All networks may fail so many times `login_tries_per_user` for one user, known devices apart."""
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def _are_left(*allowances: Allowance) -> bool:
 
 
 class _MailLimits(NamedTuple):
-    """What a mail counts for. A source is a network or an account."""
+    """The limits that a mail counts for. A source is a network or an account."""
 
     of_source: Allowance
     of_mailbox: Allowance

@@ -32,7 +32,7 @@ TO_OTHER_ADDRESS = (LinkPurpose.EMAIL_CHANGE, LinkPurpose.EMAIL_UNDO)
 
 @dataclass(frozen=True)
 class LinkRequest:
-    """Who requested a link, and the client application that it leads to."""
+    """The requester of a link, and the client application that it leads to."""
 
     source: str | None = None
     """A network or known device, of `lockout.count_mail_request`."""

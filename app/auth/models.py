@@ -19,14 +19,14 @@ from app.web.languages import lazy_gettext
 
 
 class SessionKind(StrEnum):
-    """What a session is for."""
+    """The kind of client that a session is for."""
 
     API = "api"
     CONSOLE = "console"
 
 
 class InvitationState(StrEnum):
-    """How far an invitation is; an expired one is stored as pending."""
+    """The state of an invitation; an expired one is stored as pending."""
 
     PENDING = "pending"
     ACCEPTED = "accepted"
@@ -78,7 +78,7 @@ class SignInSession(Base):
 
 
 class LinkPurpose(StrEnum):
-    """What the link of a mailed token does."""
+    """The purpose of a mailed token's link."""
 
     RESET = "reset"
     VERIFICATION = "verification"
@@ -335,7 +335,7 @@ class SetupLink(Base):
 
     @property
     def state(self) -> str:
-        """How far the link has been used."""
+        """The state of the link."""
         if self.completed_at:
             return "completed"
         if self.revoked_at:

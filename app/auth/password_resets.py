@@ -64,7 +64,7 @@ def send_link(user: User) -> None:
 
 
 def expiry(token: str) -> datetime | None:
-    """When a mailed token expires; None for an invalid one."""
+    """The expiry of a mailed token; None for an invalid one."""
     row = mail_tokens.find(token, PURPOSE) or joining.find(token)
     return row.expires_at if row else None
 

@@ -72,7 +72,7 @@ class Principal:
     auth_time: float | None = None
     """Time of the last authentication, in seconds since the epoch."""
     session_ends_at: datetime | None = None
-    """When the session ends unless it is used again."""
+    """The end of the session unless it is used again."""
     api_key_id: str | None = None
     key_expires_at: float | None = None
     """Expiry of the API key, in seconds since the epoch."""
@@ -82,7 +82,7 @@ class Principal:
     """Whether the caller is an API key that may only read."""
     key_check: VersionCheck | None = field(default=None, repr=False)
     setup: frozenset[str] | None = None
-    """What the holder of a setup link may set up; None for everybody else."""
+    """The parts that the holder of a setup link may set up; None for everybody else."""
 
     @cached_property
     def signed_in(self) -> bool:

@@ -12,7 +12,7 @@ from app.auth.models import MailedToken, SetupLink, SignInSession, StreamTicket
 # For this long a used or expired token is reported as such, afterwards as unknown.
 RETENTION = timedelta(days=1)
 SETUP_LINKS_RETENTION = timedelta(days=30)
-"""How long admins see setup links after their expiry."""
+"""The time that admins see setup links after their expiry."""
 
 
 @jobs.periodic(3600, "auth.purge")

@@ -30,7 +30,7 @@ from app.ids import new_id
 
 @dataclass(frozen=True)
 class NewRegistration:
-    """Who registers, and the name and slug of the new account, or the slug of an existing one."""
+    """The new user, and the name and slug of a new account, or the slug of an existing one."""
 
     account_name: str | None
     slug: str | None

@@ -45,7 +45,7 @@ class Family:
     authenticated_at: datetime
     mfa: bool
     expires_at: datetime
-    """When it ends unless it is renewed; its access tokens last no longer."""
+    """The end of the session unless it is renewed; its access tokens last no longer."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ LONGEST, LONGEST_PASSKEY = 1000, 6000
 
 @dataclass(frozen=True)
 class Signature:
-    """Who signed, why and when."""
+    """The signer, the reason and the time."""
 
     username: str
     reason: str
@@ -96,7 +96,7 @@ def _accepts_passkey(values: Mapping[str, str], signer: LoginUser) -> bool:
 
 
 def _bound(token: str, reason: str) -> str:
-    """What the challenge is the digest of: the token with the reason."""
+    """The text of which the challenge is the digest: the token with the reason."""
     return f"{token}\n{reason}"
 
 

@@ -18,7 +18,7 @@ from app.web.rate_limits import Limit
 
 DAY = 86_400
 NEW_FOR = timedelta(days=7)
-"""How long an account has the smaller limit."""
+"""The age until which an account has the smaller limit."""
 
 
 def count(account_id: str, number: int = 1) -> None:

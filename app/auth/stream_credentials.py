@@ -1,4 +1,4 @@
-"""What a stream was opened with, to identify its caller again and again.
+"""The credential that a stream was opened with, to identify its caller again and again.
 
 It names a token, an API key or a session, and holds no secret. A ticket stands for it in an
 address: random, hashed, single-use.
@@ -40,7 +40,7 @@ class StreamCredential:
     auth_time: float | None = None
     mfa: bool = False
     expires_at: float | None = None
-    """When it expires, in seconds since the epoch."""
+    """The expiry, in seconds since the epoch."""
 
     def principal(self) -> Principal:
         """Identify the caller anew, from the caches. Raises Unauthorized."""

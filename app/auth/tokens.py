@@ -274,7 +274,7 @@ def _load(
 def session_end(
     account_id: str, user_id: str, session_id: str, limits: SessionLimits
 ) -> datetime | None:
-    """When a user's session ends unless it is used; None if it has ended or was revoked."""
+    """The end of a user's session unless it is used; None if it has ended or was revoked."""
     params = {"_account": account_id, "_user": user_id, "_id": session_id}
     with tenancy.in_account(account_id):
         rows = _ACTIVE_SESSION.all(params)

@@ -178,7 +178,7 @@ class Change:
 
     @property
     def ended_names(self) -> dict[str, str | None]:
-        """What becomes of each stored field that loses its name; None for removed ones."""
+        """The new name of each stored field that loses its own; None for removed ones."""
         renamed = {name: new for name, new in self.renames.items() if name in self.old.fields}
         return {**renamed, **dict.fromkeys(sorted(self.lost))}
 
@@ -235,7 +235,7 @@ class Change:
 
     @property
     def new_indexes(self) -> list[str]:
-        """Those of `statements` that create indexes of present columns."""
+        """The statements, of `statements`, that create indexes of present columns."""
         statements = table.new_indexes(self.renamed.table, self.new.table)
         # Before, the table and its columns have their old names.
         return [] if self.renames or self.former_name else statements

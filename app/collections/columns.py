@@ -33,7 +33,7 @@ class Named(Protocol):
 
     @property
     def computed(self) -> Mapping[str, Node]:
-        """What stands for each computed field."""
+        """The expression of each computed field."""
         ...
 
     @property
@@ -52,7 +52,7 @@ def _property(columns: TableColumns, field: str, name: str) -> Expression:
 
 
 class TableColumns:
-    """Where the names of expressions get their values from in SQL; references stay in the account.
+    """Resolves the names of expressions to SQL columns; references stay in the account.
 
     `reach` narrows the records that references lead to, by conditions on their table.
     """

@@ -185,7 +185,7 @@ class Definition:
 
     @cached_property
     def encoders(self) -> Sequence[Encoder]:
-        """What turns stored values into JSON, for the fields that need it."""
+        """The functions that turn stored values into JSON, for the fields that need one."""
         return encoders_of(self.columns)
 
     @cached_property
@@ -411,7 +411,7 @@ def override(definitions: Mapping[str, Definition]) -> Iterator[None]:
 
 
 def overridden(definition: Definition) -> Definition:
-    """What stands for a definition inside `override`."""
+    """The definition that replaces this one inside `override`, or itself."""
     return _instead.get().get(definition.name.lower(), definition)
 
 

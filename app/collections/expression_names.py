@@ -98,7 +98,7 @@ def check() -> Finding:
 def lost_choices(
     changes_: Sequence[Change], rules: Mapping[str, JSONMapping] | None = None
 ) -> list[JSONObject]:
-    """What names choices that changes remove, in all accounts; `rules` are sent along, by key."""
+    """The uses of choices that changes remove, in all accounts; `rules` has new rules, by key."""
     changes_ = [change for change in changes_ if change.removes_choices]
     if not changes_:
         return []

@@ -61,7 +61,7 @@ def lock_renamed(items: Sequence[Item], existing: Mapping[str, Collection]) -> N
 def plan(
     items: Sequence[Item], existing: Mapping[str, Collection], strategy: str = "update"
 ) -> Import:
-    """What an import would do, with all problems of the definitions. Raises Conflict."""
+    """Plan an import, with all problems of the definitions. Raises Conflict."""
     import_ = _plan(items, existing, strategy)
     import_.rules = _rules(import_)
     return import_
@@ -195,7 +195,7 @@ class Creation(NamedTuple):
 
 
 def creations(rows: Sequence[Collection]) -> Iterator[Creation]:
-    """What creates the tables of new collections, which may refer to each other."""
+    """The statements that create the tables of new collections, which may refer to each other."""
     tables = {row.id: definitions.from_row(row).table for row in rows}
     missing = {table_.name for table_ in tables.values()}
     deferred = list[Creation]()

@@ -110,7 +110,7 @@ def _field_problems(index: Index, types: Mapping[str, str]) -> Iterator[tuple[st
 def serving(
     indexes: Sequence[Index], order: Sequence[IndexField], fixed: Collection[str]
 ) -> tuple[int, int]:
-    """How many fields of an order the best index serves, read forward and read backward.
+    """The number of fields of an order that the best index serves, read forward and backward.
 
     Records that have one value in the `fixed` fields are ordered by the other fields.
     """

@@ -67,7 +67,7 @@ class _Users:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Whose access to which records is compared."""
+    """The role, account and names whose access to records is compared."""
 
     role: Role | None
     account_id: str | None

@@ -185,7 +185,7 @@ def _constraint_pairs(
 
 
 def new_indexes(old: sa.Table, new: sa.Table) -> list[str]:
-    """Those statements of `change` that create indexes of columns which the old table has."""
+    """The statements, of `change`, that create indexes of columns which the old table has."""
     created = (
         CreateIndex(index)
         for index in _only_in(new, old)

@@ -26,7 +26,7 @@ class Actor(NamedTuple):
     es_reason: str | None = None
     es_timestamp: datetime | None = None
     es_method: str | None = None
-    """How the signature was given, unless by password."""
+    """The method of the signature, unless a password."""
 
 
 SYSTEM = Actor("system", "system", "system")

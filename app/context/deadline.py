@@ -21,7 +21,7 @@ class Client(Protocol):
 
 
 class Limit(NamedTuple):
-    """How long a statement may run, and for whom it runs."""
+    """The time that a statement may run, and the request or job that it runs for."""
 
     seconds: float
     client: Client | None = None

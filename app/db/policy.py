@@ -1,4 +1,4 @@
-"""What the application does with the rows of a table: each model declares it beside its columns.
+"""The policy of a table: each model declares beside its columns how its rows are treated.
 
 Whoever treats tables by their kind reads it here, so that a new table is named nowhere else
 (docs/development.md#add-a-table).
@@ -52,7 +52,7 @@ class Bundled:
     is_copied: bool = True
     """False for credentials of programs, and for what would act by itself in a copy."""
     reset: Mapping[str, object] = field(default_factory=dict)
-    """What an import sets, as it is true of one instance only."""
+    """The values that an import sets, as the exported ones hold on one instance only."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class NotBundled:
 
 
 class Placement(StrEnum):
-    """Where Citus has a table (docs/scaling.md). Only sharded ones have rows of accounts."""
+    """The place of a table on Citus (docs/scaling.md). Only sharded ones have rows of accounts."""
 
     SHARDED = "distributed"
     SHARED = "reference"
@@ -73,18 +73,18 @@ class Placement(StrEnum):
 
 
 class OnClose(StrEnum):
-    """What becomes of the rows of an account that is closed."""
+    """The fate of the rows of an account that is closed."""
 
     DELETED = "deleted"
     KEPT = "kept"
-    """Those of logs, which outlive what they describe."""
+    """The rows of logs, which outlive what they describe."""
     EXPIRES = "expires"
     """They are forgotten by their age, as those of open accounts."""
 
 
 @dataclass(frozen=True)
 class Noun:
-    """What people call a row of the table, in the logs and in the console; both texts are lazy."""
+    """The name of a row of the table, in the logs and in the console; both texts are lazy."""
 
     singular: str
     plural: str
@@ -97,7 +97,7 @@ class Noun:
     """The endpoint of the page of a row, or of the one that shows it among others."""
     list_page: str | None = None
     event: str | None = None
-    """What events of the security log call it: its changes are events, such as `user.created`."""
+    """Its name in events of the security log: its changes are events, such as `user.created`."""
 
 
 class Sample(Enum):
@@ -146,7 +146,7 @@ class TablePolicy:
     on_close: OnClose = OnClose.DELETED
     noun: Noun | None = None
     id_names: tuple[str, ...] = ()
-    """What its ids are called in paths, bodies, jobs and other tables; in pages, by the first."""
+    """The names of its ids in paths, bodies, jobs and other tables; pages use the first one."""
     sample: Mapping[str, object] = field(default_factory=dict)
 
     def check(self, table: sa.Table) -> None:

@@ -42,7 +42,7 @@ REPLAYED = sa.text(
 
 
 class PrimaryRequired(Exception):
-    """What was to be read on the replica must be read on the primary."""
+    """The read has to go to the primary."""
 
 
 class NoReplica(Exception):

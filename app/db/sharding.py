@@ -149,7 +149,7 @@ class ShardingError(Exception):
 
 
 class Place(NamedTuple):
-    """How Citus stores a table."""
+    """The way in which Citus stores a table."""
 
     kind: str
     key: str | None = None

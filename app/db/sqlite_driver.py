@@ -360,7 +360,7 @@ class _AccountTurn(_Lock):
 
 
 class _Wal:
-    """How much of this process's writing the WAL may still hold."""
+    """An estimate of how much of this process's writing the WAL still holds."""
 
     def __init__(self) -> None:
         self._rows = 0

@@ -123,7 +123,7 @@ def verify_all(checks: Set[VersionCheck]) -> None:
 
 
 def outdated(checks: Iterable[VersionCheck]) -> set[VersionCheck]:
-    """Those of many checks that fail, by a query for each table and 500 rows."""
+    """The checks that fail, of many, by a query for each table and 500 rows."""
     by_table: dict[str, list[VersionCheck]] = {}
     for check in set(checks):
         by_table.setdefault(check.table, []).append(check)

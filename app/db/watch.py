@@ -34,7 +34,7 @@ class Watch:
         self._lock = threading.Lock()
         self._started = 0.0
         self.until: float | None = None
-        """When what runs is cancelled; None while nothing is watched."""
+        """The time at which the statement is cancelled; None while nothing is watched."""
         self._client: Client | None = None
         _watches.add(self)
 

@@ -1,4 +1,4 @@
-"""What a file is, by its content, and how browsers may show it."""
+"""The type of a file, by its content, and whether browsers may show it."""
 
 from __future__ import annotations
 

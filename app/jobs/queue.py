@@ -44,7 +44,7 @@ class JobState(StrEnum):
 
 
 class Kind(NamedTuple):
-    """How jobs of a kind run."""
+    """The way in which jobs of a kind run."""
 
     handler: Handler
     attempts: int = ATTEMPTS

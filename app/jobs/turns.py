@@ -51,7 +51,7 @@ class Turns:
             turn.over.wait()
 
     def requests(self) -> dict[str, int] | None:
-        """How often each account's turn was requested; None if all accounts are served."""
+        """The number of requests for each account's turn; None if all accounts are served."""
         if not self._is_alone and not queue.uses_rq.is_set():
             return None
         with self._lock:

@@ -160,7 +160,7 @@ class Sender:
 
 @contextmanager
 def _publisher() -> Iterator[Publish]:
-    """What sends messages, over a connection that it opens when it is called first."""
+    """Yield a function that sends messages, over a connection that its first call opens."""
     url = config.current().redis_url
     with ExitStack() as stack:
         connect = cache(lambda: stack.enter_context(owner_connection.connect()))

@@ -49,7 +49,7 @@ def _former_name() -> object:
 
 
 class Caller(ma.fields.Field[Any]):
-    """Who acts in a test: `anonymous`, a role, or properties of a caller."""
+    """The caller in a test: `anonymous`, a role, or properties."""
 
     def _deserialize(self, value: object, *args: object, **options: object) -> object:
         if value == ANONYMOUS:

@@ -27,7 +27,7 @@ from app.web.serialization import dumps
 RELOADS = 5  # rights may change again while they are read
 TURN_SECONDS = 0.2  # then other accounts have their turn
 Collections = Mapping[str, Definition]
-"""By table name."""
+"""The definitions by table name."""
 
 
 class Listener(NamedTuple):
@@ -234,7 +234,7 @@ class Frames:
         self._frames: dict[object, bytes] = {}
 
     def of(self, listener: Listener) -> bytes | None:
-        """What a listener is sent of the change; None if nothing."""
+        """The frame that a listener is sent of the change; None if it sees nothing of it."""
         stream, subscription, view = listener
         change = self._transition.change
         event = self._event(view)

@@ -214,7 +214,7 @@ class Hub:
 
 
 def _audiences(account_id: str, streams: Sequence[Stream]) -> list[Audience]:
-    """Those who have all changes, and those who have yet to catch up: nobody waits for them."""
+    """Split streams: those that have all changes do not wait for those that have to catch up."""
     positions = [one.position for one in streams]
     newest = max((position for position in positions if position is not None), default=0)
     live, late = list[Stream](), list[Stream]()

@@ -38,7 +38,7 @@ class Stream:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """What the client is subscribed to."""
+        """The client's subscriptions."""
         return list(self.connection.subscriptions.values())
 
     def measure(self) -> None:
@@ -75,7 +75,7 @@ class Stream:
         return {*of_caller, *chain.from_iterable(of_views)}
 
     def view(self, definition: Definition, filter: str = "") -> View:
-        """What the caller may view of a collection. Raises AppError."""
+        """The caller's view of a collection. Raises AppError."""
         key = (definition.table_name, filter)
         known = self._views.get(key)
         caller = self.caller

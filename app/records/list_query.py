@@ -1,4 +1,4 @@
-"""What a caller asks of a list, from the route to the statement."""
+"""A caller's query of a list, from the route to the statement."""
 
 from __future__ import annotations
 

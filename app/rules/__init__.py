@@ -59,7 +59,7 @@ from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_e
 from app.rules.values import composed, spellings
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
-"""What a collection has a rule for each."""
+"""The operations for each of which a collection has a rule."""
 
 __all__ = [
     "KEYWORDS",

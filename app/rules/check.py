@@ -56,7 +56,7 @@ class Scope:
     open: bool = False
     """Whether every name is allowed, those beside `fields` with a type that only values tell."""
     furthest: int = FURTHEST
-    """How many dots a name has at most."""
+    """The most dots of a name."""
     ids: frozenset[str] = frozenset()
     """Names of ids, whose texts compare in any case."""
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What an expression may cost for one record: bounded before it runs.
+"""Bounds the cost of an expression for one record, before it runs.
 
 Neither database can be interrupted within a row. Texts have up to a million characters: `concat`
 copies them, and `~` compares each position with the characters of its pattern. So both are bounded
@@ -66,14 +66,14 @@ def check(*nodes: Node, times: int = 1) -> None:
 
 
 def _pattern(node: Node) -> int:
-    """How many characters of a pattern are compared with each position of a text."""
+    """The number of characters of a pattern that are compared with each position of a text."""
     if isinstance(node, Literal):
         return len(str(node.value).replace("%", ""))
     return MAX_PATTERN if _texts(node) else 0
 
 
 def _texts(node: Node) -> int:
-    """How many long texts the value of an expression may hold."""
+    """The number of long texts that the value of an expression may hold."""
     if isinstance(node, Name | Sent):
         return int(node.type in LONG_TYPES)
     if not isinstance(node, Call) or node.type not in LONG_TYPES:

@@ -24,7 +24,7 @@ class Function:
     result: Type
     python: Callable[..., object]
     optional: int = 0
-    """How many of the last parameters may be left out."""
+    """The number of last parameters that may be left out."""
     unit: bool = False
     """Whether the last parameter is one of the units of time, written out."""
 

@@ -1,4 +1,4 @@
-"""What an expression names beyond fields: roles, groups, and choices of fields.
+"""Finds what an expression names beyond fields: roles, groups, and choices of fields.
 
 By the parser's positions, so that a rename changes these words and nothing else.
 """
@@ -53,7 +53,7 @@ class Mention:
 
 
 def mentions(text: str | None) -> Sequence[Mention]:
-    """What an expression names, in its order; nothing if it does not parse."""
+    """The mentions of an expression, in its order; none if it does not parse."""
     with suppress(RuleError):
         found = {one for part in walk(_parse(text or "")) for one in _mentions(part)}
         return sorted(found, key=lambda one: one.start)

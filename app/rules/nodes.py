@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Type(Enum):
-    """What a value is. ANY is known only when it is there; NULL is the literal alone."""
+    """The type of a value. ANY is known only when the value is there; NULL is the literal alone."""
 
     TEXT = "text"
     NUMBER = "number"

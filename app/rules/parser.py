@@ -253,7 +253,7 @@ class _Parser:
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """What stands in brackets, or behind a sign that applies to it."""
+        """Parse one level deeper: in brackets, or behind a sign that applies to what follows."""
         self.depth += 1
         if self.depth > DEEPEST:
             message = f"An expression is nested at most {DEEPEST} deep."

@@ -60,7 +60,7 @@ MAX_ARGUMENTS = 64  # some builds of SQLite take no more than 100
 
 
 class Columns(Protocol):
-    """Where the values of names come from."""
+    """The source of the values of names."""
 
     types: Mapping[Type, Any]
     """The column type of each value type."""

@@ -1,4 +1,4 @@
-"""What the language needs of SQLite and SQLite has not: functions, given to each connection."""
+"""The functions that the language needs and SQLite lacks, registered on each connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators and functions do with values that are there; both back ends stand on this.
+"""Operators and functions over values that are not null; both back ends use them.
 
 The evaluator calls these functions, SQLite calls them as functions of its own, and PostgreSQL has
 the same in PL/pgSQL (migration 0004). Numbers are added and multiplied as they are written, in
@@ -205,7 +205,7 @@ def matches(text: str, pattern: str) -> bool:
 
 
 def items(container: object) -> list[object]:
-    """What a list has, or the JSON text of one; nothing where there is none."""
+    """The items of a list, or of the JSON text of one; none of anything else."""
     if isinstance(container, str):
         with suppress(orjson.JSONDecodeError):
             container = orjson.loads(container)

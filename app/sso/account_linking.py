@@ -32,7 +32,7 @@ NO_MEMBER = "The provider proves the address, but not that the user still belong
 
 
 class MatchKind(StrEnum):
-    """How an identity matched a user; NEW if there is none yet."""
+    """The property by which an identity matched a user; NEW if there is none yet."""
 
     IDENTITY = "identity"
     EMAIL = "email"

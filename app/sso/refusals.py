@@ -50,7 +50,7 @@ class SignInRefused(AppError):
     error = "sign_in_refused"
     message = "Sign-in refused. Try again, or ask an administrator of the account."
     code = "access_denied"
-    """What the client application gets as `error` (RFC 6749, section 4.1.2.1)."""
+    """The `error` that the client application gets (RFC 6749, section 4.1.2.1)."""
 
     def __init__(self, check: str, detail: str = "") -> None:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}

@@ -28,7 +28,7 @@ from app.sso.scim.models import DirectoryGroup
 from app.types import JSONMapping
 
 MAX_IDENTITIES = 5000
-"""Those that signed in last: more would make a page wait."""
+"""The identities that signed in last: more would make a page wait."""
 GroupRoles = Sequence[Mapping[str, str]]
 
 

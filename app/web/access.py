@@ -1,4 +1,4 @@
-"""Who may call a view, and how the guard treats its requests, declared on the view.
+"""Access to views: who may call one, and how the guard treats its requests, declared on the view.
 
 `@account_admin` or, with options, `@account_admin(recent_sign_in=True, api_keys=False)`. The guard
 enforces the declaration before it reads the body, and the API description states it.
@@ -20,7 +20,7 @@ LARGEST_PUBLIC_BODY, LARGEST_DOCUMENT = 64 * 2**10, 256 * 2**10
 
 
 class AccessLevel(Enum):
-    """Who may call a view."""
+    """The callers that a view admits."""
 
     PUBLIC = "public"  # credentials are ignored
     PAGE = "page"  # by the session of the console, whose own guard checks it
@@ -33,7 +33,7 @@ class AccessLevel(Enum):
 
 @dataclass(frozen=True)
 class ViewAccess:
-    """What a view declares of its callers; decorates views, with or without options."""
+    """A view's declaration of its callers; decorates views, with or without options."""
 
     level: AccessLevel
     recent_sign_in: bool = False

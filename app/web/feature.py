@@ -1,4 +1,4 @@
-"""What a feature adds to the application: each package declares one, in its `feature.py`."""
+"""A feature's parts of the application: each package declares one, in its `feature.py`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Feature:
     subscribers: tuple[ModuleType, ...] = ()
     """Modules that subscribe to events."""
     version_sources: tuple[VersionSource, ...] = ()
-    """What a write of records verifies beside the caller and the collection (`versioned_cache`)."""
+    """Further versions that a write of records verifies (`versioned_cache`)."""
     checks: tuple[Check, ...] = ()
     """Checks of `bin/atrium doctor`."""
     commands: tuple[click.Command, ...] = ()

@@ -71,7 +71,7 @@ class Work:
     superadmin_id: str | None = None
     """The superadmin whose view it is; nobody else's webhook is sent it."""
     viewed_by: str | None = None
-    """Whose view it is."""
+    """The user whose view it is."""
     depth_headers: Mapping[str, str] = field(default_factory=dict)
     """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None

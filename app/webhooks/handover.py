@@ -58,7 +58,7 @@ class Left:
 
 
 def of_user(account_id: str, user_id: str) -> list[Left]:
-    """What a user, who may be deleted, has made in an account; by kind, the newest first.
+    """The things that a user, perhaps deleted, has made in an account; by kind, the newest first.
 
     Provider settings and redirect addresses are those that the audit log says they changed.
     """

@@ -72,7 +72,7 @@ class Delivery:
     requested_by: str | None
     created_at: datetime
     hidden_by: HiddenBy | None
-    """What hides the record and the response from the reader."""
+    """The reason why the reader does not see record and response."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +129,14 @@ def page(
 
 @dataclass(frozen=True)
 class Waiting:
-    """How many deliveries of a webhook are to be sent, and when the next retry is."""
+    """The number of a webhook's deliveries that are to be sent, and the time of the next retry."""
 
     number: int
     next_at: datetime | None
 
 
 def waiting(account_id: str, limit: int) -> dict[str, Waiting]:
-    """What is to be sent, by webhook, among up to `limit` + 1 deliveries of an account."""
+    """The waiting deliveries by webhook, among up to `limit` + 1 of an account."""
     columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.next_retry_at)
     query = sa.select(*columns).where(
         DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_not(None)

@@ -53,7 +53,7 @@ class Listeners:
 
     version_check: VersionCheck
     by_event: Mapping[tuple[str, str], Sequence[Listener]]
-    """By collection (in lower case) and operation."""
+    """The listeners by collection (in lower case) and operation."""
     payloads_cut: bool = False
     """Whether new payloads have ids only, as the account's deliveries exceed the limit."""
 

@@ -46,7 +46,7 @@ class Lane:
         return PROVEN_LIMIT if self.proven else UNKNOWN_LIMIT
 
     def room(self, now: float) -> int:
-        """How many more deliveries to claim."""
+        """The number of deliveries that may still be claimed."""
         limit = self.limit(now)
         if limit < PROVEN_LIMIT:
             return limit - len(self.running) - len(self.waiting)

@@ -24,7 +24,7 @@ MAX_BEGINNING = 200  # characters of a payload that hold its collection's name
 
 
 class HiddenBy(StrEnum):
-    """What hides a delivery's records and response from a reader."""
+    """The reason why a reader does not see a delivery's records and response."""
 
     PERSONAL_DATA = "personal data"
     RULES = "rules"
@@ -38,7 +38,7 @@ class Reader:
         self._covered: dict[Definition, bool] = {}
 
     def hidden_by(self, row: sa.RowMapping) -> HiddenBy | None:
-        """What hides a delivery's records and response from the reader; None if nothing does.
+        """The reason why the reader does not see records and response; None if the reader does.
 
         Either personal data, or rules that let the reader view less than the owner.
         """

@@ -1,4 +1,4 @@
-"""Whose view a webhook's payloads show: its owner's, else that of any admin of the account."""
+"""The user whose view a webhook's payloads show: its owner, else any admin of the account."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_sent_pii(webhook: Any) -> bool:
 
 
 def maker_now(account_id: str, user_id: str | None) -> tuple[Principal | None, bool]:
-    """Whose view a webhook has, and whether that is its owner; cached per transaction."""
+    """The principal whose view a webhook has, and whether it is the owner's; cached."""
     makers_by_user: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
     if (account_id, user_id) not in makers_by_user:
         owner = principals.for_user_in_account(account_id, user_id)

@@ -1,1 +1,1 @@
-"""What each account uses, by meter and day, and its quotas (docs/usage.md)."""
+"""The usage of each account, by meter and day, and its quotas (docs/usage.md)."""

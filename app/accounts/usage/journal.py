@@ -57,7 +57,7 @@ class Journal:
         draft.rename(self._path)
         self.day = day
         self.places = dict[str, int]()
-        """Where in `numbers` the count of each account is."""
+        """The index in `numbers` of each account's count."""
 
     def insert(self, account_id: str) -> None:
         """Count the first request of an account. Raises Full."""

@@ -1,4 +1,4 @@
-"""What an account uses now: of a flow today, of a stock in all."""
+"""The present usage of an account: of a flow today, of a stock in all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an account uses, day by day, and changes of its quotas."""
+"""The usage of an account, day by day, and changes of its quotas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class MeterState:
-    """What an account uses of a meter now, and its limits."""
+    """The present usage of a meter by an account, and its limits."""
 
     used: int
     soft: int | None
@@ -44,7 +44,7 @@ class MeterState:
 
 @dataclass(frozen=True)
 class Usage:
-    """What an account used on each day of a range, and uses now."""
+    """The usage of an account on each day of a range, and its present one."""
 
     from_date: date
     to_date: date

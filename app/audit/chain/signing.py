@@ -69,7 +69,7 @@ def _public(key: Ed25519PrivateKey) -> str:
 
 
 def message(checkpoint: Checkpoint) -> bytes:
-    """What the signature of a checkpoint or start is of."""
+    """The bytes that a checkpoint or start is signed over."""
     names = (*SIGNED, "kind", "removed") if is_start(checkpoint) else SIGNED
     return digest.canonical({name: checkpoint[name] for name in names})
 

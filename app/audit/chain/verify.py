@@ -37,7 +37,7 @@ class Report:
     first_broken_id: int | None = None
     reason: str | None = None
     start: JSONObject | None = None
-    """Where the log was cut: the signed start."""
+    """The signed start, where the log was cut."""
     head: JSONObject | None = None
     values_masked: int = 0
     values_erased: int = 0
@@ -292,7 +292,7 @@ def take_row(log: Log, chain: Chain, row: Row) -> None:
 
 
 def _row_fault(log: Log, chain: Chain, row: Row, found: list[JSONObject]) -> str | None:
-    """What is wrong with a row of several entries."""
+    """The fault of a row of several entries."""
     ends = (row[log.first], row[log.last], row["entries"])
     if (found[0]["id"], found[-1]["id"], len(found)) != ends:
         return "it is not where lists look for it"

@@ -79,7 +79,7 @@ def _erase_all(erasure: Erasure) -> None:
 
 
 def _all_erasures(home: str, user_id: str, emails: Collection[str]) -> Iterator[Erasure]:
-    """What is erased in the user's account, and in those in which the user acted."""
+    """The erasures in the user's account, and in those in which the user acted."""
     account_ids = {home}
     with tenancy.across_accounts():
         for table in (EVENTS, PENDING):

@@ -32,7 +32,7 @@ from app.web.languages import lazy_gettext
 
 
 class EventKind(StrEnum):
-    """What happened, but for changes of objects: those are named by their noun and verb."""
+    """The kind of an event. Changes of objects have none here: their noun and verb name them."""
 
     SIGNED_IN = "sign_in.succeeded"
     SIGN_IN_FAILED = "sign_in.failed"
@@ -52,7 +52,7 @@ class EventKind(StrEnum):
 
 
 class _Event:
-    """What a pending and a sealed event have in common."""
+    """The columns of both pending and sealed events."""
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True, sort_order=-1)
     kind: Mapped[str] = mapped_column(Text)
@@ -61,7 +61,7 @@ class _Event:
     target_id: Mapped[str] = mapped_column(Text)
     """Its id; empty if there are several, or none."""
     path: Mapped[str | None] = mapped_column(Text)
-    """How personal data was read: `list`, `export`, `webhook` and so on."""
+    """The way in which personal data was read: `list`, `export`, `webhook` and so on."""
     user_id: Mapped[str] = mapped_column(Text)
     occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
     user_email: Mapped[str | None] = mapped_column(Text)
@@ -111,7 +111,7 @@ class SecurityEvent(_Event, Base):
 
 
 class SecurityStream(Base):
-    """Where an account's security log is sent, and how far it has been."""
+    """The receiver of an account's security log, and the last event that was sent."""
 
     __tablename__ = "security_streams"
     __table_args__ = (sa.UniqueConstraint("account_id", name="uq_security_streams_account_id"),)

@@ -142,7 +142,7 @@ def append(
 
 
 def _operators(account_id: str, user_ids: set[str]) -> set[str]:
-    """Those of the users who are superadmins, acting in an account that is not theirs."""
+    """The users, of these, who are superadmins acting in an account that is not theirs."""
     if account_id == SYSTEM_ACCOUNT_ID:
         return set()
     known = sa.select(User.id, User.account_id).where(User.id.in_(user_ids))

@@ -45,7 +45,7 @@ def page(account_id: str, query: Query) -> JSONObject:
 
 
 def count(account_id: str, query: Query, max_total: int | None) -> int:
-    """How many sealed events match, counted up to `max_total` + 1."""
+    """The number of sealed events that match, counted up to `max_total` + 1."""
     where = (EVENTS.c.account_id == account_id, *conditions(query))
     return counts.count_up_to(EVENTS, where, max_total)
 
@@ -93,7 +93,7 @@ def export_views(account_id: str, query: Query) -> Iterator[JSONObject]:
 
 
 def name_of(account_id: str, user_id: str) -> str | None:
-    """What the newest event of a user calls them: the id if it is erased; None without events."""
+    """The name in a user's newest event: the id if it is erased; None without events."""
     own = (EVENTS.c.account_id == account_id, EVENTS.c.user_id == user_id)
     name = sa.func.coalesce(EVENTS.c.user_email, EVENTS.c.user_name, EVENTS.c.user_id)
     newest = sa.select(name).where(*own).order_by(EVENTS.c.number.desc()).limit(1)
@@ -102,7 +102,7 @@ def name_of(account_id: str, user_id: str) -> str | None:
 
 
 def count_after(account_id: str, number: int) -> int:
-    """How many events follow a number."""
+    """The number of events that follow one."""
     sealing.seal(account_id)
     return max(0, _last(account_id) - number)
 
@@ -119,7 +119,7 @@ def account_ids(account_id: str | None) -> list[str]:
 
 
 def access_report(account_id: str, query: Query) -> JSONObject:
-    """Who was shown a record's, a collection's or which personal data a user was shown.
+    """Report the readers of a record's or collection's personal data, or what one user has read.
 
     One item for each reader, collection, path and set of fields, the latest first.
     """

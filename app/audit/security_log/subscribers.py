@@ -1,4 +1,4 @@
-"""What becomes an event: sign-ins, failures, ended sessions, and changes of what gives access."""
+"""Records events: sign-ins, failures, ended sessions, and changes of what gives access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens before every view: who calls, what they may do, and whether it was done already.
+"""Runs before every view: identifies the caller, checks access, and replays repeated requests.
 
 Deny by default: a view without a declaration of its access requires a signed-in caller.
 `app/hooks.py` calls `check` before every request and `reset_context` after it.

@@ -1,4 +1,4 @@
-"""Who calls: by token, API key, SCIM token or stream ticket, in the account that they name."""
+"""Identifies the caller by token, API key, SCIM token or stream ticket, and their account."""
 
 from __future__ import annotations
 

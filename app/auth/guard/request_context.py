@@ -1,4 +1,4 @@
-"""What the layers below know of the request: who acts, in which account, and until when."""
+"""The context of a request for the layers below: the actor, the account and the deadline."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LONGEST = 1000
 
 
 class Step(StrEnum):
-    """What a token is for; no other step takes it."""
+    """The step that a token is for; no other one accepts it."""
 
     SIGN_IN = "mfa sign-in"
     ENROLMENT = "mfa enrolment"
@@ -39,7 +39,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True)
 class Challenge:
-    """What a token says: the user, unless a passkey has yet to name one, and its expiry."""
+    """The content of a token: the user, unless a passkey has yet to name one, and its expiry."""
 
     id: str
     expires_at: str
@@ -48,7 +48,7 @@ class Challenge:
     state: str = ""
     """Digest of the user's password and revocations, whose change voids the token."""
     proof: str = ""
-    """What the user had proved when a sign-in asked for more."""
+    """The first factor (`Proof`) that preceded this step of a sign-in."""
 
 
 def issue(step: Step, user: User | LoginUser | None = None, proof: str = "") -> str:
@@ -59,7 +59,7 @@ def issue(step: Step, user: User | LoginUser | None = None, proof: str = "") -> 
 
 
 def read(token: str, *steps: Step) -> Challenge:
-    """What a token of one of these steps says. Raises Unauthorized."""
+    """Verify a token of one of these steps. Raises Unauthorized."""
     for step in steps:
         try:
             challenge = Challenge(**crypto.unsign(token[:LONGEST], step))

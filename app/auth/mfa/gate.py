@@ -23,7 +23,7 @@ ADDRESS_MANAGED = "Your organization manages your address. Ask an admin to chang
 
 
 class Proof(StrEnum):
-    """How a user has proved who they are, before a second factor."""
+    """The first factor of a sign-in."""
 
     PASSWORD = "password"  # noqa: S105  # also one chosen by an invitation
     MAIL = "mail"
@@ -74,7 +74,7 @@ def check(user: User | LoginUser, proof: Proof, passed: Challenge | None = None)
 
 
 def proof_of(passed: Challenge) -> Proof:
-    """What the user had proved before a second factor."""
+    """The first factor of a sign-in that waits for the second."""
     return Proof(passed.proof or Proof.PASSWORD)  # of an older release: the strictest
 
 

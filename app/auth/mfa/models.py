@@ -17,7 +17,7 @@ from app.web.languages import lazy_gettext
 
 
 class Method(StrEnum):
-    """How a user proves a sign-in a second time."""
+    """A kind of second factor."""
 
     TOTP = "totp"
     PASSKEY = "passkey"

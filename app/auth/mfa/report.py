@@ -1,4 +1,4 @@
-"""Who of an account has second factors, and who needs one."""
+"""Reports which users of an account have second factors, and which need one."""
 
 from __future__ import annotations
 

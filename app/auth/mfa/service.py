@@ -30,7 +30,7 @@ MAX_FACTORS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """How a user answers: a code of a method, or a passkey's assertion with its token."""
+    """A user's answer: a code of a method, or a passkey's assertion with its token."""
 
     method: str
     code: str = ""

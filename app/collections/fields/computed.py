@@ -41,7 +41,7 @@ class ComputedField(Field):
 
     @property
     def choices(self) -> Mapping[str, str]:
-        """Those of the field that it is like."""
+        """The choices of the field that it is like."""
         return self.like.choices
 
     @property

@@ -1,4 +1,4 @@
-"""How pages show the values of a field, and take them: what is data of it."""
+"""The data by which pages show the values of a field and take them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Face:
     """The input of a value in forms, its column in lists, and the comparisons of filters."""
 
     widget: str = "text"
-    """Of `templates/console/records/widget.html`: a branch there, else the type of an input."""
+    """A branch of `templates/console/records/widget.html`, else the type of an `<input>`."""
 
     comparisons: tuple[str, ...] = TEXT
-    """What a filter offers, of `app.console.records.filters.OPERATORS`; none: no filter."""
+    """The operators of filters, of `app.console.records.filters.OPERATORS`; none: no filter."""
 
     compared_in: str = "plain"
     """The input of a filter's value, a branch of `templates/console/records/filter.html`."""
 
     width: int = 24
-    """Of a column, in characters."""
+    """The width of a column, in characters."""
 
     rank: int = 1
     """Which columns a list shows by itself: short values (0) first, long texts (2) last."""

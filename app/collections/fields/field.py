@@ -66,7 +66,7 @@ class Field:
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
     properties: ClassVar[Mapping[str, rules.Type]] = {}
-    """What rules may read of a value by dotted names."""
+    """The properties of a value that rules may read by dotted names."""
 
     def __post_init__(self) -> None:
         """Take from the settings what is needed later, where no application is running."""

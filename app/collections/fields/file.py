@@ -66,12 +66,12 @@ class FileField(Field):
 
     @cached_property
     def most_files(self) -> int:
-        """How many files it may hold; with more than one, its value is a list."""
+        """The number of files that it may hold; beyond one, its value is a list."""
         return int(self.options.get("max_files", 1))
 
     @property
     def properties(self) -> Mapping[str, rules.Type]:  # type: ignore[override]
-        """What rules may read of a file; nothing of a list of files."""
+        """The properties of a file that rules may read; none of a list of files."""
         return PROPERTIES if self.most_files == 1 else {}
 
     def takes(self, mime_type: str) -> bool:

@@ -259,7 +259,7 @@ def _require_id(text: str) -> None:
 
 
 def _fault(chain: verify.Chain, head: JSONMapping) -> str | None:
-    """What is wrong with a chain that has to end with this head."""
+    """The fault of a chain that has to end with this head."""
     report = chain.close()
     if report.valid and (chain.last_id, chain.last_checksum) == (head["id"], head["checksum"]):
         return None

@@ -277,7 +277,7 @@ class _Export:
 
 
 def message(end: JSONMapping) -> bytes:
-    """What the signature of a bundle is of."""
+    """The bytes that a bundle is signed over."""
     signed = {"purpose": "bundle", "counts": end["counts"], "digest": end["digest"]}
     return digest.canonical(signed)
 

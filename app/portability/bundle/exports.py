@@ -35,7 +35,7 @@ from app.types import JSONMapping
 log = structlog.get_logger()
 LIFETIME = timedelta(days=1)
 LISTED = timedelta(days=90)
-"""How long an expired export stays in the list."""
+"""The time that an expired export stays in the list."""
 UNDER_WAY = "An export of this account is under way. Wait until it has ended."
 NOT_READY = "The export is not ready. Its status says how far it is."
 NEEDS_PII = "A bundle has personal data unmasked: it needs the group pii_access."
@@ -121,7 +121,7 @@ def delete(export_id: str, *, by: Principal) -> None:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a bundle of an account would have, in numbers."""
+    """The numbers of rows and bytes that a bundle of an account would have."""
 
     records: int
     record_bytes: int

@@ -98,7 +98,7 @@ def run(
 
 @dataclass
 class _Target:
-    """Where the account goes."""
+    """The account that is created, or reopened."""
 
     account_id: str
     slug: str

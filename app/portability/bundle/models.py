@@ -18,7 +18,7 @@ from app.web.languages import lazy_gettext
 
 
 class ExportState(StrEnum):
-    """How far an export is."""
+    """The state of an export."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -71,7 +71,7 @@ class AccountExport(Base):
 
 
 class DeletionCertificate(Base):
-    """What a closed account had, and once nothing of it is left, the signed certificate.
+    """The counts of a closed account's data, and once none is left, the signed certificate.
 
     It belongs to the instance: the deletion of the account leaves it.
     """

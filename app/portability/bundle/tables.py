@@ -1,4 +1,4 @@
-"""What a bundle has of each table, and how its values are written as JSON."""
+"""The tables and columns of a bundle, and how their values are written as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Coder = Callable[[Any], Any]
 
 @cache
 def bundled() -> Mapping[str, Bundled]:
-    """How tables are bundled, by name; in the order of a bundle, the logs last."""
+    """The policies of bundled tables, by name; in the order of a bundle, the logs last."""
     found = ((name, policy.bundle) for name, policy in policies().items())
     kept = [(name, bundle) for name, bundle in found if isinstance(bundle, Bundled)]
     return dict(sorted(kept, key=lambda item: (item[1].is_log, item[1].order)))
@@ -91,13 +91,13 @@ def shortened(
 
 
 def encoders(table: sa.Table, roles: Mapping[int, str]) -> list[Coder | None]:
-    """What turns the read values of each column into JSON."""
+    """The functions that turn the stored values of each column into JSON."""
     secret = (crypto.decrypt, _open_header)
     return [_coder(table, name, ENCODERS, roles.__getitem__, secret) for name in names_of(table)]
 
 
 def decoders(table: sa.Table, roles: Mapping[str, int]) -> list[Coder | None]:
-    """What turns the JSON of each column into values to insert."""
+    """The functions that turn the JSON of each column into values to insert."""
     secret = (crypto.encrypt, _seal_header)
     return [_coder(table, name, DECODERS, roles.__getitem__, secret) for name in names_of(table)]
 

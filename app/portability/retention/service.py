@@ -1,4 +1,4 @@
-"""What a retention policy deletes, and what it would delete."""
+"""Deletes by retention policies, and counts what a policy would delete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ACTOR = Actor("retention", "retention", "retention")
 
 @dataclass(frozen=True)
 class Plan:
-    """How much a policy would delete now; numbers stop at `MAX_COUNTED`."""
+    """The numbers that a policy would delete now, counted up to `MAX_COUNTED`."""
 
     records: list[tuple[str, int]]
     deliveries: int
@@ -57,7 +57,7 @@ class Plan:
 
 
 def plan(policy: Policy, *, by: Principal) -> Plan:
-    """What a policy would delete if it were saved now."""
+    """Count what a policy would delete if it were saved now."""
     account_id = by.require_account_id()
     records = []
     for rule, definition, access in _rules(policy, by):

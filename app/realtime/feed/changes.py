@@ -109,7 +109,7 @@ def scan(account_id: str, after: int, wanted: Collection[str], limit: int = SCAN
 
 
 def _fitting(rows: Sequence[Any]) -> int:
-    """How many changes fit into memory with the long values that they lack."""
+    """The number of changes that fit into memory with the long values that they lack."""
     size = 0
     for number, row in enumerate(rows):
         size += unchanged.long_size(row.unchanged)

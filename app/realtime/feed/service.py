@@ -21,7 +21,7 @@ from app.web.serialization import dumps
 MAX_SCANS, SMALLEST_SCAN = 5, 100
 """Scans of one answer, which may find nothing that the caller may view."""
 Views = Mapping[str, View]
-"""By the table of the collection."""
+"""The views by the table of their collection."""
 
 
 def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSONObject:
@@ -79,7 +79,7 @@ def require_account(by: Principal) -> str:
 
 
 def start(bounds: Bounds, since: int) -> int:
-    """Where reading begins for `since`. Raises FeedExpired, InvalidValues."""
+    """The change after which reading begins for `since`. Raises FeedExpired, InvalidValues."""
     if since > bounds.newest:
         ahead = f"The newest change is {bounds.newest}."
         raise InvalidValues([problem("since", "out_of_range", ahead)])

@@ -45,7 +45,7 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a caller may view of a collection, and filters for."""
+    """A caller's access to a collection, and the caller's filter."""
 
     access: Access
     filter: Filter | None = None
@@ -186,7 +186,7 @@ def _is_current(definition: Definition) -> bool:
 
 
 def view_of(caller: Principal, definition: Definition, filter: str = "") -> View:
-    """What a caller may view of a collection. Raises Forbidden, Unauthorized, InvalidValues."""
+    """The caller's view of a collection. Raises Forbidden, Unauthorized, InvalidValues."""
     access = accesses.for_operation(caller, definition, "view")
     access.check_open()
     if not filter.strip():
@@ -200,7 +200,7 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
 
 
 def view_if_open(caller: Principal, definition: Definition) -> View | None:
-    """What a caller may view of a collection; None if that is nothing."""
+    """The caller's view of a collection; None if it is closed."""
     access = accesses.if_open(caller, definition, "view")
     return View(access) if access else None
 

@@ -252,14 +252,14 @@ def truncation_columns(
 
 
 def truncation_of(row: Any) -> Truncation | None:
-    """What a row of `truncation_columns` says; None if the history has the record's creation."""
+    """The truncation in a row of `truncation_columns`; None if the history has the creation."""
     if row.last_id is None or row.first == CREATE:
         return None
     return Truncation(row.before, row.removed_at, row.last_id)
 
 
 def truncation(definition: Definition, account_id: str, record_id: str) -> Truncation | None:
-    """What retention removed from the history of a record; None if nothing."""
+    """The part that retention removed from the history of a record; None if nothing."""
     columns = truncation_columns(definition, account_id, record_id)
     return truncation_of(db.connection().execute(sa.select(*columns)).one())
 

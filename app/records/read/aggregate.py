@@ -256,7 +256,7 @@ def _replace_call(match: re.Match[str]) -> str:
 
 
 class _ResultColumns:
-    """Where the names of `having` get their values from."""
+    """Resolves the names of `having` to columns of the results."""
 
     types = TableColumns.types
 

@@ -61,7 +61,7 @@ class Key:
 
 @dataclass(frozen=True)
 class CursorPosition:
-    """Where a page begins, and in which direction it goes."""
+    """The position at which a page begins, and its direction."""
 
     binding: str
     backward: bool

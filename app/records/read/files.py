@@ -88,7 +88,7 @@ def end_links(file_id: str, *, by: Principal) -> None:
 
 
 def target(file: File) -> tuple[str, str]:
-    """What events about a file name: its record, or the upload."""
+    """The target of events about a file: its record, or the upload."""
     definition = _definition(file)
     return (definition.table_name, file.record_id) if definition else ("files", file.id)
 

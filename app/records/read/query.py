@@ -60,7 +60,7 @@ class Query:
     names: Sequence[str]
     expanded: Mapping[str, Branch]
     walk: CursorPosition | None
-    """Where a cursor points; None without one."""
+    """The position of the cursor; None without one."""
 
     @cached_property
     def selection(self) -> Selection:

@@ -63,7 +63,7 @@ class Selection:
 
     @cached_property
     def version_checks(self) -> VersionChecks:
-        """What a statement about these records verifies. Raises Stale."""
+        """The version checks of a statement about these records. Raises Stale."""
         own = (*self.access.caller.version_checks, *self.definition.version_checks)
         return combine(*own, *self.further_checks).within(self.account_id)
 

@@ -135,7 +135,7 @@ class _Entries:
     format: str
     records: ZipInfo
     files: dict[str, ZipInfo]
-    """By the ids that the records name."""
+    """The files by the ids that the records name."""
 
     @classmethod
     def of(cls, archive: ZipFile, size: int, by: Principal) -> _Entries:

@@ -53,7 +53,7 @@ class Archive:
     fields: Sequence[str]
     """The fields whose files the caller may download."""
     extra_columns: dict[str, sa.ColumnElement[Any]]
-    """What the statement has to select besides the fields."""
+    """The columns that the statement selects besides the fields."""
     place: Storage
 
     @classmethod
@@ -133,7 +133,7 @@ class Entry(NamedTuple):
 
 
 class _Sink(RawIOBase):
-    """What was written and not yet taken."""
+    """A buffer of the bytes that were written and not yet taken."""
 
     def __init__(self) -> None:
         self._pieces = list[bytes]()

@@ -132,7 +132,7 @@ def _rows(raw: bytes) -> Iterator[Line]:
 
 
 def _delimiter(text: str) -> str:
-    """What separates the names in the first line; a comma if nothing does."""
+    """The delimiter of the names in the first line; a comma if there is none."""
     head = QUOTED.sub("", re.split("[\r\n]", text, maxsplit=1)[0])
     return max(DELIMITERS, key=head.count)
 

@@ -22,7 +22,7 @@ from app.records.store.reads import Selection
 NONE: Mapping[str, sa.ColumnElement[Any]] = {}
 BATCH_SIZE = 100  # rows, as in the largest page: each may be as large as a body
 DEADLINES = 3
-"""How many times as long as another statement one may take for a batch: it reads and sorts more."""
+"""A statement for a batch may take so many times as long as others: it reads and sorts more."""
 
 
 class Stream:

@@ -212,7 +212,7 @@ def clean_updates(
 
 
 def rule_inputs(access: Access, bodies: Sequence[Body]) -> list[Values]:
-    """What the rule reads as `@request.data`, by record."""
+    """The values that the rule reads as `@request.data`, by record."""
     if access.condition is None:
         return [{} for _ in bodies]
     return [clean_valid(access.definition, body) for body in bodies]

@@ -105,7 +105,7 @@ def _integer(text: str, name: str) -> int:
 
 
 def load(schema: ma.Schema, values: JSONMapping) -> JSONObject:
-    """What a directory sent, validated. Raises BadRequest `invalidValue`."""
+    """Validate the body of a directory's request. Raises BadRequest `invalidValue`."""
     try:
         loaded: JSONObject = schema.load(values)
     except ma.ValidationError as error:
