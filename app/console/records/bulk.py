@@ -229,5 +229,5 @@ def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
         problems=form.problems,
         ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        page_args=list_state.of_page(scope),
+        page_args=list_state.args_from_page(scope),
     )

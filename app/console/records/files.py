@@ -307,6 +307,6 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "may_create": "create" in scope.allowed_operations(scope.collection),
         "head": ",".join(one.field.name for one in widgets if one.kind != "files"),
         "list_url": list_state.list_url(scope),
-        "page_args": list_state.of_page(scope),
+        "page_args": list_state.args_from_page(scope),
         "display": display,
     }

@@ -178,7 +178,7 @@ def _shown(
     sort, names = listing.filters.get("sort", DEFAULT_SORT), requested or columns.default(access)
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}
-    page_args = list_state.of_list(scope, listing.page_url(number, **view))
+    page_args = list_state.args_from_list(scope, listing.page_url(number, **view))
     labels = columns.labels(scope, access, listing.items, names)
     written = [
         {name: row[name] for name in writers.FIELDS if name in names} for row in listing.items
