@@ -31,6 +31,7 @@ from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
 from app.webhooks.resend import Selection, Undelivered
 from app.workflows import instances
+from app.workflows.instances import FailedInstance
 
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
@@ -118,7 +119,7 @@ def collection_visibility(scope: AccountScope) -> CollectionVisibility:
 class FailedWorkflow:
     """The failed instances of one workflow, the newest of them first."""
 
-    latest: Any
+    latest: FailedInstance
     reason: str | None
     """Why the newest failed."""
     count: int = 0
@@ -145,7 +146,9 @@ def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
     ]
 
 
-def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence[FailedWorkflow]:
+def by_workflow(
+    failed: Iterable[FailedInstance], limit: int, *, by: Principal
+) -> Sequence[FailedWorkflow]:
     """Failed instances, newest first, grouped by their workflow."""
     groups: dict[tuple[str, str], FailedWorkflow] = {}
     for instance in failed:
