@@ -97,7 +97,7 @@ def back_up() -> BaseResponse:
 def _faults(
     checks: Sequence[Check], worker: workers.Workers, backups: Overview
 ) -> Iterator[tuple[str, str]]:
-    """What needs attention: its place on the page, and its name."""
+    """The anchor and the name of each part that needs attention."""
     yield from ((one.id, one.name) for one in checks if one.fault)
     if not worker.are_running:
         yield "worker", gettext("Worker")

@@ -1,4 +1,4 @@
-"""What each step of an instance has done: by its log, its position and the paths of its steps."""
+"""The status of each step of an instance, by its log, its position and its paths."""
 
 from __future__ import annotations
 

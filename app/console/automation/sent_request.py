@@ -84,7 +84,7 @@ class Token(NamedTuple):
 
 
 def pretty(value: object) -> list[Token]:
-    # What is stored is passed through unparsed.
+    # Stored JSON is passed through unparsed.
     plain = orjson.loads(orjson.dumps(value))
     text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
     if len(text) > MAX_LENGTH:

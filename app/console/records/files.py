@@ -66,7 +66,7 @@ def export_response(
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a field in some lines of a file, or with the file."""
+    """A problem of a field in some lines of a file, or of the file."""
 
     lines: str
     count: int

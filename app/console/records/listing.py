@@ -169,7 +169,7 @@ def _shown(
     views: Sequence[SavedView],
     edit: RowEdit | None,
 ) -> TemplateContext:
-    """What the template shows to a caller who may list records."""
+    """The template variables for a caller who may list records."""
     # Before the records: the stream that follows from here on misses no change.
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None

@@ -208,7 +208,7 @@ def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapp
 
 
 def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
-    """What shows the files of a form, and of the values that it does not have."""
+    """The template variables for the files of a form, and of values that it does not have."""
     if not scope.collection.files:
         return {"attached": {}}
     after_this_request(html.allow_frames)

@@ -83,7 +83,7 @@ class RecordForm(Form):
     """The labels of referenced records, by input."""
 
     files: dict[str, JSONObject] = field(default_factory=dict)
-    """What is known of the files in the inputs, by id."""
+    """The descriptions of files in the inputs, by id."""
 
     unparsed: dict[str, JSONObject] = field(default_factory=dict)
     """Problems of values that do not parse, by field."""

@@ -144,7 +144,7 @@ def current_entry(shown: Sequence[Group]) -> Entry | None:
 
 
 class Shell:
-    """What surrounds a page for its caller."""
+    """The menu and the other parts around a page, for its caller."""
 
     def __init__(self, caller: Principal) -> None:
         self._caller = caller

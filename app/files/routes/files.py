@@ -116,7 +116,7 @@ class DownloadArgs(Schema):
 
 
 class LinkBody(Schema):
-    """How long a link works."""
+    """The lifetime of a new link."""
 
     expires_in = fields.Integer(
         SHORTEST_LINK,

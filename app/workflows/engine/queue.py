@@ -70,8 +70,8 @@ def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequen
 
 def _room(account_id: str) -> int:
     lock_account(account_id)
-    # What a lost worker had takes no room: it may stand behind more than a look finds, which would
-    # all wait for it.
+    # Instances of a lost worker take no room: due again, they may stand behind more than one look
+    # claims, and all of these would wait for them.
     running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.RUNNING)
     alive = INSTANCES.c.due_at > database_now()
     count = db.connection().scalar(sa.select(sa.func.count()).where(*running, alive)) or 0

@@ -78,7 +78,7 @@ class Room:
 
 
 def room(account_id: str) -> Room:
-    """What the open transaction may still start in an account; counted once."""
+    """The instances that the open transaction may still start in an account; counted once."""
     rooms: dict[str, Room] = db.notes().setdefault("workflow_room", {})
     if account_id not in rooms:
         settings = config.current()
