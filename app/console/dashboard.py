@@ -42,7 +42,7 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class CollectionVisibility:
-    """Which collections the caller may list completely, and which only in part or not at all."""
+    """The collections that the caller may list completely (`opened`), and the others (`closed`)."""
 
     opened: Sequence[Definition]
     closed: Sequence[str]
@@ -121,7 +121,7 @@ class FailedWorkflow:
 
     latest: FailedInstance
     reason: str | None
-    """Why the newest failed."""
+    """The error of the newest."""
     count: int = 0
 
 

@@ -36,7 +36,7 @@ class Change:
     verb: str
     who: str
     when: datetime
-    """When it was done last."""
+    """The time of the last of them."""
     row: Row | None
     """The changed row, if it is only one."""
     target: str | None

@@ -1,4 +1,4 @@
-"""Which kind of ZIP archive a file is: an office document, a book, a Java archive, or just that.
+"""Finds the kind of a ZIP archive: an office document, a book, a Java archive, or just that.
 
 Only the directory and one small entry are read, within bounds: what an archive unpacks to, and how
 many entries it claims, cost nothing.

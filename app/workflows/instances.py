@@ -43,7 +43,7 @@ SAME_WORKFLOW = sa.and_(
 
 @dataclass(frozen=True)
 class InstanceFilter:
-    """Which instances: those that match all values that are set."""
+    """Selects the instances that match all values that are set."""
 
     kind: str | None = None
     workflow_id: str | None = None

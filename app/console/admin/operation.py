@@ -39,10 +39,10 @@ MAIL_TIMEOUT_SECONDS = 3
 
 @dataclass(frozen=True)
 class Check:
-    """A dependency, what is wrong with it if anything is, and what is known of it."""
+    """A dependency, its fault if it has one, and its details."""
 
     id: str
-    """Of its place on the page."""
+    """The id of its element on the page."""
     name: str
     fault: str = ""
     details: str = ""

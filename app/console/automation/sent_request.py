@@ -34,7 +34,7 @@ class SentRequest:
     url: str
     headers: dict[str, str]
     body: str | None
-    """As sent; None if it is hidden or too long to show."""
+    """The body as sent; None if it is hidden or too long to show."""
     snippets: dict[str, str]
     """Code that verifies the signature, by language; empty if it is hidden."""
     reads_file: bool

@@ -105,7 +105,7 @@ def _lists_all(scope: AccountScope, collection: Definition) -> bool:
 
 
 def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dict[str, datetime]:
-    """When the newest record of each collection was created, as an index tells."""
+    """The creation time of the newest record of each collection, read from an index."""
     newest = dict[str, datetime]()
     for first in range(0, len(collections), SELECTS_PER_UNION):
         queries = [

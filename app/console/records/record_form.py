@@ -77,7 +77,7 @@ class RecordForm(Form):
     widgets: list[Widget] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
     etag: str = ""
-    """Of the record; empty for a new one, and for one that the caller may not view."""
+    """The ETag of the record; empty for a new one, and for one that the caller may not view."""
     hits: dict[str, Hits | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""

@@ -37,7 +37,7 @@ class PageAccess:
     """Whether the view takes the form of another page, and renders that form again on errors."""
 
 
-# Of an error page, whose path has no view.
+# For error pages: their paths have no view.
 NO_PAGE = PageAccess(role=SUPERADMIN)
 
 

@@ -37,7 +37,7 @@ SPECIAL_FUNCTIONS = {
     "now()": "datetime",
 }
 
-# Of all collections together, the nearest first.
+# Limits for all collections together; the nearest come first.
 MAX_FIELDS, MAX_CHOICE_CHARACTERS = 1_000, 20_000
 
 

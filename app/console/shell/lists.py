@@ -52,7 +52,7 @@ class Listing:
     items: list[Any] = field(default_factory=list)
     total: int = 0
     unlimited: set[str] = field(default_factory=set)
-    """Which of UNLIMITED the query string asks for."""
+    """The members of UNLIMITED that the query string asks for."""
     scanned: int | None = None
     """The number of newest rows scanned, if there are more."""
     has_more: bool = False

@@ -173,7 +173,7 @@ class Shell:
 
     @property
     def page_account(self) -> RecentAccount | None:
-        """The same, unless the page is about the instance."""
+        """The account, unless the page is about the instance."""
         return None if self.is_instance_wide else self.account
 
     @property

@@ -167,7 +167,7 @@ _WAIT = ("look_again", "seen")
 
 
 def _with_log(change: Any) -> Any:
-    """The same, with a new log row that is inserted only if the instance changed."""
+    """The statement of a change, with a log row that is inserted only if the instance changed."""
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
     for_changed = sa.select(*row).select_from(change.cte("changed"))
     return sa.insert(LOGS).from_select(list(LOGS.c), for_changed).returning(LOGS.c.id)

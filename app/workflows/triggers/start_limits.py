@@ -54,7 +54,7 @@ class Room:
     steps_used_up: bool
 
     def refusal(self) -> str | None:
-        """Why no more instances may start, if so."""
+        """The reason why no more instances may start; None if they may."""
         settings = config.current()
         if self.pending <= 0:
             limit = settings.workflow_pending_max
