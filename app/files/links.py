@@ -43,7 +43,7 @@ class Token:
     file_id: str
     expires_at: int
     version: int = 0
-    """How often the links of the file had been ended before."""
+    """The number of times that the links of the file had been ended before."""
     made_by: str | None = None
     """The user who made it; None for links of earlier releases."""
     api_key_id: str | None = None
@@ -64,7 +64,7 @@ def create(file: File, seconds: int, *, target: tuple[str, str], by: Principal) 
 
 
 def read(text: str) -> Token:
-    """What a link says. Raises Forbidden."""
+    """Parse and verify the token of a link. Raises Forbidden."""
     for salt in (SALT, FORMER_SALT):
         with suppress(BadSignature):
             token = Token(*_serializer(salt).loads(text))

@@ -29,7 +29,7 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
     if unknown:
         message = f"There is no active account with the slug {', '.join(sorted(unknown))[:200]}."
         raise InvalidValues([problem("accounts", "invalid_reference", message)])
-    # Of all accounts no ids are listed: a statement has a limited number of parameters.
+    # For all accounts, list no ids: a statement has a limited number of parameters.
     account_ids = None if slugs is None else list(slugs_by_id)
     accounts: JSONObject = {slug: {} for slug in slugs_by_id.values()}
     for kind in OF_ACCOUNT:
