@@ -173,6 +173,8 @@ def text(value: object) -> str | None:
     """A value as stored in entries: strings as they are, anything else as JSON."""
     if value is None or type(value) is str:
         return value
+    if isinstance(value, str):  # of an enumeration
+        return str(value)
     if isinstance(value, datetime):
         return clock.iso(value)
     if isinstance(value, date):

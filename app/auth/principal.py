@@ -120,6 +120,11 @@ class Principal:
             return tenancy.ALL_ACCOUNTS
         return self.account.id
 
+    def has_scope_for(self, *operations: str) -> bool:
+        """Whether the scopes of an API key include one of the operations; True without scopes."""
+        allowed = (self.scopes or {}).get("operations")
+        return allowed is None or any(operation in allowed for operation in operations)
+
     @property
     def metered_account(self) -> AccountRef | None:
         """The account that the caller's requests count for: the caller's own."""

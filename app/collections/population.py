@@ -9,7 +9,7 @@ sessions with a second factor and without.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -24,13 +24,30 @@ from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
 from app.rules.nodes import Call, Caller, Literal, walk
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping
 
 OPERATIONS = ("list", "view", "update", "delete")
 ANONYMOUS = "anonymous"
 SAMPLE = 10
-NO_RECORDS: JSONMapping = {"count": 0, "sample": []}
 EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value in (True, False))
+
+
+@dataclass(frozen=True)
+class RecordSample:
+    """The number of some records, and the ids of the newest."""
+
+    count: int = 0
+    sample: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The records that an operation opens and closes to the users of a role."""
+
+    role: str
+    operation: str
+    gained: RecordSample = RecordSample()
+    lost: RecordSample = RecordSample()
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class _Users:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The role, account and names whose access to records is compared."""
+    """The role whose access is compared, and the account to which that is limited."""
 
     role: Role | None
     account_id: str | None
@@ -96,7 +113,7 @@ def differences(
     account_id: str | None,
     max_count: int | None = None,
     renames: JSONMapping = MappingProxyType({}),
-) -> list[JSONObject]:
+) -> list[Difference]:
     """The number and a sample of gained and lost records for each role and operation.
 
     Counts stop at `max_count` + 1. `renames` has the new names of roles, for the proposed rules.
@@ -110,20 +127,20 @@ def differences(
     result = []
     for role in (*roles, None):
         for operation in OPERATIONS:
-            entry = {"role": role.name if role else ANONYMOUS, "operation": operation}
-            gained = lost = NO_RECORDS
+            difference = Difference(role.name if role else ANONYMOUS, operation)
             if operation in changed_operations:
                 name = role.name if role else None
                 names = (name, renames.get(name or "", name))
                 scope = _Scope(role, account_id, max_count, names)
                 gained, lost = _gained_and_lost(present, proposed, operation, scope)
-            result.append(entry | {"gained": gained, "lost": lost})
+                difference = replace(difference, gained=gained, lost=lost)
+            result.append(difference)
     return result
 
 
 def _gained_and_lost(
     present: Definition, proposed: Definition, operation: str, scope: _Scope
-) -> tuple[JSONMapping, JSONMapping]:
+) -> tuple[RecordSample, RecordSample]:
     """The records gained and lost by replacing the rule of an operation."""
     gained, lost = [], []
     conditions = present.conditions[operation], proposed.conditions[operation]
@@ -154,11 +171,11 @@ def _kinds_of_session(conditions: Iterable[rules.Node | None]) -> tuple[bool, ..
 
 def _count_records(
     definition: Definition, alternatives: Sequence[Any], scope: _Scope
-) -> JSONMapping:
+) -> RecordSample:
     """Count the records that match for some user of a role, with a sample."""
     possible = [condition for condition in alternatives if condition is not None]
     if not possible:
-        return NO_RECORDS
+        return RecordSample()
     table, condition = definition.table, sa.or_(*possible)
     conditions = [table.c.account_id == scope.account_id] if scope.account_id else []
     matches = _by_some_user(table, scope.role, condition) if scope.role else condition
@@ -173,7 +190,7 @@ def _count_records(
     rows = db.connection().execute(newest_first).all()
     for row in rows:
         shown_accounts.note(row.account_id)
-    return {"count": rows[0][0] if rows else 0, "sample": [row[1] for row in rows]}
+    return RecordSample(rows[0][0] if rows else 0, [row[1] for row in rows])
 
 
 def _by_some_user(table: sa.Table, role: Role, condition: Any) -> Any:

@@ -103,7 +103,7 @@ def references(table: sa.Table, missing: Collection[str]) -> list[str]:
 
 
 def removal(table: sa.Table, remaining: Iterable[sa.Table] = ()) -> list[str]:
-    """The statements that drop the table with its records, and the references of `later` ones."""
+    """The statements that drop the table with its records, and the references of others to it."""
     if _dialect().name == "sqlite":  # which can drop referenced tables
         return _texts([DropTable(table)])
     keys = [key for table_ in remaining for key in _sorted(table_.foreign_key_constraints)]

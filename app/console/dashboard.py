@@ -31,6 +31,7 @@ from app.webhooks import service as webhooks
 from app.webhooks.models import Webhook
 from app.webhooks.resend import Selection, Undelivered
 from app.workflows import instances
+from app.workflows.instances import FailedInstance
 
 MAX_SCANNED = 100
 """The newest failed instances that are grouped."""
@@ -41,7 +42,7 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class CollectionVisibility:
-    """Which collections the caller may list completely, and which only in part or not at all."""
+    """The collections that the caller may list completely (`opened`), and the others (`closed`)."""
 
     opened: Sequence[Definition]
     closed: Sequence[str]
@@ -118,9 +119,9 @@ def collection_visibility(scope: AccountScope) -> CollectionVisibility:
 class FailedWorkflow:
     """The failed instances of one workflow, the newest of them first."""
 
-    latest: Any
+    latest: FailedInstance
     reason: str | None
-    """Why the newest failed."""
+    """The error of the newest."""
     count: int = 0
 
 
@@ -145,7 +146,9 @@ def failing_webhooks(limit: int, *, by: Principal) -> Sequence[FailingWebhook]:
     ]
 
 
-def by_workflow(failed: Iterable[Any], limit: int, *, by: Principal) -> Sequence[FailedWorkflow]:
+def by_workflow(
+    failed: Iterable[FailedInstance], limit: int, *, by: Principal
+) -> Sequence[FailedWorkflow]:
     """Failed instances, newest first, grouped by their workflow."""
     groups: dict[tuple[str, str], FailedWorkflow] = {}
     for instance in failed:

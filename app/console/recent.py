@@ -30,15 +30,15 @@ Row = tuple[str, str]  # table, id
 
 @dataclass(frozen=True)
 class Change:
-    """What one user did in a row to things of one kind."""
+    """Successive changes of one user to rows of one kind."""
 
     what: str
     verb: str
     who: str
     when: datetime
-    """When it was done last."""
+    """The time of the last of them."""
     row: Row | None
-    """What was changed, if it is one thing."""
+    """The changed row, if it is only one."""
     target: str | None
     """Its page, or the list of several."""
     list_target: str | None

@@ -50,7 +50,7 @@ class Section:
     more: bool = False
     rest: str | None = None
     scanned: int | None = None
-    """How many rows were scanned, if there are more."""
+    """The number of rows scanned, if there are more."""
 
 
 @page("/console/search", role=USER, retry_stale=True)

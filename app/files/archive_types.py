@@ -1,4 +1,4 @@
-"""Which kind of ZIP archive a file is: an office document, a book, a Java archive, or just that.
+"""Finds the kind of a ZIP archive: an office document, a book, a Java archive, or just that.
 
 Only the directory and one small entry are read, within bounds: what an archive unpacks to, and how
 many entries it claims, cost nothing.
@@ -20,7 +20,7 @@ MOST_DIRECTORY, MOST_CONTENT_TYPES, LONGEST_TYPE = 2**20, 2**20, 256
 END, ENTRY, LOCAL = b"PK\x05\x06", b"PK\x01\x02", b"PK\x03\x04"
 CONTENT_TYPES, MIMETYPE = b"[Content_Types].xml", b"mimetype"
 STORED, DEFLATED = 0, 8
-# What OpenDocument (part 2, 3.3) and EPUB (OCF 3.3, 4.3.3) write into their first entry.
+# The content of the first entry in OpenDocument (part 2, 3.3) and EPUB (OCF 3.3, 4.3.3).
 OF_MIMETYPE = re.compile(rb"application/(epub\+zip|vnd\.(oasis\.opendocument|sun\.xml)\.[a-z.-]+)")
 # The type of a package's main part (ECMA-376 part 2, 10.1.2), and that of the file.
 MAIN_PART = re.compile(

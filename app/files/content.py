@@ -1,4 +1,4 @@
-"""The type of a file, by its content, and whether browsers may show it."""
+"""Finds the type of a file by its content, and how browsers may show it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TEXTS = {
 HTML, SVG, XML = "text/html", "image/svg+xml", "application/xml"
 # Texts that are more than texts to the programs that open them.
 MARKED = {"%PDF-": "application/pdf", "{\\rtf": "application/rtf"}
-# Where markup begins, as browsers look for it (WHATWG mimesniff 7.1): what it merely contains, such
-# as the text of a CSV file or of a feed, says nothing.
+# Markup begins behind this, as for browsers (WHATWG mimesniff 7.1). Tags further down, such as in
+# the texts of a CSV file or a feed, say nothing.
 PROLOGUE = re.compile(r"\s*(?:<!--.*?-->\s*|<\?[a-z].*?\?>\s*)*", re.DOTALL | re.IGNORECASE)
 DECLARED = re.compile(r"\s*<\?xml\s", re.IGNORECASE)
 DOCTYPE = re.compile(r"<!doctype\s+([\w:.-]+)", re.IGNORECASE)

@@ -64,7 +64,7 @@ def create(file: File, seconds: int, *, target: tuple[str, str], by: Principal) 
 
 
 def read(text: str) -> Token:
-    """Verify a link. Raises Forbidden."""
+    """Parse and verify the token of a link. Raises Forbidden."""
     for salt in (SALT, FORMER_SALT):
         with suppress(BadSignature):
             token = Token(*_serializer(salt).loads(text))

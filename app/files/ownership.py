@@ -1,4 +1,4 @@
-"""Which record has which file: records take uploads, and let go of files, as they are written."""
+"""Links files to records: records take uploads, and let go of files, as they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage of files' bytes: a folder, or a bucket of an S3-compatible service.
+"""Stores the bytes of files: in a folder, or a bucket of an S3-compatible service.
 
 Keys are `<account id>/<file id>`, and `<account id>/thumbnails/<file id>/<size>`.
 """
@@ -33,7 +33,7 @@ INCOMING, THUMBNAILS = "incoming", "thumbnails"
 LEFT_FREE = 64 * 2**20  # bytes of the disk
 FOLDER_MODE, FILE_MODE = 0o750, 0o640  # for nginx, if it is in the group
 INTERNAL = "/_files/"
-"""The location at which nginx serves the folder to redirected requests, see deploy/nginx.conf."""
+"""The path at which nginx serves the folder to redirected requests, see deploy/nginx.conf."""
 FULL = "The file storage is full. Contact the operator of this service."
 UNAVAILABLE = "The file storage is briefly unavailable. Try again in a moment."
 

@@ -38,7 +38,7 @@ MOST_ACCOUNTS = 1000  # whose last turns are remembered
 KEPT_BYTES = 128 * 1024  # of a file's thumbnails, if the file is smaller
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP"}
 
-# What Pillow raises for images that are not whole, or lie.
+# The errors of Pillow for images that are cut off or have false headers.
 DAMAGED = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error),
     *(zlib.error, TypeError, LookupError, AttributeError, ArithmeticError),

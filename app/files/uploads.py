@@ -197,7 +197,7 @@ class Waiting(NamedTuple):
 
 
 def waiting_by_user(account_id: str, limit: int) -> list[Waiting]:
-    """The users with uploads that wait for a record, the most first."""
+    """The users with uploads that wait for a record, those with the most first."""
     number = sa.func.count()
     newest = sa.func.max(FILES.c.created_at)
     columns = (FILES.c.uploaded_by, number, sa.func.sum(FILES.c.size), newest)

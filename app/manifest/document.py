@@ -29,7 +29,7 @@ BOOLEANS = {
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 STRANGE = re.compile("[\0\ud800-\udfff]")
-# What needs quotes and escapes; what also cannot be a block of lines.
+# Characters that need quotes and escapes; and texts that cannot be a block of lines.
 UNSAFE = re.compile(r"[^\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff]")
 UNFIT = re.compile(rf"{UNSAFE.pattern}| \n|\A\s")
 LAYOUT: Any = {"allow_unicode": True, "width": 100}

@@ -36,6 +36,7 @@ def statements(comparison: Comparison) -> list[str]:
         result += creation.statements
     for change in comparison.changes:
         result += change.further_statements
+    # One by one: each drops the references of those that remain, which may refer to each other.
     remaining = [definitions.from_row(row).table for _, row in comparison.removed]
     while remaining:
         removed, *remaining = remaining
@@ -82,11 +83,17 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
     for collection, old, new in compared:
         if new.rules == old.rules and not names.affects(old) and not names.affects(new):
             continue
-        for entry in population.differences(old, new, None, MAX_COUNTED, names.renames):
-            gained, lost = entry["gained"]["count"], entry["lost"]["count"]
-            if gained or lost:
-                subject = {"role": entry["role"], "operation": entry["operation"]}
-                result.append({"collection": collection, **subject, "gained": gained, "lost": lost})
+        for difference in population.differences(old, new, None, MAX_COUNTED, names.renames):
+            if difference.gained.count or difference.lost.count:
+                result.append(
+                    {
+                        "collection": collection,
+                        "role": difference.role,
+                        "operation": difference.operation,
+                        "gained": difference.gained.count,
+                        "lost": difference.lost.count,
+                    }
+                )
     return result
 
 
@@ -100,9 +107,10 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     ]
     gone = {change.old.name.lower() for change in comparison.changes}
     gone |= {row.name_key for _, row in comparison.removed}
-    future = {one.name.lower(): one for one in definitions.get_all()}
-    future = {key: one for key, one in future.items() if key not in gone}
-    future |= comparison.definitions()
+    unchanged = {
+        one.name.lower(): one for one in definitions.get_all() if one.name.lower() not in gone
+    }
+    future = unchanged | comparison.definitions()
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))
     return result

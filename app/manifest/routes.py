@@ -108,7 +108,7 @@ class LostData(View):
 
 
 class AccessChange(View):
-    """How many records open or close to a role."""
+    """The numbers of records that open and close to a role."""
 
     collection = ma.fields.String()
     role = ma.fields.String()
@@ -128,7 +128,7 @@ class RuleTestOutcome(View):
 
 
 class ManifestPlan(View):
-    """What applying a manifest would do."""
+    """The effects that applying a manifest would have."""
 
     has_changes = ma.fields.Boolean()
     operations = ma.fields.List(ma.fields.Nested(ManifestOperation))
@@ -153,7 +153,7 @@ class NewSecret(View):
 
 
 class AppliedManifest(View):
-    """What was done."""
+    """The changes that were made."""
 
     applied = ma.fields.Boolean(**doc("False if nothing differed."))
     operations = ma.fields.List(ma.fields.Nested(ManifestOperation))

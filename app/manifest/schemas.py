@@ -49,7 +49,7 @@ def _former_name() -> object:
 
 
 class Caller(ma.fields.Field[Any]):
-    """The caller in a test: `anonymous`, a role, or properties."""
+    """The caller of a test: `anonymous`, a role, or properties of a caller."""
 
     def _deserialize(self, value: object, *args: object, **options: object) -> object:
         if value == ANONYMOUS:
@@ -116,7 +116,7 @@ class ManifestProvider(ChangedProviderRow):
     """The settings of an identity provider."""
 
     class Meta(Schema.Meta):
-        """A file does not decide whether members of `pii_access` may sign in with a provider."""
+        """Leave out who may sign in with it: admins decide that, no file."""
 
         exclude = ("admits_pii_members",)
 

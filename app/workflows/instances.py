@@ -32,12 +32,18 @@ from app.workflows.models import (
 )
 
 MAX_LOGS = 100  # per response of an instance
-OF_FAILURES = ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
+FAILURE_COLUMNS = [
+    INSTANCES.c[name]
+    for name in ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
+]
+SAME_WORKFLOW = sa.and_(
+    Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id
+)
 
 
 @dataclass(frozen=True)
 class InstanceFilter:
-    """Which instances: those that match all values that are set."""
+    """Selects the instances that match all values that are set."""
 
     kind: str | None = None
     workflow_id: str | None = None
@@ -98,6 +104,28 @@ class StepLog:
 
 
 @dataclass(frozen=True)
+class FailedInstance:
+    """A failed instance without its data, and the name of its workflow."""
+
+    account_id: str
+    id: str
+    workflow_id: str
+    completed_at: datetime | None
+    holds_pii: bool
+    error_message: str | None
+    name: str | None
+    """None for a workflow that is deleted."""
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """The latest status of a step, and how many times it has run."""
+
+    status: str
+    times: int
+
+
+@dataclass(frozen=True)
 class InstanceWithLogs(Instance):
     """An instance with a page of its step log."""
 
@@ -142,29 +170,24 @@ def latest(workflow_ids: Sequence[str], *, by: Principal) -> dict[str, sa.Row[*t
     return {row.workflow_id: row for row in db.connection().execute(query)}
 
 
-def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+def failed(limit: int, *, by: Principal) -> Sequence[FailedInstance]:
     """The newest failed instances with the name of their workflow, without their data."""
-    same_workflow = (
-        Workflow.account_id == INSTANCES.c.account_id,
-        Workflow.id == INSTANCES.c.workflow_id,
+    query = (
+        sa.select(*FAILURE_COLUMNS, Workflow.name)
+        .outerjoin(Workflow, SAME_WORKFLOW)
+        .where(*_visible(by), INSTANCES.c.status == InstanceState.FAILED)
+        .order_by(INSTANCES.c.id.desc())
+        .limit(limit)
     )
-    columns = [INSTANCES.c[name] for name in ("kind", *OF_FAILURES)]
-    query = sa.select(*columns, Workflow.name).outerjoin(Workflow, sa.and_(*same_workflow))
-    visible = query.where(*_visible(by), INSTANCES.c.status == InstanceState.FAILED)
-    return db.connection().execute(visible.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
+    return [FailedInstance(**row._mapping) for row in db.connection().execute(query)]
 
 
-def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
+def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[FailedInstance]:
     """The newest failed instances of some accounts."""
-    columns = [INSTANCES.c[name] for name in OF_FAILURES]
-    same_workflow = (
-        Workflow.account_id == INSTANCES.c.account_id,
-        Workflow.id == INSTANCES.c.workflow_id,
-    )
     # Joined within each account: a join of all of them would run on several shards (Citus).
     queries = [
-        sa.select(*columns, Workflow.name)
-        .outerjoin(Workflow, sa.and_(*same_workflow))
+        sa.select(*FAILURE_COLUMNS, Workflow.name)
+        .outerjoin(Workflow, SAME_WORKFLOW)
         .where(INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.FAILED)
         .order_by(INSTANCES.c.id.desc())
         .limit(limit)
@@ -174,7 +197,7 @@ def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[object]:
         return ()
     rows = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
     query = sa.select(rows).order_by(rows.c.id.desc()).limit(limit)
-    return db.connection().execute(query).all()
+    return [FailedInstance(**row._mapping) for row in db.connection().execute(query)]
 
 
 def get(
@@ -194,21 +217,22 @@ def step_logs(
     return _logs(_find(instance_id, by), skip, limit)
 
 
-def step_statuses(instance_id: str, *, by: Principal) -> dict[str, tuple[str, int]]:
-    """The latest status of each step that has run, by name, and how many times it did."""
+def step_statuses(instance_id: str, *, by: Principal) -> dict[str, StepStatus]:
+    """The latest status of each step that has run, by name."""
     conditions = [LOGS.c.instance_id == instance_id.lower()]
     if by.account_id is not None:
         conditions.append(LOGS.c.account_id == by.account_id)
     times = sa.func.count(sa.distinct(LOGS.c.place)).label("times")
-    latest = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
-    grouped = latest.group_by(LOGS.c.step_name).subquery()
-    columns = (LOGS.c.step_name, LOGS.c.status, grouped.c.times)
-    query = sa.select(*columns).join(grouped, grouped.c.id == LOGS.c.id).where(*conditions)
-    return {row.step_name: (row.status, row.times) for row in db.connection().execute(query)}
+    newest_logs = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
+    by_step = newest_logs.group_by(LOGS.c.step_name).subquery()
+    columns = (LOGS.c.step_name, LOGS.c.status, by_step.c.times)
+    query = sa.select(*columns).join(by_step, by_step.c.id == LOGS.c.id).where(*conditions)
+    rows = db.connection().execute(query)
+    return {row.step_name: StepStatus(row.status, row.times) for row in rows}
 
 
 def _find(instance_id: str, by: Principal) -> Instance:
-    conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+    conditions = _is(instance_id, by)
     row = db.connection().execute(sa.select(*COLUMNS).where(*conditions)).first()
     if row is None:
         raise NotFound("No instance with this id.")
@@ -248,10 +272,8 @@ def cancel(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     by.require_account_id()
     values = {"status": InstanceState.CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
-        conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-        statement = (
-            sa.update(INSTANCES).where(*conditions, INSTANCES.c.status.in_(ACTIVE)).values(**values)
-        )
+        conditions = [*_is(instance_id, by), INSTANCES.c.status.in_(ACTIVE)]
+        statement = sa.update(INSTANCES).where(*conditions).values(**values)
         row = db.connection().execute(statement.returning(INSTANCES.c.account_id)).first()
         if row is None:
             get(instance_id, by=by)
@@ -269,8 +291,7 @@ def resume(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     """Resume a failed instance at the failed step. Raises NotFound, Conflict."""
     by.require_account_id()
     with db.transaction():
-        conditions = (*_visible(by), INSTANCES.c.id == instance_id.lower())
-        if not _resume_where(*conditions):
+        if not _resume(_is(instance_id, by)):
             get(instance_id, by=by)
             raise Conflict("Only failed instances can be resumed.", error="not_failed")
     return get(instance_id, by=by)
@@ -284,7 +305,7 @@ def resume_all(where: InstanceFilter, *, by: Principal, resumed_at: datetime | N
     by.require_account_id()
     conditions = _conditions(replace(where, status=InstanceState.FAILED), by)
     with db.transaction():
-        return _resume_where(*conditions, resumed_at=resumed_at or clock.now())
+        return _resume(conditions, resumed_at=resumed_at or clock.now())
 
 
 def rerun(instance_id: str, *, by: Principal) -> str:
@@ -317,16 +338,18 @@ def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
     return {state: counts_by_status.get(state, 0) for state in STATES}
 
 
-def _resume_where(*conditions: Any, **extra: object) -> int:
-    # Only the first of concurrent resumes finds the instance failed.
-    values = {
+def _resume(conditions: Sequence[Any], resumed_at: datetime | None = None) -> int:
+    values: dict[str, Any] = {
         "status": InstanceState.PENDING,
         "due_at": database_now(),
         "error_message": None,
-        **extra,
+        "completed_at": None,
     }
+    if resumed_at is not None:
+        values["resumed_at"] = resumed_at
+    # Only the first of concurrent resumes finds the instance failed.
     statement = sa.update(INSTANCES).where(*conditions, INSTANCES.c.status == InstanceState.FAILED)
-    resumed = statement.values(**values, completed_at=None).returning(INSTANCES.c.account_id)
+    resumed = statement.values(**values).returning(INSTANCES.c.account_id)
     account_ids = db.connection().scalars(resumed).all()
     for account_id in set(account_ids):
         jobs.announce_on_commit(WORKFLOWS, account_id)
@@ -337,14 +360,19 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
+def _is(instance_id: str, by: Principal) -> list[Any]:
+    return [*_visible(by), INSTANCES.c.id == instance_id.lower()]
+
+
 def _conditions(where: InstanceFilter, by: Principal) -> list[Any]:
     columns = ("kind", "status", "workflow_id", "resumed_at")
     return [*_visible(by), *filters.log_conditions(INSTANCES, vars(where), columns)]
 
 
-def visible_error(row: sa.Row[*tuple[Any, ...]], by: Principal) -> str | None:
+def visible_error(instance: FailedInstance, by: Principal) -> str | None:
     """The error message of an instance, as far as the caller may see it."""
-    return _visible_message(row.error_message, row.holds_pii and masking.masks_for(by))
+    withheld = instance.holds_pii and masking.masks_for(by)
+    return _visible_message(instance.error_message, withheld)
 
 
 def _as_seen(row: sa.Row[*tuple[Any, ...]], by: Principal) -> Instance:

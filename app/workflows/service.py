@@ -358,7 +358,7 @@ def _query(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
 
 
 def _with_shared_lock(query: sa.Select[Workflow]) -> sa.Select[Workflow]:
-    """The same query, with a lock that prevents deletion until the transaction ends."""
+    """The query with a lock that prevents deletion until the transaction ends."""
     return query.with_for_update(read=True, key_share=True)
 
 

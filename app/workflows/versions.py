@@ -74,7 +74,7 @@ def owner(account_id: str, home: str, user_id: str) -> Principal:
 
 
 def current_owner(account_id: str, home: str, user_id: str) -> Principal:
-    """The same, verified against the database. Raises Forbidden."""
+    """The result of `owner`, verified against the database. Raises Forbidden."""
     try:
         principal = owner(account_id, home, user_id)
         with tenancy.scoped_to(principal.tenancy):

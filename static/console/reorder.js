@@ -30,7 +30,8 @@ function drop() {
   }
 }
 
-for (const row of rows().length > 1 ? rows() : []) {
+for (const row of rows()) {
+  if (rows().length === 1) break; // there is nothing to reorder
   const handle = document.createElement("span");
   Object.assign(handle, { className: "handle", textContent: "⠿", ariaHidden: "true" });
   row.prepend(handle);
@@ -42,5 +43,11 @@ for (const row of rows().length > 1 ? rows() : []) {
   });
 }
 // On the document: a moved element loses the pointer that it has captured.
-document.addEventListener("pointermove", event => dragged && moveDragged(event.clientY));
-for (const type of ["pointerup", "pointercancel"]) document.addEventListener(type, () => dragged && drop());
+document.addEventListener("pointermove", event => {
+  if (dragged) moveDragged(event.clientY);
+});
+for (const type of ["pointerup", "pointercancel"]) {
+  document.addEventListener(type, () => {
+    if (dragged) drop();
+  });
+}

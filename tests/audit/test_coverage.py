@@ -161,6 +161,8 @@ def check(cast: Cast, act: Callable[[], Any]) -> int:
     with app.app_context():
         wanted = expected(before, contents())
     new = [entry for entry in newest(cast.root) if entry["id"] > last]
+    values = [entry[side] or "" for entry in new for side in ("old_value", "new_value")]
+    assert not [value for value in values if value.startswith('"')], "a text is stored as it is"
     names = ("account_id", "operation", "table_name", "record_id", "column_name")
     # An erasure names entries of the log: no row is changed, but by the deletion before it.
     told = {

@@ -1203,6 +1203,7 @@ def test_console_record_import_of_long_file_streams_progress(
         assert re.findall('max="8" value="([0-9]+)"', answer.text) == ["3", "6", "8"]
         return answer.text
 
+    assert "records are imported" not in admin.get(path).text
     tried = sent(b"\n".join(lines), "try")
     assert "All 8 records are valid" in tried
     assert re.findall('"title">(.*?)</td>', tried) == ["t0", "t1", "t2", "t3", "t4"]

@@ -6,8 +6,10 @@ import json
 import re
 from html import unescape
 
+import pyotp
 from flask import Flask
 
+from app import clock
 from tests.auth.test_second_factors import key
 from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import Browser, is_out, sign_in
@@ -61,6 +63,20 @@ def test_console_totp_secret_is_shown_only_in_its_session(app: Flask, cast: Cast
     mine = SECRET.findall(thief.send(path, name="Phone").text)
     again = owner.send(path, code="000000", confirm="true", factor=factor)
     assert SECRET.findall(again.text) not in ([secret], mine), "nobody scans the thief's secret"
+
+
+def test_console_enrolment_after_another_leads_to_the_sign_in_form(app: Flask, cast: Cast) -> None:
+    cast.alice.patch("account", {"mfa": "required"})
+    late, quick = Browser(app), Browser(app)
+    (late_token,) = HIDDEN.findall(sign_in(late.client, cast.bob).text)
+    page = sign_in(quick.client, cast.bob).text
+    (token,), (secret,) = HIDDEN.findall(page), SECRET.findall(page)
+    code = pyotp.TOTP(secret).at(clock.now())
+    assert quick.send("second-factor/set-up", mfa_token=token, code=code).status_code == 200
+    for path in ("second-factor/set-up", "second-factor/set-up/passkey"):
+        refused = late.send(path, mfa_token=late_token, code="000000", assertion="{}")
+        assert refused.status_code == 401, path
+        assert 'name="password"' in refused.text, path
 
 
 def test_console_enrolment_secret_is_shown_only_to_its_sign_in(app: Flask, cast: Cast) -> None:

@@ -174,9 +174,10 @@ def test_masked_field_accepts_new_values_from_caller_without_access(
 @pytest.mark.parametrize(
     "hidden",
     [
-        pytest.param({"view_fields": ["title"], "list_fields": ["title"]}, id="by-fields"),
-        pytest.param({"view_rule": "title = 'other'", "list_rule": None}, id="by-rule"),
+        {"view_fields": ["title"], "list_fields": ["title"]},
+        {"view_rule": "title = 'other'", "list_rule": None},
     ],
+    ids=["by field list", "by rule"],
 )
 def test_masked_value_guess_does_not_reveal_hidden_field(
     cast: Cast, hidden: dict[str, Any]
@@ -189,13 +190,13 @@ def test_masked_value_guess_does_not_reveal_hidden_field(
     batch = {"records": [{"id": url.rpartition("/")[2], "data": mask}]}
     explained = {"operation": "update", "record_id": batch["records"][0]["id"], "data": mask}
     explained |= {"user_id": cast.bob.id}
-    seeing = {"view_rule": "true", "list_rule": "true", "view_fields": "*", "list_fields": "*"}
-    for rules, status in ((hidden, 400), (seeing, 200)):
+    seen = {"view_rule": "true", "list_rule": "true", "view_fields": "*", "list_fields": "*"}
+    for rules, status in ((hidden, 400), (seen, 200)):
         cast.root.put("collections/posts/rules", {"update_rule": "title = 't'", **rules})
         assert cast.bob.patch(url, mask).status_code == status, rules
         assert cast.bob.patch("records/posts/batch", batch).status_code == status, rules
-        told = cast.root.post("collections/posts/rules/explain", explained)
-        assert told.status_code == status, (rules, told.json)
+        explanation = cast.root.post("collections/posts/rules/explain", explained)
+        assert explanation.status_code == status, (rules, explanation.json)
     assert cast.alice.get(url).json["ssn"] == "123-45-6789"
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from app import rules
-from app.collections.fields.face import EQUALITY, Face
+from app.collections.fields.face import EQUALITY, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
@@ -22,7 +22,7 @@ class BooleanField(Field):
 
     type = "boolean"
     label = lazy_gettext("Yes or no")
-    face = Face("flag", EQUALITY, "choice", width=6, rank=0)
+    face = Face(WidgetKind.FLAG, EQUALITY, "choice", width=6, rank=0)
     column_type = sa.Boolean()
     rule_type = rules.Type.BOOLEAN
     json_schema: ClassVar[JSONMapping] = {"type": "boolean"}

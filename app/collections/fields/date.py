@@ -10,7 +10,7 @@ from typing import ClassVar
 import sqlalchemy as sa
 
 from app import clock, rules
-from app.collections.fields.face import ORDER, Face
+from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
@@ -21,7 +21,7 @@ class DateField(Field):
 
     type = "date"
     label = lazy_gettext("Date")
-    face = Face("date", ORDER, "date", width=11, rank=0, style="whole")
+    face = Face(WidgetKind.DATE, ORDER, "date", width=11, rank=0, style="whole")
     column_type = sa.Date()
     rule_type = rules.Type.DATE
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}

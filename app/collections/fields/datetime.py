@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from app import clock, rules
 from app.collections.fields.date import DateField
-from app.collections.fields.face import ORDER, Face
+from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
 from app.rules import values
@@ -21,7 +21,7 @@ from app.web.languages import lazy_gettext
 class DatetimeField(Field):
     type = "datetime"
     label = lazy_gettext("Date and time")
-    face = Face("moment", ORDER, "moment", width=16, rank=0, style="whole")
+    face = Face(WidgetKind.MOMENT, ORDER, "moment", width=16, rank=0, style="whole")
     column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date-time"}

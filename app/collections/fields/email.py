@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from app import rules
 from app.accounts.service import is_email
-from app.collections.fields.face import Face
+from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
@@ -18,7 +18,7 @@ class EmailField(Field):
 
     type = "email"
     label = lazy_gettext("Email address")
-    face = Face("email", style="whole")
+    face = Face(WidgetKind.EMAIL, style="whole")
     fills_indexes = True
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "email"}

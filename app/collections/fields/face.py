@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 EQUALITY = ("=", "!=", "empty", "filled")
 ORDER = ("=", "!=", "<", "<=", ">", ">=", "empty", "filled")
 TEXT = ("=", "!=", "contains", "starts", "<", "<=", ">", ">=", "empty", "filled")
 
 
+class WidgetKind(StrEnum):
+    """A branch of `templates/console/records/widget.html`, or else the type of its input."""
+
+    AREA = "area"
+    CHOICE = "choice"
+    CHOICES = "choices"
+    DATE = "date"
+    EMAIL = "email"
+    FILES = "files"
+    FLAG = "flag"
+    JSON = "json"
+    MOMENT = "moment"
+    NUMBER = "number"
+    REFERENCE = "reference"
+    TEXT = "text"
+    URL = "url"
+
+
 @dataclass(frozen=True)
 class Face:
     """The input of a value in forms, its column in lists, and the comparisons of filters."""
 
-    widget: str = "text"
-    """A branch of `templates/console/records/widget.html`, else the type of an `<input>`."""
+    widget: WidgetKind = WidgetKind.TEXT
 
     comparisons: tuple[str, ...] = TEXT
     """The operators of filters, of `app.console.records.filters.OPERATORS`; none: no filter."""
@@ -35,4 +53,4 @@ class Face:
     """Characters of a value in a list."""
 
 
-CHOICE = Face("choice", EQUALITY, "choice", width=12, rank=0)
+CHOICE = Face(WidgetKind.CHOICE, EQUALITY, "choice", width=12, rank=0)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import orjson
 
 from app import config, rules
-from app.collections.fields.face import Face
+from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import parse_json
 from app.types import JSONMapping, JSONObject
@@ -46,7 +46,7 @@ class FileField(Field):
 
     type = "file"
     label = lazy_gettext("File")
-    face = Face("files", (), width=18)
+    face = Face(WidgetKind.FILES, (), width=18)
     _address: str
     known_options = ("max_bytes", "max_files", "mime_types")
     may_be_unique = False

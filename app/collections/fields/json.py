@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
-from app.collections.fields.face import Face
+from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.errors import Malformed
 from app.types import JSONMapping
@@ -47,7 +47,7 @@ class JsonField(Field):
 
     type = "json"
     label = lazy_gettext("JSON")
-    face = Face("json", (), width=40, rank=2)
+    face = Face(WidgetKind.JSON, (), width=40, rank=2)
     is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON

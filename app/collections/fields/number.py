@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
-from app.collections.fields.face import ORDER, Face
+from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
@@ -57,7 +57,7 @@ class NumberField(Field):
 
     type = "number"
     label = lazy_gettext("Number")
-    face = Face("number", ORDER, "number", width=10, rank=0, style="number")
+    face = Face(WidgetKind.NUMBER, ORDER, "number", width=10, rank=0, style="number")
     column_type = Number()
     rule_type = rules.Type.NUMBER
     known_options = ("min", "max", "integer", "index")

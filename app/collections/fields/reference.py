@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from app.collections.fields.face import Face
+from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.db.types import Id
 from app.ids import new_id
@@ -19,7 +19,7 @@ class ReferenceField(Field):
 
     type = "reference"
     label = lazy_gettext("Reference")
-    face = Face("reference", COMPARISONS, "reference", width=16, rank=0)
+    face = Face(WidgetKind.REFERENCE, COMPARISONS, "reference", width=16, rank=0)
     column_type = Id
     takes_default = False
     is_indexed = True  # it is looked up whenever its target is deleted

@@ -9,7 +9,7 @@ from typing import ClassVar
 import orjson
 
 from app import rules
-from app.collections.fields.face import CHOICE, Face
+from app.collections.fields.face import CHOICE, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import JsonField
 from app.types import JSONMapping, JSONObject
@@ -50,7 +50,7 @@ class MultiSelectField(JsonField):
 
     type = "multi_select"
     label = lazy_gettext("Multiple choice")
-    face = Face("choices", ("contains", "empty", "filled"), "choice", width=18)
+    face = Face(WidgetKind.CHOICES, ("contains", "empty", "filled"), "choice", width=18)
     may_be_cut = False  # part of a list cannot be read
     rule_type = rules.Type.LIST
     known_options = ("choices",)

@@ -9,14 +9,14 @@ from typing import Any
 import re2
 
 from app import rules
-from app.collections.fields.face import CHOICE, Face
+from app.collections.fields.face import CHOICE, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
 MAX_EXAMPLE = 60
 LINE = 200  # characters that an input of one line takes
-SHORT, LONG = Face("text", compared_in="text"), Face("area", width=40, rank=2)
+SHORT, LONG = Face(WidgetKind.TEXT, compared_in="text"), Face(WidgetKind.AREA, width=40, rank=2)
 
 
 SILENT = re2.Options()

@@ -8,7 +8,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from app import rules
-from app.collections.fields.face import Face
+from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
@@ -22,7 +22,7 @@ class UrlField(Field):
 
     type = "url"
     label = lazy_gettext("URL")
-    face = Face("url", width=30, style="whole", longest=40)
+    face = Face(WidgetKind.URL, width=30, style="whole", longest=40)
     fills_indexes = True
     names_records = True
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}

@@ -72,7 +72,7 @@ def change_general_settings(account_id: str) -> BaseResponse:
 
 @page(SIGN_IN, role=ADMIN)
 def show_sign_in_settings(account_id: str, form: Form | None = None) -> Page:
-    """How the users of an account sign in, and how long they stay signed in."""
+    """The settings of sign-ins and sessions of an account."""
     scope = scopes.account_scope(account_id)
     form = form or _stored_sign_in(tenants.get(scope.account.id))
     found, total = roles.page(0, MAX_BOXES)

@@ -83,7 +83,7 @@ class Value:
     before: str | None
     after: str | None
     note: str | None = None
-    """Why the values are missing."""
+    """The reason why the values are missing."""
 
     @property
     def parts(self) -> tuple[Excerpt, Excerpt] | None:

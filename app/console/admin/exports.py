@@ -92,7 +92,7 @@ def delete_export(account_id: str, export_id: str) -> BaseResponse:
 
 
 def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
-    """What operators do with the newest bundle, and without one."""
+    """The shell commands for operators, by the newest bundle or for a new one."""
     is_ready = newest is not None and newest.state == ExportState.READY
     file = exports.file_name(slug, newest) if newest and is_ready else f"{slug}.bundle"
     return {

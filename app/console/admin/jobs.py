@@ -165,7 +165,7 @@ def tables_by_id() -> dict[str, str]:
 
 
 def _subjects(job: Any) -> dict[str, Subject]:
-    """What the payload names, by the key of its id."""
+    """The rows that the payload names, by the key of their id."""
     tables = {key: table for key, table in tables_by_id().items() if job.payload.get(key)}
     account_id = job.payload.get("account_id") or job.account_id
     rows = {

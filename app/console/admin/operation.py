@@ -39,10 +39,10 @@ MAIL_TIMEOUT_SECONDS = 3
 
 @dataclass(frozen=True)
 class Check:
-    """A dependency, what is wrong with it if anything is, and what is known of it."""
+    """A dependency, its fault if it has one, and its details."""
 
     id: str
-    """Of its place on the page."""
+    """The id of its element on the page."""
     name: str
     fault: str = ""
     details: str = ""
@@ -97,7 +97,7 @@ def back_up() -> BaseResponse:
 def _faults(
     checks: Sequence[Check], worker: workers.Workers, backups: Overview
 ) -> Iterator[tuple[str, str]]:
-    """What needs attention: its place on the page, and its name."""
+    """The anchor and the name of each part that needs attention."""
     yield from ((one.id, one.name) for one in checks if one.fault)
     if not worker.are_running:
         yield "worker", gettext("Worker")

@@ -82,7 +82,7 @@ def show_security_log(account_id: str) -> str:
 
 @page(f"{LOG}/readers", role=ADMIN)
 def show_readers(account_id: str) -> str:
-    """Who was shown personal data."""
+    """The users who were shown personal data."""
     scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_readers", without=("kind",))
     report: JSONObject = {"items": [], "is_complete": True}
@@ -99,7 +99,7 @@ def show_readers(account_id: str) -> str:
 
 @page(f"{LOG}/readers/csv", role=ADMIN)
 def export_readers(account_id: str) -> Response:
-    """Who was shown personal data, as a CSV file."""
+    """The users who were shown personal data, as a CSV file."""
     scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_readers", without=("kind",))
     if listing.errors:
@@ -132,7 +132,7 @@ def verify_security_events(account_id: str) -> BaseResponse:
 
 @page(RECEIVER, role=ADMIN)
 def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | None = None) -> Page:
-    """Where the log is sent, with the form that changes it."""
+    """The receiver of the log, with the form that changes it."""
     scope = scopes.account_scope(account_id)
     stream = _stream(scope)
     pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0

@@ -87,7 +87,7 @@ def of_fields(table: str, fields: Sequence[str]) -> list[str]:
 
 
 def of_path(path: str | None) -> str:
-    """How personal data was read."""
+    """The way by which personal data was read, in words."""
     return str(PATHS.get(path or "", path or ""))
 
 
@@ -135,7 +135,7 @@ class LogStart:
     created_at: datetime
     is_signed: bool
     days: int | None
-    """What the policy says now; None: the log is no longer cut."""
+    """The present policy; None if the log is no longer cut."""
 
 
 def log_start(start: JSONMapping | None, account_id: str | None, rule: str) -> LogStart | None:

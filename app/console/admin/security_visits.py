@@ -61,7 +61,7 @@ class Visit:
 
     @property
     def pages(self) -> str:
-        """What was visited, for a sentence: some names, in the order of the visits."""
+        """Some names of visited areas in order of the visits, for a sentence."""
         found = (area(one) or gettext("API") for one in reversed(self.events))
         names = list(dict.fromkeys(found))
         rest = len(names) - MAX_NAMED

@@ -50,7 +50,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many of each an account has."""
+    """The numbers of an account that its settings show."""
 
     providers: int
     enabled_providers: int

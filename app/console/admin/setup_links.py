@@ -200,7 +200,7 @@ def show_setup_done() -> str:
 
 @page(f"{SETUP}/<token>", role=ANYBODY)
 def show_setup_link(token: str) -> Page:
-    """What a link is for, and the button that opens it: looking does not use it up."""
+    """The purpose of a link, and the button that opens it: looking does not use it up."""
     try:
         link, account = setup_links.by_token(token)
     except BadRequest:

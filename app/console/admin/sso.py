@@ -296,7 +296,7 @@ def _form_page(
     steps: object = None,
 ) -> Page:
     account = service.find_active_account(scope.account.id)
-    # Who follows a setup link chooses no role: that is for admins.
+    # The holder of a setup link chooses no role: that is for admins.
     is_admin = scope.by.setup is None
     known_roles = choices(with_admin=False) if is_admin else {}
     lacks_domains = row is not None and bool(without_domains(account, [row]))

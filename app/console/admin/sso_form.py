@@ -162,7 +162,7 @@ def service_addresses(
 
 
 def names_at_provider(kind: Provider) -> Mapping[str, str]:
-    """What a provider calls the addresses of this service, by what this service calls them."""
+    """The names that a provider has for the addresses of this service, by our names."""
     return {gettext(name): text for name, text in NAMES_AT_PROVIDER.get(kind.name, {}).items()}
 
 

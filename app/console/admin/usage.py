@@ -1,4 +1,4 @@
-"""What an account uses by day, and for superadmins its quotas."""
+"""The usage of an account by day, and for superadmins its quotas."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Row:
     hard: str
     percent: int | None
     soft_hint: str
-    """What holds while the input is empty."""
+    """The limit that holds while the input is empty."""
     hard_hint: str
 
     @property

@@ -66,7 +66,7 @@ def _log_page(scope: AccountScope) -> Page:
 def count_undelivered(
     scope: AccountScope, selection: Selection, hooks: list[Webhook]
 ) -> Undelivered:
-    """How many selected deliveries can be sent again, counted up to a limit."""
+    """The number of selected deliveries that can be sent again, counted up to a limit."""
     if selection.status not in (None, DeliveryState.FAILED, DeliveryState.RETRYING):
         return Undelivered()
     concerned = resend.undelivered_webhooks(scope.account.id)
@@ -98,7 +98,7 @@ def _selected(listing: lists.Listing, hooks: dict[str, Webhook]) -> list[Webhook
 def _selection(
     listing: lists.Listing, scope: AccountScope, until: datetime | None = None
 ) -> Selection:
-    """What the filters of a list select, until now at the latest."""
+    """The deliveries that the filters of a list select, until now at the latest."""
     record, filters = listing.filters.get("record"), listing.filters
     ids = redaction.Reader(scope.by).visible_ids(scope.account.id, record) if record else None
     until, times = until or clock.now(), listing.parsed

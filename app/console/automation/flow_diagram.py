@@ -53,7 +53,7 @@ Place = tuple[str, int]  # a step in its layer, or edges to it that pass another
 
 @dataclass(frozen=True)
 class StepState:
-    """What a step has done in an instance."""
+    """The status of a step in an instance."""
 
     status: str
     times: int = 0
@@ -108,7 +108,7 @@ class Item:
 
 @dataclass
 class Diagram:
-    """What the template draws; without boxes if there are too many steps."""
+    """The shapes that the template draws; no boxes if there are too many steps."""
 
     items: Sequence[Item]
     width: float = 0
@@ -141,7 +141,7 @@ def draw(
 
 
 def describe(step: Step) -> str:
-    """What a step does, in a few words."""
+    """The work of a step, in a few words."""
     values: Mapping[str, object] = step.config if step.action else step.settings
     words = WORDS.get(step.action or step.type, step.type)
     named = {name: values.get(name) or "" for name in ("items", "expression", "duration", "event")}

@@ -1,4 +1,4 @@
-"""What each step of an instance has done: by its log, its position and the paths of its steps."""
+"""The status of each step of an instance, by its log, its position and its paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def find(instance: Instance, series: Series, by: Principal) -> dict[str, StepSta
     may_run = _may_run(series, current) if status != InstanceState.COMPLETED else set()
     states = {}
     for step in series.walk():
-        logged_status, times = logged.get(step.name, (None, 0))
+        log = logged.get(step.name)
+        logged_status = log.status if log else None
         if any(one.name in current for inner in step.inner for one in inner.walk()):
             logged_status = InstanceState.RUNNING if status in ACTIVE else status
         elif (
@@ -28,7 +29,7 @@ def find(instance: Instance, series: Series, by: Principal) -> dict[str, StepSta
         ):
             logged_status = status  # about to run, or to run again in a loop
         unlogged = NOT_RUN if step.name in may_run or status == InstanceState.CANCELLED else SKIPPED
-        states[step.name] = StepState(logged_status or unlogged, times)
+        states[step.name] = StepState(logged_status or unlogged, log.times if log else 0)
     return states
 
 

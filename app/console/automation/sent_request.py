@@ -34,7 +34,7 @@ class SentRequest:
     url: str
     headers: dict[str, str]
     body: str | None
-    """As sent; None if it is hidden or too long to show."""
+    """The body as sent; None if it is hidden or too long to show."""
     snippets: dict[str, str]
     """Code that verifies the signature, by language; empty if it is hidden."""
     reads_file: bool
@@ -84,7 +84,7 @@ class Token(NamedTuple):
 
 
 def pretty(value: object) -> list[Token]:
-    # What is stored is passed through unparsed.
+    # Stored JSON is passed through unparsed.
     plain = orjson.loads(orjson.dumps(value))
     text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
     if len(text) > MAX_LENGTH:

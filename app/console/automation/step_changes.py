@@ -1,4 +1,4 @@
-"""What the step editor does: parse its rows, rearrange them, and show errors beside them."""
+"""Parses the rows of the step editor, rearranges them, and shows errors beside them."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _places(steps: StepList) -> Places:
 
 
 def _words(places: Places, path: str) -> str:
-    """Where an input, step or branch is: the steps around it, the outermost first."""
+    """The place of an input, step or branch: the steps around it, the outermost first."""
     parts, words = path.split("."), list[str]()
     for n in range(1, len(parts) + 1):
         place = places.get(".".join(parts[:n]))

@@ -51,7 +51,7 @@ class Input:
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     position: int | None = None
-    """Where in the text the error is."""
+    """The position of the error in the text."""
 
     @property
     def editor(self) -> str | None:
@@ -64,12 +64,12 @@ class Input:
 
     @property
     def note(self) -> str:
-        """What stands beside the title."""
+        """The text beside the title."""
         return ""
 
     @property
     def help(self) -> str:
-        """What it takes, where its name does not say so."""
+        """The values that it takes, unless its name says so."""
         if self.label != "items":
             return ""
         example = "{{ steps.find.output.records }}"
@@ -194,7 +194,7 @@ class StepList:
 
     @property
     def prefix(self) -> str:
-        """What the names of its inputs begin with."""
+        """The prefix of the names of its inputs."""
         return f"{self.path}." if self.path else ""
 
     @property

@@ -1,4 +1,4 @@
-"""What starts a workflow: in words, as inputs of a form, and sample data to run it by hand."""
+"""Triggers of workflows: in words, as inputs of a form, and with sample data to run by hand."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def describe(trigger: JSONMapping) -> str:
 
 
 def phrase(trigger: JSONMapping) -> str:
-    """What starts a workflow, where its name alone stands before."""
+    """The trigger of a workflow in words that follow its name."""
     words = describe(trigger)
     is_bare = words == str(STARTED_BY[trigger["type"]])
     return str(PHRASES[trigger["type"]]) if is_bare else words
@@ -151,7 +151,7 @@ def input_of(form: Form, property: str) -> str:
 
 
 def sample(workflow: Workflow, by: Principal) -> JSONObject:
-    """What the steps may find in `trigger`, as far as the caller may view it."""
+    """Sample data of `trigger` for the steps, as far as the caller may view it."""
     trigger = workflow.trigger
     if trigger["type"] == Trigger.EVENT:
         return _event_sample(trigger, by)

@@ -1,4 +1,4 @@
-"""What changed between two versions of a workflow's steps."""
+"""Compares two versions of a workflow's steps."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ class StepsForm(Form):
         """The form with the messages of an error beside the inputs of the steps."""
         self.faults = step_changes.with_errors(self.steps, error)
         super().with_error(error)
-        self.problem = None if self.faults else self.problem
+        if self.faults:  # they say it beside their inputs
+            self.problem = None
         return self
 
 
@@ -50,15 +51,17 @@ def show_workflow_steps(
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     if form is None:
-        is_hook = kind == HOOK
-        stored = hooks.list_actions(workflow) if is_hook else step_headers.masked(workflow.steps)
         form = StepsForm({"seen": clock.iso(workflow.updated_at)})
-        form.steps = step_form.from_steps(stored, of_hook=is_hook)
+        if kind == HOOK:
+            form.steps = step_form.from_steps(hooks.list_actions(workflow), of_hook=True)
+        else:
+            masked_steps = step_headers.masked(workflow.steps)
+            form.steps = step_form.from_steps(masked_steps, of_hook=False)
         step_data.show_fields(form.steps, scope.by)
     context = workflows.shown(workflow, scope)
     if not form["do"]:  # the warnings are about the stored steps
         step_changes.note_warnings(form.steps, context["warnings"])
-    page = render_template(
+    html = render_template(
         "console/workflows/steps.html",
         scope=scope,
         workflow=workflow,
@@ -70,7 +73,7 @@ def show_workflow_steps(
         completions=completions.plain(step_form.names(form.steps), caller=False),
         **context,
     )
-    return page, form.status
+    return html, form.status
 
 
 @page(STEPS, "POST", role=ADMIN, form_page=show_workflow_steps)
@@ -86,12 +89,13 @@ def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page 
         step_changes.rearrange(form.steps, button)
     if switch or button:
         return show_workflow_steps(account_id, kind, workflow_id, form)
-    found = step_changes.to_steps(form.steps)
+    steps = step_changes.to_steps(form.steps)
     forms.check_unchanged(form, workflow.updated_at)
     if kind == HOOK:
-        hooks.change(workflow_id, {"actions": found}, by=scope.by)
+        hooks.change(workflow_id, {"actions": steps}, by=scope.by)
+        notice = gettext("The actions are saved.")
     else:
-        service.change(workflow_id, {"steps": found}, by=scope.by)
+        service.change(workflow_id, {"steps": steps}, by=scope.by)
+        notice = gettext("The steps are saved.")
     url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
-    notice = gettext("The actions are saved.") if kind == HOOK else gettext("The steps are saved.")
     return redirect_with_notice(notice, "console.show_workflow", **url_args)

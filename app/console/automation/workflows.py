@@ -205,7 +205,7 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> BaseRespon
 
 @page(f"{WORKFLOW}/versions", role=ADMIN)
 def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
-    """What changed between two versions of the steps, by default the newest two."""
+    """The changes between two versions of the steps, by default the newest two."""
     scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     saved = versions.saved(workflow.account_id, workflow.id)

@@ -32,7 +32,7 @@ MAX_SHOWN = 20_000  # characters of a response
 MAX_INPUT = 2_000
 INPUTS = ("try", "account", "filter", "sort", "id")
 LANGUAGE = "examples"
-"""Where the session has the language of the examples."""
+"""The key of the session for the language of the examples."""
 NO_ID = "Enter the id of a record."
 
 

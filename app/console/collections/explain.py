@@ -42,7 +42,7 @@ RECORD_NOT_FOUND = lazy_gettext(
     "No record with this id in this account. Records of other accounts are never visible."
 )
 INVALID_OPTION = lazy_gettext("Choose one of the options.")
-# What decides, by the reason without the clause, which the page marks instead of quoting it.
+# Texts by reason. The page marks the deciding clause, so that they do not quote it.
 OUTCOMES = {
     "holds": lazy_gettext("The marked part holds and decides."),
     "does not hold": lazy_gettext("The marked part does not hold and decides."),

@@ -37,7 +37,7 @@ COLLECTION = "/console/collections/<uuid:collection_id>"
 MAX_ACCOUNTS = 10  # whose records a collection's page links to
 MAX_DRAWN, MAX_LISTED = 300, 1_000  # collections and references of a diagram
 MAX_TEXT = 60  # characters of an option
-# What the options of a field say; the others are in columns of their own.
+# Texts of the options of a field; the others are in columns of their own.
 OPTION_TEXTS = {
     "min_length": lazy_gettext("at least %(value)s characters"),
     "max_length": lazy_gettext("at most %(value)s characters"),
@@ -140,7 +140,7 @@ def _current_account(accounts: Sequence[tuple[str, str, int]]) -> RecentAccount:
 
 
 def _properties(field: Field, collection: Definition) -> list[str]:
-    """What is true of a field, in words."""
+    """The properties of a field, in words."""
     words = {
         gettext("required"): field.required,
         gettext("unique"): field.unique,

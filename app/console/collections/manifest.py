@@ -20,7 +20,7 @@ from app.web.languages import gettext, lazy_gettext
 
 MANIFEST = "/console/collections/manifest"
 MAX_BYTES = 400 * 2**10
-"""Of a file: the form that applies the plan sends its text as a value, of at most 500 kB."""
+"""The limit of a file: the form that applies the plan sends its text as a value of up to 500 kB."""
 KINDS = {
     "collection": lazy_gettext("Collection"),
     "role": lazy_gettext("Role"),

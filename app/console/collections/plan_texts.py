@@ -1,4 +1,4 @@
-"""What a plan changes, in words."""
+"""The changes of a plan, in words."""
 
 from __future__ import annotations
 

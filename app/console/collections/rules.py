@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.collections import access, population, service, trials
 from app.collections.definitions import FIELD_LISTS, Definition
 from app.collections.models import Collection
+from app.collections.population import Difference
 from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
@@ -22,7 +23,6 @@ from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.rules import OPERATIONS
-from app.types import JSONObject
 from app.web.languages import gettext
 
 RULES = f"{COLLECTION}/rules"
@@ -30,10 +30,10 @@ RULES = f"{COLLECTION}/rules"
 
 @dataclass(frozen=True)
 class Effect:
-    """What proposed rules change: the rules themselves, and who may access existing records."""
+    """The changes of proposed rules: their texts, and who may access existing records."""
 
     changes: list[tuple[str, str, str]]
-    records: list[JSONObject]
+    records: list[Difference]
 
 
 @page(RULES, role=SUPERADMIN)
@@ -72,7 +72,7 @@ def preview_rules(collection_id: str) -> Page:
         current, proposed = _compare(row, form)
         records = population.differences(current, proposed, None)
     form.values["version"] = str(current.version)  # the user sees the comparison with this version
-    changed = [change for change in records if change["gained"]["count"] or change["lost"]["count"]]
+    changed = [change for change in records if change.gained.count or change.lost.count]
     return show_rules(collection_id, form, Effect(list(_changes(current, proposed)), changed))
 
 

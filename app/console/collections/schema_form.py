@@ -41,7 +41,7 @@ INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove", "rename")
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
 AN_INDEX = re.compile(r"indexes\[([0-9]+)\]")
-# What acts on a row of the editor: "up-3".
+# The button that acts on a row of the editor: "up-3".
 AN_ACT = re.compile(r"(up|down|clear)-([0-9]{1,3})", re.ASCII)
 LABELS = {
     "name": lazy_gettext("name"),

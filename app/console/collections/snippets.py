@@ -32,7 +32,7 @@ import requests
 token = environ["TOKEN"]
 record_id = environ.get("RECORD_ID")""",
 }
-"""What the examples begin with."""
+"""The first lines of the examples."""
 MAX_FIELDS = 12  # of a sample record, besides required ones
 NO_RECORD = "00000000-0000-7000-8000-000000000000"
 

@@ -173,7 +173,7 @@ def _changes(form: Form) -> dict[str, Any]:
 
 
 def _parse_expiry(form: Form) -> datetime | None:
-    """When the key expires: at the end of a day, or after a number of days."""
+    """The expiry of the key: the end of a day, or a number of days from now; None for never."""
     choice, day = form["expires_in"], form["expires_at"]
     if choice == NEVER:
         return None

@@ -32,7 +32,7 @@ from app.console.shell import (
 from app.console.shell.access import ADMIN, ANYBODY, USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
-from app.errors import BadRequest
+from app.errors import AppError, BadRequest
 from app.web import html
 from app.web.languages import gettext
 
@@ -41,19 +41,19 @@ MAX_NAME = 100
 
 
 def _verify_page(form: Form) -> Page:
-    return _expired_page(form) or second_factor.step_page(form)
+    has_expired = form.error == "invalid_mfa_token"
+    return _sign_in_page(form) if has_expired else second_factor.step_page(form)
 
 
 def _set_up_page(form: Form) -> Page:
-    return _expired_page(form) or second_factor.set_up_page(
-        form, mfa.enrolling(form["mfa_token"]).user
-    )
+    try:
+        by = mfa.enrolling(form["mfa_token"])
+    except AppError as error:  # too late, or a factor was set up meanwhile
+        return _sign_in_page(form.with_error(error))
+    return second_factor.set_up_page(form, by.user)
 
 
-def _expired_page(form: Form) -> Page | None:
-    """The sign-in page if a sign-in has waited too long for its second step."""
-    if form.error != "invalid_mfa_token":
-        return None
+def _sign_in_page(form: Form) -> Page:
     values = {"account": realms.suggested_account(), "next": form["next"]}
     return guard.sign_in_page(Form(values, problem=form.problem, status=form.status))
 

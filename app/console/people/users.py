@@ -265,7 +265,7 @@ for _pages in (TEAM, ALL_USERS):
 
 @page("/console/team/left/<uuid:user_id>", role=ADMIN, in_account=True)
 def show_left(user_id: str, account_id: str | None = None) -> str:
-    """What a user, who may be removed, made and could still use."""
+    """The keys, webhooks and other things that a user made and could still use."""
     scope = scopes.account_or_own_scope(account_id)
     found = handover.of_user(scope.account.id, user_id.lower())
     email = users.emails(scope.account.id, [user_id.lower()]).get(user_id.lower())

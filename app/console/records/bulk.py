@@ -46,7 +46,7 @@ class SelectionForm(RecordForm):
     names: Names = field(default_factory=dict)
     """Their labels by id."""
     problems: Names = field(default_factory=dict)
-    """What is wrong with each of them, unless it is the same for all."""
+    """The problem of each of them, unless it is the same for all."""
 
     def with_error(self, error: AppError) -> SelectionForm:
         """The form with the messages of an error, by record."""
@@ -72,7 +72,7 @@ class SelectionForm(RecordForm):
 
 @page(SELECTION, "POST", role=ADMIN, retry_stale=True)
 def open_selection(account_id: str, name: str) -> Page | BaseResponse:
-    """What to do with the selected records: confirm, choose a value, or a file."""
+    """The next page for the selected records: a confirmation, a form for a value, or a file."""
     scope = scopes.collection_scope(account_id, name)
     action, format = request.form.get("do"), request.form.get("format", "")
     names = _selected(scope)
@@ -229,5 +229,5 @@ def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
         problems=form.problems,
         ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        page_args=list_state.of_page(scope),
+        page_args=list_state.args_from_page(scope),
     )

@@ -27,7 +27,7 @@ TEXTS = frozenset(content.TEXTS.values())
 
 
 def context() -> TemplateContext:
-    """What the macros of `files.html` need."""
+    """The template variables of the macros in `files.html`."""
     settings = config.current()
     # The policy of pages allows no frame of an S3 service.
     may_frame = not (settings.files_redirect and settings.files_url)

@@ -16,6 +16,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.auth.principal import Principal
 from app.collections.fields import SYSTEM_FIELDS
+from app.collections.fields.face import WidgetKind
 from app.console.records import filters, list_state, record_form
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
@@ -65,7 +66,7 @@ def export_response(
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a field in some lines of a file, or with the file."""
+    """A problem of a field in some lines of a file, or of the file."""
 
     lines: str
     count: int
@@ -305,8 +306,8 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "file": form.file,
         "ask_superadmins": scopes.ASK_SUPERADMINS,
         "may_create": "create" in scope.allowed_operations(scope.collection),
-        "head": ",".join(one.field.name for one in widgets if one.kind != "files"),
+        "head": ",".join(one.field.name for one in widgets if one.kind != WidgetKind.FILES),
         "list_url": list_state.list_url(scope),
-        "page_args": list_state.of_page(scope),
+        "page_args": list_state.args_from_page(scope),
         "display": display,
     }

@@ -38,13 +38,13 @@ NULL_OPERATORS = {"empty": "IS NULL", "filled": "IS NOT NULL"}
 PATTERNS = {"contains": "%{}%", "starts": "{}%"}
 NAME_PATTERNS = {"=": "{}", "!=": "{}", **PATTERNS}
 TYPED_TEXTS = ("text", "plain")  # inputs that compare with an empty text, too
-# What may be said about all texts of a record at once; the first one comes first.
+# Operators of a condition on all texts of a record; the first is the default.
 OF_ANY = ("contains", "starts", "=")
 
 
 @dataclass(frozen=True)
 class Control:
-    """How a condition on a field is entered."""
+    """The inputs of a condition on a field."""
 
     input: str
     operators: Mapping[str, str]
@@ -66,7 +66,7 @@ class FilterForm(Form):
 
     @property
     def active(self) -> int:
-        """How many conditions are in use, the expression among them."""
+        """The number of conditions in use, the expression among them."""
         used = (self[f"field_{n}"] or self[f"value_{n}"] for n in range(self.rows))
         return sum(map(bool, used)) + bool(self["filter"])
 

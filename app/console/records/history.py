@@ -31,7 +31,7 @@ SIDES = ("old_value", "new_value")
 def show_history(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
     """The changes of a record, newest first."""
     scope, id = scopes.collection_scope(account_id, name), record_id.lower()
-    url_args = {**list_state.of_page(scope), "record_id": id}
+    url_args = {**list_state.args_from_page(scope), "record_id": id}
     listing = lists.from_request("console.show_history", **url_args)
     result = service.page(scope.collection.name, id, listing.skip, lists.PAGE_SIZE, by=scope.by)
     listing.with_page((result.changes, result.total))
@@ -61,7 +61,7 @@ def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     second_factor.sign(scope, forms.submitted())
     service.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
     notice = gettext("The record is restored to this state.")
-    url_args = list_state.of_page(scope)
+    url_args = list_state.args_from_page(scope)
     return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 

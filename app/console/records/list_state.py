@@ -27,13 +27,13 @@ ID_BYTES = 16
 OMITTED = (DELETED, "back", "edit", "focus")
 
 
-def of_list(scope: CollectionScope, address: str) -> UrlArgs:
-    """The arguments of `url_for` for pages that the list with this address leads to."""
+def args_from_list(scope: CollectionScope, address: str) -> UrlArgs:
+    """The arguments of `url_for` for pages opened from the list with this address."""
     return {**scope.url_args, "back": _encode(parse_qsl(urlsplit(address).query))}
 
 
-def of_page(scope: CollectionScope) -> UrlArgs:
-    """The same for pages that lead back to the list which led to this one."""
+def args_from_page(scope: CollectionScope) -> UrlArgs:
+    """The arguments for pages opened from this one, which return to the same list."""
     return {**scope.url_args, "back": _query_of_list()}
 
 
@@ -49,8 +49,8 @@ def list_args() -> MultiDict[str, str]:
     return MultiDict(parse_qsl(_query_of_list() or ""))
 
 
-def on_page(scope: CollectionScope, page: int) -> UrlArgs:
-    """The arguments for pages that another page of the same list leads to."""
+def args_on_page(scope: CollectionScope, page: int) -> UrlArgs:
+    """The arguments for pages opened from another page of the same list."""
     args = [(name, value) for name, value in list_args().items(multi=True) if name != "page"]
     if page > 1:
         args.append(("page", str(page)))
@@ -66,27 +66,29 @@ def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> Base
 def remember_deleted(scope: CollectionScope, ids: Iterable[str]) -> None:
     """Store the ids for the next list of the collection."""
     packed = urlsafe_b64encode(b"".join(UUID(id).bytes for id in ids)).decode()
-    session[DELETED] = [*_deleted_key(scope), packed]
+    session[DELETED] = {
+        "account": scope.account.id,
+        "collection": scope.collection.id,
+        "ids": packed,
+    }
 
 
 def pop_deleted(scope: CollectionScope) -> Sequence[str]:
     """Remove and return the ids that are stored for this list; a refresh by a script does not."""
-    *key, packed = session.get(DELETED, (None,))
+    stored = session.get(DELETED)
     is_refresh = request.headers.get("X-Requested-With") == "XMLHttpRequest"
-    if key != _deleted_key(scope) or is_refresh:
+    if is_refresh or not isinstance(stored, dict):  # a former release stored a list
+        return ()
+    if (stored["account"], stored["collection"]) != (scope.account.id, scope.collection.id):
         return ()
     del session[DELETED]
-    raw = urlsafe_b64decode(packed)
+    raw = urlsafe_b64decode(stored["ids"])
     return [str(UUID(bytes=raw[n : n + ID_BYTES])) for n in range(0, len(raw), ID_BYTES)]
-
-
-def _deleted_key(scope: CollectionScope) -> list[str]:
-    return [scope.account.id, scope.collection.id]
 
 
 def _query_of_list() -> str | None:
     """The query string of the list that led to this page; None if it is not known."""
-    if request.endpoint == "console.change_row":  # the list itself
+    if request.endpoint == "console.change_row":  # posted to the list's own address
         return _encode(request.args.items(multi=True))
     try:
         pairs = parse_qsl(

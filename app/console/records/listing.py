@@ -105,7 +105,7 @@ def _lists_all(scope: AccountScope, collection: Definition) -> bool:
 
 
 def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dict[str, datetime]:
-    """When the newest record of each collection was created, as an index tells."""
+    """The creation time of the newest record of each collection, read from an index."""
     newest = dict[str, datetime]()
     for first in range(0, len(collections), SELECTS_PER_UNION):
         queries = [
@@ -169,7 +169,7 @@ def _shown(
     views: Sequence[SavedView],
     edit: RowEdit | None,
 ) -> TemplateContext:
-    """What the template shows to a caller who may list records."""
+    """The template variables for a caller who may list records."""
     # Before the records: the stream that follows from here on misses no change.
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
@@ -178,7 +178,7 @@ def _shown(
     sort, names = listing.filters.get("sort", DEFAULT_SORT), requested or columns.default(access)
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}
-    page_args = list_state.of_list(scope, listing.page_url(number, **view))
+    page_args = list_state.args_from_list(scope, listing.page_url(number, **view))
     labels = columns.labels(scope, access, listing.items, names)
     written = [
         {name: row[name] for name in writers.FIELDS if name in names} for row in listing.items

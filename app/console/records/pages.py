@@ -56,7 +56,7 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
         form_id=idempotent_forms.form_id(),
         ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
-        page_args=list_state.of_page(scope),
+        page_args=list_state.args_from_page(scope),
         **_file_context(scope, form, {}),
     )
 
@@ -111,7 +111,7 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
         display=display,
         neighbours=related.links(scope, id) if record else {},
         list_url=list_state.list_url(scope),
-        page_args={**list_state.of_page(scope), "record_id": record_id},
+        page_args={**list_state.args_from_page(scope), "record_id": record_id},
         **_file_context(scope, form, shown),
     )
 
@@ -179,7 +179,7 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
 
 
 def _redirect_to_record(notice: str, scope: CollectionScope, record_id: str) -> BaseResponse:
-    url_args = list_state.of_page(scope)
+    url_args = list_state.args_from_page(scope)
     return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
@@ -208,7 +208,7 @@ def _newest_changes(scope: CollectionScope, record_id: str) -> Sequence[JSONMapp
 
 
 def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) -> TemplateContext:
-    """What shows the files of a form, and of the values that it does not have."""
+    """The template variables for the files of a form, and of values that it does not have."""
     if not scope.collection.files:
         return {"attached": {}}
     after_this_request(html.allow_frames)

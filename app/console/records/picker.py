@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flask import request
 
+from app.collections.fields.face import WidgetKind
 from app.console.records import references
 from app.console.records.record_form import RecordForm
 from app.console.shell.scopes import CollectionScope
@@ -13,12 +14,13 @@ def run(scope: CollectionScope, form: RecordForm) -> bool:
     """Perform the action of the reference picker; False if there is none."""
     action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
     name, _, record_id = rest.partition(":")
-    pickers = {w.field.name: w for w in form.widgets if w.kind == "reference"}
+    pickers = {w.field.name: w for w in form.widgets if w.kind == WidgetKind.REFERENCE}
     if action == "pick" and name in pickers:
-        form.values[pickers[name].name], form.values[f"find_{name}"] = record_id, ""
+        form.values[pickers[name].name] = record_id
+        form.values[pickers[name].search_name] = ""
         return True
     if action != "save":  # the Enter key searches if a search input has text
-        typed = (picker for picker in pickers if form[f"find_{picker}"])
+        typed = (field for field, picker in pickers.items() if form[picker.search_name])
         target = name if action == "find" else next(typed, None)
         if target in pickers:
             _search(scope, form, target)
@@ -36,6 +38,6 @@ def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
 def load_labels(scope: CollectionScope, form: RecordForm) -> None:
     for widget in form.widgets:
         target = scope.collection.target(widget.field.name)
-        if target is not None and form[widget.name] and widget.kind == "reference":
+        if target is not None and form[widget.name] and widget.kind == WidgetKind.REFERENCE:
             id = form[widget.name].strip().lower()
             form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -15,6 +15,7 @@ from app import clock
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.fields import Field, FileField, InvalidValue
+from app.collections.fields.face import WidgetKind
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records import display, file_previews
@@ -33,7 +34,8 @@ from app.web.languages import gettext, lazy_gettext
 PARAMETER = "edit"  # of the query string: the id of the record
 
 RecordFormT = TypeVar("RecordFormT", bound="RecordForm")
-UNSTRIPPED = ("text", "area", "choice")  # values that keep surrounding blanks
+# Kinds whose values keep surrounding blanks.
+UNSTRIPPED = (WidgetKind.TEXT, WidgetKind.AREA, WidgetKind.CHOICE)
 MASKED = lazy_gettext("You see a masked value. It stays unchanged unless you edit it.")
 WRITE_ONLY = lazy_gettext(
     "You may write this field but not see it. Leave it empty to keep its value."
@@ -49,12 +51,23 @@ class Widget:
     """The input of a field."""
 
     field: Field
-    kind: str
+    kind: WidgetKind
     note: str | None = None
 
     @property
     def name(self) -> str:
         return f"f_{self.field.name}"
+
+    @property
+    def search_name(self) -> str:
+        """The name of the input that searches for a reference."""
+        return f"find_{self.field.name}"
+
+    def stored_text(self, stored: str) -> str:
+        """A stored value in words."""
+        if self.kind == WidgetKind.MOMENT and stored:
+            return f"{stored} UTC"
+        return self.field.choices.get(stored, stored) or gettext("empty")
 
 
 @dataclass
@@ -64,13 +77,13 @@ class RecordForm(Form):
     widgets: list[Widget] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
     etag: str = ""
-    """Of the record; empty for a new one, and for one that the caller may not view."""
+    """The ETag of the record; empty for a new one, and for one that the caller may not view."""
     hits: dict[str, Hits | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
 
     files: dict[str, JSONObject] = field(default_factory=dict)
-    """What is known of the files in the inputs, by id."""
+    """The descriptions of files in the inputs, by id."""
 
     unparsed: dict[str, JSONObject] = field(default_factory=dict)
     """Problems of values that do not parse, by field."""
@@ -85,7 +98,7 @@ class RecordForm(Form):
             except InvalidValue as error:
                 # The service refuses it as well and reports all other problems.
                 body[name] = self[widget.name]
-                place = checks.place(self._text(widget)) if widget.kind == "json" else {}
+                place = checks.place(self._text(widget)) if widget.kind == WidgetKind.JSON else {}
                 self.unparsed[name] = problem(name, error.code, str(error), **place)
         return body
 
@@ -100,7 +113,7 @@ class RecordForm(Form):
 
     def load_uploads(self, by: Principal) -> None:
         """Load what is known of uploads in the inputs that no record has yet."""
-        ids = {id for w in self.widgets if w.kind == "files" for id in self.chosen(w)}
+        ids = {id for w in self.widgets if w.kind == WidgetKind.FILES for id in self.chosen(w)}
         waiting = ownership.waiting(ids - self.files.keys(), by)
         self.files |= {file.id: file_previews.describe(file) for file in waiting}
 
@@ -136,12 +149,12 @@ class RecordForm(Form):
             self.values["seen"] = self.etag
             self.widgets = [self._with_stored_note(widget) for widget in self.widgets]
             error = Conflict(str(CHANGED))
-        details = error.extra.get("details") or ()
-        details = [self.unparsed.get(detail["field"] or "", detail) for detail in details]
-        error.extra["details"] = [
-            {**detail, "field": self._input(detail["field"])} for detail in details
-        ]
-        if not details and error.extra.get("field"):
+        if details := error.extra.get("details"):
+            details = [self.unparsed.get(detail["field"] or "", detail) for detail in details]
+            error.extra["details"] = [
+                {**detail, "field": self._input(detail["field"])} for detail in details
+            ]
+        elif error.extra.get("field"):
             error.extra["field"] = self._input(error.extra["field"])
         super().with_error(error)
         return self
@@ -153,41 +166,41 @@ class RecordForm(Form):
         stored = self.before[widget.name]
         if (
             widget.note == WRITE_ONLY
-            or widget.kind == "files"
+            or widget.kind == WidgetKind.FILES
             or _is_same(widget.kind, self._text(widget), stored)
         ):
             return widget
-        words = widget.field.choices.get(stored, stored)
-        words = f"{stored} UTC" if stored and widget.kind == "moment" else words
-        return replace(widget, note=gettext("Stored: %(value)s", value=words or gettext("empty")))
+        note = gettext("Stored: %(value)s", value=widget.stored_text(stored))
+        return replace(widget, note=note)
 
     def _text(self, widget: Widget) -> str:
         text = self[widget.name]
         return text if widget.kind in UNSTRIPPED else text.strip()
 
     def _value(self, widget: Widget, new: bool) -> JSONObject:
+        """The value by its field; empty if it is unchanged."""
         spec, text = widget.field, self._text(widget)
-        if _is_same(widget.kind, text, "" if new else self.before.get(widget.name, "")):
-            # The user cleared the default on purpose.
-            return {spec.name: None} if new and spec.default is not None else {}
-        return {spec.name: None if text == "" else _parse(spec, widget.kind, text)}
+        before = "" if new else self.before.get(widget.name, "")
+        if not _is_same(widget.kind, text, before):
+            return {spec.name: None if text == "" else _parse(spec, widget.kind, text)}
+        if new and spec.default is not None:
+            return {spec.name: None}  # the user cleared the default on purpose
+        return {}
 
 
 def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
     """The widgets of the fields that the caller may write."""
-    return list(_iter_widgets(access, values))
-
-
-def _iter_widgets(access: Access, values: JSONMapping | None) -> Iterator[Widget]:
+    widgets = []
     for name, spec in access.definition.fields.items():
         if name not in access.writable:
             continue
         if values is not None and name not in values:
-            yield Widget(spec, _kind(spec, ""), WRITE_ONLY)
+            widgets.append(Widget(spec, _kind(spec, ""), WRITE_ONLY))
         elif values is not None and name in access.masked and values[name] is not None:
-            yield Widget(spec, "text", MASKED)
+            widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
         else:
-            yield Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name))))
+            widgets.append(Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name)))))
+    return widgets
 
 
 @lru_cache(display.MAX_CACHED)
@@ -202,9 +215,10 @@ def editable_at_once(access: Access | None) -> list[str]:
     ]
 
 
-def _kind(spec: Field, text: str) -> str:
-    # An input of one line would lose the breaks of a text.
-    return "area" if spec.face.widget == "text" and "\n" in text else spec.face.widget
+def _kind(spec: Field, text: str) -> WidgetKind:
+    if spec.face.widget == WidgetKind.TEXT and "\n" in text:
+        return WidgetKind.AREA  # an input of one line would lose the breaks
+    return spec.face.widget
 
 
 def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
@@ -213,7 +227,7 @@ def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
     form = RecordForm(widgets=field_widgets(access, values))
     for widget in form.widgets:
         masked = widget.note == MASKED
-        if widget.kind == "files":
+        if widget.kind == WidgetKind.FILES:
             files = file_previews.files_in(values.get(widget.field.name))
             form.files |= {one["id"]: one for one in files}
         value = values.get(widget.field.name)
@@ -232,13 +246,13 @@ def blank(access: Access) -> RecordForm:
 
 def fill_submitted(form: RecordFormT) -> RecordFormT:
     """The form with the submitted values, in which errors show."""
-    for name in [*form.values, *(_search_input(widget) for widget in form.widgets)]:
+    for name in [*form.values, *(widget.search_name for widget in form.widgets)]:
         text = request.form.get(name, "")
         form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
     for widget in form.widgets:
-        if widget.kind == "choices":
+        if widget.kind == WidgetKind.CHOICES:
             form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
-        elif widget.kind == "files":
+        elif widget.kind == WidgetKind.FILES:
             ids = [id.replace("\0", "") for id in request.form.getlist(widget.name)[:MOST_FILES]]
             form.values[widget.name] = json.dumps(list(dict.fromkeys(ids))) if ids else ""
     return show_errors_in(form)
@@ -257,10 +271,6 @@ def _choices(text: str) -> list[str]:
     return json.loads(text) if text else []
 
 
-def _search_input(widget: Widget) -> str:
-    return widget.name.replace("f_", "find_", 1)
-
-
 def input_text(spec: Field, value: object) -> str:
     if value is None:
         return ""
@@ -274,8 +284,8 @@ def is_list(field: Field) -> bool:
     return isinstance(field, FileField) and field.most_files > 1
 
 
-def _is_same(kind: str, text: str, before: str) -> bool:
-    if kind != "moment" or not (text and before):
+def _is_same(kind: WidgetKind, text: str, before: str) -> bool:
+    if kind != WidgetKind.MOMENT or not (text and before):
         return text == before
     try:  # browsers omit zero seconds and fractions
         return clock.parse(text) == clock.parse(before)
@@ -283,10 +293,11 @@ def _is_same(kind: str, text: str, before: str) -> bool:
         return False
 
 
-def _parse(spec: Field, kind: str, text: str) -> object:
-    if kind != "files":
+def _parse(spec: Field, kind: WidgetKind, text: str) -> object:
+    if kind != WidgetKind.FILES:
         return spec.parse(text)
     ids = _choices(text)
+    # In a field of one file the last one counts: the newest upload.
     return ids if is_list(spec) else ids[-1]
 
 
@@ -312,7 +323,7 @@ def open_row(scope: CollectionScope, record_id: str, names: Collection[str]) -> 
         return None
     form = from_record(access, record)
     shown = [widget for widget in form.widgets if widget.field.name in names]
-    form.widgets = [widget for widget in shown if widget.kind != "files"]
+    form.widgets = [widget for widget in shown if widget.kind != WidgetKind.FILES]
     form.values = {widget.name: form.before[widget.name] for widget in form.widgets}
     form.values["seen"] = form.etag = record.etag
     return RowEdit(record, form) if form.widgets else None

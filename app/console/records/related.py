@@ -101,5 +101,5 @@ def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
 
 
 def _url(scope: CollectionScope, record_id: str, page: int) -> str:
-    url_args = list_state.on_page(scope, page)
+    url_args = list_state.args_on_page(scope, page)
     return url_for("console.show_record", record_id=record_id, **url_args)

@@ -29,7 +29,7 @@ class CollectionHits:
     hits: Sequence[tuple[str, str]]
     rest: str
     scanned: int | None
-    """How many of the newest were scanned, if there are more; 0 if the collection was skipped."""
+    """The number of newest rows scanned, if there are more; 0 if the collection was skipped."""
 
 
 def search(text: str, scope: AccountScope) -> Iterator[CollectionHits]:

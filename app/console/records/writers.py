@@ -36,7 +36,7 @@ def superadmins(ids: Iterable[str]) -> dict[str, str]:
 
 
 def actor(change: JSONMapping) -> str:
-    """Who made a change of a record's history."""
+    """The name of whoever made a change of a record's history."""
     user_id = change["user_id"]
     if user_id in ACTORS:
         return str(ACTORS[user_id])

@@ -1,1 +1,1 @@
-"""What all console pages share: guard, forms, lists, links."""
+"""The parts that all console pages share: guard, forms, lists, links."""

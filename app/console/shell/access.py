@@ -1,4 +1,4 @@
-"""Who may open a page, and how it is served: what `@page` declares, as data."""
+"""The access that `@page` declares, as data: the roles that open a page, and how it is served."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOME = "/console"
 
 @dataclass(frozen=True, kw_only=True)
 class PageAccess:
-    """Who may open a page, and how the guard treats it."""
+    """The role that a page needs, and how the guard treats it."""
 
     role: Role
     setup: str | None = None
@@ -37,7 +37,7 @@ class PageAccess:
     """Whether the view takes the form of another page, and renders that form again on errors."""
 
 
-# Of an error page, whose path has no view.
+# For error pages: their paths have no view.
 NO_PAGE = PageAccess(role=SUPERADMIN)
 
 

@@ -154,7 +154,7 @@ def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
 
 
 def usage_chart(meter: str, title: str, items: Sequence[Mapping[str, Any]]) -> Chart:
-    """What an account used of a meter, by day."""
+    """The usage of a meter by an account, by day."""
     counts = Counts({(item["day"].isoformat(), USED): item[meter] or 0 for item in items})
     days = [item["day"] for item in items]
     is_level = meter in STOCKS

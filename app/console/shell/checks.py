@@ -52,7 +52,7 @@ def verdict_of_expression(
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a text, and after how many of its characters."""
+    """An error in a text, and its position in characters."""
 
     message: str
     position: int

@@ -1,4 +1,4 @@
-"""What the editor of expressions completes, and the reference beside it: names and functions."""
+"""The completions of the expression editor, and the reference beside it: names, functions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SPECIAL_FUNCTIONS = {
     "now()": "datetime",
 }
 
-# Of all collections together, the nearest first.
+# Limits for all collections together; the nearest come first.
 MAX_FIELDS, MAX_CHOICE_CHARACTERS = 1_000, 20_000
 
 
@@ -81,7 +81,7 @@ def of_collection(name: str | None, scope: AccountScope) -> JSONObject:
 
 
 class _Room:
-    """How much more may be listed."""
+    """The fields and characters that may still be listed."""
 
     def __init__(self) -> None:
         self.fields, self.characters = MAX_FIELDS, MAX_CHOICE_CHARACTERS

@@ -47,7 +47,7 @@ class Form:
     selected: list[str] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
-    """Where in the text of a field its error is, in characters from its start."""
+    """The position of the error in the text of a field, in characters from its start."""
     problem: str | None = None
     status: int = 200
     error: str = ""

@@ -72,7 +72,7 @@ def retry_stale(view: View) -> View:
 
 
 def retry_stale_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
-    """The same for a generator that works in one transaction: it may start again."""
+    """`retry_stale` for a generator that works in one transaction: it may start again."""
     for _ in range(MAX_ATTEMPTS):
         try:
             with versioned_cache.reloading(unless_current=True):

@@ -52,9 +52,9 @@ class Listing:
     items: list[Any] = field(default_factory=list)
     total: int = 0
     unlimited: set[str] = field(default_factory=set)
-    """Which of UNLIMITED the query string asks for."""
+    """The members of UNLIMITED that the query string asks for."""
     scanned: int | None = None
-    """How many of the newest rows were scanned, if there are more."""
+    """The number of newest rows scanned, if there are more."""
     has_more: bool = False
     """Whether counting stopped at `total`."""
     parsed: dict[str, datetime] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Listing:
 
     @property
     def count_limit(self) -> int | None:
-        """Where services stop counting; None for no limit."""
+        """The number at which services stop counting; None for no limit."""
         return None if "count" in self.unlimited else MAX_COUNTED
 
     @property
@@ -137,7 +137,7 @@ class Listing:
         return self.sort if self.sort != self.default_sort else None
 
     def sort_order(self, name: str) -> str | None:
-        """How the list is sorted by a column, in the terms of `aria-sort`."""
+        """The direction in which a column is sorted, as a value of `aria-sort`."""
         return {name: "ascending", f"-{name}": "descending"}.get(self.sort)
 
     def sort_url(self, name: str) -> str:

@@ -144,7 +144,7 @@ def current_entry(shown: Sequence[Group]) -> Entry | None:
 
 
 class Shell:
-    """What surrounds a page for its caller."""
+    """The menu and the other parts around a page, for its caller."""
 
     def __init__(self, caller: Principal) -> None:
         self._caller = caller
@@ -173,7 +173,7 @@ class Shell:
 
     @property
     def page_account(self) -> RecentAccount | None:
-        """The same, unless the page is about the instance."""
+        """The account, unless the page is about the instance."""
         return None if self.is_instance_wide else self.account
 
     @property

@@ -24,7 +24,7 @@ def account_of(form: Form) -> str | None:
 
 
 def discovered(form: Form) -> email_domains.Realm:
-    """Where users of the domain of the form's address sign in. Raises TooManyRequests."""
+    """The realm in which users of the address's domain sign in. Raises TooManyRequests."""
     if "@" not in form["email"]:
         return email_domains.Realm()
     lockout.count_discovery(request.remote_addr)

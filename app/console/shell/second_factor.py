@@ -88,7 +88,7 @@ def answer(form: Form, token: str = "") -> Answer | None:
 
 
 def credential(text: str) -> JSONObject:
-    """What the browser's script sends: a `credential` and its `token`. Raises InvalidValues."""
+    """Parse the `credential` and `token` of the browser's script. Raises InvalidValues."""
     try:
         sent = json.loads(text[:LONGEST_ASSERTION])
         fits = isinstance(sent["credential"], dict) and isinstance(sent["token"], str)

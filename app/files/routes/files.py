@@ -42,7 +42,6 @@ blueprint = Blueprint(
 )
 
 LONGEST_CREDENTIAL = 4096
-WRITES = frozenset({"create", "update"})
 SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-0000000000f1",
@@ -117,7 +116,7 @@ class DownloadArgs(Schema):
 
 
 class LinkBody(Schema):
-    """How long a link works."""
+    """The lifetime of a new link."""
 
     expires_in = fields.Integer(
         SHORTEST_LINK,
@@ -134,7 +133,7 @@ class FileLink(Schema):
     expires_at = fields.Timestamp()
 
 
-class NoArgs(Schema):
+class CredentialArgs(Schema):
     """No parameters but a credential, for clients that send it in the address."""
 
     token = fields.Text(longest=LONGEST_CREDENTIAL)
@@ -209,28 +208,6 @@ def list_waiting_uploads(args: JSONObject) -> JSONObject:
     return page_body(items, total, args)
 
 
-def _writer() -> Principal:
-    by = principal()
-    if not by.signed_in:
-        raise Unauthorized
-    operations = (by.scopes or {}).get("operations", WRITES)
-    if WRITES.isdisjoint(operations):
-        raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
-    return by
-
-
-def _shown(file: StoredFile) -> JSONObject:
-    return {
-        "id": file.id,
-        "filename": file.name,
-        "name": file.name,
-        "size": file.size,
-        "mime_type": file.mime_type,
-        "path": storage.key_of(file.account_id, file.id),
-        "sha256": file.sha256,
-    }
-
-
 def _sends_file(view: View) -> View:
     """Declare the parameters and responses of a download."""
     sent = {"schema": BYTES, "content_type": "application/octet-stream", "example": "(bytes)"}
@@ -295,7 +272,7 @@ def download_linked(args: JSONObject, token: str) -> Response:
         try:
             with versioned_cache.reloading():
                 file = files.linked(link)
-        except versioned_cache.Stale:  # changed in between
+        except versioned_cache.Stale:  # the rules, or the maker of the link, changed meanwhile
             raise Unavailable from None
         answer = responses.send(file, args.get("thumb"))
         if answer.status_code != 304:
@@ -322,9 +299,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
     you may no longer view it, or until somebody ends the links of the file. The security log has
     links that are made and used.
     """
-    by = principal()
-    if not by.signed_in:
-        raise Unauthorized
+    by = _signed_in()
     file = files.readable(file_id, by=by)
     link = links.create(file, body["expires_in"], target=files.target(file), by=by)
     return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
@@ -346,7 +321,7 @@ def end_file_links(file_id: str) -> Response:
 
 @blueprint.route("/<file_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
-@blueprint.arguments(NoArgs, location="query")
+@blueprint.arguments(CredentialArgs, location="query")
 @blueprint.response(204)
 @blueprint.fails(412)
 @anonymous(query_credentials=True)
@@ -360,7 +335,7 @@ def delete_file(args: JSONObject, file_id: str) -> Response:
 
 @blueprint.route("/<account_id>/<file_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH, UNLESS_MATCH])
-@blueprint.arguments(NoArgs, location="query")
+@blueprint.arguments(CredentialArgs, location="query")
 @blueprint.response(204)
 @blueprint.fails(412)
 @anonymous(query_credentials=True)
@@ -371,6 +346,32 @@ def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     is a 404; admins delete those of others, too.
     """
     return _delete(file_id, account_id)
+
+
+def _signed_in() -> Principal:
+    by = principal()
+    if not by.signed_in:
+        raise Unauthorized
+    return by
+
+
+def _writer() -> Principal:
+    by = _signed_in()
+    if not by.has_scope_for("create", "update"):
+        raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
+    return by
+
+
+def _shown(file: StoredFile) -> JSONObject:
+    return {
+        "id": file.id,
+        "filename": file.name,
+        "name": file.name,
+        "size": file.size,
+        "mime_type": file.mime_type,
+        "path": storage.key_of(file.account_id, file.id),
+        "sha256": file.sha256,
+    }
 
 
 def _delete(file_id: str, account_id: str | None = None) -> Response:

@@ -70,8 +70,8 @@ def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequen
 
 def _room(account_id: str) -> int:
     lock_account(account_id)
-    # What a lost worker had takes no room: it may stand behind more than a look finds, which would
-    # all wait for it.
+    # Instances of a lost worker take no room: due again, they may stand behind more than one look
+    # claims, and all of these would wait for them.
     running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.RUNNING)
     alive = INSTANCES.c.due_at > database_now()
     count = db.connection().scalar(sa.select(sa.func.count()).where(*running, alive)) or 0
@@ -167,7 +167,7 @@ _WAIT = ("look_again", "seen")
 
 
 def _with_log(change: Any) -> Any:
-    """The same, with a new log row that is inserted only if the instance changed."""
+    """The statement of a change, with a log row that is inserted only if the instance changed."""
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
     for_changed = sa.select(*row).select_from(change.cte("changed"))
     return sa.insert(LOGS).from_select(list(LOGS.c), for_changed).returning(LOGS.c.id)

@@ -114,7 +114,7 @@ class _StoredHeaders:
         return next(matches, None)
 
     def problem(self, step: Written, name: str) -> str | None:
-        """Why a header's value cannot be kept, if so."""
+        """The reason why a header's value cannot be kept; None if it can."""
         url = step["config"].get("url")
         if self.stored(step, name) is None or self._by_name[step["name"]]["config"]["url"] != url:
             return REENTER_VALUE.format(name)

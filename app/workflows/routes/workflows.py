@@ -54,7 +54,7 @@ STARTED = {"message": "The workflow is started."}
 
 
 class WarningView(View):
-    """What is saved, but cannot do anything as it is."""
+    """A part that is saved, but cannot do anything as it is."""
 
     field = ma.fields.String()
     code = fields.Choice((missing.COLLECTION_MISSING, missing.FIELD_MISSING))
@@ -62,7 +62,7 @@ class WarningView(View):
 
 
 class DefinitionView(View):
-    """What workflows and hooks have in common."""
+    """The common properties of workflows and hooks."""
 
     id = fields.Id()
     account_id = fields.Id()
@@ -114,7 +114,7 @@ class DefinitionArgs(OffsetArgs):
 
 
 class ChangedDefinition(Schema):
-    """What there is to change of workflows and hooks alike."""
+    """The properties of workflows and hooks that can change."""
 
     name = fields.Text(shortest=1, longest=200)
     description = fields.Text(longest=2000, allow_none=True)
@@ -122,7 +122,7 @@ class ChangedDefinition(Schema):
 
 
 class NewDefinition(Schema):
-    """What a new workflow and a new hook need."""
+    """The properties that a new workflow or hook needs."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
 

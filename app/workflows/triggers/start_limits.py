@@ -54,7 +54,7 @@ class Room:
     steps_used_up: bool
 
     def refusal(self) -> str | None:
-        """Why no more instances may start, if so."""
+        """The reason why no more instances may start; None if they may."""
         settings = config.current()
         if self.pending <= 0:
             limit = settings.workflow_pending_max
@@ -78,7 +78,7 @@ class Room:
 
 
 def room(account_id: str) -> Room:
-    """The room that the open transaction has for new instances of an account; counted once."""
+    """The instances that the open transaction may still start in an account; counted once."""
     rooms: dict[str, Room] = db.notes().setdefault("workflow_room", {})
     if account_id not in rooms:
         settings = config.current()
