@@ -35,7 +35,7 @@ DEFAULTS: Settings = {"mfa": MfaMode.OPTIONAL, "password_sign_in": True, "new_de
 MAX_GRACE_DAYS = 90
 MAX_IDLE_HOURS, MAX_SESSION_HOURS = 30 * 24, 365 * 24
 REQUIRED_SINCE = "mfa_required_since"
-"""When the account began to require second factors; grace periods count from it."""
+"""The moment at which the account began to require second factors; grace periods count from it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def mails_new_devices(settings: Settings) -> bool:
 
 
 def required_from(settings: Settings, role: str, created_at: datetime) -> datetime | None:
-    """When a user of this role needs a second factor; None: never.
+    """The moment from which a user of this role needs a second factor; None: never.
 
     The grace period begins when the account requires second factors, or when the user is created.
     """

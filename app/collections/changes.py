@@ -184,7 +184,7 @@ class Change:
 
     @property
     def plan_hash(self) -> str:
-        """What this change is and rests on; begins with the version of the old definition."""
+        """The version of the old definition, and a digest of this change and what it rests on."""
         new, followed = self.new, [(one.id, one.schema, one.rules) for _, one in self.elsewhere]
         own = (new.id, new.name, new.schema, new.indexes, new.rules)
         parts = (*own, self.renames, followed)

@@ -37,8 +37,8 @@ MAX_PENDING = 10_000  # announcements of one process while Redis is away
 
 
 class Task(NamedTuple):
-    """What a job does: in the queue `webhooks` or `workflows` the ids are an account's, in the
-    others an account's and a job's.
+    """A job of RQ. In the queues `webhooks` and `workflows` it has the id of an account, in the
+    others those of an account and a job.
     """
 
     queue: str

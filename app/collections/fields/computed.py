@@ -49,11 +49,11 @@ class ComputedField(Field):
         return self.like.value_schema
 
     def clean(self, value: object) -> object:
-        """What the type of the value takes; nothing of it is stored."""
+        """Clean as the type of the value does; nothing of it is stored."""
         return self.like.clean(value)
 
     def from_text(self, text: str) -> object:
-        """What the type of the value takes."""
+        """Parse as the type of the value does."""
         return self.like.from_text(text)
 
     def shown(self, value: object) -> object:

@@ -29,7 +29,7 @@ SYSTEM_DATES = (CREATED, "updated_at")
 
 
 class Log(StrEnum):
-    """What stays for a number of days, by the name of that property of a policy."""
+    """A log that stays for a number of days, by the name of the policy's property."""
 
     AUDIT = "audit_days"
     SECURITY = "security_days"
