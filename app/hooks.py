@@ -71,7 +71,8 @@ def _after(response: Response) -> Response:
     _store_reads(request, g, response)
     account_id = g.get("metered")
     # Without a credential only success counts: strangers could use up the quota of any account.
-    # Before the log: whatever is killed meanwhile, what it says is counted.
+    # Counted before it is logged: if the process is killed in between, no logged request is missing
+    # from the count.
     if account_id is not None and (response.status_code < 400 or g.principal.signed_in):
         request_counter.add(account_id)
     claim = g.pop("claim", None)
@@ -115,7 +116,7 @@ def _account_allows(origin: str) -> bool:
 
 
 def _store_reads(request: Request, g: Any, response: Response) -> None:
-    """Record which personal data the response shows, before it is sent: else it is not sent."""
+    """Record which personal data the response shows. If that fails, the response is not sent."""
     collector, route = reads.collector.get(), reads.current_route.get()
     shown, status = shown_accounts.current.get() or set(), response.status_code
     # What a stream shows from now on is stored at once.

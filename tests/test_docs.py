@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app import web
+from app import FEATURES, web
+from app.jobs.queue import KINDS
 from tests.project import PROJECT
 
 GUIDES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -17,6 +18,8 @@ FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 FOLDERS = "app|bench|deploy|docs|migrations|static|templates|tests"
 SOURCE = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
+PERIODIC_JOB = re.compile(r"^\| `([\w.]+)` \| (\d+) (s|minute|hour|day)s? \| \w", re.MULTILINE)
+SECONDS = {"s": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 def anchors(page: Path) -> set[str]:
@@ -51,6 +54,18 @@ def test_documentation_index_lists_every_page() -> None:
     assert {page.name for page in folder.glob("*.md")} - {"README.md"} <= listed
     decisions = set(LINK.findall((folder / "adr" / "README.md").read_text()))
     assert {page.name for page in (folder / "adr").glob("*.md")} - {"README.md"} == decisions
+
+
+def test_retention_page_lists_every_periodic_job_with_its_period() -> None:
+    assert FEATURES  # imports the modules that declare jobs
+    page = (PROJECT / "docs" / "retention.md").read_text()
+    listed = [(kind, int(n) * SECONDS[unit]) for kind, n, unit in PERIODIC_JOB.findall(page)]
+    declared = [
+        (name, kind.period)
+        for name, kind in KINDS.items()
+        if kind.period and kind.handler.__module__.startswith("app.")
+    ]
+    assert sorted(listed) == sorted(declared)
 
 
 def test_readme_is_under_200_lines() -> None:

@@ -35,7 +35,7 @@ def name_key(name: str) -> str:
 class Named:
     """The columns of roles and groups that go with their name."""
 
-    # Behind the columns of the table, whose order the audit log has.
+    # Sorted behind the columns of the table itself: the audit log lists columns in their order.
     name_key: Mapped[str] = mapped_column(Text, sort_order=1)
     description: Mapped[str | None] = mapped_column(Text, sort_order=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, sort_order=1)

@@ -201,7 +201,7 @@ def change_setting(account_id: str, setting: str, change: Callable[[Any], object
 
 @dataclass(frozen=True)
 class Known:
-    """The names that there will be, of roles and of groups of any account."""
+    """The names of all roles, and further ones of groups, once the open change is made."""
 
     roles: frozenset[str]
     groups: frozenset[str]
@@ -212,7 +212,7 @@ _expected: ContextVar[Known | None] = ContextVar("expected_names", default=None)
 
 @contextmanager
 def expecting(roles: Set[str], groups: Set[str]) -> Iterator[None]:
-    """Check expressions against the roles that there will be, and further groups."""
+    """In the block, check expressions against these roles only, and these groups, too."""
     token = _expected.set(Known(frozenset(roles), frozenset(groups)))
     try:
         yield
@@ -221,9 +221,9 @@ def expecting(roles: Set[str], groups: Set[str]) -> Iterator[None]:
 
 
 def unknown(kind: str, values: Set[str]) -> set[str]:
-    """Those of these names that no role, or no group of any account, has.
+    """The names, of these, that no role, or no group of any account, has.
 
-    In a transaction the roles keep their names until it ends.
+    In a transaction, locks the roles: they keep their names until it ends.
     """
     if not values:
         return set()

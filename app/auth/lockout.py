@@ -17,7 +17,7 @@ from app.web import rate_limits
 from app.web.rate_limits import Allowance, Limit
 
 QUARTER_HOUR, HOUR, DAY = 900, 3600, 86_400
-SECOND_FACTOR_TRIES_PER_DAY = 50  # of a million codes, three work at a time
+SECOND_FACTOR_TRIES_PER_DAY = 50  # at any time, three of a million codes are valid
 NEW_ACCOUNT = ""
 SLOWED_TRIES = 3
 """Wrong passwords of one network for a user who has had `login_tries_per_user`."""
@@ -112,7 +112,7 @@ def _check_guess(
 
 
 def _limits_of_user(account: str, email: str) -> tuple[Allowance, Allowance]:
-    """What a user's failures from unknown devices may be: before they are slowed, and then."""
+    """The limits on a user's failures from unknown devices: before they are slowed, and while."""
     tries, user = config.current().login_tries_per_user, (account.strip().lower(), email_key(email))
     return (
         Limit("login-user", tries, QUARTER_HOUR).of(*user),

@@ -79,7 +79,8 @@ class LoginLookup(NamedTuple):
     user: LoginUser | None
 
 
-_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:-2]
+_NOT_COLUMNS = {"account", "role", "group_names", "has_second_factor", "sso_only"}
+_USER_COLUMNS = [field.name for field in fields(LoginUser) if field.name not in _NOT_COLUMNS]
 _USERS, _ROLES, _ACCOUNTS, _GROUPS, _MEMBERS = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
 )

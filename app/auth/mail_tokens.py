@@ -1,7 +1,7 @@
 """Tokens of mailed and printed links: random, hashed, single-use.
 
-They expire after an hour; links to sign in after 15 minutes, and tokens that undo an email change
-after seven days.
+They expire after an hour; links to sign in after 15 minutes, tokens that undo an email change after
+seven days, and those that keep it after two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ OTHER_LIFETIMES = {
     LinkPurpose.EMAIL_UNDO: timedelta(days=7),
     LinkPurpose.EMAIL_KEEP: timedelta(days=2),
 }
-MAX_VALID = 3  # links of a purpose, requested by one source
+MAX_VALID = 3  # links of a purpose, requested by one source: the first, the new one, and ...
+KEPT_NEWEST = MAX_VALID - 2  # ... as many of those in between
 TO_OTHER_ADDRESS = (LinkPurpose.EMAIL_CHANGE, LinkPurpose.EMAIL_UNDO)
 
 
@@ -40,7 +41,7 @@ class LinkRequest:
 
 @dataclass(frozen=True)
 class Consumed:
-    """What a token was good for, once."""
+    """The user and address of a token that is now used up."""
 
     user: User
     email: str
@@ -56,11 +57,9 @@ def issue(
     request: LinkRequest | None = None,
     caused_at: datetime | None = None,
 ) -> str:
-    """Create a token; of those that one source requested, three of a purpose stay valid.
+    """Create a token, and revoke the former ones that it replaces.
 
-    A stranger's requests revoke no link that the user requested. An email change is the last one
-    requested. Undo tokens stay valid: an attacker who changes the address twice must not revoke the
-    first. `caused_at` is when that happened which a token undoes. Only mail jobs and `flask setup`
+    `caused_at` is the time of the change that the token undoes. Only mail jobs and `atrium setup`
     call this: the token is in the link, only its hash is stored.
     """
     request = request or LinkRequest()
@@ -68,8 +67,11 @@ def issue(
     with db.transaction() as session:
         now = clock.now()
         if purpose in (LinkPurpose.EMAIL_CHANGE, LinkPurpose.SIGN_IN):
+            # Only the last one requested counts.
             revoke(user, purpose)
+        # Undo tokens stay: an attacker who changes the address twice must not revoke the first.
         elif purpose is not LinkPurpose.EMAIL_UNDO:
+            # By source: a stranger's requests revoke no link that the user requested.
             query = sa.select(MailedToken).where(
                 MailedToken.account_id == user.account_id,
                 MailedToken.user_id == user.id,
@@ -80,7 +82,7 @@ def issue(
             valid = session.scalars(query.order_by(MailedToken.created_at, MailedToken.id)).all()
             # The first one stays, too: a stranger in the user's network may have requested the
             # others. With the new one, MAX_VALID are valid.
-            for former in valid[1 : len(valid) - (MAX_VALID - 2)]:
+            for former in valid[1:-KEPT_NEWEST]:
                 session.delete(former)
         session.add(
             MailedToken(
@@ -121,8 +123,12 @@ def revoke_waiting(user: User) -> None:
 @events.subscribe(events.AddressVerified)
 def _on_address_verified(event: events.AddressVerified) -> None:
     # A pending email change would return the user to whoever requested it.
-    void = [LinkPurpose.RESET, LinkPurpose.VERIFICATION]
-    void += [LinkPurpose.EMAIL_CHANGE, LinkPurpose.MAGIC_LINK]
+    void = (
+        LinkPurpose.RESET,
+        LinkPurpose.VERIFICATION,
+        LinkPurpose.EMAIL_CHANGE,
+        LinkPurpose.MAGIC_LINK,
+    )
     _revoke(event.account_id, event.user_id, MailedToken.purpose.in_(void))
 
 

@@ -139,7 +139,7 @@ def reauthenticate_in_console(
 def _reauthenticated_user(
     caller: Principal, password: str | None, answer: Answer | None
 ) -> tuple[User, bool]:
-    """The user, and whether a second factor was checked: not where there is none."""
+    """Check password and second factor; return the user, and whether there is a second factor."""
     if caller.session_id is None:
         raise RecentSignInRequired("This token has no session. Sign in again.")
     user = get_user(caller)

@@ -1,4 +1,7 @@
-"""Sessions: started by signing in, renewed with refresh tokens, ended."""
+"""Sessions: started by signing in, renewed with refresh tokens, ended.
+
+How long they last, an account's settings say: `SessionLimits` of app/accounts/sign_in_settings.py.
+"""
 
 from __future__ import annotations
 

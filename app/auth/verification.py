@@ -1,4 +1,4 @@
-"""Verifying email addresses with mailed links."""
+"""Verifying email addresses with mailed links (templates/email/verification.{txt,html})."""
 
 from __future__ import annotations
 

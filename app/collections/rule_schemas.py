@@ -34,7 +34,7 @@ FIELD_LIST = {
 
 
 def expression_field(**options: Any) -> object:
-    # How long it may be the rule language says itself, as a 400 with a position.
+    # No limit here: the rule language has its own, and answers 400 with a position.
     return fields.Text(longest=2**30, allow_none=True, **options)
 
 

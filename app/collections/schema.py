@@ -42,8 +42,8 @@ DEFAULTS: JSONMapping = {
 }
 
 NO_FIELDS: Mapping[str, Field] = {}
-# What a rule would mean, and a default does not.
-EXPRESSION = re.compile(r"\s*(@request\.|@?now\(\)|@now\b|@[a-z_]+\()")
+# Begins like an expression. Defaults are plain values, so such a text is refused.
+LOOKS_LIKE_EXPRESSION = re.compile(r"\s*(@request\.|@?now\(\)|@now\b|@[a-z_]+\()")
 
 Problem = JSONObject
 Spec = JSONMapping
@@ -232,7 +232,7 @@ def _computed(spec: Spec) -> Iterator[Problem]:
 def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:
     default = spec.get("default")
     is_new = present is None or present.default != default
-    if isinstance(default, str) and is_new and EXPRESSION.match(default):
+    if isinstance(default, str) and is_new and LOOKS_LIKE_EXPRESSION.match(default):
         message = "A default is a plain value, and this looks like an expression."
         yield problem(spec["name"], "invalid_option", message)
 

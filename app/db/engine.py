@@ -15,8 +15,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from app import config
-from app.db import postgres_driver, postgres_session, sqlite_driver
-from app.db.pool import Pool
+from app.db import pool, postgres_driver, postgres_session, sqlite_driver
 
 # If a network drops all packets, the connection is closed after half a minute at most. The default
 # would hold a thread for hours.
@@ -61,7 +60,7 @@ def sqlite_file() -> str | None:
 def options(settings: config.Config) -> dict[str, object]:
     """Return the arguments of `create_engine` for these settings."""
     common: dict[str, object] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-    common |= {"poolclass": Pool, "pool_use_lifo": True}
+    common |= {"poolclass": pool.Pool, "pool_use_lifo": True}
     if settings.env != "test":
         # These warnings are for tests, and wrong for conditions that are always false (x IN ()).
         common |= {"enable_from_linting": False}
@@ -72,9 +71,9 @@ def options(settings: config.Config) -> dict[str, object]:
     connect |= _postgres_factories(settings)
     return common | {
         "connect_args": connect,
-        "pool_size": 8,
-        "max_overflow": 8,
-        "pool_timeout": 10,
+        "pool_size": pool.POOL_SIZE,
+        "max_overflow": pool.MAX_OVERFLOW,
+        "pool_timeout": pool.TIMEOUT_SECONDS,
     }
 
 

@@ -3,7 +3,7 @@
 Leans on SQLAlchemy's pool internals (`_do_get`, `_do_return_conn`, `_inc_overflow`,
 `_dec_overflow`, `_checkin_failed`, `_pool.not_empty`): without the proxy that `connect()` returns,
 a warm GET takes 13 % less CPU, a create 5 %. Only who waits for a connection, or opens one, pays
-for the figures. `tests/test_library_insides.py` holds the contract.
+for the figures. `tests/test_library_insides.py` notices if these internals change.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from app.context.metrics import count, set_gauge
 from app.db import metrics
+
+# The connections of a process to PostgreSQL: those that stay open, and further ones in bursts. Few
+# suffice, as few threads work at once (4 on requests, `deploy/serving.py`). Operators plan with the
+# sum: docs/scaling.md, and docs/deployment.md for PgBouncer.
+POOL_SIZE, MAX_OVERFLOW = 8, 8
+TIMEOUT_SECONDS = 10  # for a connection, if all are lent
 
 
 class _CountedWaits(threading.Condition):

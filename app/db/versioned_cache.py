@@ -34,9 +34,9 @@ class VersionCheck(NamedTuple):
 
 
 VersionSource = Callable[[Any], Sequence[VersionCheck]]
-"""Given the caller who is about to write records: what the write's transaction has to verify."""
+"""From the caller of a write of records: the versions that its transaction has to verify."""
 write_sources: list[VersionSource] = []
-"""Those that features declare, in the order of the factory."""
+"""The sources that features declare, in the order of the factory."""
 
 
 class Stale(Exception):

@@ -20,7 +20,8 @@ from app.ops import work_folders
 from app.ops.pg_programs import BackupError
 
 FIND = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
-# Locks of the service's database, where all who make scratch databases for it meet.
+# Advisory locks in the service's own database, to which every process that makes scratch databases
+# for it has access.
 LOCK = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
 UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(%s))"
 LOCK_CLASS = 0x41747269

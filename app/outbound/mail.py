@@ -163,7 +163,8 @@ def _compose(
     with flask_babel.force_locale(language):
         name = context.get("account")
         if isinstance(name, str) and (shown := plain_name(name)) != name:
-            # The sentence calls a name that had to be changed a name.
+            # If the name had to be altered, quote it as a name, so that it cannot read as part of
+            # our sentence.
             phrase = flask_babel.gettext('the account named "%(name)s"', name=shown)
             context = {**context, "account": str(phrase)}
         context = {**context, "report_to": settings.abuse_email or parseaddr(settings.mail_from)[1]}

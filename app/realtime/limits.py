@@ -10,17 +10,17 @@ MAX_STREAMS = 5000  # of a process
 MAX_STREAMS_PER_ACCOUNT = 2500  # of these
 MAX_SUBSCRIPTIONS = 100  # of a stream
 MAX_MESSAGE_BYTES = 64 * 1024  # of a message from a client
-MAX_FRAGMENTS = 1000  # of such a message
+MAX_FRAGMENTS = 1000  # of one message
 # Messages and control frames from a client: every subscription, and more. Further ones are
 # answered with an error, until the client is cut off.
 MAX_MESSAGES, WINDOW_SECONDS = 60 + MAX_SUBSCRIPTIONS, 10
 FLOOD = 2 * MAX_MESSAGES
-READY_BYTES = 2**18  # that a client has not read yet: then it is sent no further changes
-MAX_WAITING_BYTES = 2**26  # that all clients of a process have not read yet
-FULL_SECONDS = 2  # for them to read; then the slowest are cut off
-ROOM_SHARE = 0.75  # of it, until which they are
-MAX_BUFFERED_BYTES = 2**20  # that a client has not read yet, before one more message
-STALLED_SECONDS = 30  # without the client reading anything that waits
+PAUSE_BYTES = 2**18  # unread by one client: it is sent no changes until it has read some
+MAX_BUFFERED_BYTES = 2**20  # unread by one client: it is cut off at the next message
+STALLED_SECONDS = 30  # without reading, while bytes wait: the client is cut off
+MAX_UNREAD_BYTES = 2**26  # of all clients of a process together
+GRACE_SECONDS = 2  # beyond that, clients with bytes that have waited longer are cut off, ...
+ROOM_SHARE = 0.75  # ... until the unread bytes are below this share of MAX_UNREAD_BYTES
 HEARTBEAT_SECONDS = 15
 CLOSE_SECONDS = 2  # for a client to read the end and close, too
 OTHER_FILES = 200  # that a process has open

@@ -24,13 +24,13 @@ class Outbox:
         waiting = [stream for stream in streams if stream.buffered]
         if waiting:
             call(lambda: _measure(waiting))
-        self._waiting = sum(stream.buffered for stream in streams)
+        self._unread = sum(stream.buffered for stream in streams)
         self._make_room()
 
     def is_ready(self, stream: Stream) -> bool:
         """Whether a client has read enough to be sent more, and all others together, too."""
-        is_full = self._waiting >= limits.MAX_WAITING_BYTES and stream.buffered > 0
-        return not (stream.connection.closed or is_full or stream.buffered >= limits.READY_BYTES)
+        is_full = self._unread >= limits.MAX_UNREAD_BYTES and stream.buffered > 0
+        return not (stream.connection.closed or is_full or stream.buffered >= limits.PAUSE_BYTES)
 
     def add(self, stream: Stream, frame: bytes) -> None:
         """Send a frame soon."""
@@ -39,27 +39,27 @@ class Outbox:
         self._frames.append((stream, frame))
         self._bytes += len(frame)
         stream.buffered += len(frame)
-        self._waiting += len(frame)
+        self._unread += len(frame)
 
     def flush(self) -> None:
         """Send all frames now."""
         frames, self._frames, self._bytes = self._frames, [], 0
         if frames:
             call(lambda: _write(frames))
-            self._waiting = sum(stream.buffered for stream in self._streams)
+            self._unread = sum(stream.buffered for stream in self._streams)
             self._make_room()
 
     def _make_room(self) -> None:
-        """Cut off who has left something unread for a while, if all together leave too much."""
-        if self._waiting < limits.MAX_WAITING_BYTES:
+        """Cut off clients that have read too slowly, the largest first, if too much is unread."""
+        if self._unread < limits.MAX_UNREAD_BYTES:
             return
-        long_ago = time.monotonic() - limits.FULL_SECONDS
+        long_ago = time.monotonic() - limits.GRACE_SECONDS
         slow = [one for one in self._streams if one.waiting_since and one.waiting_since < long_ago]
         for stream in sorted(slow, key=lambda stream: -stream.buffered):
-            if self._waiting < limits.MAX_WAITING_BYTES * limits.ROOM_SHARE:
+            if self._unread < limits.MAX_UNREAD_BYTES * limits.ROOM_SHARE:
                 break
             stream.call("cut_off")
-            self._waiting -= stream.buffered
+            self._unread -= stream.buffered
             stream.buffered = 0
 
 

@@ -227,7 +227,10 @@ def _postgres_midnight(element: Midnight, compiler: SQLCompiler, **options: obje
 
 
 class Nested(FunctionElement[Any]):
-    """An expression in layers, of which each holds marks in the places of earlier ones."""
+    """An expression compiled layer by layer, as SQLAlchemy's compiler recurses (`depth.py`).
+
+    A later layer has placeholders (`layer(i)`), which are replaced by the SQL of earlier layers.
+    """
 
     inherit_cache = True
     name = "atrium_nested"
@@ -235,7 +238,7 @@ class Nested(FunctionElement[Any]):
 
     @staticmethod
     def layer(index: int, type_: ColumnType) -> Expression:
-        """The mark in the place of a layer."""
+        """The placeholder of a layer."""
         return sa.literal_column(f"\x02{index}\x03", type_)
 
 

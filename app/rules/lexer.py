@@ -60,7 +60,7 @@ def _token(kind: str, raw: str, start: int, end: int) -> Token:
     if kind == "text":
         if wrong := FORBIDDEN.search(raw):
             raise RuleError("No text holds this character.", start + wrong.start())
-        # A backslash keeps its place but before a quote or another backslash.
+        # A backslash escapes a quote or another backslash; elsewhere it is part of the text.
         written = re.sub(r"""\\([\\"'])""", r"\1", raw[1:-1])
         return Token(kind, values.composed(written), start, end)
     if raw in KEYWORDS:

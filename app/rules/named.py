@@ -49,7 +49,7 @@ class Mention:
     path: tuple[str, ...] = ()
     """The field that a choice is compared with; of `@request.data`, its last step."""
     is_certain: bool = True
-    """Whether it is compared with nothing else, as a function that chooses may have it."""
+    """False where the other side may also be something else, as `coalesce(title, status) = 'x'`."""
 
 
 def mentions(text: str | None) -> Sequence[Mention]:
@@ -74,7 +74,7 @@ def renamed(text: str, kind: str, former: str, name: str) -> str | None:
             at = one.start + source.index(inner)
             result = result[:at] + _written(name, inner) + result[at + len(inner) :]
     is_long = len(result) > max(LONGEST, len(text))
-    return None if is_long or (kind == ROLE and _hides(result, former)) else result
+    return None if is_long or (kind == ROLE and _may_mean_role(result, former)) else result
 
 
 def names(text: str | None, kind: str, value: str) -> bool:
@@ -82,7 +82,7 @@ def names(text: str | None, kind: str, value: str) -> bool:
     value = values.composed(value)
     if any((one.kind, one.value) == (kind, value) for one in mentions(text)):
         return True
-    return kind == ROLE and _hides(text or "", value)
+    return kind == ROLE and _may_mean_role(text or "", value)
 
 
 def _parse(text: str) -> Node:
@@ -114,8 +114,11 @@ def _written(name: str, former: str) -> str:
     return f"{quote}{escaped}{quote}"
 
 
-def _hides(text: str, role: str) -> bool:
-    """Whether a function reads the caller's role, and the expression has that text somewhere."""
+def _may_mean_role(text: str, role: str) -> bool:
+    """Whether the text may stand for the role although `mentions` cannot tell.
+
+    A function reads the caller's role, and the expression has the role's name as a text elsewhere.
+    """
     with suppress(RuleError):
         tree = _parse(text)
         plain = {id(one) for part in walk(tree) for side in _compared(part) for one in side}

@@ -18,13 +18,13 @@ def stats() -> JSONObject:
     """Count the settings of the system and of all accounts, by category."""
     is_system = (ProviderSetting.account_id == SYSTEM_ACCOUNT_ID).label("is_system")
     query = sa.select(is_system, ProviderSetting.category, sa.func.count().label("number"))
-    levels = {True: dict.fromkeys(CATEGORIES, 0), False: dict.fromkeys(CATEGORIES, 0)}
-    grouped = query.group_by(is_system, ProviderSetting.category)
-    for row in db.db.session.execute(grouped):
-        levels[bool(row.is_system)][row.category] = row.number
+    of_system, of_accounts = dict.fromkeys(CATEGORIES, 0), dict.fromkeys(CATEGORIES, 0)
+    for row in db.db.session.execute(query.group_by(is_system, ProviderSetting.category)):
+        counts = of_system if row.is_system else of_accounts
+        counts[row.category] = row.number
     return {
-        name: {"total": sum(levels[level].values()), "by_category": levels[level]}
-        for name, level in (("system_configs", True), ("account_configs", False))
+        "system_configs": {"total": sum(of_system.values()), "by_category": of_system},
+        "account_configs": {"total": sum(of_accounts.values()), "by_category": of_accounts},
     }
 
 

@@ -1,19 +1,21 @@
-"""One delivery attempt: the request and its result. No database access."""
+"""One delivery attempt: the request, its result, and when it is retried. No database access."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from app import clock, config
 from app.auth.principal import NOBODY_ID
 from app.ids import new_id
 from app.outbound import address_policy, client
 from app.outbound.header_values import MASK
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.webhooks import signing
-from app.webhooks.queue import Result, Target, Work
+from app.webhooks.models import DeliveryState
 
 METHOD, USER_AGENT = "POST", "Atrium-Webhooks/1"
 PREVIOUS_OWNER = "The payload shows what a previous owner could view and the current one may not."
@@ -25,6 +27,88 @@ RESERVED_HEADERS = frozenset(
     )
 )
 RESERVED_PREFIXES = ("x-service-", "webhook-")
+BUSY = (429, 503)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The receiver of a webhook's deliveries, and the secrets that sign them."""
+
+    url: str
+    secret: str | None
+    """None where it cannot be read with the service's present keys."""
+    previous: str | None
+    previous_until: datetime | None
+    headers: Mapping[str, str]
+    enabled: bool = True
+    """False also while it is paused: its deliveries wait."""
+    include_pii: bool = False
+    created_by: str | None = None
+
+    def keys(self, at: datetime) -> tuple[str, ...]:
+        """The secrets that are valid at a moment, newest first."""
+        if self.secret is None:
+            return ()
+        older = self.previous_until is not None and at < self.previous_until
+        return (self.secret, self.previous) if older and self.previous else (self.secret,)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A claimed delivery."""
+
+    account_id: str
+    id: str
+    claim: int
+    webhook_id: str
+    event: str
+    payload: str
+    attempt_number: int  # how many there were before
+    replay_of: str | None
+    holds_pii: bool = False
+    pii_withheld: bool = False
+    """Whether the webhook's maker may not be sent the personal data any more."""
+    superadmin_id: str | None = None
+    """The superadmin whose view it is; nobody else's webhook is sent it."""
+    viewed_by: str | None = None
+    """Whose view it is."""
+    depth_headers: Mapping[str, str] = field(default_factory=dict)
+    """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
+    target: Target | None = None
+    """The target, read just before the attempt; None if the webhook is deleted."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One attempt and its response."""
+
+    work: Work
+    id: str
+    attempted_at: datetime
+    duration_ms: int
+    status_code: int | None = None
+    response_body: str | None = None
+    error: str | None = None
+    final: bool = False
+    """Whether another attempt would be of no use."""
+    held: bool = False
+    """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
+    retry_after: int | None = None
+    """The seconds to wait, as the receiver requests."""
+    request: JSONMapping | None = None
+    """The request as sent, without its body; None if nothing was sent."""
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the receiver accepted it with any 2xx status."""
+        return self.status_code is not None and 200 <= self.status_code < 300
+
+
+class Outcome(NamedTuple):
+    """The next status of a delivery, and the seconds until a retry."""
+
+    status: str
+    delay: int | None
 
 
 def is_reserved(header: str) -> bool:
@@ -86,6 +170,22 @@ def _send(
     if not 200 <= response.status < 300:
         result["error"] = f"The receiver responded with {response.status}."
     return result
+
+
+def outcome(result: Result) -> Outcome:
+    """The next status of a delivery after an attempt.
+
+    A receiver that is busy (429, 503) may ask for a retry that is sooner than the settings have it.
+    """
+    if result.delivered:
+        return Outcome(DeliveryState.DELIVERED, None)
+    delays, retries = config.current().webhook_retry_delays, result.work.attempt_number
+    if result.final or retries >= len(delays):
+        return Outcome(DeliveryState.FAILED, None)
+    delay = delays[retries]
+    if result.status_code in BUSY and result.retry_after is not None:
+        delay = min(delay, max(1, result.retry_after))
+    return Outcome(DeliveryState.RETRYING, delay)
 
 
 def next_request(work: Work, target: Target) -> JSONObject | None:

@@ -29,7 +29,7 @@ from app.jobs.rq_queues import WEBHOOKS
 from app.jobs.turns import Turns
 from app.outbound.address_policy import Rules
 from app.webhooks import delivery, metrics, purge, queue
-from app.webhooks.queue import Result, Target, Work
+from app.webhooks.delivery import Result, Target, Work
 from app.webhooks.receiver_queues import Lane
 
 log = structlog.get_logger()
@@ -125,7 +125,7 @@ class Dispatcher:
         queue.record(account_id, results)
         for result in results:
             if not result.held:
-                observe(metrics.SECONDS, result.duration_ms / 1000, queue.outcome(result).status)
+                observe(metrics.SECONDS, result.duration_ms / 1000, delivery.outcome(result).status)
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
         purge.disable_failing(account_id, results)
         if self._turns:

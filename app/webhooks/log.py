@@ -18,8 +18,8 @@ from app.db import counts, filters
 from app.errors import NotFound
 from app.types import JSONObject
 from app.webhooks import delivery, outbox, queue, redaction
+from app.webhooks.delivery import Result
 from app.webhooks.models import ATTEMPTS, DELIVERIES, IS_UNDELIVERED, DeliveryState, Webhook
-from app.webhooks.queue import Result
 from app.webhooks.redaction import HiddenBy
 
 SIGNATURES = re.compile("x-service-signature|webhook-signature", re.IGNORECASE)

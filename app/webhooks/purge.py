@@ -18,8 +18,8 @@ from app.ids import first_id
 from app.outbound import mail
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
+from app.webhooks.delivery import Result
 from app.webhooks.models import ATTEMPTS, DELIVERIES, DeliveryState, Webhook, WebhookVersion
-from app.webhooks.queue import Result
 
 log = structlog.get_logger()
 

@@ -2,112 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, jobs
+from app import clock, crypto, db, jobs
 from app.context import tenancy, trigger_depth
 from app.db import engine
 from app.db.functions import database_now, now_if
 from app.jobs import leases
 from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
-from app.types import JSONMapping, JSONObject
-from app.webhooks import headers, visibility
+from app.types import JSONObject
+from app.webhooks import delivery, headers, visibility
+from app.webhooks.delivery import Outcome, Result, Target, Work
 from app.webhooks.models import ATTEMPTS, DELIVERIES, QUEUE, DeliveryState, Webhook, WebhookVersion
 
 WEBHOOKS: Any = Webhook.__table__
-BUSY = (429, 503)
 CONTENT = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
 VIEWERS = ("holds_pii", "superadmin_id", "viewed_by", "depth")
 CONTENT_COLUMNS = [DELIVERIES.c[name] for name in (*CONTENT, *VIEWERS)]
 WORK_COLUMNS = [DELIVERIES.c.account_id, DELIVERIES.c.id, DELIVERIES.c.claim, *CONTENT_COLUMNS]
-
-
-@dataclass(frozen=True)
-class Target:
-    """The receiver of a webhook's deliveries, and the secrets that sign them."""
-
-    url: str
-    secret: str | None
-    """None where it cannot be read with the service's present keys."""
-    previous: str | None
-    previous_until: datetime | None
-    headers: Mapping[str, str]
-    enabled: bool = True
-    """False also while it is paused: its deliveries wait."""
-    include_pii: bool = False
-    created_by: str | None = None
-
-    def keys(self, at: datetime) -> tuple[str, ...]:
-        """The secrets that are valid at a moment, newest first."""
-        if self.secret is None:
-            return ()
-        older = self.previous_until is not None and at < self.previous_until
-        return (self.secret, self.previous) if older and self.previous else (self.secret,)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A claimed delivery."""
-
-    account_id: str
-    id: str
-    claim: int
-    webhook_id: str
-    event: str
-    payload: str
-    attempt_number: int  # how many there were before
-    replay_of: str | None
-    holds_pii: bool = False
-    pii_withheld: bool = False
-    """Whether the webhook's maker may not be sent the personal data any more."""
-    superadmin_id: str | None = None
-    """The superadmin whose view it is; nobody else's webhook is sent it."""
-    viewed_by: str | None = None
-    """Whose view it is."""
-    depth_headers: Mapping[str, str] = field(default_factory=dict)
-    """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
-    target: Target | None = None
-    """The target, read just before the attempt; None if the webhook is deleted."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """One attempt and its response."""
-
-    work: Work
-    id: str
-    attempted_at: datetime
-    duration_ms: int
-    status_code: int | None = None
-    response_body: str | None = None
-    error: str | None = None
-    final: bool = False
-    """Whether another attempt would be of no use."""
-    held: bool = False
-    """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
-    retry_after: int | None = None
-    """The seconds to wait, as the receiver requests."""
-    request: JSONMapping | None = None
-    """The request as sent, without its body; None if nothing was sent."""
-
-    @property
-    def delivered(self) -> bool:
-        """Whether the receiver accepted it with any 2xx status."""
-        return self.status_code is not None and 200 <= self.status_code < 300
-
-
-class Outcome(NamedTuple):
-    """The next status of a delivery, and the seconds until a retry."""
-
-    status: str
-    delay: int | None
 
 
 def look(
@@ -196,22 +114,6 @@ def _readable(stored: str | None) -> str | None:
         return None
 
 
-def outcome(result: Result) -> Outcome:
-    """The next status of a delivery after an attempt.
-
-    A receiver that is busy (429, 503) may ask for a retry that is sooner than the settings have it.
-    """
-    if result.delivered:
-        return Outcome(DeliveryState.DELIVERED, None)
-    delays, retries = config.current().webhook_retry_delays, result.work.attempt_number
-    if result.final or retries >= len(delays):
-        return Outcome(DeliveryState.FAILED, None)
-    delay = delays[retries]
-    if result.status_code in BUSY and result.retry_after is not None:
-        delay = min(delay, max(1, result.retry_after))
-    return Outcome(DeliveryState.RETRYING, delay)
-
-
 def record(account_id: str, results: Sequence[Result]) -> None:
     """Record attempts of one account's deliveries; recording them twice has no effect."""
     _hold(account_id, [result.work for result in results if result.held])
@@ -220,7 +122,7 @@ def record(account_id: str, results: Sequence[Result]) -> None:
         return
     groups: dict[Outcome, list[Work]] = {}
     for result in results:
-        groups.setdefault(outcome(result), []).append(result.work)
+        groups.setdefault(delivery.outcome(result), []).append(result.work)
     if engine.current_engine().dialect.name == "sqlite":
         # Its driver keeps a statement for each number of rows.
         insert: Any = sqlite.insert(ATTEMPTS).on_conflict_do_nothing()

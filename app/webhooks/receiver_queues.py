@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from app.webhooks.queue import Result, Target, Work
+from app.webhooks.delivery import Result, Target, Work
 
 SLOW_SECONDS = 3
 PROVEN_LIMIT, UNKNOWN_LIMIT, SLOW_LIMIT = 16, 2, 1

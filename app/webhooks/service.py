@@ -33,8 +33,8 @@ from app.webhooks import (
     signing,
     versions,
 )
+from app.webhooks.delivery import Result, Work
 from app.webhooks.models import Webhook, WebhookVersion
-from app.webhooks.queue import Result, Work
 
 MAX_HEADERS = 50
 PAYLOAD_SETTINGS = ("url", "collection", "events", "filter", "include_pii")

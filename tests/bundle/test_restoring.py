@@ -1,4 +1,4 @@
-"""`flask account restore --at`: records become what they were, as audited changes."""
+"""`bin/atrium account restore --at`: records become what they were, as audited changes."""
 
 from __future__ import annotations
 

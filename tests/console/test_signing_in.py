@@ -411,7 +411,7 @@ def test_console_with_api_token_is_signed_out(alice: Caller) -> None:
 
 
 def sign_in_path(app: Flask) -> str:
-    """What `flask setup` prints."""
+    """The link that `bin/atrium setup` prints."""
     printed = app.test_cli_runner().invoke(args=["setup"]).output
     found = re.search(r"http://\S+(/console/sign-in-link\?token=\S+)", printed)
     assert found

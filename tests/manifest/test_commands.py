@@ -1,4 +1,4 @@
-"""`flask export`, `plan` and `apply`."""
+"""`bin/atrium export`, `plan` and `apply`."""
 
 from __future__ import annotations
 

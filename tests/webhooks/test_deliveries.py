@@ -25,7 +25,7 @@ from app import clock, db, jobs
 from app.ids import new_id
 from app.jobs import turns
 from app.jobs.rq_queues import WEBHOOKS
-from app.webhooks import dispatch, filters, queue, receiver_queues, resend
+from app.webhooks import delivery, dispatch, filters, queue, receiver_queues, resend
 from app.webhooks.models import DELIVERIES, Webhook
 from app.webhooks.receiver_queues import Lane
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -461,7 +461,7 @@ def test_delivery_claimed_from_disabled_webhook_waits(app: Flask, alice: Caller)
     with app.app_context():
         (due,) = queue.look(10, [])
         work = queue.claim(alice.account_id, [due.id], 60)
-        laid_by = [queue.Result(one, new_id(), clock.now(), 0, held=True) for one in work]
+        laid_by = [delivery.Result(one, new_id(), clock.now(), 0, held=True) for one in work]
         queue.record(alice.account_id, laid_by)  # it was disabled yet when the worker looked
         assert len(queue.look(10, [])) == 1
 
@@ -665,10 +665,10 @@ def test_delivery_worker_with_expired_lease_changes_nothing(app: Flask, alice: C
         due = deliveries(app)[0].due_at
         queue.release([late])
         assert deliveries(app)[0].due_at == due
-        failed = queue.Result(late, new_id(), clock.now(), 5, error="late")
+        failed = delivery.Result(late, new_id(), clock.now(), 5, error="late")
         queue.record(row.account_id, [failed])
         assert deliveries(app)[0].status == "pending"
-        delivered = queue.Result(second, new_id(), clock.now(), 5, 200, "ok")
+        delivered = delivery.Result(second, new_id(), clock.now(), 5, 200, "ok")
         for _ in range(2):  # as after a commit whose answer was lost
             queue.record(row.account_id, [delivered])
     (row,) = deliveries(app)
@@ -689,7 +689,7 @@ def test_delivery_attempts_are_stored_by_one_constant_statement(
         chosen, left = left[: len(written) + 1], left[len(written) + 1 :]
         with app.app_context(), statements(app) as sent:
             claimed = queue.claim(alice.account_id, chosen, 70)
-            outcomes = [queue.Result(one, new_id(), clock.now(), 5, 200) for one in claimed]
+            outcomes = [delivery.Result(one, new_id(), clock.now(), 5, 200) for one in claimed]
             queue.record(alice.account_id, outcomes)
         written.append([text for text in sent if text.startswith("INSERT INTO webhook_attempts")])
     assert [len(texts) for texts in written] == [1, 1, 1]
@@ -761,10 +761,10 @@ def test_delivery_threads_per_account_are_limited(
 
 
 def test_receiver_queue_limit_grows_and_shrinks_with_response_time() -> None:
-    work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None)
+    work = delivery.Work("a", "d", 1, "w", "records.create", "{}", 0, None)
 
-    def result(milliseconds: int, status: int | None) -> queue.Result:
-        return queue.Result(work, "r", clock.now(), milliseconds, status)
+    def result(milliseconds: int, status: int | None) -> delivery.Result:
+        return delivery.Result(work, "r", clock.now(), milliseconds, status)
 
     lane = Lane()
     assert lane.limit(0) == receiver_queues.UNKNOWN_LIMIT
@@ -826,7 +826,7 @@ def test_delivery_attempt_without_delivery_is_purged(app: Flask, alice: Caller) 
         work = queue.claim(alice.account_id, [gone.id, kept.id], 70)
         with db.transaction() as session:
             session.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.id == gone.id))
-        made = [queue.Result(one, new_id(), clock.now(), 5, error="no") for one in work]
+        made = [delivery.Result(one, new_id(), clock.now(), 5, error="no") for one in work]
         queue.record(alice.account_id, made)
         assert len(attempts(app)) == 2
         with time_machine.travel(clock.now() + timedelta(days=31), tick=True):

@@ -14,7 +14,7 @@ from flask import Flask
 from app import clock, db
 from app.context import tenancy
 from app.ids import new_id
-from app.webhooks import queue, resend
+from app.webhooks import delivery, queue, resend
 from app.webhooks.models import DELIVERIES
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
@@ -122,7 +122,7 @@ def test_delivery_resend_skips_those_being_sent(story: Story) -> None:
     assert story.resend(ids=[id]) == 0
     assert story.alice.post(f"{story.path}/{id}/redeliver").status_code == 409
     with story.app.app_context():
-        result = queue.Result(work, new_id(), clock.now(), 1, status_code=204)
+        result = delivery.Result(work, new_id(), clock.now(), 1, status_code=204)
         queue.record(story.alice.account_id, [result])
     (row,) = deliveries(story.app)
     assert (row.status, leased is not None, row.claim) == ("delivered", True, work.claim)

@@ -1,4 +1,4 @@
-"""What a log is to its chain: its tables, the form of its entries, and what it does of its own."""
+"""Describes a log to the code of hash chains: its tables, its entries, its hooks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Read(Protocol):
 
 
 def _nothing(account_id: str) -> None:
-    """What a log does that is always up to date."""
+    """Nothing to do: the log is always up to date."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Log:
     """A log of which each account has a chain; its rows hold one or more consecutive entries."""
 
     name: str
-    """Of its verifications: `audit` or `security`."""
+    """`audit` or `security`, as in the column `log` of `chain_verifications`."""
     rows: sa.Table
     first: str
     last: str
@@ -47,8 +47,7 @@ class Log:
     head_id: str
     starts: sa.Table
     suffix: str = ""
-    """What chains are called beside their account: a checkpoint of one log proves nothing of
-    another."""
+    """Appended to the account's id, so that a checkpoint of one log proves nothing of another."""
     read: Read
     entries_of: Callable[[Row], list[JSONObject]]
     """The entries of a row that was read. Raises BrokenRow."""

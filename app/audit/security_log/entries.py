@@ -30,7 +30,7 @@ CHAIN_SUFFIX = "/security"
 
 
 def chain_id(account_id: str) -> str:
-    """The `account_id` in entries and checkpoints: those of the audit log prove nothing here."""
+    """The account's id, marked, so that checkpoints of the audit log cannot pass for this log's."""
     return f"{account_id}{CHAIN_SUFFIX}"
 
 
@@ -51,18 +51,15 @@ def own_event(
     }
 
 
-def to_chain(event: Row, number: int) -> JSONObject:
-    """What the digests of an event cover."""
-    column = "details"
-    if (event["kind"], event["target_type"]) == (ERASED_KIND, ERASED_TARGET):
-        column = str(orjson.loads(event["details"])["column"])  # the one whose salt is gone
+def to_audit_entry(event: Row, number: int) -> JSONObject:
+    """An event in the form of an audit entry, over which its digests are computed."""
     return {
         "account_id": chain_id(event["account_id"]),
         "id": number,
         "operation": event["kind"],
         "table_name": event["target_type"],
         "record_id": event["target_id"],
-        "column_name": column,
+        "column_name": _column_name(event),
         "old_value": None,
         "new_value": event["details"],
         "user_id": event["user_id"],
@@ -79,9 +76,16 @@ def to_chain(event: Row, number: int) -> JSONObject:
     }
 
 
+def _column_name(event: Row) -> str:
+    # Verifiers learn from the entry of an erasure which column's salt is gone.
+    if (event["kind"], event["target_type"]) == (ERASED_KIND, ERASED_TARGET):
+        return str(orjson.loads(event["details"])["column"])
+    return "details"
+
+
 def to_entry(event: Row, previous: str) -> JSONObject:
     """A sealed event as exports and streams have it, computed anew but for the stored checksum."""
-    entry = to_chain(event, event["number"]) | {
+    entry = to_audit_entry(event, event["number"]) | {
         "salt": event["salt"],
         "values_digest": event["values_digest"],
         "actor_salt": event["actor_salt"],
@@ -126,10 +130,15 @@ def read(
     if until is not None:
         place.append(EVENTS.c.number <= until)
     query = sa.select(*EVENTS.c, previous).where(*place, *conditions).order_by(EVENTS.c.number)
-    events = [dict(row) for row in db.connection().execute(query.limit(limit)).mappings()]
-    for event in events:
-        if event["previous"] is None:  # the log begins here, perhaps after a cut
-            cut = (STARTS.c.account_id == account_id, STARTS.c.entry_id == event["number"] - 1)
-            start = db.connection().scalar(sa.select(STARTS.c.checksum).where(*cut))
-            event["previous"] = start.hex() if start else digest.FIRST_PREVIOUS
-    return events
+    rows = db.connection().execute(query.limit(limit)).mappings().all()
+    return [
+        {**row, "previous": row["previous"] or _checksum_at_start(account_id, row["number"])}
+        for row in rows
+    ]
+
+
+def _checksum_at_start(account_id: str, first: int) -> str:
+    """The checksum before the first entry of a log, perhaps after a cut."""
+    cut = (STARTS.c.account_id == account_id, STARTS.c.entry_id == first - 1)
+    start = db.connection().scalar(sa.select(STARTS.c.checksum).where(*cut))
+    return start.hex() if start else digest.FIRST_PREVIOUS

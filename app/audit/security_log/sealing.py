@@ -128,7 +128,7 @@ def append(
             event["user_name"] = OPERATOR
         number += 1
         salt, actor_salt = (os.urandom(digest.SALT_BYTES).hex() for _ in range(2))
-        entry = entries.to_chain(event, number)
+        entry = entries.to_audit_entry(event, number)
         entry["values_digest"] = digest.values_digest(salt, None, event["details"])
         entry["actor_digest"] = digest.actor_digest(actor_salt, entry)
         checksum = digest.checksum(checksum, number, digest.entry_digest(entry))

@@ -27,7 +27,7 @@ class Proof(StrEnum):
 
     PASSWORD = "password"  # noqa: S105  # also one chosen by an invitation
     MAIL = "mail"
-    SETUP_LINK = "setup link"  # which `flask setup` printed
+    SETUP_LINK = "setup link"  # which `bin/atrium setup` printed
     PROVIDER = "provider"  # of the service
     OWN_PROVIDER = "own provider"  # of the account, which sets its own policy
     OWN_PROVIDER_MFA = "own provider with a second factor"

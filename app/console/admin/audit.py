@@ -86,7 +86,7 @@ def show_audit_log() -> str:
 
 def _start(account_id: str | None) -> LogStart | None:
     start = signing.start_of(AUDIT_LOG, account_id) if account_id else None
-    return security_names.log_start(start, account_id, policies.AUDIT)
+    return security_names.log_start(start, account_id, policies.Log.AUDIT)
 
 
 @page(f"{AUDIT}/<large:entry_id>", role=ADMIN)

@@ -45,7 +45,7 @@ class RetentionForm(Form):
 
     def body(self) -> JSONObject:
         """The policy that the form submits. Raises InvalidValues."""
-        logs = {name: self._days(name) for name in policies.LOGS}
+        logs = {log.value: self._days(log) for log in policies.Log}
         return {**logs, "records": [self._rule(n) for n in self.filled]}
 
     def _rule(self, n: int) -> JSONObject:
@@ -81,7 +81,7 @@ def show_retention(
     scope = scopes.account_scope(account_id)
     stored = policies.of_account(scope.account.id)
     if form is None:
-        values = {name: str(getattr(stored, name) or "") for name in policies.LOGS}
+        values = {name: str(days or "") for name, days in stored.log_days.items()}
         rules = [(rule, found) for rule in stored.records if (found := rule.find())]
         for n, (rule, found) in enumerate(rules):
             values |= {f"rule_{n}": f"{found.name}/{rule.field}", f"days_{n}": str(rule.days)}
@@ -103,7 +103,7 @@ def show_retention(
 def change_retention(account_id: str) -> Page | BaseResponse:
     """Save the policy, count what it would delete, or show a row for a further rule."""
     scope = scopes.account_scope(account_id)
-    form = forms.submitted(*policies.LOGS, "rows", kind=RetentionForm)
+    form = forms.submitted(*policies.Log, "rows", kind=RetentionForm)
     names = [f"{name}_{n}" for n in range(form.count) for name in ("rule", "days")]
     form.values |= {name: forms.text(name) for name in names}
     if request.form.get("more"):

@@ -57,7 +57,7 @@ def show_security_log(account_id: str) -> str:
         query = dict(listing.filter_values)
         total = service.count(scope.account.id, query, listing.count_limit)
         listing.with_page((visits.events, total))
-    rule = (scope.account.id, policies.SECURITY)
+    rule = (scope.account.id, policies.Log.SECURITY)
     return render_template(
         "console/security/log.html",
         scope=scope,

@@ -205,7 +205,7 @@ def _setup_links(scope: AccountScope, number: int) -> Card:
 
 def _retention(scope: AccountScope, settings: JSONObject) -> Card:
     policy = policies.load(settings)
-    number = len(policy.records) + sum(getattr(policy, name) is not None for name in policies.LOGS)
+    number = len(policy.records) + sum(days is not None for days in policy.log_days.values())
     return Card(
         gettext("Retention"),
         "history",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import count
+from typing import NamedTuple
 
 import orjson
 import sqlalchemy as sa
@@ -35,17 +36,17 @@ BATCH_SIZE, MAX_CHANGES = 500, 5000
 
 
 class Action(StrEnum):
-    """How a record becomes what it was."""
+    """The change that takes a record back to its former state."""
 
     DELETE = "delete"
     CREATE = "create"
     CHANGE = "change"
-    ERASED = "erased"  # it does not: its former state is erased
+    ERASED = "erased"  # nothing to restore
 
 
 @dataclass(frozen=True)
 class Step:
-    """What makes a record again what it was."""
+    """A change of one record; the body has the fields that differ."""
 
     action: Action
     record_id: str
@@ -54,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Attempt:
-    """How rounds treat steps that cannot be done yet."""
+    """The way in which rounds treat steps that cannot be done yet."""
 
     batch_size: int = BATCH_SIZE
     max_rounds: int | None = None
@@ -64,8 +65,8 @@ class Attempt:
     """Steps with lost references are tried, too: they fail with the error that the caller gets."""
 
 
-# Each is repeated as long as it gets on; then comes the next. One step that fails undoes its batch,
-# so batches get smaller.
+# An attempt runs rounds while they restore something; then the next, more lenient one. One step
+# that fails undoes its batch, so batches get smaller, each about an eighth of the one before.
 ATTEMPTS = (
     Attempt(max_rounds=3, omits_references=False),
     *(Attempt(batch_size) for batch_size in (BATCH_SIZE, 62, 7, 1)),
@@ -73,8 +74,15 @@ ATTEMPTS = (
 )
 
 Counts = Mapping[tuple[str, Action], int]
-Batch = tuple[Definition, Sequence[str]]
-"""The ids of changed records of a collection."""
+Waiting = dict[str, dict[str, None]]
+"""The ids of records by collection, in the order of their steps."""
+
+
+class Batch(NamedTuple):
+    """Changed records of a collection."""
+
+    definition: Definition
+    ids: Sequence[str]
 
 
 def plan(moment: datetime, *, by: Principal) -> Counts:
@@ -106,30 +114,33 @@ def _count_steps(moment: datetime, by: Principal) -> Counts:
 def _restore_all(moment: datetime, by: Principal) -> None:
     """Restore everything, in rounds, until nothing waits."""
     incomplete = set[str]()
-    this: _Round | None = None
+    waiting: Waiting = {}
+    error: AppError | WriteRefused | None = None
     for attempt in ATTEMPTS:
         for number in count(1):
-            if this is None:
-                batches: Iterable[Batch] = _changed_records(moment, by)
-            else:
-                batches = _waiting_records(this, attempt.batch_size)
-            this = _Round(moment, by, attempt, incomplete)
+            batches: Iterable[Batch] = (
+                _waiting_records(waiting, attempt.batch_size)
+                if waiting
+                else _changed_records(moment, by)
+            )
+            round_ = _Round(moment, by, attempt, incomplete)
             for definition, ids in batches:
-                this.restore(definition, ids)
+                round_.restore(definition, ids)
                 db.flush_before_commit()
-            if not this.waiting:
+            waiting, error = round_.waiting, round_.error
+            if not waiting:
                 return
-            if not this.steps_done or number == attempt.max_rounds:
+            if not round_.steps_done or number == attempt.max_rounds:
                 break
-    if this and isinstance(this.error, WriteRefused):
-        raise conflicts.explained(this.error)
-    raise (this and this.error) or LookupError("a step waits without an error")
+    if isinstance(error, WriteRefused):
+        raise conflicts.explained(error)
+    raise error or LookupError("a step waits without an error")
 
 
-def _waiting_records(last: _Round, batch_size: int) -> list[Batch]:
+def _waiting_records(waiting: Waiting, batch_size: int) -> list[Batch]:
     return [
-        (definitions.get(name), list(ids)[first : first + batch_size])
-        for name, ids in last.waiting.items()
+        Batch(definitions.get(name), list(ids)[first : first + batch_size])
+        for name, ids in waiting.items()
         for first in range(0, len(ids), batch_size)
     ]
 
@@ -143,8 +154,7 @@ class _Round:
     attempt: Attempt
     incomplete: set[str]
     """The records that came back without references in any round."""
-    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
-    """The ids of records by collection, in the order of their steps."""
+    waiting: Waiting = field(default_factory=dict)
     error: AppError | WriteRefused | None = None
     steps_done: int = 0
 
@@ -236,11 +246,11 @@ def _changed_records(moment: datetime, by: Principal) -> Iterator[Batch]:
             ids, changes = list[str](), 0
             for record_id, changed in page:
                 if ids and changes + changed > MAX_CHANGES:
-                    yield definition, ids
+                    yield Batch(definition, ids)
                     ids, changes = [], 0
                 ids.append(record_id)
                 changes += changed
-            yield definition, ids
+            yield Batch(definition, ids)
             last = page[-1][0]
 
 
@@ -258,12 +268,12 @@ def _step(past: RecordHistory, moment: datetime) -> Step | None:
         return Step(Action.ERASED, past.record_id, {})
     if state is None:
         return Step(Action.DELETE, past.record_id, {}) if past.present else None
-    body: JSONObject = {
-        name: None if state.get(name) is None else field.shown(state[name])
-        for name, field in past.definition.fields.items()
-        if past.present is None or state.get(name) != past.present.get(name)
-        if not (field.required and state.get(name) is None)
-    }
+    body: JSONObject = {}
+    for name, one in past.definition.fields.items():
+        value = state.get(name)
+        is_changed = past.present is None or value != past.present.get(name)
+        if is_changed and not (value is None and one.required):
+            body[name] = None if value is None else one.shown(value)
     if past.present and not body:
         return None
     # JSON round trip: JSON fields are still unparsed texts.

@@ -101,15 +101,15 @@ def get_account_export_contents() -> Contents:
 
 @blueprint.route("/export", methods=["POST"])
 @blueprint.arguments(NewExport, example={"passphrase": "correct horse battery staple"})
-@blueprint.response(202, ExportView, example={**STARTED})
+@blueprint.response(202, ExportView, example=STARTED)
 @blueprint.fails(409)
 @account_admin(recent_sign_in=True, api_keys=False)
 def export_account(body: Body) -> AccountExport:
     """Export your account to an encrypted file.
 
     Only for members of `pii_access`. A job writes one file, a bundle, with everything that the
-    account has: `flask account import` creates the account from it, here or on another instance. It
-    ends former exports; while one is under way it is a 409.
+    account has: `bin/atrium account import` creates the account from it, here or on another
+    instance. It ends former exports; while one is under way it is a 409.
     """
     return exports.start(body["passphrase"], by=principal())
 

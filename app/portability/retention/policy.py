@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 import sqlalchemy as sa
 
@@ -22,13 +23,23 @@ from app.webhooks.purge import RETENTION_DAYS as MAX_DELIVERY_DAYS
 
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100
-AUDIT, SECURITY, DELIVERIES = "audit_days", "security_days", "deliveries_days"
-INSTANCES = "instances_days"
-LOGS = (AUDIT, SECURITY, DELIVERIES, INSTANCES)
-CHAINS = (AUDIT, SECURITY)
 CREATED = "created_at"
 DATES = (Type.DATE, Type.DATETIME)
 SYSTEM_DATES = (CREATED, "updated_at")
+
+
+class Log(StrEnum):
+    """What stays for a number of days, by the name of that property of a policy."""
+
+    AUDIT = "audit_days"
+    SECURITY = "security_days"
+    DELIVERIES = "deliveries_days"
+    INSTANCES = "instances_days"
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether its entries verify one another, so that a signed start has to follow a cut."""
+        return self in (Log.AUDIT, Log.SECURITY)
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class RecordRule:
 
 @dataclass(frozen=True)
 class Policy:
-    """How many days things stay; None: as long as the service keeps them."""
+    """The days that things stay; None: as long as the service keeps them."""
 
     audit_days: int | None = None
     security_days: int | None = None
@@ -64,6 +75,11 @@ class Policy:
     saved_by: str | None = None
     """The admin with whose rights records are deleted."""
 
+    @property
+    def log_days(self) -> dict[str, int | None]:
+        """The days of each log."""
+        return {log.value: getattr(self, log) for log in Log}
+
 
 def date_fields(definition: Definition) -> list[str]:
     """The fields by which records may expire."""
@@ -71,14 +87,14 @@ def date_fields(definition: Definition) -> list[str]:
     return [*SYSTEM_DATES, *dates]
 
 
-def bounds() -> dict[str, tuple[int, int]]:
+def bounds() -> dict[Log, tuple[int, int]]:
     """The fewest and most days of each log."""
     settings = config.current()
     return {
-        AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
-        SECURITY: (settings.security_retention_min_days, MAX_DAYS),
-        DELIVERIES: (1, MAX_DELIVERY_DAYS),
-        INSTANCES: (1, settings.workflow_retention_days),
+        Log.AUDIT: (settings.audit_retention_min_days, MAX_DAYS),
+        Log.SECURITY: (settings.security_retention_min_days, MAX_DAYS),
+        Log.DELIVERIES: (1, MAX_DELIVERY_DAYS),
+        Log.INSTANCES: (1, settings.workflow_retention_days),
     }
 
 
@@ -88,7 +104,7 @@ def load(settings: Mapping[str, object]) -> Policy:
     if not isinstance(stored, dict):
         return Policy()
     records = tuple(RecordRule(**rule) for rule in stored.get("records", ()))
-    logs = {name: stored.get(name) for name in LOGS}
+    logs = {log.value: stored.get(log) for log in Log}
     return Policy(**logs, records=records, saved_by=stored.get("saved_by"))
 
 
@@ -106,16 +122,33 @@ def accounts_with_policy() -> list[str]:
 
 def check(body: JSONMapping, *, by: Principal) -> Policy:
     """The policy that a body describes. Raises InvalidValues."""
+    rules, problems = _record_rules(body, by)
+    problems = _log_problems(body) + problems
+    if problems:
+        raise InvalidValues(problems)
+    logs = {log.value: body.get(log) for log in Log}
+    return Policy(**logs, records=tuple(rules), saved_by=by.require_user_id())
+
+
+def _log_problems(body: JSONMapping) -> list[JSONObject]:
     problems: list[JSONObject] = []
-    for name, (least, most) in bounds().items():
-        days = body.get(name)
+    for log, (least, most) in bounds().items():
+        days = body.get(log)
         if days is not None and not least <= days <= most:
             message = f"Must be between {least} and {most} days here."
-            problems.append(problem(name, "number_out_of_range", message))
+            problems.append(problem(log.value, "number_out_of_range", message))
     if not config.current().audit_checkpoint_key:
         message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
-        cut = [name for name in CHAINS if body.get(name)]
-        problems += [problem(name, "invalid_option", message) for name in cut]
+        cut = [log for log in Log if log.is_chain and body.get(log)]
+        problems += [problem(log.value, "invalid_option", message) for log in cut]
+    return problems
+
+
+def _record_rules(
+    body: JSONMapping, by: Principal
+) -> tuple[Iterable[RecordRule], list[JSONObject]]:
+    """The rules of a body, and what is wrong with them."""
+    problems: list[JSONObject] = []
     rules: dict[str, RecordRule] = {}
     for index, given in enumerate(body.get("records") or ()):
         place, name = f"records[{index}]", str(given["collection"])
@@ -132,10 +165,7 @@ def check(body: JSONMapping, *, by: Principal) -> Policy:
         elif found := _rule_problem(place, definition, rule.field, by):
             problems.append(found)
         rules[rule.collection_id] = rule
-    if problems:
-        raise InvalidValues(problems)
-    logs = {name: body.get(name) for name in LOGS}
-    return Policy(**logs, records=tuple(rules.values()), saved_by=by.require_user_id())
+    return rules.values(), problems
 
 
 def _rule_problem(
@@ -147,9 +177,9 @@ def _rule_problem(
     if definition.options.get("require_signature"):
         message = "Records of this collection are deleted with an electronic signature only."
         return problem(f"{place}.collection", "invalid_option", message)
-    choices = _visible_dates(definition, by)
-    if field not in choices:
-        message = f"Choose one of {', '.join(choices)[:300]}."
+    dates = _visible_dates(definition, by)
+    if field not in dates:
+        message = f"Choose one of {', '.join(dates)[:300]}."
         return problem(f"{place}.field", "invalid_option", message)
     return None
 
@@ -158,14 +188,14 @@ def save(policy: Policy, *, by: Principal) -> Policy:
     """Store a policy, which takes effect within the hour. Raises Forbidden."""
     by.require_recent_sign_in()
     account_id = by.require_account_id()
-    stored: JSONObject = {name: getattr(policy, name) for name in LOGS}
-    stored["records"] = [asdict(rule) for rule in policy.records]
+    records = [asdict(rule) for rule in policy.records]
+    stored = {**policy.log_days, "records": records, "saved_by": policy.saved_by}
     with db.transaction() as session:
         account = tenants.get_for_update(account_id)
-        rest = {name: value for name, value in account.settings.items() if name != SETTING}
-        is_set = bool(policy.records) or any(stored[name] for name in LOGS)
-        added = {SETTING: stored | {"saved_by": policy.saved_by}} if is_set else {}
-        account.settings = rest | added
+        settings = {name: value for name, value in account.settings.items() if name != SETTING}
+        if records or any(policy.log_days.values()):
+            settings[SETTING] = stored
+        account.settings = settings
         account.version += 1
         session.flush()
     return policy

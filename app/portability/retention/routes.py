@@ -148,6 +148,5 @@ def _view(policy: Policy) -> JSONObject:
         for rule, found in rules
         if found
     ]
-    logs = {name: getattr(policy, name) for name in policies.LOGS}
     is_paused = bool(records) and service.holder(account_id, policy) is None
-    return {**logs, "records": records, "is_paused": is_paused}
+    return {**policy.log_days, "records": records, "is_paused": is_paused}

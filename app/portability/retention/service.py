@@ -95,20 +95,20 @@ def _apply_account(payload: JSONMapping) -> None:
         deliveries.remove_completed(account_id, _cutoff(policy.deliveries_days))
     if policy.instances_days:
         instances.remove_finished(account_id, _cutoff(policy.instances_days))
-    for name, chained in ((policies.AUDIT, AUDIT), (policies.SECURITY, SECURITY)):
-        days = getattr(policy, name)
-        if days:
-            _cut_log(account_id, name, days, chained)
+    for rule, chained in ((policies.Log.AUDIT, AUDIT), (policies.Log.SECURITY, SECURITY)):
+        if days := policy.log_days[rule]:
+            _cut_log(account_id, rule, days, chained)
 
 
-def _cut_log(account_id: str, name: str, days: int, chained: Log) -> None:
-    least, _ = policies.bounds()[name]
+def _cut_log(account_id: str, rule: policies.Log, days: int, chained: Log) -> None:
+    least, _ = policies.bounds()[rule]
+    names = {"account": account_id, "rule": rule.value}
     try:
         removed = cut.cut(chained, account_id, _cutoff(max(days, least)))
     except Conflict as error:
-        log.warning("log not cut", account=account_id, rule=name, reason=error.message)
+        log.warning("log not cut", **names, reason=error.message)
         return
-    log.info("retention", account=account_id, rule=name, entries=removed)
+    log.info("retention", **names, entries=removed)
 
 
 def holder(account_id: str, policy: Policy) -> Principal | None:

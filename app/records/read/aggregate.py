@@ -273,9 +273,9 @@ class _ResultColumns:
 def _statement(
     selection: Selection, parsed: Aggregate, skip: int, limit: int, *, guarded: bool
 ) -> sa.Select[Any]:
-    """The total, a mark where there is a group, and the group's results; one row at least.
+    """Select the total, 1 where there is a group, and the group's results; one row at least.
 
-    `guarded`, without values beyond `_room` bytes, and behind them how many bytes they all have.
+    If `guarded`, values of more than `_room` bytes are null, and a last column sums their bytes.
     """
     columns = [result.expression.label(f"r{i}") for i, result in enumerate(parsed.results)]
     grouped = sa.select(*columns).select_from(selection.definition.table).where(*selection.where)

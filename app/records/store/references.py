@@ -108,7 +108,8 @@ def resolve_unstored(
         part = rows[start : start + LITERAL_ROWS]
         literals = (_literal_row(columns, n, row) for n, row in enumerate(part))
         literal_rows = sa.union_all(*literals).subquery()
-        source = TableColumns(definition, literal_rows, _reach({row["account_id"] for row in part}))
+        reach = _within_one_account({row["account_id"] for row in part})
+        source = TableColumns(definition, literal_rows, reach)
         columns_found = sa.select(*(source.column(path) for path in paths))
         query = columns_found.select_from(literal_rows).order_by(literal_rows.c[PLACE])
         rows_found = db.connection().execute(query)
@@ -116,8 +117,11 @@ def resolve_unstored(
     return found
 
 
-def _reach(account_ids: Collection[str]) -> Reach:
-    """Name the account of rows that have the same: Citus does not see that the rows do."""
+def _within_one_account(account_ids: Collection[str]) -> Reach:
+    """If all rows are of one account, limit their references to it by a constant.
+
+    Citus does not derive it from rows that are literals.
+    """
     own = [*account_ids] if len(account_ids) == 1 else []
     return lambda _, target: [target.c.account_id == id for id in own]
 

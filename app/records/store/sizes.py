@@ -85,7 +85,7 @@ def _measured(
 
 
 def guarded(columns: Sequence[Any], long: Sequence[bool]) -> list[Any]:
-    """The columns, of `long` ones no value beyond `_room` bytes, and the bytes of all of these."""
+    """The columns, `long` ones null beyond `_room` bytes, and the sum of the bytes of these."""
     result, octets = [], []
     for column, is_long in zip(columns, long, strict=True):
         value = column.element if isinstance(column, sa.Label) else column

@@ -1,4 +1,4 @@
-"""SAML metadata: the settings in that of identity providers, and ours as service provider."""
+"""SAML metadata: reads the settings of identity providers, and renders ours as service provider."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _entity(text: str, entity_id: str | None) -> Any:
             raise InvalidMetadata(f"validUntil: {error.detail}") from None
         if expires_at <= clock.now():
             raise InvalidMetadata(f"The metadata expired at {valid_until}.")
-    # Alone: the library would read the first of the document.
+    # Only this entity: the library would read the first one of the document.
     return OneLogin_Saml2_XML.to_etree(etree.tostring(entities[0]))
 
 

@@ -126,14 +126,19 @@ class _Parser:
         self._position += 1
         return self._tokens[self._position - 1]
 
+    def _peek(self, *texts: str) -> str | None:
+        """Return the next token in lower case, if it is one of these, and leave it there."""
+        if self._position == len(self._tokens):
+            return None
+        kind, text = self._tokens[self._position]
+        return text.lower() if kind != "string" and text.lower() in texts else None
+
     def _take(self, *texts: str) -> str | None:
-        """Return the next token in lower case, if it is one of these."""
-        if self._position < len(self._tokens):
-            kind, text = self._tokens[self._position]
-            if kind != "string" and text.lower() in texts:
-                self._position += 1
-                return text.lower()
-        return None
+        """Return the next token in lower case, if it is one of these, and go on behind it."""
+        token = self._peek(*texts)
+        if token is not None:
+            self._position += 1
+        return token
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
@@ -175,11 +180,11 @@ class _Parser:
     def _factor(self) -> Filter:
         """factor = ["not"] "(" filter ")" / attrPath "[" filter "]" / comparison"""
         negated = self._take("not") is not None
-        if negated or self._tokens[self._position : self._position + 1] == [("punctuation", "(")]:
+        if negated or self._peek("("):
             inner = self._nested("(", ")")
             return Negation(inner) if negated else inner
         name = self._attribute()
-        if self._tokens[self._position : self._position + 1] == [("punctuation", "[")]:
+        if self._peek("["):
             return ValuePath(name, self._nested("[", "]"))
         return self._comparison(name)
 
