@@ -191,7 +191,7 @@ def verify_email() -> str:
 
 @page("/console/sign-in-link", role=ANYBODY)
 def show_sign_in_link() -> Page:
-    """The button that signs in with a link that `flask setup` printed."""
+    """The button that signs in with a link that `bin/atrium setup` printed."""
     token = request.args.get("token", "")
     is_valid = mail_tokens.find(token, LinkPurpose.SIGN_IN) is not None
     form = Form({"token": token}, status=200 if is_valid else 400)
