@@ -397,15 +397,15 @@ def is_api_view(module: str, node: ast.FunctionDef) -> bool:
 def shared_names() -> set[str]:
     """What modules use of each other, as "module.name"."""
     found = set()
-    for tree in map(tree_of, SOURCES.values()):
+    for module in SOURCES:
         aliases = {}
-        for node in ast.walk(tree):
+        for node in nodes(module):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         found |= set(aliases.values()) | {
             f"{aliases[node.value.id]}.{node.attr}"
-            for node in ast.walk(tree)
+            for node in nodes(module)
             if isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
             and node.value.id in aliases
