@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from flask import Flask
 
+from app.console.admin.domains import show_domains
+from app.console.people.groups import show_new_group
 from app.console.people.roles import show_new_role
 from app.console.shell.access import ADMIN, ANYBODY
 from app.console.shell.blueprint import Pages, page
+from app.sso import setup_links
 from app.web.access import AccessLevel, access_of
 
 
@@ -19,9 +25,21 @@ def test_view_without_access_is_not_registered() -> None:
         Pages("secrets", __name__).get("/console/secrets")(show_secrets)
 
 
-def test_form_page_of_other_role_is_not_registered() -> None:
-    with pytest.raises(TypeError, match="/console/x shows a form again that is for another role"):
-        page("/console/x", "POST", role=ADMIN, form_page=show_new_role)
+@pytest.mark.parametrize(
+    ("form_page", "setup"),
+    [
+        (show_new_role, None),
+        (show_new_group, setup_links.DOMAINS),
+        (show_domains, setup_links.SCIM),
+    ],
+    ids=["role", "no setup link", "other setup link"],
+)
+def test_form_page_that_not_all_callers_may_open_is_not_registered(
+    form_page: Callable[..., Any], setup: str | None
+) -> None:
+    assert form_page.page.role is ADMIN or setup is None
+    with pytest.raises(TypeError, match="/console/x shows a form again that not all"):
+        page("/console/x", "POST", role=ADMIN, setup=setup, form_page=form_page)
 
 
 def test_pages_are_public_only_for_anybody(app: Flask) -> None:

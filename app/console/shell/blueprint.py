@@ -96,12 +96,12 @@ def page(
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
     second address, within the account that this one names. `menu` is its place in the sidebar.
     `form_page` is the view of the form which this one takes: it shows the form again with the
-    errors, past its own guard. Raises TypeError if that page is for another role. A form without
-    an address of its own has a function instead, which renders it.
+    errors, past its own guard. Raises TypeError if somebody who may call this view may not open
+    that page. A form without an address of its own has a function instead, which renders it.
     """
     form_access: PageAccess | None = getattr(form_page, "page", None)
-    if form_access and form_access.role is not role:
-        raise TypeError(f"{path} shows a form again that is for another role.")
+    if form_access and (form_access.role is not role or setup not in (None, form_access.setup)):
+        raise TypeError(f"{path} shows a form again that not all of its callers may open.")
     if menu:
         navigation.add(menu, path, role, in_account=in_account)
 
