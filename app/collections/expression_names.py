@@ -24,7 +24,7 @@ from app.web.feature import Finding
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 MAX_NAMED = 20  # choices that a message names
 MAX_WARNINGS = 5  # that `doctor` shows
-UNKNOWN_ROLE, UNKNOWN_CHOICE = "unknown_role", "unknown_choice"
+UNKNOWN_CHOICE = "unknown_choice"
 
 
 def problem_in(

@@ -21,7 +21,6 @@ from app.workflows.engine import external_steps
 from app.workflows.engine.control_steps import Failed
 
 MEMBERS, ANYONE = "members", "anyone"
-RECIPIENTS = (MEMBERS, ANYONE)
 HOUR, DAY = 3600, 86_400
 NOT_A_MEMBER = (
     "{} is not a verified address of an active member of this account. Mails go to members only"
