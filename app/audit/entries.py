@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,7 @@ from app.context import shown_accounts
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 
 Entry = JSONObject
 BATCH_SIZE = 1000

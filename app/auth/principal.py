@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -20,6 +20,7 @@ from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
+from app.types import cached_property
 
 ALL_ACCOUNTS = "*"
 RECENT_SIGN_IN = timedelta(minutes=15)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +25,7 @@ from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import replica
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 MASKED = "You see {} masked, so you cannot filter or sort by it."

@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 import orjson
@@ -24,7 +23,7 @@ from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
 from app.rules import Type
 from app.rules.elements import ListContains
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 DUPLICATE, IN_USE = "not_unique", "in_use"
 CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)

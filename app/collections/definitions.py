@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -53,7 +52,7 @@ from app.rules import (
     walk,
 )
 from app.rules.nodes import Literal
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"

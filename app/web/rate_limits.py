@@ -10,7 +10,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import prometheus_client
@@ -29,6 +29,7 @@ from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.prepared import PreparedStatement
 from app.db.types import Text
 from app.errors import TooManyRequests
+from app.types import cached_property
 
 PURGED_AT_ONCE = 100
 Result = TypeVar("Result")

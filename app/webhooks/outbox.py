@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +24,7 @@ from app.db.functions import database_now
 from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
 from app.jobs.rq_queues import WEBHOOKS
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,6 +15,7 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
+from app.types import cached_property
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, DeliveryState, Webhook
 

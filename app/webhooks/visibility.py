@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from app import db
@@ -15,6 +14,7 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
 from app.events import RecordChanged
+from app.types import cached_property
 
 MAKERS = "webhooks.makers"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import ClassVar
 
 import sqlalchemy as sa
@@ -11,7 +10,7 @@ import sqlalchemy as sa
 from app import rules
 from app.collections.fields.face import EQUALITY, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 from app.web.languages import lazy_gettext
 
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")

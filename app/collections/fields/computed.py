@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import ClassVar
 
 from app.collections.fields.boolean import BooleanField
@@ -12,7 +11,7 @@ from app.collections.fields.face import Face
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web.languages import lazy_gettext
 
 RETURN_TYPES: dict[str, type[Field]] = {

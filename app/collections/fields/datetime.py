@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from functools import cached_property
 from typing import ClassVar
 
 from app import clock, rules
@@ -14,7 +13,7 @@ from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
 from app.rules import values
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 from app.web.languages import lazy_gettext
 
 

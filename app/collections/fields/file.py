@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import ClassVar
 
 import orjson
@@ -13,7 +12,7 @@ from app import config, rules
 from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import parse_json
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web import PREFIX
 from app.web.languages import lazy_gettext
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import re2
@@ -11,6 +10,7 @@ import re2
 from app import rules
 from app.collections.fields.face import CHOICE, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
+from app.types import cached_property
 from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +20,7 @@ from app.console.shell import lists
 from app.db import daily
 from app.db.counts import count_up_to
 from app.db.daily import Row
+from app.types import cached_property
 from app.web.languages import gettext
 from app.webhooks.models import DELIVERIES, DeliveryState
 

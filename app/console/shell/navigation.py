@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 
@@ -15,6 +14,7 @@ from app.auth.principal import Principal
 from app.console.shell import switcher
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, Role
 from app.console.shell.switcher import RecentAccount
+from app.types import cached_property
 from app.web.languages import lazy_gettext
 
 THEME_COOKIE, THEME_DAYS = "atrium_theme", 365

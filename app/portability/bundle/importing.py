@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +34,7 @@ from app.portability.bundle.contents import Contents
 from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.portability.bundle.shard_inserts import Staged
 from app.realtime.feed import generations
+from app.types import cached_property
 from app.webhooks import versions as webhook_versions
 
 CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from app import clock, rules
 from app.auth.principal import Principal
@@ -21,7 +20,7 @@ from app.errors import InvalidValues, NotFound, problem
 from app.realtime.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 
 MAX_PATHS = 500  # columns of one statement
 Path = tuple[str, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,7 +22,7 @@ from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
 from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 DEFAULT_SORT = "-created_at"
 MAX_SORT_KEYS = 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
 from app.audit.security_log import reads
 from app.auth.principal import Principal
@@ -15,7 +14,7 @@ from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web.serialization import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}

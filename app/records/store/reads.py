@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,7 +20,7 @@ from app.records import store
 from app.records.list_query import ListQuery
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 
 UniqueKey = tuple[str, ...]
 """The fields of a unique index."""
