@@ -73,7 +73,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
         compared.append((change.new.name, change.old, names.followed(proposed)))
-    if names.renames:  # which also change who passes the rules of other collections
+    if names.renames:  # which may change who passes the rules of other collections
         changed_ids = {change.old.id for change in comparison.changes}
         compared += [
             (unchanged.name, unchanged, names.followed(unchanged))
