@@ -11,6 +11,8 @@ from typing import NamedTuple
 import click
 from flask.cli import AppGroup
 
+from app.web.app import collection_paused
+
 
 class Listed(NamedTuple):
     """A command as the help text lists it."""
@@ -118,5 +120,6 @@ class Commands(AppGroup):
         """Return a command, loaded now."""
         if name in COMMANDS and name not in self.commands:
             module, _, attribute = COMMANDS[name].place.partition(":")
-            self.add_command(getattr(import_module(module), attribute), name)
+            with collection_paused():
+                self.add_command(getattr(import_module(module), attribute), name)
         return super().get_command(ctx, name)
