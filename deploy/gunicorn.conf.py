@@ -38,10 +38,7 @@ limit_request_field_size = 8190
 forwarder_headers = ""
 secure_scheme_headers = {}
 
-# The workers' heartbeat files must not wait for a disk.
-if serving.memory_folder():
-    worker_tmp_dir = str(serving.memory_folder())
-
+worker_tmp_dir = str(serving.FOLDER)
 _metrics_folder = serving.share_metrics()
 serving.share_freed_memory()
 

@@ -20,6 +20,9 @@ READ_SECONDS, WRITE_SECONDS = 10, 30  # without a byte; the same as in nginx.con
 GRACEFUL_SECONDS = 23  # below 25 seconds together with start and exit
 MAX_PROCESSES = 1000
 M_ARENA_MAX, ARENAS = -8, 1
+# Files that change with each request, or at each second, must not wait for a disk.
+MEMORY = Path("/dev/shm")  # noqa: S108
+FOLDER = MEMORY if MEMORY.is_dir() else Path(tempfile.gettempdir())
 METRICS_PREFIX, STARTUP_SECONDS = "atrium-counts-", 60
 
 
@@ -47,12 +50,6 @@ def _number(name: str, default: int, highest: int) -> int:
     return int(text)
 
 
-def memory_folder() -> Path | None:
-    """A folder in memory, or None."""
-    shared = Path("/dev/shm")  # noqa: S108
-    return shared if shared.is_dir() else None
-
-
 @cache  # gunicorn loads its settings again on reload
 def share_metrics() -> str:
     """Share metrics between the processes in one folder, removed on exit.
@@ -60,23 +57,27 @@ def share_metrics() -> str:
     The lock lasts as long as this process or a fork of it lives: the folder of a killed server has
     none, once its server had time to take it.
     """
-    parent = memory_folder() or Path(tempfile.gettempdir())
-    for stale in parent.glob(f"{METRICS_PREFIX}*"):
+    for stale in FOLDER.glob(f"{METRICS_PREFIX}*"):
         with suppress(OSError):
             if stale.lstat().st_mtime < time.time() - STARTUP_SECONDS:
-                fcntl.flock(_descriptor(stale), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(stale, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(stale)
-    folder = tempfile.mkdtemp(prefix=METRICS_PREFIX, dir=parent)
+    folder = tempfile.mkdtemp(prefix=METRICS_PREFIX, dir=FOLDER)
     with suppress(OSError):
-        fcntl.flock(_descriptor(folder), fcntl.LOCK_SH)
+        _lock(folder, fcntl.LOCK_SH)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     owner = os.getpid()  # and not a fork of it, such as a worker
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
     return folder
 
 
-def _descriptor(folder: str | Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _lock(folder: str | Path, kind: int) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, kind)  # as long as the descriptor is open
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def share_freed_memory() -> None:

@@ -2,7 +2,8 @@
 
 Unreadable requests get the application's error shape, and no log quotes them. A client that does
 not close its side delays nobody: gunicorn waits for each up to two seconds in the loop that accepts
-connections, here their threads do. What arrived before a stop is served; streams end in order.
+connections, here their threads do. Processes share connections that come at once. What arrived
+before a stop is served; streams end in order.
 """
 
 import json
@@ -20,6 +21,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from werkzeug.http import HTTP_STATUS_CODES
 
 DRAIN_SECONDS = 0.5  # for the rest of what a client sends while its connection is closed
+STEP_SECONDS, MAX_STEPS = 0.0001, 8
 END_SECONDS = 1  # of the time to stop: for a worker to exit before the master kills it
 OURS = errors.InvalidResponseHeader, errors.InvalidResponseHeaderName
 STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431}
@@ -57,6 +59,14 @@ class Worker(ThreadWorker):
         )
         with suppress(OSError):
             util.write_nonblock(client, text.encode())
+
+    def accept(self, listener):
+        """Accept a connection, unless a less busy process does so first.
+
+        The first to wake would take all that come at once: seventeen of eighteen were seen.
+        """
+        time.sleep(min(self.nr_conns, MAX_STEPS) * STEP_SECONDS)
+        super().accept(listener)
 
     def handle(self, conn):
         """Handle a request, and wait for the client's last bytes, in a thread."""
