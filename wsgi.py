@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import create_app
 from app.auth import bootstrap
-from app.auth.guard import turns
+from app.auth.guard import fair_turns
 from app.config import ConfigError
 from app.ops import health
 from app.web import concurrency
@@ -23,7 +23,7 @@ IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say i
 try:
     app = create_app()
     concurrency.init_app(app)
-    turns.init_app(app)
+    fair_turns.init_app(app)
     with app.app_context():
         if not IS_COMMAND and (refusal := health.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app import db
-from app.auth.guard import turns
+from app.auth.guard import fair_turns
 from app.config import Config
 from bench import load
 from bench.product import application
@@ -92,7 +92,7 @@ def run(seconds: float, count: int) -> list[Times]:
 
 def main() -> None:
     """Measure and print."""
-    places = turns.PLACES * deployed.processes()
+    places = fair_turns.PLACES * deployed.processes()
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", nargs="?", type=float, default=5)
     parser.add_argument("--connections", type=int, default=10 * places)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-THREADS = 128  # most of them wait: app/auth/guard/turns.py says how many requests run
+THREADS = 128  # most of them wait: app/auth/guard/fair_turns.py says how many requests run
 READ_SECONDS, WRITE_SECONDS = 10, 30  # without a byte; the same as in nginx.conf
 GRACEFUL_SECONDS = 23  # below 25 seconds together with start and exit
 MAX_PROCESSES = 1000

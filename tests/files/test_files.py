@@ -22,7 +22,7 @@ from PIL import Image
 
 from app import clock, db
 from app.auth import principal as principals
-from app.auth.guard.turns import PLACES
+from app.auth.guard.fair_turns import PLACES
 from app.files import purge, storage, thumbnails
 from app.files.models import FILES
 from app.records.history import service as history

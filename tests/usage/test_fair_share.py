@@ -16,9 +16,9 @@ import pytest
 from flask import Flask
 from werkzeug.test import run_wsgi_app
 
-from app.auth.guard import turns
+from app.auth.guard import fair_turns
 from app.auth.guard.authorize import ACCOUNT
-from app.auth.guard.turns import Callers, FairShare, Turns
+from app.auth.guard.fair_turns import Callers, FairShare, Turns
 from bench import fair_share
 from tests.builders import Caller, Cast, make_collection, make_drawer
 
@@ -39,7 +39,7 @@ class Desk:
         self.turns = Turns(places)
         self.served = list[str]()
         self.under_way = list[tuple[Request, Future[bool]]]()
-        self._threads = ThreadPoolExecutor(2 * turns.MAX_WAITING)
+        self._threads = ThreadPoolExecutor(2 * fair_turns.MAX_WAITING)
 
     def send(self, caller: str) -> threading.Event:
         """Send a request; returns what lets it go."""
@@ -117,7 +117,7 @@ def test_fair_turns_lone_account_leaves_a_thread_to_next(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
-    time.sleep(turns.RECENT_SECONDS)
+    time.sleep(fair_turns.RECENT_SECONDS)
     desk.send("quiet")
     desk.wait(4 + 1)
     assert desk.served[4] == "quiet"
@@ -139,7 +139,7 @@ def test_fair_turns_gives_all_threads_back_one_second_after_others(desk: Desk) -
     desk.send("quiet").set()
     sent = [desk.send("noisy") for _ in range(6)]
     desk.wait(1 + 2)
-    time.sleep(turns.RECENT_SECONDS)
+    time.sleep(fair_turns.RECENT_SECONDS)
     sent[0].set()
     desk.wait(1 + 2 + 3)  # four run
     sent[1].set()
@@ -147,7 +147,7 @@ def test_fair_turns_gives_all_threads_back_one_second_after_others(desk: Desk) -
 
 
 def test_fair_turns_queue_limit_applies_beside_others_only(desk: Desk) -> None:
-    for _ in range(4 + turns.MAX_WAITING):
+    for _ in range(4 + fair_turns.MAX_WAITING):
         desk.send("noisy")
     desk.wait(4)
     desk.send("noisy")
@@ -168,13 +168,13 @@ def test_fair_turns_place_of_failed_request_is_free_again() -> None:
         return iter([b"a", b"b"])
 
     share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
-    for _ in range(2 * turns.PLACES):
+    for _ in range(2 * fair_turns.PLACES):
         with pytest.raises(ZeroDivisionError):
             run_wsgi_app(share, {"PATH_INFO": "/fails"})
         answer, _, _ = run_wsgi_app(share, {"PATH_INFO": "/"})
         answer.close()  # type: ignore[attr-defined]
-    answers = [run_wsgi_app(share, {"PATH_INFO": "/"})[0] for _ in range(turns.PLACES)]
-    assert [b"".join(one) for one in answers] == [b"ab"] * turns.PLACES
+    answers = [run_wsgi_app(share, {"PATH_INFO": "/"})[0] for _ in range(fair_turns.PLACES)]
+    assert [b"".join(one) for one in answers] == [b"ab"] * fair_turns.PLACES
 
 
 def test_fair_turns_refusal_has_error_shape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_fair_turns_refusal_has_error_shape(monkeypatch: pytest.MonkeyPatch) -> 
     assert headers["X-Correlation-ID"]
     refused = json.loads(b"".join(body))
     assert (refused["error"], refused["quota"]) == ("quota_exceeded", "concurrent_requests")
-    assert refused["limit"] == turns.MAX_WAITING
+    assert refused["limit"] == fair_turns.MAX_WAITING
 
 
 @pytest.mark.parametrize("sent", [b"ab", OSError()])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.auth.guard.turns import PLACES
+from app.auth.guard.fair_turns import PLACES
 from tests.files.test_downloads import DATA, Reader, path, port  # noqa: F401
 from tests.system.site import ROOT, Client
 from tests.system.test_servers import serving

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.auth.guard.turns import PLACES
+from app.auth.guard.fair_turns import PLACES
 from tests.builders import Cast
 from tests.project import procfile
 from tests.realtime.clients import Events, Socket, Stream, until

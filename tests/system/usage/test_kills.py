@@ -12,7 +12,7 @@ import requests
 from flask import Flask
 
 from app import db
-from app.auth.guard.turns import PLACES
+from app.auth.guard.fair_turns import PLACES
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import WHOLE
 from tests.processes import Process, environment, wait_for
