@@ -22,6 +22,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 
 DRAIN_SECONDS = 0.5  # for the rest of what a client sends while its connection is closed
 STEP_SECONDS, MAX_STEPS = 0.0001, 8
+SHORT = 0.00001  # seconds until another thread gets the interpreter
 END_SECONDS = 1  # of the time to stop: for a worker to exit before the master kills it
 OURS = errors.InvalidResponseHeader, errors.InvalidResponseHeaderName
 STATUS = {errors.LimitRequestLine: 414, errors.LimitRequestHeaders: 431}
@@ -88,6 +89,7 @@ class Worker(ThreadWorker):
         super().set_accept_enabled(enabled)
         if not self.alive:
             self.stops_until = time.monotonic() + self.cfg.graceful_timeout
+            sys.setswitchinterval(SHORT)  # nothing arrives between the last look and the end
             for listener in self.sockets:
                 while select([listener], (), (), 0)[0]:
                     self.accept(listener)

@@ -370,7 +370,8 @@ def test_deployment_behind_nginx_works_through_restart(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_deployment_under_load_survives_restarts(tmp_path: Path) -> None:
-    with running(tmp_path) as site:
+    # Requests are held up for longer than a statement may usually wait.
+    with running(tmp_path, SERVICE_STATEMENT_SECONDS="60") as site:
         cast = settle(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=10)
         for _ in range(3):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from deploy import serving as deploy
 from tests.builders import OPEN, PASSWORD
 from tests.processes import environment, started, wait_for
 from tests.project import PROGRAMS, PROJECT, free_port
+from tests.system.goings_on import listens
 from tests.system.site import ROOT, Client
 
 TOKEN = "nobody-may-read-this-1"
@@ -179,6 +182,23 @@ def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
     told = [json.loads(line) for line in text.splitlines()]
     assert {"event", "level", "timestamp"} <= set.intersection(*(set(line) for line in told))
     assert [line for line in told if line["level"] == "error"] == []
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_gunicorn_answers_what_arrived_before_it_stops(app: Flask, tmp_path: Path) -> None:
+    with serving(app, tmp_path, processes=1) as server, ExitStack() as held:
+        (worker,) = map(int, children_of(server.process.pid))
+        os.kill(worker, signal.SIGSTOP)
+        address = ("127.0.0.1", server.port)
+        waiting = [held.enter_context(socket.create_connection(address, 10)) for _ in range(20)]
+        for one in waiting:
+            one.sendall(b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        server.process.terminate()
+        time.sleep(0.3)
+        os.kill(worker, signal.SIGCONT)
+        assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in waiting)
+        assert not listens(server.port)
+        assert server.process.wait(10) == 0
 
 
 INTERRUPTED = """
