@@ -196,13 +196,13 @@ def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:
 def announce_on_commit(queue_name: str, *ids: str, seconds: float = 0) -> None:
     """Have RQ run a task so many seconds after the open transaction commits.
 
-    Without Redis, workers look for due rows: on PostgreSQL this wakes them if it is due at once,
-    on SQLite the write itself does.
+    Without Redis, workers look when rows are due: on PostgreSQL this tells them of another one, on
+    SQLite the write itself does.
     """
     url = config.current().redis_url
     if url:
         db.on_commit(Announcement(url, Task(queue_name, ids), seconds))
-    elif seconds <= 0 and not db.has_one_writer():
+    elif not db.has_one_writer():
         db.on_commit(wakeups.News(WORK, queue_name))
 
 
