@@ -41,8 +41,6 @@ MAX_SWEPT = 500
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
 PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all their runs
 SWEEP_SECONDS = 3
-IDLE_SECONDS = 15
-"""How long a loop that hears of new rows waits at most while none is due."""
 EMBEDDED_SWEEP_SECONDS, WATCH_SECONDS = 0.5, 0.4
 STOP_SECONDS, STOP_CHECK_SECONDS = 20, 1
 Work = Callable[[threading.Event, threading.Event], None]
@@ -246,7 +244,7 @@ def patience(next_due: Callable[[], float], shortest: float = SWEEP_SECONDS) -> 
     except SQLAlchemyError:
         return sweep_seconds()
     # What is due already, and still there, waits for something that nobody announces.
-    return min(seconds, IDLE_SECONDS) if seconds > 0 else min(shortest, SWEEP_SECONDS)
+    return min(seconds, queue.IDLE_SECONDS) if seconds > 0 else min(shortest, SWEEP_SECONDS)
 
 
 def last_write() -> object:
