@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,8 @@ from flask import Flask
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.db.functions import database_now
-from app.jobs import Job, worker
+from app.jobs import Job, leases, worker
+from app.jobs.queue import IDLE_SECONDS, QUEUE
 from tests.mailbox import run_jobs
 from tests.parallel import at_once
 
@@ -471,3 +474,21 @@ def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_idle_worker_waits_until_next_job_is_due(
+    app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.hears, "is_set", lambda: True)  # as if PostgreSQL told of new rows
+    define(lambda payload: None)
+    with app.app_context():
+        only = Job.account_id == SYSTEM_ACCOUNT_ID, Job.kind == "test"
+        look = partial(leases.seconds_to_next, QUEUE, sa.and_(*only))
+        assert look() == math.inf
+        assert worker.patience(look) == IDLE_SECONDS
+        with db.transaction():
+            jobs.enqueue("test", {}, account_id=SYSTEM_ACCOUNT_ID, after=9)
+        assert 5 < worker.patience(look) < 9.1
+        with db.transaction() as session:
+            session.execute(sa.update(Job).where(*only).values(due_at=database_now(-1)))
+        assert worker.patience(look) == worker.SWEEP_SECONDS

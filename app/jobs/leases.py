@@ -65,14 +65,16 @@ def due_statement(
 def seconds_to_next(queue: Queue, where: Where = None) -> float:
     """Return the seconds until the next pending row is due, by the database's clock."""
     pending = [one for one in (queue.pending, where) if one is not None]
-    return seconds_until(sa.select(sa.func.min(queue.table.c.due_at)).where(*pending))
+    return seconds_until(queue.table.c.due_at, *pending)
 
 
-def seconds_until(earliest: sa.Select[Any]) -> float:
-    """Return the seconds until the time that a statement selects; infinite if it is null."""
+def seconds_until(time: sa.Column[Any], *conditions: sa.ColumnElement[bool]) -> float:
+    """Return the seconds until the earliest time of a column; infinite if there is none."""
+    # No aggregate: Citus sends this as it is.
     now = sa.type_coerce(database_now(), UtcDateTime())
-    time, now_there = db.connection().execute(earliest.add_columns(now)).one()
-    return (time - now_there).total_seconds() if time else math.inf
+    rows = sa.select(time, now).where(time.is_not(None), *conditions).order_by(time).limit(1)
+    first = db.connection().execute(rows).first()
+    return (first[0] - first[1]).total_seconds() if first else math.inf
 
 
 def accounts_due(queue: Queue) -> list[tuple[str]]:

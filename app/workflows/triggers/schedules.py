@@ -95,7 +95,7 @@ def accounts_due() -> list[tuple[str]]:
 
 def seconds_to_next() -> float:
     """The seconds until the next schedule is due, by the database's clock."""
-    return leases.seconds_until(sa.select(sa.func.min(SCHEDULES.c.next_at)))
+    return leases.seconds_until(SCHEDULES.c.next_at)
 
 
 def fire(now: datetime | None = None, accounts: Sequence[str] | None = None) -> int:
