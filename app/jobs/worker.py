@@ -247,10 +247,12 @@ def last_write() -> object:
     return log.st_mtime_ns, log.st_size
 
 
-def wait(woken: threading.Event, seconds: float, seen: object) -> None:
+def wait(
+    woken: threading.Event, seconds: float, seen: object, watch_seconds: float = WATCH_SECONDS
+) -> None:
     """Wait for a wake-up, or for a write since `seen`, which costs less than a look at the rows."""
     until = time.monotonic() + seconds
-    while not woken.wait(seconds if seen is None else min(seconds, WATCH_SECONDS)):
+    while not woken.wait(seconds if seen is None else min(seconds, watch_seconds)):
         if last_write() != seen or time.monotonic() >= until:
             return
 

@@ -1,7 +1,7 @@
 """Reading the stored changes of an account in the order of their numbers.
 
-The number of a change is drawn under a lock that its transaction holds until its commit
-(`app/audit/append.py`): whoever sees a change sees all those with lower numbers.
+Numbers are drawn under the lock of the chain's head, which is held until they are committed
+(`app/audit/sealing.py`): whoever sees a change sees all those with lower numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.audit import unchanged
+from app.audit import sealing, unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
@@ -40,6 +40,7 @@ class Bounds(NamedTuple):
 
 def newest(account_ids: Collection[str]) -> dict[str, int]:
     """The newest change of each account that has any."""
+    sealing.seal()
     found = dict[str, int]()
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
         last = sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
@@ -72,9 +73,9 @@ def bounds(account_id: str) -> Bounds:
         )
         ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
     query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
-    row = db.connection().execute(query).one()
-    expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
-    if generations.is_ended(*timelines):
+    row = tuple(sealing.read_one(account_id, query))
+    expired, begun, first, last, first_unaudited, last_unaudited, known, present, _ = row
+    if generations.is_ended(known, present):
         begun = generations.start_new()
         first = first_unaudited = None
     gone = max(expired or 0, begun or 0)
@@ -167,7 +168,7 @@ def next_changes(
     both = sa.union_all(*found).subquery()
     place = sa.func.row_number().over(partition_by=both.c.record_id, order_by=both.c.change)
     placed = sa.select(both, place.label("place")).subquery()
-    rows = db.connection().execute(sa.select(placed).where(placed.c.place == 1))
+    rows = sealing.connection(account_id).execute(sa.select(placed).where(placed.c.place == 1))
     return {row.record_id: row for row in rows}
 
 
