@@ -165,7 +165,9 @@ def _rows(changes: Iterable[Change]) -> Iterator[JSONObject]:
     for number, change in enumerate(changes):
         metadata = {**change.extra_metadata, **signing} if change.extra_metadata else signing
         operation, table_name, record_id = change.target
-        columns, olds, news = zip(*change.values, strict=True)
+        arrays = zip(*change.values, strict=True)
+        columns, olds, news = map(_array, arrays)
+        texts = (columns, olds, news, change.unchanged)
         yield {
             **shared,
             "_account_id": change.account_id,
@@ -176,10 +178,11 @@ def _rows(changes: Iterable[Change]) -> Iterator[JSONObject]:
             "_record_id": record_id,
             "_occurred_at": clock.iso(change.occurred_at or now),
             "_extra_metadata": digest.canonical(metadata).decode() if metadata else None,
-            "_columns": orjson.dumps(columns).decode(),
-            "_old_values": _array(olds),
-            "_new_values": _array(news),
+            "_columns": columns,
+            "_old_values": olds,
+            "_new_values": news,
             "_unchanged": change.unchanged,
+            "_size": sum([len(text) for text in texts if text]),
         }
 
 

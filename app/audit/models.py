@@ -42,6 +42,8 @@ class _Change:
     new_values: Mapped[str | None] = mapped_column(Text)
     unchanged: Mapped[str | None] = mapped_column(Text)
     """Further values for the change feed (`app/audit/unchanged.py`); no part of the entries."""
+    size: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """The characters of the values, so that nobody reads more than there is room for."""
 
 
 class PendingChange(_Change, Base):
@@ -111,8 +113,6 @@ class AuditChange(_Change, Base):
     )
     last_id: Mapped[int] = mapped_column(sa.BigInteger, sort_order=-1)
     entries: Mapped[int] = mapped_column(sa.BigInteger, sort_order=-1)
-    size: Mapped[int | None] = mapped_column(sa.BigInteger)
-    """The characters of the values, so that the feed reads no more than it has room for."""
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for each entry; null if the values are erased."""
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)

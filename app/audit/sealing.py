@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 import sqlalchemy as sa
@@ -54,19 +53,6 @@ def connection(account_id: str | None) -> sa.Connection:
     return db.connection()
 
 
-def read_one(account_id: str, query: sa.Select[Any]) -> sa.Row[Any]:
-    """The only row of a query of what is committed of an account's log or feed.
-
-    Its last column is none of the query's: it says without a further statement whether to seal.
-    """
-    pending = sa.exists().where(PENDING.c.account_id == account_id)
-    with_pending = query.add_columns(pending.label("has_pending"))
-    row = db.connection().execute(with_pending).one()
-    if row.has_pending:
-        row = connection(account_id).execute(with_pending).one()
-    return row
-
-
 def record_sealed(change: Change) -> None:
     """Record a change that is in the chain when the open transaction commits."""
     record(change, always=True)
@@ -107,8 +93,6 @@ def _link(account_id: str, changes: list[JSONObject], head: Head) -> None:
     ids, checksum, first = _draw(account_id, sum(counts)), head.checksum, 0
     for change, columns, count in zip(changes, names, counts, strict=True):
         own, first = ids[first : first + count], first + count
-        values = [change[name] for name in ("columns", "old_values", "new_values", "unchanged")]
-        change["size"] = sum(len(text) for text in values if text)
         if change["is_audited"]:
             digests = _digests(change, columns)
             *_, checksum = digest.checksums(checksum, own, digests)

@@ -22,17 +22,18 @@ PLACES = "audit_pending_places"
 COLUMNS = (
     "account_id, place, number, is_audited, operation, table_name, record_id, extra_metadata,"
     " occurred_at, user_id, user_email, user_name, ip_address, user_agent, request_id,"
-    " es_username, es_reason, es_timestamp, columns, old_values, new_values, unchanged"
+    " es_username, es_reason, es_timestamp, columns, old_values, new_values, unchanged, size"
 )
 # Processes of the release before call these until they are restarted. What they append is sealed
-# like all else; digests, salts and sizes of theirs are made anew then.
+# like all else; digests and salts of theirs are made anew then.
 APPEND = f"""
 CREATE OR REPLACE FUNCTION append_audit_change({{arguments}})
 RETURNS void LANGUAGE sql AS $$
   INSERT INTO audit_pending ({COLUMNS}) VALUES (
     account, nextval('{PLACES}'), 0, true, told[1], told[2], told[3], told[4],
     told[5]::timestamptz, told[6], told[7], told[8], told[9], told[10], told[11],
-    told[12], told[13], told[14]::timestamptz, names, olds, news, unchanged_values)
+    told[12], told[13], told[14]::timestamptz, names, olds, news, unchanged_values,
+    characters)
 $$
 """  # noqa: S608 - constants
 APPEND_TO_FEED = f"""
@@ -41,7 +42,7 @@ RETURNS void LANGUAGE sql AS $$
   INSERT INTO audit_pending ({COLUMNS}) VALUES (
     account, nextval('{PLACES}'), 0, false, change_operation, changed_table, changed_record, NULL,
     moment, actor, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    names, olds, news, unchanged_values)
+    names, olds, news, unchanged_values, characters)
 $$
 """  # noqa: S608 - constants
 # Ten changes or more they still append themselves: not before what was committed earlier.
@@ -88,6 +89,7 @@ def upgrade() -> None:
         sa.Column("extra_metadata", Text),
         sa.Column("columns", Text, nullable=False),
         *(sa.Column(name, Text) for name in ("old_values", "new_values", "unchanged")),
+        sa.Column("size", sa.BigInteger()),
         sa.PrimaryKeyConstraint("account_id", "place", "number", name=op.f("pk_audit_pending")),
     )
     if not is_postgres:

@@ -18,6 +18,7 @@ from app.db.prepared import PreparedStatement
 from app.types import JSONObject
 
 BATCH_SIZE = 500
+ROOM = 2**22  # characters of values, about, in a batch
 MOST_AT_ONCE = 100_000  # rows of an account before others have their turn
 Head = sa.Row[Any]
 Link = Callable[[str, list[JSONObject], Head], object]
@@ -52,7 +53,7 @@ class Sealer:
                     rows = self._take(account_id) if head else []
                     if head and rows:
                         self._link(account_id, rows, head)
-                if len(rows) < BATCH_SIZE:
+                if len(rows) < BATCH_SIZE and sum(row.get("size") or 0 for row in rows) < ROOM:
                     return
 
     def lock_head(self, account_id: str) -> Head:
@@ -76,6 +77,12 @@ class Sealer:
         # A statement of its own, after the lock: it sees all that earlier holders of the head saw.
         own = self._pending.c.account_id == account_id
         oldest = sa.select(*self._order).where(own).order_by(*self._order).limit(BATCH_SIZE)
+        if "size" in self._pending.c:
+            size = self._pending.c.size
+            before = sa.func.sum(size).over(order_by=self._order) - size
+            place = oldest.add_columns(before.label("before")).subquery()
+            names = (place.c[column.name] for column in self._order)
+            oldest = sa.select(*names).where(sa.func.coalesce(place.c.before, 0) < ROOM)
         taken = sa.delete(self._pending).where(own, sa.tuple_(*self._order).in_(oldest))
         rows = db.connection().execute(taken.returning(*self._pending.c)).mappings()
         return sorted(map(dict, rows), key=itemgetter(*(column.name for column in self._order)))
