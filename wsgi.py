@@ -12,18 +12,21 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import create_app
-from app.auth import bootstrap
 from app.config import ConfigError
-from app.ops import health
-from app.web import concurrency
 
 IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say it themselves
 
 try:
     app = create_app()
+    if not IS_COMMAND:
+        app.load()
+    from app.auth import bootstrap
+    from app.db import owner_connection
+    from app.web import concurrency
+
     concurrency.init_app(app)
     with app.app_context():
-        if not IS_COMMAND and (refusal := health.pooler_refusal()):
+        if not IS_COMMAND and (refusal := owner_connection.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")
         bootstrap.create_from_settings()
 except ConfigError as error:

@@ -1,69 +1,45 @@
-"""Atrium: a multi-tenant backend service."""
+"""Atrium: a multi-tenant backend service.
+
+`import app` and `create_app` load next to nothing. What works below requests is loaded with the
+first application context, and the routes with the first request, or before the servers fork, by
+`wsgi.py`: so a command loads what it uses, and a worker no routes.
+"""
 
 from __future__ import annotations
 
-from flask import Flask
-from werkzeug.middleware.proxy_fix import ProxyFix
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from app import config, db, hooks, web
-from app.accounts.feature import FEATURE as ACCOUNTS
-from app.audit.feature import FEATURE as AUDIT
-from app.auth import guard, tokens
-from app.auth.feature import FEATURE as AUTH
-from app.collections import typed_spec
-from app.collections.feature import FEATURE as COLLECTIONS
+from flask import Flask
+
+from app import config
 from app.config import Config
-from app.console.feature import FEATURE as CONSOLE
-from app.console.shell.guard import csrf
-from app.context import tenancy
-from app.db import versioned_cache
-from app.files.feature import FEATURE as FILES
-from app.isolation.feature import FEATURE as ISOLATION
-from app.manifest.feature import FEATURE as MANIFEST
-from app.ops.feature import FEATURE as OPS
-from app.portability.feature import FEATURE as PORTABILITY
-from app.realtime.feature import FEATURE as REALTIME
-from app.records.feature import FEATURE as RECORDS
-from app.sso.feature import FEATURE as SSO
-from app.types import JSONObject
-from app.web import (
-    assets,
-    docs_pages,
-    error_handlers,
-    languages,
-    logging,
-    openapi_text,
-    tracing,
-)
-from app.web.access import public
+from app.ops.listed import Commands
 from app.web.app import Application
-from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
-from app.web.openapi import api
-from app.web.serialization import Json
-from app.webhooks.feature import FEATURE as WEBHOOKS
-from app.workflows.feature import FEATURE as WORKFLOWS
+
+if TYPE_CHECKING:
+    from app.types import JSONObject
+    from app.web.feature import Feature
 
 # In the order of the API description.
 FEATURES = (
-    AUTH,
-    ACCOUNTS,
-    SSO,
-    RECORDS,
-    FILES,
-    REALTIME,
-    AUDIT,
-    COLLECTIONS,
-    WEBHOOKS,
-    WORKFLOWS,
-    MANIFEST,
-    PORTABILITY,
-    OPS,
-    CONSOLE,
-    ISOLATION,
+    *("auth", "accounts", "sso", "records", "files", "realtime", "audit", "collections"),
+    *("webhooks", "workflows", "manifest", "portability", "ops", "console"),
 )
 
 
-def create_app(settings: Config | None = None) -> Flask:
+@cache
+def features() -> list[Feature]:
+    """Import what all features do below requests.
+
+    First that of audit, whose subscribers record rows before those of others remove them.
+    """
+    import_module("app.audit.feature")
+    return [import_module(f"app.{name}.feature").FEATURE for name in FEATURES]
+
+
+def create_app(settings: Config | None = None) -> Application:
     """Create the Flask application. Raises ConfigError if settings are invalid."""
     settings = settings or Config.from_env()
     app = Application(
@@ -74,43 +50,7 @@ def create_app(settings: Config | None = None) -> Flask:
         static_folder="static",
     )
     app.extensions["atrium.config"] = settings
-    _configure(app, settings)
-    is_traced = bool(settings.otel_exporter_otlp_endpoint)
-    logging.configure(as_text=settings.logs_as_text, with_trace=is_traced)
-    if is_traced:
-        tracing.init_app(app, settings.otel_exporter_otlp_endpoint)
-    hooks.init_app(app)
-    tokens.init_app(app, settings.base_url)
-    db.init_app(app, settings)
-    csrf.init_app(app)
-    languages.init_app(app)
-    api.init_app(app)
-    error_handlers.init_app(app)  # after `api`, to replace its handler
-    api.with_collections = _with_collections
-    app.register_blueprint(docs_pages.blueprint)
-    versioned_cache.write_sources[:] = [s for one in FEATURES for s in one.version_sources]
-    app.extensions["atrium.checks"] = [check for one in FEATURES for check in one.checks]
-    for feature in FEATURES:
-        for blueprint in feature.api:
-            api.register_blueprint(blueprint)
-        for pages in feature.pages:
-            app.register_blueprint(pages)
-        for command in feature.commands:
-            app.cli.add_command(command)
-        for init_app in feature.init:
-            init_app(app)
-    assets.init_app(app)
-    public(app.view_functions["static"])
-    return app
-
-
-def _with_collections(spec: JSONObject) -> JSONObject:
-    caller = guard.signed_in_caller()
-    with tenancy.scoped_to(caller.tenancy):
-        return typed_spec.add_collections(spec, by=caller)
-
-
-def _configure(app: Flask, settings: Config) -> None:
+    app.cli = Commands(app.name)
     app.config.update(
         SECRET_KEY=settings.secret_key,
         SECRET_KEY_FALLBACKS=list(settings.secret_key_previous),
@@ -123,20 +63,85 @@ def _configure(app: Flask, settings: Config) -> None:
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
         # What the server may receive; the application allows so much for uploads only.
         LARGEST_BODY=settings.max_body_bytes + settings.file_max_bytes,
+    )
+    if hops := settings.trusted_proxies:
+        from werkzeug.middleware.proxy_fix import ProxyFix
+
+        app.wsgi_app = ProxyFix(  # type: ignore[method-assign]
+            app.wsgi_app, x_for=hops, x_proto=hops, x_host=hops
+        )
+    if settings.otel_exporter_otlp_endpoint:
+        from app.web import tracing
+
+        tracing.init_app(app, settings.otel_exporter_otlp_endpoint)
+    app.load_later(_load_features, _load_routes)
+    return app
+
+
+def _load_features(app: Flask) -> None:
+    from app import db
+    from app.auth import tokens
+    from app.db import versioned_cache
+    from app.web import languages, logging
+
+    settings: Config = app.extensions["atrium.config"]
+    is_traced = bool(settings.otel_exporter_otlp_endpoint)
+    logging.configure(as_text=settings.logs_as_text, with_trace=is_traced)
+    tokens.init_app(app, settings.base_url)
+    db.init_app(app, settings)
+    languages.init_app(app)
+    versioned_cache.write_sources[:] = [s for one in features() for s in one.version_sources]
+    app.extensions["atrium.checks"] = [check for one in features() for check in one.checks]
+
+
+def _load_routes(app: Flask) -> None:
+    from app import hooks, web
+    from app.console.shell.guard import csrf
+    from app.web import assets, docs_pages, error_handlers, openapi_text
+    from app.web.access import public
+    from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
+    from app.web.openapi import api
+    from app.web.serialization import Json
+
+    app.config.update(
         API_TITLE="Atrium",
         API_VERSION=web.API_VERSION,
         OPENAPI_VERSION="3.1.0",
         OPENAPI_URL_PREFIX="/",
         OPENAPI_JSON_PATH="openapi.json",
-        API_SPEC_OPTIONS=openapi_text.options(settings.base_url),
+        API_SPEC_OPTIONS=openapi_text.options(app.extensions["atrium.config"].base_url),
     )
     app.json = Json(app)
     app.url_map.strict_slashes = False
     # A double slash is a 404; werkzeug would redirect with an HTML page.
     app.url_map.merge_slashes = False
     app.url_map.converters.update(uuid=UuidPath, integer=IntegerPath, large=LargeIntegerPath)
-    if settings.trusted_proxies:
-        hops = settings.trusted_proxies
-        app.wsgi_app = ProxyFix(  # type: ignore[method-assign]
-            app.wsgi_app, x_for=hops, x_proto=hops, x_host=hops
-        )
+    hooks.init_app(app)
+    csrf.init_app(app)
+    api.init_app(app)
+    error_handlers.init_app(app)  # after `api`, to replace its handler
+    api.with_collections = _with_collections
+    app.register_blueprint(docs_pages.blueprint)
+    # All are imported before the first is registered, as modules add to blueprints of others, and
+    # by name, which is the order of such a blueprint's operations in the API description.
+    named = dict(zip(FEATURES, features(), strict=True))
+    imported = {name: named[name].routes() for name in sorted(named)}
+    for routes in (imported[name] for name in FEATURES):
+        for blueprint in routes.api:
+            api.register_blueprint(blueprint)
+        for pages in routes.pages:
+            app.register_blueprint(pages)
+        for init_app in routes.init:
+            init_app(app)
+    assets.init_app(app)
+    public(app.view_functions["static"])
+
+
+def _with_collections(spec: JSONObject) -> JSONObject:
+    from app.auth import guard
+    from app.collections import typed_spec
+    from app.context import tenancy
+
+    caller = guard.signed_in_caller()
+    with tenancy.scoped_to(caller.tenancy):
+        return typed_spec.add_collections(spec, by=caller)

@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
-from app import FEATURES
+from app import features
 from app.config import Config
-from app.ops.main import GROUPS
+from app.ops.listed import COMMANDS, Commands
 
 PROJECT = Path(__file__).resolve().parent.parent
 MIGRATIONS = PROJECT / "migrations"
@@ -179,30 +179,39 @@ def test_revisions_import_nothing_of_the_application() -> None:
 
 
 # The decorators of what runs without being called, and where its module is declared.
-RUNNING = {"events.subscribe": "subscribers", "jobs.periodic": "jobs", "worker.loop": "jobs"}
+RUNNING = {
+    "events.subscribe": "subscribers",
+    "names.place": "subscribers",
+    "role_names.place": "subscribers",
+    "jobs.job": "jobs",
+    "jobs.periodic": "jobs",
+    "worker.loop": "jobs",
+}
 
 
-def test_feature_subscribers_and_periodic_jobs_are_declared() -> None:
+def test_feature_subscribers_and_jobs_are_declared() -> None:
     declared = {
         (part, module.__name__)
-        for feature in FEATURES
+        for feature in features()
         for part in ("subscribers", "jobs")
         for module in getattr(feature, part)
     }
-    assert declared >= set(decorated(RUNNING))
-    assert declared <= set(decorated({**RUNNING, "jobs.job": "jobs"}))
+    assert declared == set(decorated(RUNNING))
 
 
-def test_feature_commands_are_declared_and_grouped() -> None:
-    declared = {command for feature in FEATURES for command in feature.commands}
+def test_commands_are_listed_with_the_first_lines_of_their_help() -> None:
     modules = [name for name in SOURCES if name.endswith("commands") or name == "app.ops.cli"]
     values = [value for name in modules for value in vars(import_module(name)).values()]
     found = {value for value in values if isinstance(value, click.Command)}
     groups = [one for one in found if isinstance(one, click.Group)]
     inner = {command for group in groups for command in group.commands.values()}
-    assert found - inner == declared
-    listed = {name for names in GROUPS.values() for name in names}
-    assert {command.name for command in declared} <= listed
+    commands = Commands("atrium")
+    listed = {name: commands.get_command(click.Context(commands), name) for name in COMMANDS}
+    assert found - inner == {one for name, one in listed.items() if name != "openapi"}
+    for name, one in listed.items():
+        assert one
+        assert one.name == name
+        assert " ".join((one.help or "").split("\n\n")[0].split()) == COMMANDS[name].help
 
 
 def decorated(parts: dict[str, str]) -> Iterator[tuple[str, str]]:

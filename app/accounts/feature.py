@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from app.accounts import (
-    deleted_addresses,
-    group_routes,
-    own_account_routes,
-    role_routes,
-    routes,
-    user_routes,
-)
+from app.accounts import deleted_addresses
 from app.accounts.domains import checks, service
-from app.accounts.domains import routes as domains_routes
 from app.accounts.usage import metering, notices, purge
-from app.accounts.usage import routes as usage_routes
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.accounts import group_routes, own_account_routes, role_routes, user_routes
+    from app.accounts import routes as accounts
+    from app.accounts.domains import routes as domains
+    from app.accounts.usage import routes as usage
+
+    return Routes(
+        api=(
+            accounts.blueprint,
+            own_account_routes.blueprint,
+            user_routes.blueprint,
+            role_routes.blueprint,
+            group_routes.blueprint,
+        ),
+        modules=(usage, domains),
+    )
+
 
 FEATURE = Feature(
-    api=(
-        routes.blueprint,
-        own_account_routes.blueprint,
-        user_routes.blueprint,
-        role_routes.blueprint,
-        group_routes.blueprint,
-    ),
-    routes=(usage_routes, domains_routes),
+    routes=routes,
     jobs=(checks, metering, notices, purge),
     subscribers=(deleted_addresses, service, metering, purge),
 )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from app.audit import checkpoints, commands, records, routes, tracking, verifications
-from app.audit.security_log import erasing, sealing, subscribers, verifying
-from app.audit.security_log import routes as security_log_routes
-from app.web.feature import Check, Feature
+from app.audit import checkpoints, records, tracking, verifications
+from app.audit.security_log import erasing, sealing, subscribers, suppressed, verifying
+from app.web.feature import Check, Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.audit import routes as audit
+    from app.audit.security_log import routes as security_log
+
+    return Routes(api=(audit.blueprint,), modules=(security_log,))
+
 
 FEATURE = Feature(
-    api=(routes.blueprint,),
-    routes=(security_log_routes,),
-    jobs=(checkpoints, sealing, verifying),
+    routes=routes,
+    jobs=(checkpoints, erasing, sealing, suppressed, verifying),
     subscribers=(records, tracking, erasing, subscribers),
     checks=(Check("audit", verifications.check),),
-    commands=(commands.audit,),
 )

@@ -126,7 +126,7 @@ def keep(token: str) -> User:
         consumed = mail_tokens.consume(token, LinkPurpose.EMAIL_KEEP)
         if consumed is None:
             raise mail_tokens.invalid_token()
-        mail_tokens.revoke_waiting(consumed.user)
+        mail_tokens.cancel_scheduled_undos(consumed.user)
         return consumed.user
 
 

@@ -4,36 +4,63 @@ from __future__ import annotations
 
 from app.auth import (
     api_keys,
-    commands,
+    devices,
     email_changes,
-    email_routes,
-    invitation_routes,
     invitations,
-    key_routes,
-    magic_link_routes,
+    joining,
+    magic_links,
     mail_tokens,
-    password_routes,
+    password_resets,
     pii_notices,
     purge,
-    routes,
-    session_routes,
     sessions,
+    verification,
 )
-from app.auth.mfa import admin_routes, enrolment, service
-from app.auth.mfa import routes as mfa_routes
-from app.web.feature import Feature
+from app.auth.mfa import enrolment, service
+from app.web.feature import Feature, Routes
 
-FEATURE = Feature(
-    api=(routes.blueprint, routes.links, invitation_routes.blueprint, key_routes.blueprint),
-    routes=(
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.auth import (
         email_routes,
+        invitation_routes,
+        key_routes,
+        magic_link_routes,
         password_routes,
         session_routes,
-        magic_link_routes,
-        mfa_routes,
-        admin_routes,
+    )
+    from app.auth import routes as sign_in
+    from app.auth.mfa import admin_routes
+    from app.auth.mfa import routes as mfa_routes
+
+    return Routes(
+        api=(sign_in.blueprint, sign_in.links, invitation_routes.blueprint, key_routes.blueprint),
+        modules=(
+            email_routes,
+            password_routes,
+            session_routes,
+            magic_link_routes,
+            mfa_routes,
+            admin_routes,
+        ),
+    )
+
+
+FEATURE = Feature(
+    routes=routes,
+    jobs=(
+        devices,
+        email_changes,
+        invitations,
+        joining,
+        magic_links,
+        service,
+        password_resets,
+        pii_notices,
+        purge,
+        verification,
     ),
-    jobs=(purge,),
     subscribers=(
         api_keys,
         email_changes,
@@ -44,5 +71,4 @@ FEATURE = Feature(
         pii_notices,
         sessions,
     ),
-    commands=(commands.create_superadmin,),
 )

@@ -25,8 +25,8 @@ OTHER_LIFETIMES = {
     LinkPurpose.EMAIL_UNDO: timedelta(days=7),
     LinkPurpose.EMAIL_KEEP: timedelta(days=2),
 }
-MAX_VALID = 3  # links of a purpose, requested by one source: the first, the new one, and ...
-KEPT_NEWEST = MAX_VALID - 2  # ... as many of those in between
+MAX_VALID = 3  # links of one purpose, requested by one source
+KEPT_NEWEST = MAX_VALID - 2  # former links that stay besides the first: the new one counts, too
 TO_OTHER_ADDRESS = (LinkPurpose.EMAIL_CHANGE, LinkPurpose.EMAIL_UNDO)
 
 
@@ -81,7 +81,7 @@ def issue(
             )
             valid = session.scalars(query.order_by(MailedToken.created_at, MailedToken.id)).all()
             # The first one stays, too: a stranger in the user's network may have requested the
-            # others. With the new one, MAX_VALID are valid.
+            # others.
             for former in valid[1:-KEPT_NEWEST]:
                 session.delete(former)
         session.add(
@@ -115,21 +115,21 @@ def revoke_since(first: MailedToken) -> None:
     )
 
 
-def revoke_waiting(user: User) -> None:
-    """Revoke the user's tokens that would undo a change of address in a while."""
+def cancel_scheduled_undos(user: User) -> None:
+    """Revoke the tokens that would undo an email change of the user by themselves (`due_at`)."""
     _revoke(user.account_id, user.id, MailedToken.due_at.is_not(None))
 
 
 @events.subscribe(events.AddressVerified)
 def _on_address_verified(event: events.AddressVerified) -> None:
     # A pending email change would return the user to whoever requested it.
-    void = (
+    revoked = (
         LinkPurpose.RESET,
         LinkPurpose.VERIFICATION,
         LinkPurpose.EMAIL_CHANGE,
         LinkPurpose.MAGIC_LINK,
     )
-    _revoke(event.account_id, event.user_id, MailedToken.purpose.in_(void))
+    _revoke(event.account_id, event.user_id, MailedToken.purpose.in_(revoked))
 
 
 def _revoke(account_id: str, user_id: str, *conditions: Condition) -> None:

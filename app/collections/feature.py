@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from app.collections import (
-    commands,
-    expression_names,
-    index_builds,
-    open_routes,
-    permission_routes,
-    revision_routes,
-    routes,
-    transfer_routes,
-    trial_routes,
-)
-from app.web.feature import Check, Feature
+from app.collections import expression_names, index_builds, service
+from app.web.feature import Check, Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.collections import (
+        open_routes,
+        permission_routes,
+        revision_routes,
+        transfer_routes,
+        trial_routes,
+    )
+    from app.collections import routes as collections
+
+    return Routes(
+        api=(
+            collections.blueprint,
+            transfer_routes.blueprint,
+            open_routes.blueprint,
+            revision_routes.blueprint,
+            trial_routes.blueprint,
+        ),
+        modules=(permission_routes,),
+    )
+
 
 FEATURE = Feature(
-    api=(
-        routes.blueprint,
-        transfer_routes.blueprint,
-        open_routes.blueprint,
-        revision_routes.blueprint,
-        trial_routes.blueprint,
-    ),
-    routes=(permission_routes,),
-    jobs=(index_builds,),
+    routes=routes,
+    jobs=(index_builds, service),
+    subscribers=(expression_names,),
     checks=(Check("names", expression_names.check),),
-    commands=(commands.revisions,),
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-
-from cryptography.fernet import Fernet
 
 
 def random_secret() -> str:
@@ -17,7 +16,7 @@ def random_secret() -> str:
 
 def fernet_key() -> str:
     """Generate a key that encrypts stored secrets: 32 bytes in base64."""
-    return Fernet.generate_key().decode()
+    return base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
 
 
 class InvalidKeyFile(Exception):

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from email.utils import getaddresses
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from cryptography.fernet import Fernet
-from email_validator import EmailNotValidError, validate_email
-
 from app.slugs import SYSTEM_SLUG, slug_problem
 
 WITHOUT_HOST = ("console",)
@@ -171,6 +168,8 @@ def mail_url(value: str) -> str:
 
 def email(value: str) -> str:
     """An e-mail address."""
+    from email_validator import EmailNotValidError, validate_email  # few settings are addresses
+
     try:
         validate_email(value, check_deliverability=False)
     except EmailNotValidError:
@@ -247,17 +246,8 @@ def rate(value: str) -> str:
     return value
 
 
-def is_fernet_key(text: str) -> bool:
-    """Whether a text is a Fernet key."""
-    try:
-        Fernet(text)
-    except ValueError:
-        return False
-    return True
-
-
 def is_32_bytes(text: str) -> bool:
-    """Whether a text is 32 bytes in base64."""
+    """Whether a text is 32 bytes in base64, as a Fernet key is."""
     try:
         return len(urlsafe_b64decode(text)) == 32
     except ValueError:

@@ -425,7 +425,7 @@ def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
             folder / "secret_key", dev_keys.random_secret, bool
         )
     for name, is_key in (
-        ("encryption_key", parsing.is_fernet_key),
+        ("encryption_key", parsing.is_32_bytes),
         ("audit_checkpoint_key", parsing.is_32_bytes),
     ):
         if not getattr(config, name):
@@ -435,7 +435,7 @@ def _dev_keys(config: Config, folder: Path) -> dict[str, object]:
 
 def _unsafe(config: Config) -> list[str]:
     problems = []
-    if not all(map(parsing.is_fernet_key, config.encryption_key)):
+    if not all(map(parsing.is_32_bytes, config.encryption_key)):
         problems.append("SERVICE_ENCRYPTION_KEY must list Fernet keys (32 bytes in base64)")
     if not all(map(parsing.is_32_bytes, config.audit_checkpoint_key)):
         problems.append("SERVICE_AUDIT_CHECKPOINT_KEY must list keys of 32 bytes in base64")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from app.console import dashboard, routes, sample, search
-from app.console.admin import feature as admin
-from app.console.automation import feature as automation
-from app.console.collections import feature as collections
-from app.console.people import feature as people
-from app.console.records import feature as records
 from app.console.records import saved_views
-from app.console.shell import checks, links
-from app.console.shell.blueprint import blueprint
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
 
-FEATURE = Feature(
-    pages=(blueprint,),
-    routes=(
-        *(routes, links, checks, dashboard, sample, search),
-        *people.PAGES,
-        *records.PAGES,
-        *automation.PAGES,
-        *collections.PAGES,
-        *admin.PAGES,
-    ),
-    subscribers=(saved_views,),
-)
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.console import dashboard, sample, search
+    from app.console import routes as home
+    from app.console.admin import feature as admin
+    from app.console.automation import feature as automation
+    from app.console.collections import feature as collections
+    from app.console.people import feature as people
+    from app.console.records import feature as records
+    from app.console.shell import checks, links
+    from app.console.shell.blueprint import blueprint
+
+    return Routes(
+        pages=(blueprint,),
+        modules=(
+            *(home, links, checks, dashboard, sample, search),
+            *people.PAGES,
+            *records.PAGES,
+            *automation.PAGES,
+            *collections.PAGES,
+            *admin.PAGES,
+        ),
+    )
+
+
+FEATURE = Feature(routes=routes, subscribers=(saved_views,))

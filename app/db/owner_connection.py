@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from app.db import engine, postgres_session
@@ -37,3 +38,14 @@ def connect(url: sa.URL | None = None) -> Iterator[sa.Connection]:
     postgres_session.start_each(own_engine, {"lock_timeout": str(LOCK_MILLISECONDS)})
     with own_engine.connect() as connection:
         yield connection
+
+
+def pooler_refusal() -> str | None:
+    """Return why the database's pooler is refused; None if it is not, or if nothing answers."""
+    if engine.has_one_writer():
+        return None
+    try:
+        with connect():
+            return None
+    except SQLAlchemyError as error:
+        return postgres_session.refusal(error)

@@ -8,8 +8,6 @@ import struct
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-import puremagic
-
 from app import rules
 from app.files import archive_types
 
@@ -154,6 +152,8 @@ def _binary(head: bytes) -> str:
         if any(codec in head for codec in VIDEO_IN_OGG):
             return "video/ogg"
         return "audio/ogg" if any(codec in head for codec in AUDIO_IN_OGG) else "application/ogg"
+    import puremagic  # large, and few files get here
+
     try:
         found = puremagic.magic_string(head)
     except (puremagic.PureError, ValueError):

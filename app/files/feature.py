@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from app.files import purge
-from app.files.routes import files
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
 
-FEATURE = Feature(
-    api=(files.blueprint,),
-    jobs=(purge,),
-    subscribers=(purge,),
-)
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.files.routes import files
+
+    return Routes(api=(files.blueprint,))
+
+
+FEATURE = Feature(routes=routes, jobs=(purge,), subscribers=(purge,))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import click
-from flask import current_app
 from flask.cli import with_appcontext
 
 from app.ops import command
+from app.web.app import loaded
 
 
 def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
@@ -36,7 +36,7 @@ def isolation_check(only: str) -> None:
     """Try every route as another account; fails if anything leaks."""
     from app.isolation import prover  # only this command is worth the memory
 
-    report = prover.prove(current_app._get_current_object(), only)  # type: ignore[attr-defined]
+    report = prover.prove(loaded(), only)
     for leak in report.leaks:
         click.echo(f"leak   {leak}")
     for finding in report.uncovered:

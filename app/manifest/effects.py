@@ -63,27 +63,30 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
 
     Roles have their present names.
     """
-    compared = []
+    compared: list[tuple[str, Definition, Definition]] = []  # name, present, resulting
     for change in comparison.changes:
         countable = {
             name: rule
             for name, rule in _changed_rules(comparison, change).items()
             if _is_countable(rule, change.old)
         }
+        # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
         compared.append((change.new.name, change.old, names.followed(proposed)))
-    if names.renames:
+    if names.renames:  # which may change who passes the rules of other collections
         changed_ids = {change.old.id for change in comparison.changes}
         compared += [
-            (one.name, one, names.followed(one))
-            for one in definitions.get_all()
-            if one.id not in changed_ids
+            (unchanged.name, unchanged, names.followed(unchanged))
+            for unchanged in definitions.get_all()
+            if unchanged.id not in changed_ids
         ]
     result = []
     for collection, old, new in compared:
         if new.rules == old.rules and not names.affects(old) and not names.affects(new):
             continue
-        for difference in population.differences(old, new, None, MAX_COUNTED, names.renames):
+        for difference in population.differences(
+            old, new, account_id=None, max_count=MAX_COUNTED, renames=names.renames
+        ):
             if difference.gained.count or difference.lost.count:
                 result.append(
                     {
@@ -105,11 +108,10 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
         for name, rule in _changed_rules(comparison, change).items()
         if not _is_countable(rule, change.old)
     ]
-    gone = {change.old.name.lower() for change in comparison.changes}
-    gone |= {row.name_key for _, row in comparison.removed}
-    unchanged = {
-        one.name.lower(): one for one in definitions.get_all() if one.name.lower() not in gone
-    }
+    replaced = {change.old.name.lower() for change in comparison.changes}
+    replaced |= {row.name_key for _, row in comparison.removed}
+    present = {definition.name.lower(): definition for definition in definitions.get_all()}
+    unchanged = {key: one for key, one in present.items() if key not in replaced}
     future = unchanged | comparison.definitions()
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))

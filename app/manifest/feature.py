@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from app.manifest import commands, routes
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
 
-FEATURE = Feature(
-    api=(routes.blueprint,),
-    commands=(commands.export, commands.plan, commands.apply),
-)
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.manifest import routes as manifest
+
+    return Routes(api=(manifest.blueprint,))
+
+
+FEATURE = Feature(routes=routes)

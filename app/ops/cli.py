@@ -1,4 +1,7 @@
-"""Commands of `atrium`: set up, settings, `doctor`, the worker, keys, shards."""
+"""Commands of `atrium`: set up, settings, `doctor`, the worker, keys, shards.
+
+The functions import what only their command uses.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,9 @@ from flask.cli import ScriptInfo, with_appcontext
 from app import config, db
 from app.auth import bootstrap
 from app.collections import revisions as core
-from app.db import reencryption, row_security, sharding
+from app.db import owner_connection, reencryption, row_security, sharding
 from app.jobs import worker
-from app.ops import command, health, metrics, progress
-from app.ops import doctor as doctoring
+from app.ops import command, progress
 
 
 def bind_migrate(app: Flask) -> None:
@@ -98,7 +100,9 @@ def settings() -> None:
 @with_appcontext
 def doctor() -> None:
     """Check everything that the service needs, and say how to fix what is wrong."""
-    findings = list(doctoring.run_checks())
+    from app.ops.doctor import run_checks
+
+    findings = list(run_checks())
     for part, finding in findings:
         click.echo(f"{finding.state:5} {part:11} {finding.message}")
     if any(finding.state == "fail" for _, finding in findings):
@@ -135,9 +139,11 @@ def release() -> None:
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
-    if refusal := health.pooler_refusal():
+    if refusal := owner_connection.pooler_refusal():
         raise click.ClickException(f"The database cannot be used: {refusal}")
     if url := config.current().worker_metrics_url:
+        from app.ops import metrics
+
         metrics.serve(config.context().app, url)
     worker.serve(_stop_signal())
 

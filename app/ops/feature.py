@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from app.ops import backup_commands, backup_runs, cli, dashboard_routes, health, metrics
-from app.web.feature import Check, Feature
+from app.ops import backup_runs
+from app.web.feature import Check, Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.ops import dashboard_routes, health, metrics
+
+    return Routes(api=(dashboard_routes.blueprint, health.blueprint, metrics.blueprint))
+
 
 FEATURE = Feature(
-    api=(dashboard_routes.blueprint, health.blueprint, metrics.blueprint),
+    routes=routes,
     jobs=(backup_runs,),
     checks=(Check("backups", backup_runs.check),),
-    commands=(
-        cli.setup,
-        cli.release,
-        cli.settings,
-        cli.doctor,
-        cli.work,
-        cli.shard,
-        cli.reencrypt,
-        cli.migrations,
-        backup_commands.backup,
-        backup_commands.restore,
-    ),
 )

@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import config, db, jobs, web
 from app.collections import revisions
-from app.db import disk, owner_connection, postgres_session, sqlite_driver
+from app.db import disk, postgres_session, sqlite_driver
 from app.db.postgres_driver import Driver
 from app.web import fields
 from app.web.access import public
@@ -64,17 +64,6 @@ def checks() -> dict[str, str]:
     if config.current().redis_url:
         results["queue"] = "ok" if jobs.is_redis_up() else "unreachable"
     return results
-
-
-def pooler_refusal() -> str | None:
-    """Return why the database's pooler is refused; None if it is not, or if nothing answers."""
-    if db.has_one_writer():
-        return None
-    try:
-        with owner_connection.connect():
-            return None
-    except SQLAlchemyError as error:
-        return postgres_session.refusal(error)
 
 
 @blueprint.route("/health", methods=["GET"])

@@ -6,29 +6,24 @@ import click
 from flask.cli import FlaskGroup, ScriptInfo
 
 from app import web
-
-GROUPS = {
-    "Set up": ("setup", "settings", "create-superadmin"),
-    "Define": ("export", "plan", "apply"),
-    "Run": ("release", "worker"),
-    "Check": ("doctor", "audit", "isolation-check"),
-    "Data": (
-        *("db", "backup", "restore", "expire-changes"),
-        *("account", "shard", "reencrypt", "revisions"),
-    ),
-    "Develop": ("routes", "run", "shell", "openapi"),
-}
+from app.ops.listed import COMMANDS, GROUPS, Commands
 
 
-class Atrium(FlaskGroup):
+class Atrium(Commands, FlaskGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, without the application that FlaskGroup would load."""
+        return sorted({*self.commands, *COMMANDS})
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by group; one without a group comes last."""
         names = self.list_commands(ctx)
-        grouped = {name for group in GROUPS.values() for name in group}
-        others = {"Other": [name for name in names if name not in grouped]}
-        for title, group in {**GROUPS, **others}.items():
-            commands = {name: self.get_command(ctx, name) for name in group if name in names}
-            rows = [(name, one.get_short_help_str(70)) for name, one in commands.items() if one]
+        others = {name for name in names if not any(name in group for group in GROUPS.values())}
+        for title, group in {**GROUPS, "Other": dict.fromkeys(sorted(others))}.items():
+            commands = {
+                name: click.Command(name, help=listed.help) if listed else self.commands[name]
+                for name, listed in group.items()
+            }
+            rows = [(name, one.get_short_help_str(70)) for name, one in commands.items()]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

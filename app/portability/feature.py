@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from app.portability import certificate_routes, certificates, commands
+from app.portability import certificates
 from app.portability.bundle import exports
-from app.portability.bundle import routes as bundle_routes
-from app.portability.retention import routes, service
-from app.web.feature import Feature
+from app.portability.retention import service
+from app.web.feature import Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.portability import certificate_routes
+    from app.portability.bundle import routes as bundle
+    from app.portability.retention import routes as retention
+
+    return Routes(modules=(retention, bundle, certificate_routes))
+
 
 FEATURE = Feature(
-    routes=(routes, bundle_routes, certificate_routes),
-    jobs=(exports, service),
+    routes=routes,
+    jobs=(certificates, exports, service),
     subscribers=(certificates,),
-    commands=(commands.account,),
 )

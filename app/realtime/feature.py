@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from app.realtime import commands, hub, limits, routes
+from app.realtime import hub, limits
 from app.realtime.feed import purge
-from app.realtime.feed import routes as feed_routes
-from app.web.feature import Check, Feature
+from app.web.feature import Check, Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.realtime import routes as streams
+    from app.realtime.feed import routes as feed
+
+    return Routes(api=(feed.blueprint, streams.blueprint))
+
 
 FEATURE = Feature(
-    api=(feed_routes.blueprint, routes.blueprint),
+    routes=routes,
     jobs=(purge,),
     subscribers=(hub,),
     checks=(Check("streams", limits.check, reads_tables=False),),
-    commands=(commands.expire_changes,),
 )

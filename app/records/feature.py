@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from app.records import purge
-from app.records.routes import aggregates, batches, denials, explain, history, records, transfer
-from app.web.feature import Feature
+from app.records.history import erasure
+from app.web.feature import Feature, Routes
 
-FEATURE = Feature(
-    api=(
-        records.blueprint,
-        transfer.blueprint,
-        aggregates.blueprint,
-        batches.blueprint,
-        history.blueprint,
-    ),
-    routes=(explain,),
-    subscribers=(purge,),
-    init=(denials.init_app,),
-)
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.records.routes import (
+        aggregates,
+        batches,
+        denials,
+        explain,
+        history,
+        records,
+        transfer,
+    )
+
+    return Routes(
+        api=(
+            records.blueprint,
+            transfer.blueprint,
+            aggregates.blueprint,
+            batches.blueprint,
+            history.blueprint,
+        ),
+        modules=(explain,),
+        init=(denials.init_app,),
+    )
+
+
+FEATURE = Feature(routes=routes, jobs=(purge, erasure), subscribers=(purge,))

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from app.sso import (
-    account_linking,
-    config_routes,
-    discovery_routes,
-    jobs,
-    overview_routes,
-    responses,
-    roles,
-    routes,
-    service,
-    setup_link_routes,
-)
+from app.sso import account_linking, jobs, roles, service, setup_links
 from app.sso.oauth import documents
 from app.sso.saml import keys, metadata_refresh, sessions
-from app.sso.saml import routes as saml_routes
 from app.sso.scim import roles as scim_roles
-from app.sso.scim import routes as scim_routes
-from app.sso.scim import token_routes
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.sso import (
+        config_routes,
+        discovery_routes,
+        overview_routes,
+        responses,
+        setup_link_routes,
+    )
+    from app.sso import routes as sign_in
+    from app.sso.saml import routes as saml
+    from app.sso.scim import routes as scim
+    from app.sso.scim import token_routes
+
+    return Routes(
+        api=(
+            token_routes.blueprint,
+            sign_in.blueprint,
+            sign_in.browsers,
+            config_routes.blueprint,
+            config_routes.own,
+        ),
+        pages=(scim.blueprint,),
+        modules=(overview_routes, saml, setup_link_routes, discovery_routes),
+        init=(responses.init_app,),
+    )
+
 
 FEATURE = Feature(
-    api=(
-        token_routes.blueprint,
-        routes.blueprint,
-        routes.browsers,
-        config_routes.blueprint,
-        config_routes.own,
-    ),
-    pages=(scim_routes.blueprint,),
-    routes=(
-        overview_routes,
-        saml_routes,
-        setup_link_routes,
-        discovery_routes,
-    ),
-    jobs=(jobs, metadata_refresh),
+    routes=routes,
+    jobs=(jobs, metadata_refresh, setup_links),
     subscribers=(account_linking, documents, roles, keys, sessions, scim_roles, service),
-    init=(responses.init_app,),
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal, NamedTuple
 
-import click
 from flask import Blueprint, Flask
 
 from app.db.versioned_cache import VersionSource
@@ -31,24 +30,30 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feature:
-    """The parts of a feature that `create_app` registers, or that run once they are imported."""
+class Routes:
+    """What a feature answers requests with."""
 
     api: tuple[Blueprint, ...] = ()
     """Blueprints of the API, in the order of its description."""
     pages: tuple[Blueprint, ...] = ()
     """Blueprints that the API description leaves out."""
-    routes: tuple[ModuleType, ...] = ()
+    modules: tuple[ModuleType, ...] = ()
     """Modules that add routes to blueprints of other modules."""
+    init: tuple[Callable[[Flask], None], ...] = ()
+    """Called with the application: error handlers, and what else it needs once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """The parts of a feature that are registered, or that run once they are imported."""
+
+    routes: Callable[[], Routes] = Routes
+    """Imports them, which commands and workers do without."""
     jobs: tuple[ModuleType, ...] = ()
-    """Modules with periodic jobs, or loops of workers."""
+    """Modules with jobs, or loops of workers."""
     subscribers: tuple[ModuleType, ...] = ()
-    """Modules that subscribe to events."""
+    """Modules that subscribe to events, or declare where names of roles and groups stand."""
     version_sources: tuple[VersionSource, ...] = ()
     """Further versions that a write of records verifies (`versioned_cache`)."""
     checks: tuple[Check, ...] = ()
     """Checks of `bin/atrium doctor`."""
-    commands: tuple[click.Command, ...] = ()
-    """Commands of `bin/atrium`."""
-    init: tuple[Callable[[Flask], None], ...] = ()
-    """Called with the application: error handlers, and what else it needs once."""

@@ -9,11 +9,15 @@ from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
+import click
 import flask_smorest
 from flask import Flask, Response, request
+from flask.cli import with_appcontext
+from flask_smorest.spec import openapi_cli
 
 from app.types import JSONObject
 from app.web.access import public
+from app.web.app import loaded
 from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.web.fields import DateTime, Id, Timestamp, required_by_service
 from app.web.schemas import ErrorBody
@@ -90,3 +94,9 @@ def _gzip(description: bytes) -> bytes:
 
 api = Api()
 """The extension that `create_app` binds."""
+
+
+commands = click.Group(
+    "openapi", openapi_cli.commands, help=openapi_cli.help, callback=with_appcontext(loaded)
+)
+"""flask-smorest's commands, which read what it describes."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from app.web.feature import Feature
-from app.webhooks import (
-    delivery_routes,
-    dispatch,
-    handover,
-    handover_routes,
-    outbox,
-    purge,
-    routes,
-    security_stream_routes,
-    security_streams,
-    service,
-    uses,
-)
+from app.web.feature import Feature, Routes
+from app.webhooks import dispatch, handover, outbox, purge, resend, security_streams, service, uses
+
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.webhooks import delivery_routes, handover_routes, security_stream_routes
+    from app.webhooks import routes as webhooks
+
+    return Routes(
+        api=(webhooks.blueprint, delivery_routes.blueprint),
+        modules=(security_stream_routes, handover_routes),
+    )
+
 
 FEATURE = Feature(
-    api=(routes.blueprint, delivery_routes.blueprint),
-    routes=(security_stream_routes, handover_routes),
-    jobs=(dispatch, security_streams, purge),
+    routes=routes,
+    jobs=(dispatch, handover, resend, security_streams, purge),
     version_sources=(outbox.version_checks,),
     subscribers=(handover, outbox, security_streams, service, uses),
 )

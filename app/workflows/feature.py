@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from app.web.feature import Feature
+from app.web.feature import Feature, Routes
 from app.workflows import dispatch, erasure, purge, service, uses
-from app.workflows.routes import hooks, instances, workflows
 from app.workflows.triggers import record_events
 
+
+def routes() -> Routes:
+    """Import the routes."""
+    from app.workflows.routes import hooks, instances, workflows
+
+    return Routes(
+        api=(workflows.blueprint, workflows.callers, instances.all_instances, hooks.blueprint)
+    )
+
+
 FEATURE = Feature(
-    api=(workflows.blueprint, workflows.callers, instances.all_instances, hooks.blueprint),
+    routes=routes,
     jobs=(dispatch, purge),
     subscribers=(erasure, service, record_events, uses),
 )

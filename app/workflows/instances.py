@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, jobs
+from app.accounts.types import Condition
 from app.auth.principal import Principal
 from app.collections import masking
 from app.context import shown_accounts
@@ -36,9 +37,6 @@ FAILURE_COLUMNS = [
     INSTANCES.c[name]
     for name in ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
 ]
-SAME_WORKFLOW = sa.and_(
-    Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id
-)
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,16 @@ class StepLog:
 
 
 @dataclass(frozen=True)
+class LatestInstance:
+    """The newest instance of a workflow without its data."""
+
+    id: str
+    workflow_id: str
+    status: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
 class FailedInstance:
     """A failed instance without its data, and the name of its workflow."""
 
@@ -156,29 +164,24 @@ def page(
     return items, total
 
 
-def latest(workflow_ids: Sequence[str], *, by: Principal) -> dict[str, sa.Row[*tuple[Any, ...]]]:
-    """The newest instance of each of these workflows that has any, without its data."""
+def latest(workflow_ids: Sequence[str], *, by: Principal) -> dict[str, LatestInstance]:
+    """The newest instances of those of these workflows that have any, by workflow."""
     older = INSTANCES.alias()
     of_workflow = (older.c.account_id == Workflow.account_id, older.c.workflow_id == Workflow.id)
     newest = sa.select(sa.func.max(older.c.id)).where(*of_workflow).correlate(Workflow)
     is_newest = sa.and_(
         INSTANCES.c.account_id == Workflow.account_id, INSTANCES.c.id == newest.scalar_subquery()
     )
-    columns = [INSTANCES.c[name] for name in ("id", "workflow_id", "status", "created_at")]
+    columns = [INSTANCES.c[field.name] for field in fields(LatestInstance)]
     query = sa.select(*columns).select_from(Workflow).join(INSTANCES, is_newest)
     query = query.where(Workflow.id.in_(workflow_ids), *_visible(by))
-    return {row.workflow_id: row for row in db.connection().execute(query)}
+    rows = db.connection().execute(query)
+    return {row.workflow_id: LatestInstance(**row._mapping) for row in rows}
 
 
 def failed(limit: int, *, by: Principal) -> Sequence[FailedInstance]:
     """The newest failed instances with the name of their workflow, without their data."""
-    query = (
-        sa.select(*FAILURE_COLUMNS, Workflow.name)
-        .outerjoin(Workflow, SAME_WORKFLOW)
-        .where(*_visible(by), INSTANCES.c.status == InstanceState.FAILED)
-        .order_by(INSTANCES.c.id.desc())
-        .limit(limit)
-    )
+    query = _select_failed(_visible(by), limit)
     return [FailedInstance(**row._mapping) for row in db.connection().execute(query)]
 
 
@@ -186,18 +189,26 @@ def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[FailedIn
     """The newest failed instances of some accounts."""
     # Joined within each account: a join of all of them would run on several shards (Citus).
     queries = [
-        sa.select(*FAILURE_COLUMNS, Workflow.name)
-        .outerjoin(Workflow, SAME_WORKFLOW)
-        .where(INSTANCES.c.account_id == account_id, INSTANCES.c.status == InstanceState.FAILED)
-        .order_by(INSTANCES.c.id.desc())
-        .limit(limit)
-        for account_id in accounts
+        _select_failed([INSTANCES.c.account_id == account_id], limit) for account_id in accounts
     ]
     if not queries:
         return ()
     rows = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
     query = sa.select(rows).order_by(rows.c.id.desc()).limit(limit)
     return [FailedInstance(**row._mapping) for row in db.connection().execute(query)]
+
+
+def _select_failed(conditions: Sequence[Condition], limit: int) -> sa.Select[Any]:
+    workflow = (Workflow.account_id == INSTANCES.c.account_id) & (
+        Workflow.id == INSTANCES.c.workflow_id
+    )
+    return (
+        sa.select(*FAILURE_COLUMNS, Workflow.name)
+        .outerjoin(Workflow, workflow)
+        .where(*conditions, INSTANCES.c.status == InstanceState.FAILED)
+        .order_by(INSTANCES.c.id.desc())
+        .limit(limit)
+    )
 
 
 def get(
@@ -232,7 +243,7 @@ def step_statuses(instance_id: str, *, by: Principal) -> dict[str, StepStatus]:
 
 
 def _find(instance_id: str, by: Principal) -> Instance:
-    conditions = _is(instance_id, by)
+    conditions = _has_id(instance_id, by)
     row = db.connection().execute(sa.select(*COLUMNS).where(*conditions)).first()
     if row is None:
         raise NotFound("No instance with this id.")
@@ -272,11 +283,11 @@ def cancel(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     by.require_account_id()
     values = {"status": InstanceState.CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
-        conditions = [*_is(instance_id, by), INSTANCES.c.status.in_(ACTIVE)]
+        conditions = [*_has_id(instance_id, by), INSTANCES.c.status.in_(ACTIVE)]
         statement = sa.update(INSTANCES).where(*conditions).values(**values)
         row = db.connection().execute(statement.returning(INSTANCES.c.account_id)).first()
         if row is None:
-            get(instance_id, by=by)
+            get(instance_id, by=by)  # raises NotFound if there is none
             raise Conflict("This instance has already finished.", error="already_over")
         queue.close_logs(row.account_id, instance_id.lower(), InstanceState.CANCELLED)
         subscriptions = (
@@ -291,8 +302,8 @@ def resume(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     """Resume a failed instance at the failed step. Raises NotFound, Conflict."""
     by.require_account_id()
     with db.transaction():
-        if not _resume(_is(instance_id, by)):
-            get(instance_id, by=by)
+        if not _resume(_has_id(instance_id, by)):
+            get(instance_id, by=by)  # raises NotFound if there is none
             raise Conflict("Only failed instances can be resumed.", error="not_failed")
     return get(instance_id, by=by)
 
@@ -338,7 +349,7 @@ def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
     return {state: counts_by_status.get(state, 0) for state in STATES}
 
 
-def _resume(conditions: Sequence[Any], resumed_at: datetime | None = None) -> int:
+def _resume(conditions: Sequence[Condition], resumed_at: datetime | None = None) -> int:
     values: dict[str, Any] = {
         "status": InstanceState.PENDING,
         "due_at": database_now(),
@@ -356,15 +367,15 @@ def _resume(conditions: Sequence[Any], resumed_at: datetime | None = None) -> in
     return len(account_ids)
 
 
-def _visible(by: Principal) -> list[Any]:
+def _visible(by: Principal) -> list[Condition]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _is(instance_id: str, by: Principal) -> list[Any]:
+def _has_id(instance_id: str, by: Principal) -> list[Condition]:
     return [*_visible(by), INSTANCES.c.id == instance_id.lower()]
 
 
-def _conditions(where: InstanceFilter, by: Principal) -> list[Any]:
+def _conditions(where: InstanceFilter, by: Principal) -> list[Condition]:
     columns = ("kind", "status", "workflow_id", "resumed_at")
     return [*_visible(by), *filters.log_conditions(INSTANCES, vars(where), columns)]
 

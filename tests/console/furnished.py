@@ -9,6 +9,7 @@ from flask import Flask
 
 from app import clock, db
 from app.accounts.models import User
+from app.auth import bootstrap
 from app.auth import mail_tokens as mailed_links
 from app.auth import principal as principals
 from app.auth.models import LinkPurpose
@@ -90,6 +91,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
         undo = mailed_links.issue(user, LinkPurpose.EMAIL_UNDO, "bob@old.example")
         keep = mailed_links.issue(user, LinkPurpose.EMAIL_KEEP)
+        sign_in = bootstrap.sign_in_link()
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -114,6 +116,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
         "keep_token": keep,
+        "sign_in_link": str(sign_in),
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "job_id": _job(app, alice.account_id),
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
@@ -180,6 +183,7 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
     found["console.show_setup_link"] = f"/console/setup/{known['setup_token']}"
     found["console.show_undo_email_change"] += f"?token={known['undo_token']}"
     found["console.show_keep_email"] += f"?token={known['keep_token']}"
+    found["console.show_sign_in_link"] = known["sign_in_link"]
     return found
 
 

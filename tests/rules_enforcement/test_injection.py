@@ -33,7 +33,7 @@ SQL = [
 ]
 CHARACTERS = ["\0", "\ud800", "\u202e", "٣"]
 UNSTORABLE = ["\0", "\ud800"]
-HARM = QUOTES + PLACEHOLDERS + SQL + CHARACTERS
+HOSTILE = QUOTES + PLACEHOLDERS + SQL + CHARACTERS
 SCHEMA = [
     {"name": "title", "type": "text"},
     {"name": "views", "type": "number"},
@@ -56,8 +56,8 @@ def posts(cast: Cast) -> Cast:
 @pytest.mark.one_database
 def test_list_parameters_with_hostile_names_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
-    for text in HARM:
-        text = text.encode("utf-8", "replace").decode()
+    for text in HOSTILE:
+        text = text.encode("utf-8", "replace").decode()  # lone surrogates have no UTF-8
         for place in ("sort", "fields", "filter"):
             answer = posts.bob.get("records/posts", query_string={place: text})
             # No text may have a NUL; the others name nothing, or are no expressions.
@@ -69,7 +69,7 @@ def test_list_parameters_with_hostile_names_are_never_sql(app: Flask, posts: Cas
 
 @pytest.mark.long
 def test_filter_and_rule_texts_are_only_compared(app: Flask, posts: Cast) -> None:
-    for text in HARM:
+    for text in HOSTILE:
         if text in UNSTORABLE:
             continue
         made = make_record(posts.alice, title=text)
@@ -82,14 +82,14 @@ def test_filter_and_rule_texts_are_only_compared(app: Flask, posts: Cast) -> Non
         if "%" not in text and "\\" not in text:
             queries.append({"filter": f"title ~ {quoted(text)}"})
         for query in queries:
-            found = posts.bob.get("records/posts", query_string=query)
-            assert found.status_code == 200, (query, found.json)
-            assert [one["id"] for one in found.json["items"]] == [made["id"]], query
+            answer = posts.bob.get("records/posts", query_string=query)
+            assert answer.status_code == 200, (query, answer.json)
+            assert [record["id"] for record in answer.json["items"]] == [made["id"]], query
         rule = {"list_rule": f"title = {quoted(text)}"}
         assert posts.root.put("collections/posts/rules", rule).status_code == 200
         assert posts.bob.get("records/posts").json["total"] == 1
         posts.root.put("collections/posts/rules", {"list_rule": "true"})
-    assert len(rows(app)) == len(HARM) - len(UNSTORABLE) + 1  # the record of `posts`
+    assert len(rows(app)) == len(HOSTILE) - len(UNSTORABLE) + 1  # the record of `posts`
 
 
 def test_filter_with_nul_or_lone_surrogate_is_refused(posts: Cast) -> None:
@@ -103,7 +103,7 @@ def test_filter_with_nul_or_lone_surrogate_is_refused(posts: Cast) -> None:
 def test_body_keys_with_hostile_names_are_never_sql(app: Flask, posts: Cast) -> None:
     before = rows(app)
     record = before[0]
-    for text in HARM:
+    for text in HOSTILE:
         for method, path in (("POST", "records/posts"), ("PATCH", f"records/posts/{record['id']}")):
             answer = posts.alice(method, path, {text: "x"})
             assert answer.status_code in (400, 422), (text, answer.json)
@@ -152,12 +152,12 @@ PUNCTUATION = ["(", ")", "[", "]", "round(", ",", "."]
 WORDS = NAMES + LITERALS + OPERATORS + PUNCTUATION
 
 
-def noise(chance: random.Random) -> str:
+def noise(rng: random.Random) -> str:
     """Return random text: words of the language or any characters."""
-    if chance.random() < 0.6:
-        return " ".join(chance.choices(WORDS, k=chance.randint(1, 40)))
+    if rng.random() < 0.6:
+        return " ".join(rng.choices(WORDS, k=rng.randint(1, 40)))
     alphabet = string.printable + "äß🎈\u0000\u2028"
-    return "".join(chance.choices(alphabet, k=chance.randint(1, 300)))
+    return "".join(rng.choices(alphabet, k=rng.randint(1, 300)))
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def send(caller: Caller, method: str, path: str, sent: dict[str, Any]) -> Answer
 @pytest.mark.one_database
 @pytest.mark.timing
 def test_random_text_in_every_parameter_is_answered_quickly(posts: Cast) -> None:
-    chance = random.Random(4)
+    rng = random.Random(4)
     list(send_everywhere(posts, "title = 'a'"))
     for _ in range(40):
-        text = noise(chance)
+        text = noise(rng)
         for answer in send_everywhere(posts, text):
             allowed = {200, 400} if "\0" not in text else {200, 400, 422}
             assert answer.status in allowed, (text, answer)
@@ -215,7 +215,7 @@ def test_random_text_in_every_parameter_is_answered_quickly(posts: Cast) -> None
 
 
 # Each with the status of a list that is filtered by it.
-MONSTERS = {
+OVERSIZED = {
     "or": ("true" + " || true" * 10_000, 400),
     "bare or": ("||" * 10_000, 400),
     "parentheses": ("(" * 2_000 + "true" + ")" * 2_000, 400),
@@ -236,7 +236,7 @@ MONSTERS = {
 @pytest.mark.timing
 def test_oversized_expressions_in_every_parameter_are_refused_quickly(posts: Cast) -> None:
     list(send_everywhere(posts, "title = 'a'"))
-    for name, (text, expected) in MONSTERS.items():
+    for name, (text, expected) in OVERSIZED.items():
         for answer in send_everywhere(posts, text):
             status = expected
             if answer.path == "rules/validate":  # which reports what the others refuse

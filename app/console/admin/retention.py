@@ -82,7 +82,7 @@ def show_retention(
     stored = policies.of_account(scope.account.id)
     if form is None:
         values = {name: str(days or "") for name, days in stored.log_days.items()}
-        rules = [(rule, found) for rule in stored.records if (found := rule.find())]
+        rules = [(rule, found) for rule in stored.records if (found := rule.find_collection())]
         for n, (rule, found) in enumerate(rules):
             values |= {f"rule_{n}": f"{found.name}/{rule.field}", f"days_{n}": str(rule.days)}
         form = RetentionForm(values).with_rows(len(rules) + NEW_RULES)
@@ -108,7 +108,7 @@ def change_retention(account_id: str) -> Page | BaseResponse:
     form.values |= {name: forms.text(name) for name in names}
     if request.form.get("more"):
         return show_retention(account_id, form.with_rows(form.count + NEW_RULES))
-    policy = policies.check(form.body(), by=scope.by)
+    policy = policies.parse(form.body(), by=scope.by)
     if request.form.get("plan"):
         return show_retention(account_id, form, service.plan(policy, by=scope.by))
     policies.save(policy, by=scope.by)

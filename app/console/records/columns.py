@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -91,11 +91,6 @@ def widths(access: Access) -> dict[str, int]:
         for name, pixels in sorted(given.items())
         if re.fullmatch("[0-9]{1,4}", pixels, re.ASCII)
     }
-
-
-def width_args(widths: Mapping[str, int]) -> list[str]:
-    """The widths of columns as the query string has them."""
-    return [f"{name}:{pixels}" for name, pixels in sorted(widths.items())]
 
 
 def shown(access: Access) -> list[str]:

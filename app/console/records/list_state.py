@@ -74,7 +74,7 @@ def remember_deleted(scope: CollectionScope, ids: Iterable[str]) -> None:
 
 
 def pop_deleted(scope: CollectionScope) -> Sequence[str]:
-    """Remove and return the ids that are stored for this list; a refresh by a script does not."""
+    """Remove and return the ids that are stored for this list; none when a script refreshes it."""
     stored = session.get(DELETED)
     is_refresh = request.headers.get("X-Requested-With") == "XMLHttpRequest"
     if is_refresh or not isinstance(stored, dict):  # a former release stored a list

@@ -257,7 +257,7 @@ def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JS
     if requested:
         args["column"] = list(requested)
     if widths := columns.widths(access):
-        args["width"] = columns.width_args(widths)
+        args["width"] = saved_views.width_args(widths)
     return args
 
 

@@ -120,20 +120,21 @@ class RecordForm(Form):
     def take_uploads(self, by: Principal) -> None:
         """Store the uploads of the request, for the record that the form stands for."""
         sent = [
-            (widget, one)
+            (widget, upload)
             for widget in self.widgets
             if isinstance(widget.field, FileField)
-            for one in request.files.getlist(f"new_{widget.field.name}")
-            if one.filename
+            for upload in request.files.getlist(f"new_{widget.field.name}")
+            if upload.filename
         ]
         if not sent:
             return
         with uploads.receiving() as begun:
-            for _, one in sent:
-                begun.append(uploads.start(one.filename))
-                one.stream.seek(0)  # the view may run again
-                shutil.copyfileobj(one.stream, begun[-1])
-                begun[-1].seek(0)
+            for _, upload in sent:
+                copy = uploads.start(upload.filename)
+                begun.append(copy)
+                upload.stream.seek(0)  # the view may run again
+                shutil.copyfileobj(upload.stream, copy)
+                copy.seek(0)
             stored = uploads.store(begun, by, with_record=False)
         for (widget, _), file in zip(sent, stored, strict=True):
             self.files[file.id] = file_previews.describe(file)
@@ -149,17 +150,19 @@ class RecordForm(Form):
             self.values["seen"] = self.etag
             self.widgets = [self._with_stored_note(widget) for widget in self.widgets]
             error = Conflict(str(CHANGED))
+        # The form is all that shows this error, so the names of inputs replace those of fields.
         if details := error.extra.get("details"):
             details = [self.unparsed.get(detail["field"] or "", detail) for detail in details]
             error.extra["details"] = [
-                {**detail, "field": self._input(detail["field"])} for detail in details
+                {**detail, "field": self._input_name(detail["field"])} for detail in details
             ]
         elif error.extra.get("field"):
-            error.extra["field"] = self._input(error.extra["field"])
+            error.extra["field"] = self._input_name(error.extra["field"])
         super().with_error(error)
         return self
 
-    def _input(self, name: str | None) -> str | None:
+    def _input_name(self, name: str | None) -> str | None:
+        """The input of a field; the name as it is if the form has no input for it."""
         return f"f_{name}" if f"f_{name}" in self.values else name
 
     def _with_stored_note(self, widget: Widget) -> Widget:
@@ -199,7 +202,8 @@ def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
         elif values is not None and name in access.masked and values[name] is not None:
             widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
         else:
-            widgets.append(Widget(spec, _kind(spec, input_text(spec, (values or {}).get(name)))))
+            text = input_text(spec, (values or {}).get(name))
+            widgets.append(Widget(spec, _kind(spec, text)))
     return widgets
 
 
@@ -226,12 +230,11 @@ def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
     values = values or {}
     form = RecordForm(widgets=field_widgets(access, values))
     for widget in form.widgets:
-        masked = widget.note == MASKED
-        if widget.kind == WidgetKind.FILES:
-            files = file_previews.files_in(values.get(widget.field.name))
-            form.files |= {one["id"]: one for one in files}
         value = values.get(widget.field.name)
-        form.before[widget.name] = str(value) if masked else input_text(widget.field, value)
+        if widget.kind == WidgetKind.FILES:
+            form.files |= {file["id"]: file for file in file_previews.files_in(value)}
+        is_masked = widget.note == MASKED
+        form.before[widget.name] = str(value) if is_masked else input_text(widget.field, value)
     form.values = dict(form.before)
     return form
 
@@ -263,6 +266,7 @@ def _checked(widget: Widget, before: str) -> str:
     checked = dict.fromkeys(request.form.getlist(widget.name)[:MAX_CHOICES])
     kept = [choice for choice in _choices(before) if choice in checked]
     chosen = list(dict.fromkeys([*kept, *checked]))
+    # Nothing checked is null, unless the field is required or has an empty list already.
     is_null = not chosen and not widget.field.required and before != "[]"
     return "" if is_null else json.dumps(chosen, ensure_ascii=False)
 
@@ -272,10 +276,11 @@ def _choices(text: str) -> list[str]:
 
 
 def input_text(spec: Field, value: object) -> str:
+    """A value as the text of its input; files are their ids as JSON."""
     if value is None:
         return ""
     if isinstance(spec, FileField):
-        return json.dumps([one["id"] for one in file_previews.files_in(value)])
+        return json.dumps([file["id"] for file in file_previews.files_in(value)])
     return spec.written(value)
 
 
@@ -303,6 +308,8 @@ def _parse(spec: Field, kind: WidgetKind, text: str) -> object:
 
 @dataclass(frozen=True)
 class RowEdit:
+    """A row of the list that has inputs in place of its values."""
+
     record: RecordView
     form: RecordForm
 

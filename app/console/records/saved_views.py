@@ -18,7 +18,6 @@ from app.accounts.names import Name, Use
 from app.auth.principal import Principal
 from app.collections import definitions, renaming
 from app.collections.definitions import Definition
-from app.console.records import columns
 from app.console.records.models import SavedView
 from app.context import tenancy
 from app.errors import BadRequest, InvalidValues, NotFound, problem
@@ -112,8 +111,13 @@ def query(view: SavedView) -> JSONObject:
     for n, condition in enumerate(view.state.get("conditions", ())):
         args |= zip((f"field_{n}", f"op_{n}", f"value_{n}"), condition, strict=True)
     args |= {"sort": view.state.get("sort"), "column": view.state.get("columns")}
-    args["width"] = columns.width_args(view.state.get("widths", {}))
+    args["width"] = width_args(view.state.get("widths", {}))
     return {name: value for name, value in args.items() if value}
+
+
+def width_args(widths: Mapping[str, int]) -> list[str]:
+    """The widths of columns as the query string has them."""
+    return [f"{name}:{pixels}" for name, pixels in sorted(widths.items())]
 
 
 def _state(query: JSONMapping) -> JSONObject:

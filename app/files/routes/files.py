@@ -177,7 +177,7 @@ def upload_file() -> Response:
     sent = parts.getlist("file")
     if len(sent) != 1 or len(parts) != 1:
         raise BadRequest("Send one file, in a part named file.", error="file_required")
-    answer = {"success": True, "message": "The file is uploaded.", "file": _shown(sent[0])}
+    answer = {"success": True, "message": "The file is uploaded.", "file": _file_body(sent[0])}
     return json_response(answer, 201)
 
 
@@ -198,7 +198,7 @@ def list_waiting_uploads(args: JSONObject) -> JSONObject:
     rows, total = waiting_uploads.page(principal(), args["skip"], args["limit"])
     items = [
         {
-            **_shown(row),
+            **_file_body(row),
             "uploaded_by": row.uploaded_by,
             "created_at": row.created_at,
             "expires_at": row.created_at + waiting_uploads.TAKEN_WITHIN,
@@ -349,6 +349,10 @@ def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
 
 
 def _signed_in() -> Principal:
+    """The caller of an `@anonymous` view that needs a credential. Raises Unauthorized.
+
+    `@signed_in` views are closed to API keys with scopes; here scopes count as for records.
+    """
     by = principal()
     if not by.signed_in:
         raise Unauthorized
@@ -356,13 +360,14 @@ def _signed_in() -> Principal:
 
 
 def _writer() -> Principal:
+    """The caller, who may write records. Raises Unauthorized, Forbidden."""
     by = _signed_in()
     if not by.has_scope_for("create", "update"):
         raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
     return by
 
 
-def _shown(file: StoredFile) -> JSONObject:
+def _file_body(file: StoredFile) -> JSONObject:
     return {
         "id": file.id,
         "filename": file.name,
@@ -379,7 +384,8 @@ def _delete(file_id: str, account_id: str | None = None) -> Response:
     if account_id not in (None, by.account_id):
         raise NotFound(service.NO_FILE)
     file = service.find(file_id, by.require_account_id())
-    if file is not None and service.is_own_upload(file, by):  # whose bytes never change
+    # A 412 for somebody else's upload would show that it is there.
+    if file is not None and service.is_own_upload(file, by):
         get_preconditions().check(responses.etag_of(file))
     service.discard(file_id, by)
     return Response(status=204)

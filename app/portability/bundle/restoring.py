@@ -56,14 +56,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The way in which rounds treat steps that cannot be done yet."""
+    """The size of batches, and what rounds do with records whose references are not back yet."""
 
     batch_size: int = BATCH_SIZE
     max_rounds: int | None = None
     omits_references: bool = True
-    """Records come back at once, without references to others that are not back yet."""
+    """Records come back at once, but without these references."""
     ignores_references: bool = False
-    """Steps with lost references are tried, too: they fail with the error that the caller gets."""
+    """Records are tried with them: they fail, with the error that the caller gets."""
 
 
 # An attempt runs rounds while they restore something; then the next, more lenient one. One step
@@ -71,7 +71,7 @@ class Attempt:
 ATTEMPTS = (
     Attempt(max_rounds=3, omits_references=False),
     *(Attempt(batch_size) for batch_size in (BATCH_SIZE, 62, 7, 1)),
-    Attempt(1, ignores_references=True),
+    Attempt(batch_size=1, ignores_references=True),
 )
 
 Counts = Mapping[tuple[str, Action], int]
@@ -96,7 +96,7 @@ def plan(moment: datetime, *, by: Principal) -> Counts:
 def apply(moment: datetime, *, by: Principal) -> Counts:
     """Restore the account acted in, all or nothing; returns the numbers of steps.
 
-    Raises the error of the first step that cannot be done, whatever is done before it.
+    Raises the error of the first step that cannot be done in any order.
     """
     with db.transaction():
         counts = _count_steps(moment, by)
@@ -148,13 +148,13 @@ def _waiting_records(waiting: Waiting, batch_size: int) -> list[Batch]:
 
 @dataclass
 class _Round:
-    """One look at everything that is not done."""
+    """One pass over the records that are not restored yet."""
 
     moment: datetime
     by: Principal
     attempt: Attempt
     incomplete: set[str]
-    """The records that came back without references in any round."""
+    """The records that came back without some references, in this round or an earlier one."""
     waiting: Waiting = field(default_factory=dict)
     error: AppError | WriteRefused | None = None
     steps_done: int = 0
@@ -177,7 +177,7 @@ class _Round:
                 self.steps_done += len(chosen)
 
     def _ready(self, definition: Definition, steps: Sequence[Step]) -> Iterator[Step]:
-        """The steps, or parts of them, that can be done now; the rest waits."""
+        """Yield the steps, or parts of them, that can be done now, and let the others wait."""
         ignored = self.attempt.ignores_references
         lost = {} if ignored else _lost_references(definition, steps, self.by)
         for step in steps:
@@ -212,23 +212,26 @@ def _change_records(name: str, action: Action, steps: Sequence[Step], by: Princi
 def _lost_references(
     definition: Definition, steps: Sequence[Step], by: Principal
 ) -> dict[str, set[str]]:
-    """The references of each record to records that are not there."""
+    """The names of each record's fields that refer to records that are not there."""
     lost: dict[str, set[str]] = {}
-    for name, reference in definition.fields.items():
+    for name, spec in definition.fields.items():
         wanted = {step.record_id: step.body[name] for step in steps if step.body.get(name)}
-        if not reference.collection or not wanted:
+        if not spec.collection or not wanted:
             continue
-        target = definitions.get(reference.collection)
+        target = definitions.get(spec.collection)
         scope = store.scope(target, by.require_account_id())
         present = reads.existing_ids(target, scope, set(wanted.values()))
-        for record_id, id in wanted.items():
-            if id not in present:
+        for record_id, target_id in wanted.items():
+            if target_id not in present:
                 lost.setdefault(record_id, set()).add(name)
     return lost
 
 
 def _changed_records(moment: datetime, by: Principal) -> Iterator[Batch]:
-    """The records that have changed since, by collection, in batches."""
+    """The records that have changed since, by collection.
+
+    A batch has at most BATCH_SIZE records, and MAX_CHANGES changes unless one record has more.
+    """
     for definition in definitions.get_all():
         query = (
             sa.select(CHANGES.c.record_id, sa.func.count())
@@ -259,24 +262,26 @@ def _steps(
     definition: Definition, ids: Sequence[str], moment: datetime, by: Principal
 ) -> list[Step]:
     histories = audit_view.load_histories(definition, ids, moment, by)
-    return [step for past in histories if (step := _step(past, moment)) is not None]
+    steps = (_step(history, moment) for history in histories)
+    return [step for step in steps if step is not None]
 
 
-def _step(past: RecordHistory, moment: datetime) -> Step | None:
+def _step(history: RecordHistory, moment: datetime) -> Step | None:
+    """The step that takes a record back; None if it is as it was."""
     try:
-        state = past.at(moment)
+        state = history.at(moment)
     except NotFound:
-        return Step(Action.ERASED, past.record_id, {})
+        return Step(Action.ERASED, history.record_id, {})
     if state is None:
-        return Step(Action.DELETE, past.record_id, {}) if past.present else None
+        return Step(Action.DELETE, history.record_id, {}) if history.present else None
     body: JSONObject = {}
-    for name, one in past.definition.fields.items():
+    for name, spec in history.definition.fields.items():
         value = state.get(name)
-        is_changed = past.present is None or value != past.present.get(name)
-        if is_changed and not (value is None and one.required):
-            body[name] = None if value is None else one.shown(value)
-    if past.present and not body:
+        is_changed = history.present is None or value != history.present.get(name)
+        if is_changed and not (value is None and spec.required):
+            body[name] = None if value is None else spec.shown(value)
+    if history.present and not body:
         return None
     # JSON round trip: JSON fields are still unparsed texts.
-    action = Action.CHANGE if past.present else Action.CREATE
-    return Step(action, past.record_id, orjson.loads(orjson.dumps(body)))
+    action = Action.CHANGE if history.present else Action.CREATE
+    return Step(action, history.record_id, orjson.loads(orjson.dumps(body)))

@@ -24,7 +24,7 @@ from app.webhooks.purge import RETENTION_DAYS as MAX_DELIVERY_DAYS
 SETTING = "retention"
 MAX_DAYS, MAX_RULES = 36_500, 100
 CREATED = "created_at"
-DATES = (Type.DATE, Type.DATETIME)
+DATE_TYPES = (Type.DATE, Type.DATETIME)
 SYSTEM_DATES = (CREATED, "updated_at")
 
 
@@ -55,7 +55,7 @@ class RecordRule:
         """The moment before which records go."""
         return clock.now() - timedelta(days=self.days)
 
-    def find(self) -> Definition | None:
+    def find_collection(self) -> Definition | None:
         """The collection; None if it is gone or no longer has the field."""
         for definition in definitions.get_all():
             if definition.id == self.collection_id and self.field in date_fields(definition):
@@ -83,7 +83,7 @@ class Policy:
 
 def date_fields(definition: Definition) -> list[str]:
     """The fields by which records may expire."""
-    dates = [name for name, one in definition.fields.items() if one.rule_type in DATES]
+    dates = (name for name, spec in definition.fields.items() if spec.rule_type in DATE_TYPES)
     return [*SYSTEM_DATES, *dates]
 
 
@@ -120,8 +120,8 @@ def accounts_with_policy() -> list[str]:
     return list(db.db.session.scalars(query))
 
 
-def check(body: JSONMapping, *, by: Principal) -> Policy:
-    """The policy that a body describes. Raises InvalidValues."""
+def parse(body: JSONMapping, *, by: Principal) -> Policy:
+    """The policy of a request body, if `by` may save it. Raises InvalidValues."""
     rules, problems = _record_rules(body, by)
     problems = _log_problems(body) + problems
     if problems:
@@ -139,8 +139,8 @@ def _log_problems(body: JSONMapping) -> list[JSONObject]:
             problems.append(problem(log.value, "number_out_of_range", message))
     if not config.current().audit_checkpoint_key:
         message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
-        cut = [log for log in Log if log.is_chain and body.get(log)]
-        problems += [problem(log.value, "invalid_option", message) for log in cut]
+        chains = [log for log in Log if log.is_chain and body.get(log)]
+        problems += [problem(log.value, "invalid_option", message) for log in chains]
     return problems
 
 
@@ -162,8 +162,8 @@ def _record_rules(
         if rule.collection_id in rules:
             message = "This collection is listed twice."
             problems.append(problem(f"{place}.collection", "duplicate", message))
-        elif found := _rule_problem(place, definition, rule.field, by):
-            problems.append(found)
+        elif rule_problem := _rule_problem(place, definition, rule.field, by):
+            problems.append(rule_problem)
         rules[rule.collection_id] = rule
     return rules.values(), problems
 
@@ -204,9 +204,10 @@ def save(policy: Policy, *, by: Principal) -> Policy:
 def choices(*, by: Principal) -> Mapping[str, Sequence[str]]:
     """The collections with records that a caller may let expire, each with its dates."""
     return {
-        one.name: _visible_dates(one, by)
-        for one in definitions.get_all()
-        if accesses.is_open(by, one, "delete") and not one.options.get("require_signature")
+        definition.name: _visible_dates(definition, by)
+        for definition in definitions.get_all()
+        if accesses.is_open(by, definition, "delete")
+        and not definition.options.get("require_signature")
     }
 
 
@@ -215,5 +216,5 @@ def _visible_dates(definition: Definition, by: Principal) -> Sequence[str]:
     access = accesses.if_open(by, definition, "view")
     if access is None:
         return []
-    seen = access.readable.keys() - access.masked
-    return [name for name in date_fields(definition) if name in seen]
+    visible = access.readable.keys() - access.masked
+    return [name for name in date_fields(definition) if name in visible]

@@ -116,7 +116,7 @@ def replace_retention(body: Body) -> JSONObject:
     first.
     """
     by = principal()
-    return _view(policies.save(policies.check(body, by=by), by=by))
+    return _view(policies.save(policies.parse(body, by=by), by=by))
 
 
 @blueprint.route("/retention/plan", methods=["POST"])
@@ -129,24 +129,24 @@ def plan_retention(body: Body) -> JSONObject:
     Nothing is saved or deleted.
     """
     by = principal()
-    found = service.plan(policies.check(body, by=by), by=by)
-    records = [{"collection": name, "count": count} for name, count in found.records]
+    plan = service.plan(policies.parse(body, by=by), by=by)
+    records = [{"collection": name, "count": count} for name, count in plan.records]
     return {
         "records": records,
-        "deliveries": found.deliveries,
-        "instances": found.instances,
-        "audit_entries": found.audit_entries,
-        "security_events": found.security_events,
+        "deliveries": plan.deliveries,
+        "instances": plan.instances,
+        "audit_entries": plan.audit_entries,
+        "security_events": plan.security_events,
     }
 
 
 def _view(policy: Policy) -> JSONObject:
     account_id = principal().require_account_id()
-    rules = ((rule, rule.find()) for rule in policy.records)
+    rules = ((rule, rule.find_collection()) for rule in policy.records)
     records = [
-        {"collection": found.name, "days": rule.days, "field": rule.field}
-        for rule, found in rules
-        if found
+        {"collection": collection.name, "days": rule.days, "field": rule.field}
+        for rule, collection in rules
+        if collection
     ]
     is_paused = bool(records) and service.holder(account_id, policy) is None
     return {**policy.log_days, "records": records, "is_paused": is_paused}

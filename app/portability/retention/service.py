@@ -133,7 +133,7 @@ def _delete_records(account_id: str, policy: Policy) -> None:
 def _rules(policy: Policy, by: Principal) -> Iterator[tuple[RecordRule, Definition, Access]]:
     """The rules that still hold, with what `by` may delete."""
     for rule in policy.records:
-        definition = rule.find()
+        definition = rule.find_collection()
         if definition is None or definition.options.get("require_signature"):
             continue
         try:

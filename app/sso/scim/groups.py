@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
 from app import db
 from app.accounts import groups as account_groups
-from app.accounts import names
 from app.accounts import service as accounts
-from app.accounts.models import PII_GROUP, Account, Group
-from app.accounts.names import MAPPING, Name, Use
+from app.accounts.models import PII_GROUP, Group
 from app.errors import Forbidden, NotFound, PayloadTooLarge
-from app.rules.named import GROUP as GROUP_NAME
 from app.sso.scim import conditions, filters, patch, resources, roles, schemas
 from app.sso.scim.attributes import GROUP, canonical
 from app.sso.scim.errors import refusal
@@ -111,30 +107,6 @@ def delete(account_id: str, group_id: str, only_if: Preconditions) -> None:
         if row is not None:
             session.expire(row)
             roles.assign(account_id, member_ids)
-
-
-@names.place
-def in_mapping(name: Name) -> Iterator[Use]:
-    """The account's mapping of groups to roles, if it means this group of the directory.
-
-    Otherwise it names a group of a sign-in provider, which keeps its name. It may outlive the
-    group: a mapping may name groups that are not there yet.
-    """
-    if name.kind != GROUP_NAME:
-        return
-    is_directorys = sa.select(DirectoryGroup.group_id).where(
-        DirectoryGroup.account_id == name.account_id, DirectoryGroup.group_id == name.id
-    )
-    account = db.db.session.get_one(Account, name.account_id)
-    mapping = account.settings.get(MAPPING) or []
-    mapped = any(entry["group"] == name.value for entry in mapping)
-    if mapped and db.db.session.scalar(is_directorys):
-        texts, follow = {MAPPING: name.value}, partial(_store_mapping, account.id, name.value)
-        yield Use("account.settings", texts, follow, account.id, are_names=True, may_outlive=True)
-
-
-def _store_mapping(account_id: str, former: str, texts: Mapping[str, str]) -> None:
-    names.change_mapping(account_id, "group", former, texts[MAPPING])
 
 
 def _change(

@@ -7,13 +7,16 @@ gave. A role that was assigned by hand stays.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 import sqlalchemy as sa
 
 from app import db, events
-from app.accounts import users
+from app.accounts import names, users
 from app.accounts.models import PII_GROUP, VIEWER, Account, Group, GroupMember, Role, User
+from app.accounts.names import MAPPING, Name, Use
+from app.rules.named import GROUP as GROUP_NAME
 from app.sso import roles as sso_roles
 from app.sso.models import Identity
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
@@ -94,3 +97,27 @@ def _clear_given_role(event: events.RoleAssigned) -> None:
         DirectoryUser.given_role_id.is_not(None),
     )
     db.db.session.execute(sa.update(DirectoryUser).where(*same_user).values(given_role_id=None))
+
+
+@names.place
+def in_mapping(name: Name) -> Iterator[Use]:
+    """The account's mapping of groups to roles, if it means this group of the directory.
+
+    Otherwise it names a group of a sign-in provider, which keeps its name. It may outlive the
+    group: a mapping may name groups that are not there yet.
+    """
+    if name.kind != GROUP_NAME:
+        return
+    is_directorys = sa.select(DirectoryGroup.group_id).where(
+        DirectoryGroup.account_id == name.account_id, DirectoryGroup.group_id == name.id
+    )
+    account = db.db.session.get_one(Account, name.account_id)
+    mapping = account.settings.get(MAPPING) or []
+    mapped = any(entry["group"] == name.value for entry in mapping)
+    if mapped and db.db.session.scalar(is_directorys):
+        texts, follow = {MAPPING: name.value}, partial(_store_mapping, account.id, name.value)
+        yield Use("account.settings", texts, follow, account.id, are_names=True, may_outlive=True)
+
+
+def _store_mapping(account_id: str, former: str, texts: Mapping[str, str]) -> None:
+    names.change_mapping(account_id, "group", former, texts[MAPPING])

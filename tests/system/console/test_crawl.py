@@ -24,7 +24,7 @@ from tests.console.browser import HOSTILE, Browser
 ROLES = ("viewer", "editor", "admin", "superadmin")
 LARGEST, LARGEST_PAGE = 150 * 1024, 25 * 1024
 """What a first visit and each further one may take, as sent: compressed."""
-MOST_PAGES = 250
+MOST_PAGES = 500
 ODD = (HOSTILE + "' OR 1=1 --", "9" * 400, "\x00\x1f\u202e🧵" + "x" * 3000)
 # What ends the crawl itself.
 LEFT_OUT = re.compile(r"/console/(sign-out|profile/(sessions|password)|.*/(close|suspend)$)|/docs")
