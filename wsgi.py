@@ -25,6 +25,10 @@ try:
     from app.web import concurrency
 
     concurrency.init_app(app)
+    if not IS_COMMAND:
+        from app.auth.guard import fair_turns
+
+        fair_turns.init_app(app)
     with app.app_context():
         if not IS_COMMAND and (refusal := owner_connection.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")

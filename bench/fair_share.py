@@ -4,7 +4,7 @@
 
 gunicorn serves PostgreSQL with as many processes as by default. A quiet account reads a record 20
 times a second: first alone, then beside a noisy one that keeps N connections busy with lists of 30
-records, by default ten times the threads of all processes.
+records, by default ten times the requests that all processes run at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app import db
+from app.auth.guard import fair_turns
 from app.config import Config
 from bench import load
 from bench.product import application
@@ -83,7 +84,7 @@ def run(seconds: float, count: int) -> list[Times]:
         db.db.engine.dispose()
     quiet = message("GET", f"records/posts/{record}", cast.charlie.headers["Authorization"])
     noisy = message("GET", "records/posts?limit=30", cast.alice.headers["Authorization"])
-    with serving("gunicorn", "wsgi:app", settings, folder) as served:
+    with serving("wsgi:app", settings, folder) as served:
         for request in (quiet, noisy):
             _make_noise(served, request, 8, WARM_SECONDS)
         return measure(served, quiet, noisy, count, seconds)
@@ -91,10 +92,10 @@ def run(seconds: float, count: int) -> list[Times]:
 
 def main() -> None:
     """Measure and print."""
-    threads = deployed.THREADS * deployed.processes()
+    places = fair_turns.PLACES * deployed.processes()
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", nargs="?", type=float, default=5)
-    parser.add_argument("--connections", type=int, default=10 * threads)
+    parser.add_argument("--connections", type=int, default=10 * places)
     options = parser.parse_args()
     server = services.Postgres()
     server.start()
@@ -106,7 +107,7 @@ def main() -> None:
     for name, times in (("alone", found[::2]), ("beside", found[1::2])):
         p50, p95 = (statistics.median(values) for values in zip(*times, strict=True))
         say(f"  {name:7} p50 {p50:6.1f} ms   p95 {p95:6.1f} ms")
-    say(f"  {options.connections} connections of the noisy account, {threads} threads")
+    say(f"  {options.connections} connections of the noisy account, {places} places")
 
 
 if __name__ == "__main__":

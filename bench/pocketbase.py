@@ -2,12 +2,12 @@
 
     python -m bench.pocketbase [seconds] [records] [--only ROW]
 
-Atrium is served by granian and by gunicorn, PocketBase by itself. All get the same requests from
-the same load generator, in turn, so that whatever else the machine does meets all of them; medians
-count. Collections have the same fields, records and indexes, and rules that ask for a signed-in
-caller; lists have a total. PocketBase keeps no audit log, so Atrium also writes without. Of writes
-the floor has a column, too: a bare Flask application under granian that executes the same
-statements (`bench/floor.py`), and so what a change of Atrium could gain at most.
+Atrium is served by gunicorn, PocketBase by itself. Both get the same requests from the same load
+generator, in turn, so that whatever else the machine does meets both of them; medians count.
+Collections have the same fields, records and indexes, and rules that ask for a signed-in caller;
+lists have a total. PocketBase keeps no audit log, so Atrium also writes without. Of writes the
+floor has a column, too: a bare Flask application that executes the same statements
+(`bench/floor.py`), and so what a change of Atrium could gain at most.
 
 Both databases use SQLite's WAL with `synchronous = NORMAL`. Each product hashes passwords its own
 way: Atrium by argon2id (19 MiB, 2 passes), PocketBase by bcrypt (cost 10).
@@ -66,8 +66,7 @@ POSTS = {
     **{f"{name}Rule": SIGNED_IN for name in ("list", "view", "create", "update", "delete")},
 }
 CONNECTIONS = 16
-SERVERS = ("granian", "gunicorn")
-FLOOR, WRITES = "floor", ("create", "patch")
+ATRIUM, FLOOR, WRITES = "Atrium", "floor", ("create", "patch")
 UNAUDITED = ", unaudited"
 
 Requests = dict[str, Callable[[], bytes]]
@@ -197,7 +196,7 @@ def rows(
 
 @contextmanager
 def atrium(folder: Path, records: int) -> Iterator[tuple[dict[tuple[str, bool], Served], Requests]]:
-    """Atrium's servers by name and whether they audit, on one database, and the requests."""
+    """Atrium and the floor, and whether they audit, on one database, and the requests."""
     settings = {"SERVICE_DATABASE_URL": f"sqlite:///{folder / 'atrium.db'}"}
     app = application(Config.from_env(environment(folder, **settings)))
     cast = builders.make_cast(app)
@@ -206,10 +205,10 @@ def atrium(folder: Path, records: int) -> Iterator[tuple[dict[tuple[str, bool], 
         db.db.engine.dispose()
     with ExitStack() as stack:
         servers = {}
-        for server, audited in itertools.product(SERVERS, (True, False)):
+        for audited in (True, False):
             env = settings | {"SERVICE_AUDIT_LOGGING_ENABLED": str(audited).lower()}
-            one = stack.enter_context(serve.serving(server, "wsgi:app", env, folder))
-            servers[server, audited] = one
+            one = stack.enter_context(serve.serving("wsgi:app", env, folder))
+            servers[ATRIUM, audited] = one
         bare = {
             "FLOOR_DATABASE": settings["SERVICE_DATABASE_URL"],
             "FLOOR_ACCOUNT": cast.alice.account_id,
@@ -218,13 +217,13 @@ def atrium(folder: Path, records: int) -> Iterator[tuple[dict[tuple[str, bool], 
         }
         for audited in (True, False):
             env = bare | {"FLOOR_AUDITED": str(int(audited))}
-            one = stack.enter_context(serve.serving("granian", "bench.floor:app", env, folder))
+            one = stack.enter_context(serve.serving("bench.floor:app", env, folder))
             servers[FLOOR, audited] = one
         yield servers, atrium_requests(cast.alice.headers["Authorization"], ids, records)
 
 
 def compare(row: str, sides: list[tuple[Served, Callable[[], bytes]]], seconds: float) -> None:
-    """Print a row: Atrium's servers, then PocketBase, then the ratios."""
+    """Print a row: Atrium, the floor of writes, PocketBase, then the ratios."""
     for one, request in sides:
         load.run(one.port, one.session, request, CONNECTIONS, WARM_SECONDS)
     found: list[list[load.Figures]] = [[] for _ in sides]
@@ -234,7 +233,7 @@ def compare(row: str, sides: list[tuple[Served, Callable[[], bytes]]], seconds: 
     middle = [load.middle(figures) for figures in found]
     rates = [f"{one.rate:9,.0f} ({one.cpu:5.2f} ms)" for one in middle]
     ratios = [f"{one.rate / middle[-1].rate:10.2f}" for one in middle[:-1]]
-    if len(middle) == len(SERVERS) + 1:  # the floor has no such row
+    if len(middle) == 2:  # the floor has no such row
         rates.insert(-1, " " * len(rates[-1]))
     say(f"{row:20}{''.join(rates)}{''.join(ratios)}")
 
@@ -254,13 +253,13 @@ def main() -> None:
         peer = stack.enter_context(pocketbase(program, folder / "data"))
         others = pocketbase_requests(peer.port, ids, options.records)
         say(f"{options.records:,} records, {CONNECTIONS} connections: requests/s (CPU), ratios")
-        names = (*SERVERS, f"({FLOOR})")
+        names = (ATRIUM, f"({FLOOR})")
         heads = "".join(f"{name:>20}" for name in (*names, "PocketBase"))
         say(f"{'':20}{heads}{''.join(f'{name:>10}' for name in names)}")
         for row, request in own.items():
             if row.startswith(options.only):
                 audited = not row.endswith(UNAUDITED)
-                names = (*SERVERS, FLOOR) if row.startswith(WRITES) else SERVERS
+                names = (ATRIUM, FLOOR) if row.startswith(WRITES) else (ATRIUM,)
                 sides = [(servers[name, audited], request) for name in names]
                 compare(row, [*sides, (peer, others[row])], options.seconds)
 

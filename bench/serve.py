@@ -1,11 +1,10 @@
 """The product's speed over HTTP, beside the floor of the same stack, as ratios within one run.
 
-    python -m bench.serve [seconds] [records ...] [--only CASE] [--server granian]
+    python -m bench.serve [seconds] [records ...] [--only CASE]
 
-Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py, or by
-deploy/granian_server.py, on one database. They are asked in turn, three times for each case and
-number of connections, after what their processes do once only; medians count. The load comes from
-this process, on the same machine.
+Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py on one database. They are
+asked in turn, three times for each case and number of connections, after what their processes do
+once only; medians count. The load comes from this process, on the same machine.
 """
 
 from __future__ import annotations
@@ -143,13 +142,11 @@ def cases(ids: Sequence[str], count: int, bearer: str, key: str) -> Iterator[Cas
 
 
 @contextmanager
-def serving(server: str, kind: str, settings: dict[str, str], folder: Path) -> Iterator[Served]:
+def serving(kind: str, settings: dict[str, str], folder: Path) -> Iterator[Served]:
     """The product or the floor under a server of the product's."""
     port, log = free_port(), folder / f"{kind}.log"
     configured = "deploy" if kind == "wsgi:app" else "bench"
     command = [str(PROGRAMS / "gunicorn"), "-c", f"{configured}/gunicorn.conf.py", kind]
-    if server == "granian":
-        command = [str(PROGRAMS / "python"), "-m", "deploy.granian_server", kind]
     env = environment(folder, PORT=str(port), **settings)
     with started(command, env, log) as process:
         wait_for(f"http://127.0.0.1:{port}/health", log)
@@ -173,7 +170,7 @@ def compare(case: Case, product: Served, floor: Served, count: int, seconds: flo
     return other.rate
 
 
-def measure(database: str, records: int, seconds: float, only: str, server: str) -> None:
+def measure(database: str, records: int, seconds: float, only: str) -> None:
     """Print the figures of one database with so many records, of cases that begin like that."""
     folder = Path(tempfile.mkdtemp())
     url = f"sqlite:///{folder / 'atrium.db'}"
@@ -189,14 +186,14 @@ def measure(database: str, records: int, seconds: float, only: str, server: str)
         db.db.engine.dispose()
         url = db.db.engine.url.render_as_string(hide_password=False)
     bare = {"FLOOR_DATABASE": url, "FLOOR_ACCOUNT": cast.alice.account_id}
-    say(f"{server}, {database}, {records:,} records, requests of the product and of the floor:")
+    say(f"{database}, {records:,} records, requests of the product and of the floor:")
     with ExitStack() as stack:
         servers = {}
         for audited in (True, False):
             told = {"SERVICE_AUDIT_LOGGING_ENABLED": str(audited).lower()}
-            product = stack.enter_context(serving(server, "wsgi:app", settings | told, folder))
+            product = stack.enter_context(serving("wsgi:app", settings | told, folder))
             told = bare | {"FLOOR_USER": cast.alice.id, "FLOOR_AUDITED": str(int(audited))}
-            floor = stack.enter_context(serving(server, "bench.floor:app", told, folder))
+            floor = stack.enter_context(serving("bench.floor:app", told, folder))
             servers[audited] = product, floor
         for case in cases(ids, records, bearer, key):
             for count in case.connections if case.name.startswith(only) else ():
@@ -219,7 +216,6 @@ def main() -> None:
     parser.add_argument("seconds", nargs="?", type=float, default=2)
     parser.add_argument("records", nargs="*", type=int)
     parser.add_argument("--only", default="", metavar="CASE")
-    parser.add_argument("--server", choices=["gunicorn", "granian"], default="gunicorn")
     asked = parser.parse_args()
     server = services.Postgres()
     server.start()
@@ -227,7 +223,7 @@ def main() -> None:
     try:
         for records in asked.records or (10_000, 100_000):
             for database in conftest.DATABASES:
-                measure(database, records, asked.seconds, asked.only, asked.server)
+                measure(database, records, asked.seconds, asked.only)
     finally:
         server.stop()
 

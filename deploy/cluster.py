@@ -38,7 +38,7 @@ import psycopg2
 PROJECT = Path(__file__).resolve().parent.parent
 START_SECONDS, STOP_SECONDS, PAUSE_SECONDS = 60, 30, 1
 WEB, REALTIME, WORKERS = 3, 2, 3
-SHARED_UPSTREAM = "server 127.0.0.1:8001 max_fails=0;\n    server 127.0.0.1:8002 max_fails=0;"
+SHARED_UPSTREAM = "server 127.0.0.1:8000 max_fails=0;\n    server 127.0.0.1:8000 max_fails=0;"
 REALTIME_LOCATION = "location /api/v1/realtime/ {\n        proxy_pass http://atrium;"
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,13 +49,33 @@ def unit(name: str, instance: str) -> list[str]:
     """The command of a systemd unit, as it runs from this folder."""
     lines = (PROJECT / "deploy" / "systemd" / name).read_text().splitlines()
     command = next(line for line in lines if line.startswith("ExecStart="))
-    for there, here in (("/opt/atrium", str(PROJECT)), ("${ATRIUM_LISTEN}", "127.0.0.1")):
-        command = command.replace(there, here)
-    return command.removeprefix("ExecStart=").replace("%i", instance).split()
+    command = command.removeprefix("ExecStart=").replace("/opt/atrium", str(PROJECT))
+    return command.replace("%i", instance).split()
 
 
-def _start(command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+ACTIVATED = """
+import fcntl, os, sys
+
+passed, *command = sys.argv[1:]
+moved = [fcntl.fcntl(int(one), fcntl.F_DUPFD, 100) for one in passed.split(",")]
+for place, one in enumerate(moved, 3):
+    os.dup2(one, place)
+    os.close(one)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(moved)))
+os.execvp(command[0], command)
+"""
+
+
+def _start(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    sockets: Sequence[socket.socket] = (),
+) -> subprocess.Popen[bytes]:
     """Start a process in a group of its own, so that its children get its signals."""
+    passed = [one.fileno() for one in sockets]
+    if passed:
+        command = [sys.executable, "-c", ACTIVATED, ",".join(map(str, passed)), *command]
     with log.open("a") as output:
         return subprocess.Popen(
             command,
@@ -63,15 +84,22 @@ def _start(command: Sequence[str], env: Mapping[str, str], log: Path) -> subproc
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=passed,
         )
 
 
 @contextmanager
 def started(
-    command: Sequence[str], env: Mapping[str, str], log: Path
+    command: Sequence[str],
+    env: Mapping[str, str],
+    log: Path,
+    sockets: Sequence[socket.socket] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with its children; those that still run at the end get SIGINT."""
-    process = _start(command, env, log)
+    """A process with its children; those that still run at the end get SIGINT.
+
+    It gets listening sockets as systemd passes them.
+    """
+    process = _start(command, env, log, sockets)
     try:
         yield process
     finally:

@@ -259,8 +259,6 @@ SAFE_ON_MACOS = {
     "app/db/sqlite_driver.py",
     "app/db/watch.py",
     "app/realtime/connections.py",
-    "deploy/granian_server.py",
-    "deploy/gunicorn.conf.py",
     "deploy/serving.py",
 }
 GNU_ONLY = re.compile(r"sed -i|sed .*\\t|grep -\w*P|xargs -\w*r|date -d|stat -c|sort -V|mktemp --")

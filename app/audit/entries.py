@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.util import memoized_property
 
 from app import clock, db, events
 from app.accounts.models import PII_GROUP
@@ -27,7 +28,7 @@ from app.context import shown_accounts
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
-from app.types import JSONObject, cached_property
+from app.types import JSONObject
 
 Entry = JSONObject
 BATCH_SIZE = 1000
@@ -299,11 +300,11 @@ class Mask:
         """Whether masked columns differ between entries, as the names of fields changed."""
         return not self._off and any(one.former_names for one in self._collections)
 
-    @cached_property
+    @memoized_property
     def _collections(self) -> list[Definition]:
         return definitions.get_all()
 
-    @cached_property
+    @memoized_property
     def _by_former_name(self) -> ByFormerName:
         return ByFormerName(self._collections)
 

@@ -19,7 +19,7 @@ from app.context.metrics import count, set_gauge
 from app.db import metrics
 
 # The connections of a process to PostgreSQL: those that stay open, and further ones in bursts. Few
-# suffice, as few threads work at once (4 on requests, `deploy/serving.py`). Operators plan with the
+# suffice, as few requests run at once (4, `app/auth/guard/fair_turns.py`). Operators plan with the
 # sum: docs/scaling.md, and docs/deployment.md for PgBouncer.
 POOL_SIZE, MAX_OVERFLOW = 8, 8
 TIMEOUT_SECONDS = 10  # for a connection, if all are lent

@@ -42,6 +42,11 @@ class Printer(structlog.PrintLogger):
     debug = info = warning = error = critical = msg
 
 
+def line(level: str, event: EventDict) -> str:
+    """A line of a log that is not structlog's, in the format of its lines."""
+    return str(PROCESSORS[-1](None, level, event))
+
+
 def _add_trace(logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
     event.update(tracing.ids())
     return event

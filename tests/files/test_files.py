@@ -22,11 +22,11 @@ from PIL import Image
 
 from app import clock, db
 from app.auth import principal as principals
+from app.auth.guard.fair_turns import PLACES
 from app.files import purge, storage, thumbnails
 from app.files.models import FILES
 from app.records.history import service as history
 from app.types import JSONMapping
-from deploy.serving import THREADS
 from tests.builders import Caller, Cast, make_collection
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + b"\0" * 40
@@ -543,9 +543,9 @@ def test_thumbnail_work_leaves_a_thread_free(cast: Cast, monkeypatch: pytest.Mon
             free.set()
         return status
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        answers = sorted(pool.map(thumbnail, range(THREADS)))
-    assert answers == [200] * (THREADS - 1) + [503]
+    with ThreadPoolExecutor(PLACES) as pool:
+        answers = sorted(pool.map(thumbnail, range(PLACES)))
+    assert answers == [200] * (PLACES - 1) + [503]
     assert max(seconds) < thumbnails.WAIT_SECONDS
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
@@ -83,6 +84,8 @@ class Site:
     postgres: services.Postgres
     redis: services.Redis
     nginx: services.Nginx
+    shared: socket.socket  # of all web processes, as nginx knows it
+    listening: dict[int, socket.socket]  # those of one web process each
     web: dict[int, subprocess.Popen[bytes]]
     workers: dict[str, subprocess.Popen[bytes]]
 
@@ -93,10 +96,12 @@ class Site:
         return self.stack.enter_context(closing(made))
 
     def start_web(self, *ports: int) -> None:
-        """Start web processes, and wait until they listen."""
+        """Start web processes on the sockets that systemd has open, and wait until they answer."""
         for port in ports:
             command = unit("atrium-web@.service", str(port))
-            self.web[port] = self.stack.enter_context(started(command, self.env, self._log(port)))
+            passed = self.shared, self.listening[port]
+            process = started(command, self.env, self._log(port), passed)
+            self.web[port] = self.stack.enter_context(process)
         for port in ports:
             wait_for(f"http://127.0.0.1:{port}/live", self._log(port))
 
@@ -135,15 +140,20 @@ class Site:
 @contextmanager
 def running(folder: Path, **settings: str) -> Iterator[Site]:
     """A migrated site with everything started."""
-    certificate, ports = certificates.make(folder), (free_port(), free_port())
+    certificate = certificates.make(folder)
     with ExitStack() as stack:
+        sockets = (stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3))
+        listening = {one.getsockname()[1]: one for one in sockets}
+        port, *ports = listening
+        shared = listening.pop(port)
         postgres = stack.enter_context(Durable(private=True))
         redis = stack.enter_context(services.Redis(private=True))
         files = folder / "instance" / "files"
-        nginx = stack.enter_context(services.Nginx(nginx_site(certificate, ports, files)))
+        nginx = stack.enter_context(services.Nginx(nginx_site(certificate, port, files)))
         env = _settings(folder, postgres, redis) | settings
         subprocess.run(unit("atrium-release.service", ""), cwd=PROJECT, env=env, check=True)
-        site = Site(folder, env, stack, certificate, postgres, redis, nginx, {}, {})
+        servers = postgres, redis, nginx
+        site = Site(folder, env, stack, certificate, *servers, shared, listening, {}, {})
         for name in WORKERS:
             site.start_worker(name)
         site.start_web(*ports)
@@ -152,7 +162,7 @@ def running(folder: Path, **settings: str) -> Iterator[Site]:
             process.send_signal(signal.SIGINT)  # to all at once, then they are waited for
 
 
-def nginx_site(certificate: Path, ports: tuple[int, int], files: Path) -> Any:
+def nginx_site(certificate: Path, upstream: int, files: Path) -> Any:
     """The site of `deploy/nginx.conf` with addresses and folders of a test."""
 
     def adapted(folder: Path, port: int) -> str:
@@ -163,8 +173,7 @@ def nginx_site(certificate: Path, ports: tuple[int, int], files: Path) -> Any:
             "listen [::]:80;": f"listen 127.0.0.1:{free_port()};",
             "listen 443 ": f"listen 127.0.0.1:{port} ",
             "listen [::]:443 ": f"listen 127.0.0.1:{free_port()} ",
-            "127.0.0.1:8001": f"127.0.0.1:{ports[0]}",
-            "127.0.0.1:8002": f"127.0.0.1:{ports[1]}",
+            "127.0.0.1:8000": f"127.0.0.1:{upstream}",
             "/etc/ssl/certs/atrium.pem": str(folder / "pem"),
             "/etc/ssl/private/atrium.key": str(folder / "pem"),
             "/var/log/nginx": str(folder),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -28,8 +29,9 @@ from tests.builders import OPEN, PASSWORD
 from tests.processes import environment, started, unit, wait_for
 from tests.project import PROGRAMS, PROJECT, free_port, procfile
 from tests.realtime.clients import Events, Socket, Stream
-from tests.system.goings_on import count, held_up, listens, raw, until, work_going_on
-from tests.system.site import ALICE, BOB, ROOT, Client, Site, running
+from tests.system.goings_on import count, held_up, raw, until, work_going_on
+from tests.system.site import ALICE, BOB, NGINX, ROOT, Client, Site, running
+from tests.system.test_servers import children_of
 
 STOP_WITHIN_SECONDS = 25
 UNITS = PROJECT / "deploy" / "systemd"
@@ -282,11 +284,12 @@ def what_never_ends_holds_nobody_up(site: Site, cast: Cast) -> None:
 
 
 def a_killed_process_is_replaced(site: Site, port: int) -> None:
-    """A master that is killed leaves its port to the next, as soon as its children see it."""
+    """A master that is killed leaves its sockets to the next; its children see it and end."""
+    children = children_of(site.web[port].pid)
     site.web[port].kill()
     site.web[port].wait()
-    until(lambda: not listens(port))
     site.start_web(port)
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
 
 
 def files_come_from_nginx(site: Site, cast: Cast) -> None:
@@ -319,10 +322,11 @@ def let_nginx_read(file: Path) -> None:
 
 
 def with_nobody_behind_it_nginx_says_so(site: Site, cast: Cast) -> None:
-    """No web process at all is a 503 as the application's."""
+    """No web process and no socket at all is a 503 as the application's."""
     for process in site.web.values():
         process.terminate()
     assert [one.wait(STOP_WITHIN_SECONDS) for one in site.web.values()] == [0, 0]
+    site.shared.close()
     answer = cast.alice("POST", "records/tasks?filter=secret-of-a-query", {"title": "lost"})
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
     assert answer.headers["Retry-After"]
@@ -366,7 +370,8 @@ def test_deployment_behind_nginx_works_through_restart(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_deployment_under_load_survives_restarts(tmp_path: Path) -> None:
-    with running(tmp_path) as site:
+    # Requests are held up for longer than a statement may usually wait.
+    with running(tmp_path, SERVICE_STATEMENT_SECONDS="60") as site:
         cast = settle(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=10)
         for _ in range(3):
@@ -395,12 +400,23 @@ def test_systemd_units_equal_procfile_with_stop_timeouts() -> None:
     web, worker = unit("atrium-web@.service", "8001"), unit("atrium-worker@.service", "1")
     for command in (web, worker, *commands.values()):
         command[0] = Path(command[0]).name
-    assert (commands["web"], ["--bind", "127.0.0.1:8001"]) == ([*web[:3], web[5]], web[3:5])
-    assert worker == commands["worker"]
+    assert (web, worker) == (commands["web"], commands["worker"])
     for name in ("atrium-web@.service", "atrium-worker@.service"):
         text = (UNITS / name).read_text()
         assert "KillMode=mixed" in text  # TERM is for gunicorn's master alone
         assert f"TimeoutStopSec={STOP_WITHIN_SECONDS + 5}" in text
+
+
+def test_systemd_sockets_are_shared_by_all_web_processes_and_nginx() -> None:
+    """One is of all, one of each process, and no restart of a process closes them."""
+    own = (UNITS / "atrium-web@.service").read_text()
+    assert "\nSockets=atrium-web.socket atrium-web@%i.socket\n" in own
+    shared = (UNITS / "atrium-web.socket").read_text()
+    (address,) = re.findall("^ListenStream=(.+)$", shared, re.MULTILINE)
+    assert f"    server {address} max_fails=0;\n" * 2 in NGINX.read_text()
+    assert "atrium-web.socket" in (UNITS / "atrium.target").read_text()
+    for name in ("atrium-web.socket", "atrium-web@.socket"):
+        assert "\nPartOf=atrium.target\n" in (UNITS / name).read_text()
 
 
 def test_systemd_units_are_valid(tmp_path: Path) -> None:
@@ -409,8 +425,8 @@ def test_systemd_units_are_valid(tmp_path: Path) -> None:
         (tmp_path / file.name).write_text(text)
     if not shutil.which("systemd-analyze"):
         return
-    names = "atrium.target", "atrium-web@8001.service", "atrium-worker@1.service"
-    files = [str(tmp_path / name) for name in (*names, "atrium-release.service")]
+    names = "atrium-web@8001.service", "atrium-worker@1.service", "atrium-release.service"
+    files = [str(tmp_path / name) for name in (*names, "atrium.target", "atrium-web.socket")]
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *files],
         capture_output=True,

@@ -98,7 +98,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
         stack.callback(thread.join)
         stack.callback(application.shutdown)
         port = application.server_port
-        site = nginx_site(certificates.make(folder), (port, port), Path(folder))
+        site = nginx_site(certificates.make(folder), port, Path(folder))
         nginx = stack.enter_context(services.Nginx(site))
         behind.port = urlsplit(nginx.url).port or 0
         yield behind

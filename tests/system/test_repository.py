@@ -19,7 +19,7 @@ def test_compose_nginx_forwards_to_web(tmp_path: Path) -> None:
     edit = edit.replace("/etc/nginx/conf.d/default.conf", str(tmp_path / "atrium.conf"))
     subprocess.run(["sh", "-c", edit], cwd=PROJECT, check=True)
     edited = (tmp_path / "atrium.conf").read_text()
-    assert re.findall(r"^    server (\S+)", edited, re.MULTILINE) == ["web:8000"]
+    assert re.findall(r"^    server (\S+)", edited, re.MULTILINE) == ["web:8000"] * 2
     assert {"/tls/atrium.pem", "/tls/atrium.key"} <= set(re.findall(r"ssl_\w+ +(\S+);", edited))
 
 

@@ -1,4 +1,4 @@
-"""gunicorn and granian as `deploy/` has them, on SQLite: what they do, refuse, count and log."""
+"""gunicorn as `deploy/` has it, on SQLite: what it does, refuses, counts and logs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
 from shutil import rmtree
 from subprocess import PIPE, Popen, run
-from urllib.request import urlopen
 
 import pytest
 from flask import Flask
@@ -25,17 +23,11 @@ from deploy import serving as deploy
 from tests.builders import OPEN, PASSWORD
 from tests.processes import environment, started, wait_for
 from tests.project import PROGRAMS, PROJECT, free_port
-from tests.system.goings_on import listens, until
+from tests.system.goings_on import listens
 from tests.system.site import ROOT, Client
 
 TOKEN = "nobody-may-read-this-1"
-STOPS_SOON = "from deploy import granian_server, serving; serving.GRACEFUL_SECONDS = 1; "
-SERVERS = {
-    "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=2", "wsgi:app"],
-    "granian": [str(PROGRAMS / "python"), "-c", f"{STOPS_SOON}granian_server.main()"],
-}
-GRANIAN = [str(PROGRAMS / "python"), "-m", "deploy.granian_server"]
-DEMO = "wsgiref.simple_server:demo_app"
+COMMAND = ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=2", "wsgi:app"]
 JSON = "Host: a\r\nContent-Type: application/json\r\n"
 CHUNKS = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
 FORM = "Host: a\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked"
@@ -62,7 +54,6 @@ BROKEN_HEADS = (
 class Server:
     """What runs."""
 
-    name: str
     port: int
     process: Popen[bytes]
     log: Path
@@ -80,7 +71,7 @@ class Server:
 
 @contextmanager
 def serving(
-    name: str, app: Flask, folder: Path, command: list[str] | None = None, *, processes: int = 2
+    app: Flask, folder: Path, command: list[str] = COMMAND, *, processes: int = 2
 ) -> Iterator[Server]:
     """Processes on a copy of an application's database."""
     database, port, log = folder / "atrium.db", free_port(), folder / "log"
@@ -96,9 +87,9 @@ def serving(
         SERVICE_SUPERADMIN_EMAIL=ROOT,
         SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
     )
-    with started(command or SERVERS[name], env, log) as process:
+    with started(command, env, log) as process:
         wait_for(f"http://127.0.0.1:{port}/ready", log)
-        yield Server(name, port, process, log)
+        yield Server(port, process, log)
 
 
 def it_does_what_it_is_there_for(client: Client) -> None:
@@ -112,14 +103,13 @@ def it_does_what_it_is_there_for(client: Client) -> None:
 
 
 def what_is_broken_is_refused(server: Server) -> None:
-    """Told in the shape of errors, but for what does not reach the application of granian."""
+    """Told in the shape of errors, whoever refuses."""
     for sent in BROKEN_BODIES:
         status, body = server.raw(sent)
         assert (status, json.loads(body)["error"]) == (400, "bad_request"), sent[:200]
     for sent in BROKEN_HEADS:
         status, body = server.raw(sent)
-        assert status == 400, sent
-        assert server.name == "granian" or json.loads(body)["error"] == "bad_request"
+        assert (status, json.loads(body)["error"]) == (400, "bad_request"), sent
 
 
 def what_is_claimed_of_encryption_does_not_matter(client: Client) -> None:
@@ -194,71 +184,21 @@ def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
     assert [line for line in told if line["level"] == "error"] == []
 
 
-def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> None:
-    port, log = free_port(), tmp_path / "log"
-    command = [*GRANIAN, DEMO]
-    with started(command, environment(tmp_path, PORT=str(port)), log) as process:
-        wait_for(f"http://127.0.0.1:{port}/", log)
-        process.kill()
-        process.wait()
-        until(lambda: not listens(port))
-
-
-AT_WORK = """
-import time
-
-def serve(environ, start_response):
-    time.sleep(float(environ["QUERY_STRING"] or 0))
-    start_response("200 OK", [])
-    return [b"done"]
-"""
-
-
-def test_granian_finishes_requests_on_terminal_interrupt(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "at_work.py").write_text(AT_WORK)
-    port, log = free_port(), tmp_path / "log"
-    command = [*GRANIAN, "at_work:serve"]
-    path = f"{PROJECT}:{tmp_path}"
-    env = environment(tmp_path, PORT=str(port), PYTHONPATH=path, WEB_CONCURRENCY="1")
-    with started(command, env, log) as process, ThreadPoolExecutor() as pool:
-        wait_for(f"http://127.0.0.1:{port}/", log)
-        asked = [pool.submit(urlopen, f"http://127.0.0.1:{port}/?1", timeout=9) for _ in range(4)]
-        time.sleep(0.3)
-        os.killpg(process.pid, signal.SIGINT)
-        assert [one.result().read() for one in asked] == [b"done"] * 4
-        assert process.wait(5) == 0
-
-
-BEGINS_SLOWLY = """
-import time
-
-print("begins", flush=True)
-time.sleep(9)
-"""
-
-
-def test_granian_stops_at_once_while_processes_start(tmp_path: Path) -> None:
-    (tmp_path / "begins.py").write_text(BEGINS_SLOWLY)
-    log = tmp_path / "log"
-    command = [*GRANIAN, "begins:serve"]
-    env = environment(tmp_path, PORT=str(free_port()), PYTHONPATH=f"{PROJECT}:{tmp_path}")
-    with started(command, env, log) as process:
-        until(lambda: log.read_text().count("begins") == 2)
-        process.terminate()
-        assert process.wait(5) == 0
-    assert log.read_text().split() == ["begins"] * 2
-
-
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_granian_leaves_a_database_of_one_file(app: Flask, tmp_path: Path) -> None:
-    with serving("granian", app, tmp_path, GRANIAN) as server:
-        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
-            it_does_what_it_is_there_for(client)
+def test_gunicorn_answers_what_arrived_before_it_stops(app: Flask, tmp_path: Path) -> None:
+    with serving(app, tmp_path, processes=1) as server, ExitStack() as held:
+        (worker,) = map(int, children_of(server.process.pid))
+        os.kill(worker, signal.SIGSTOP)
+        address = ("127.0.0.1", server.port)
+        waiting = [held.enter_context(socket.create_connection(address, 10)) for _ in range(20)]
+        for one in waiting:
+            one.sendall(b"GET /live HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         server.process.terminate()
+        time.sleep(0.3)
+        os.kill(worker, signal.SIGCONT)
+        assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in waiting)
+        assert not listens(server.port)
         assert server.process.wait(10) == 0
-        its_database_is_one_file(server)
 
 
 INTERRUPTED = """
@@ -266,7 +206,7 @@ import runpy, signal
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-Worker = runpy.run_path("deploy/gunicorn.conf.py")["Worker"]
+Worker = runpy.run_path("deploy/gunicorn.conf.py")["worker_class"]
 worker = Worker.__new__(Worker)
 worker.tpool, worker.cfg = ThreadPoolExecutor(1), SimpleNamespace(worker_int=lambda worker: None)
 signal.signal(signal.SIGINT, worker.handle_quit)
@@ -348,16 +288,6 @@ def test_server_port_and_process_count_out_of_range_are_refused(
         deploy.port() if name == "PORT" else deploy.processes()
 
 
-def test_granian_reports_address_in_use(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        env = environment(tmp_path, PORT=str(other.getsockname()[1]))
-        with started(SERVERS["granian"], env, tmp_path / "log") as process:
-            assert process.wait(30) == 1
-    text = (tmp_path / "log").read_text()
-    assert "in use" in text
-    assert "race" not in text, "Traceback or backtrace"
-
-
 @pytest.mark.parametrize("address", ["::1", "[::1]"])  # gunicorn's --bind wants brackets
 def test_server_listen_address_ipv6_may_have_brackets(
     address: str, monkeypatch: pytest.MonkeyPatch
@@ -366,35 +296,22 @@ def test_server_listen_address_ipv6_may_have_brackets(
     assert deploy.host() == "::1"
 
 
-@pytest.mark.parametrize("command", [SERVERS["gunicorn"], [*GRANIAN, DEMO]], ids=SERVERS)
-def test_server_listens_on_ipv6_address(command: list[str], tmp_path: Path) -> None:
+def test_server_listens_on_ipv6_address(tmp_path: Path) -> None:
     port = free_port()
     settings = {"PORT": str(port), "ATRIUM_LISTEN": "::1", "WEB_CONCURRENCY": "1"}
-    with started(command, environment(tmp_path, **settings), tmp_path / "log"):
+    with started(COMMAND, environment(tmp_path, **settings), tmp_path / "log"):
         wait_for(f"http://[::1]:{port}/live", tmp_path / "log")
 
 
-def test_granian_reports_listen_address_that_is_a_name(tmp_path: Path) -> None:
-    env = environment(tmp_path, PORT=str(free_port()), ATRIUM_LISTEN="localhost")
-    with started(SERVERS["granian"], env, tmp_path / "log") as process:
-        assert process.wait(30) == 1
-    text = (tmp_path / "log").read_text()
-    assert "IP address" in text
-    assert "race" not in text, "Traceback or backtrace"
-
-
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("name", SERVERS)
-def test_server_serves_limits_counts_logs_and_stops(name: str, app: Flask, tmp_path: Path) -> None:
-    with serving(name, app, tmp_path) as server:
+def test_server_serves_limits_counts_logs_and_stops(app: Flask, tmp_path: Path) -> None:
+    with serving(app, tmp_path) as server:
         with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
             it_does_what_it_is_there_for(client)
             what_is_broken_is_refused(server)
             what_is_claimed_of_encryption_does_not_matter(client)
             its_processes_count_together(client)
-        if name == "gunicorn":
-            its_processes_share_connections(server)
+        its_processes_share_connections(server)
         it_stops_in_time(server)
-        if name == "gunicorn":  # granian kills a process that waits for what is not sent
-            its_database_is_one_file(server)
+        its_database_is_one_file(server)
         its_log_is_lines_of_json_without_what_was_sent(server)

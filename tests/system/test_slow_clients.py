@@ -1,26 +1,32 @@
-"""A request that comes in slowly, or an answer that nobody takes, holds no thread for long."""
+"""A request that comes in slowly, or an answer that nobody takes, holds nobody up.
+
+Behind nginx, as in production, however many there are; without it as many as there are threads.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
+from ssl import SSLContext, SSLSocket, create_default_context
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 from flask import Flask
 
+from deploy.serving import THREADS
+from tests import certificates, services
 from tests.conftest import make_app, settings_for
 from tests.project import PROGRAMS, PROJECT
 from tests.system.goings_on import until
-from tests.system.site import ROOT, Client
+from tests.system.site import ROOT, Client, nginx_site
 from tests.system.test_servers import (
-    SERVERS,
     Server,
     children_of,
     it_does_what_it_is_there_for,
@@ -44,16 +50,10 @@ import sys
 sys.path.insert(0, {project!r})
 __file__ = {conf!r}
 from deploy import serving
-serving.READ_SECONDS, serving.REQUEST_SECONDS, serving.WRITE_SECONDS = 1, 2, 1
+serving.READ_SECONDS, serving.WRITE_SECONDS = 1, 1
 exec(compile(open({conf!r}).read(), {conf!r}, "exec"))
 """
 CONF = PROJECT / "deploy" / "gunicorn.conf.py"
-HASTY_GRANIAN = """
-from deploy import granian_server, serving
-serving.READ_SECONDS, serving.REQUEST_SECONDS, serving.WRITE_SECONDS = 1, 2, 1
-serving.GRACEFUL_SECONDS = 1
-granian_server.main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +62,50 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Flask:
     return make_app(settings_for("sqlite", tmp_path_factory.mktemp("migrated")))
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def name(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.fixture(scope="module")
-def server(
-    name: str, migrated: Flask, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def server(migrated: Flask, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server as it is deployed, of one process: starting one takes longer than most tests."""
-    with serving(name, migrated, tmp_path_factory.mktemp("server"), processes=1) as started:
+    with serving(migrated, tmp_path_factory.mktemp("server"), processes=1) as started:
         yield started
 
 
+@dataclass
+class Front:
+    """nginx in front of a server."""
+
+    server: Server
+    port: int
+    context: SSLContext
+
+    def connect(self) -> SSLSocket:
+        """Connect to nginx."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return self.context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
 @pytest.fixture(scope="module")
-def hasty(name: str, migrated: Flask, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def front(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """The server behind nginx, as it is in production."""
+    if not services.nginx():
+        reason = "nginx missing: the deployment is NOT tested"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"{reason}; `python -m tests.services install system` installs it")
+    folder = tmp_path_factory.mktemp("front")
+    certificate = certificates.make(folder)
+    with services.Nginx(nginx_site(certificate, server.port, folder)) as nginx:
+        context = create_default_context(cafile=str(certificate))
+        yield Front(server, int(nginx.url.rpartition(":")[2]), context)
+
+
+@pytest.fixture(scope="module")
+def hasty(migrated: Flask, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that waits for a second only."""
     folder = tmp_path_factory.mktemp("hasty")
-    command = [str(PROGRAMS / "python"), "-c", HASTY_GRANIAN]
-    if name == "gunicorn":
-        conf = folder / "gunicorn.conf.py"
-        conf.write_text(HASTY.format(conf=str(CONF), project=str(PROJECT)))
-        command = [str(PROGRAMS / "gunicorn"), "-c", str(conf), "--graceful-timeout=2", "wsgi:app"]
-    with serving(name, migrated, folder, command, processes=1) as started:
+    conf = folder / "gunicorn.conf.py"
+    conf.write_text(HASTY.format(conf=str(CONF), project=str(PROJECT)))
+    command = [str(PROGRAMS / "gunicorn"), "-c", str(conf), "--graceful-timeout=2", "wsgi:app"]
+    with serving(migrated, folder, command, processes=1) as started:
         yield started
 
 
@@ -94,9 +113,12 @@ def connect(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=20)
 
 
-def seconds_of_health(server: Server) -> float:
+def seconds_of_health(server: Server | Front) -> float:
     began = time.monotonic()
-    urlopen(f"http://127.0.0.1:{server.port}/health", timeout=30).close()
+    connection = server.connect() if isinstance(server, Front) else connect(server)
+    with connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert answer(connection)[0] == 200
     return time.monotonic() - began
 
 
@@ -106,14 +128,36 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
         return found.status, found.read()
 
 
-def test_slow_requests_hold_no_thread(server: Server) -> None:
+def test_slow_requests_behind_nginx_hold_no_thread(front: Front) -> None:
+    (worker,) = children_of(front.server.process.pid)
     with ExitStack() as held:
         for sent in SLOW.values():
-            for _ in range(20):  # each kind alone would take all threads
+            for _ in range(40):  # together twice as many as there are threads
+                held.enter_context(front.connect()).sendall(sent.encode())
+        time.sleep(0.3)
+        slowest = max(seconds_of_health(front) for _ in range(4))
+        # The listening one, and those that nginx keeps: of the answered and the refused.
+        assert sockets_of(worker, front.server.port) < len(SLOW) * 40 // 4
+    assert slowest < 3  # not the ten that a read may take
+
+
+def test_slow_requests_without_nginx_leave_threads_to_others(server: Server) -> None:
+    with ExitStack() as held:
+        for sent in SLOW.values():
+            for _ in range(THREADS // len(SLOW) - 1):
                 held.enter_context(connect(server)).sendall(sent.encode())
         time.sleep(0.3)
         slowest = max(seconds_of_health(server) for _ in range(4))
     assert slowest < 3  # not the ten that a read may take
+
+
+def test_slow_requests_without_nginx_do_not_close_the_door(hasty: Server) -> None:
+    """Those that ended are waited for in threads, not by whoever takes connections."""
+    with ExitStack() as held:
+        for _ in range(THREADS // 2):
+            held.enter_context(connect(hasty)).sendall(SLOW["head"].encode())
+        time.sleep(1.3)  # by now, they are given up
+        assert max(seconds_of_health(hasty) for _ in range(4)) < 1
 
 
 def test_slow_request_bodies_leave_threads_to_others(server: Server) -> None:
@@ -133,15 +177,12 @@ def test_slow_request_bodies_leave_threads_to_others(server: Server) -> None:
 
 
 @pytest.mark.timing
-def test_slow_request_bodies_waiting_for_thread_do_not_delay_others(
-    name: str, server: Server
-) -> None:
-    number = 800 if name == "gunicorn" else 400  # granian accepts fewer
+def test_slow_request_bodies_behind_nginx_do_not_delay_others(front: Front) -> None:
     with ExitStack() as held:
-        for _ in range(number):
-            held.enter_context(connect(server)).sendall(SLOW["long body"].encode())
+        for _ in range(800):
+            held.enter_context(front.connect()).sendall(SLOW["long body"].encode())
         time.sleep(1)
-        assert sum(seconds_of_health(server) for _ in range(20)) < 1
+        assert sum(seconds_of_health(front) for _ in range(20)) < 1
 
 
 def all_at_once(check: Callable[[Any], None], cases: Sequence[Any]) -> None:
@@ -150,7 +191,7 @@ def all_at_once(check: Callable[[Any], None], cases: Sequence[Any]) -> None:
         list(pool.map(check, cases))
 
 
-def test_slow_request_is_closed_after_read_timeout(name: str, hasty: Server) -> None:
+def test_slow_request_is_closed_after_read_timeout(hasty: Server) -> None:
     def check(what: str) -> None:
         with connect(hasty) as slow:
             began = time.monotonic()
@@ -160,28 +201,26 @@ def test_slow_request_is_closed_after_read_timeout(name: str, hasty: Server) -> 
                 while not head.endswith(b"\r\n\r\n"):
                     head += slow.recv(1) or pytest.fail(str(head))  # the answer may follow at once
                 assert head.startswith(b"HTTP/1.1 100")
-            if (name, what) == ("granian", "head"):
-                assert slow.recv(100) == b"", what
-            else:
-                status, body = answer(slow)
-                assert status in (400, 408), what
-                assert status == 400 or b"within 2 s" in body, what
+            if what != "head":
+                assert answer(slow)[0] == (413 if what == "body" else 400), what
             assert slow.recv(100) == b"", what
             assert time.monotonic() - began < 10, what
 
     all_at_once(check, ["head", "body", "long body", "chunks", "expectation"])
+    assert '"level":"error"' not in hasty.log.read_text()
 
 
-def test_slow_request_byte_by_byte_has_a_deadline(hasty: Server) -> None:
+def test_slow_request_byte_by_byte_behind_nginx_does_not_reach_a_thread(front: Front) -> None:
+    (worker,) = children_of(front.server.process.pid)
+    until(lambda: sockets_of(worker, front.server.port) == 1)  # that which listens
+
     def check(what: str) -> None:
-        with connect(hasty) as slow:
+        with front.connect() as slow:
             slow.sendall(SLOW[what].encode())
-            began = time.monotonic()
-            with suppress(ConnectionError):
-                while time.monotonic() - began < 12:
-                    slow.sendall(b" ")
-                    time.sleep(0.2)
-            assert time.monotonic() - began < 10, what
+            for _ in range(10):
+                slow.sendall(b" ")
+                time.sleep(0.2)
+                assert sockets_of(worker, front.server.port) == 1, what
 
     all_at_once(check, ["head", "body", "long body"])
 

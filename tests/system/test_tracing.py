@@ -34,12 +34,11 @@ SECRET, HEADER_SECRET = "confidential-4711", "collector-password"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 WEB, WORKER = (shlex.split(procfile()[name]) for name in ("web", "worker"))
-GRANIAN = ["python", "-m", "deploy.granian_server"]
 RUNS = (
-    pytest.param(("postgresql", "gunicorn", True), id="gunicorn and RQ on PostgreSQL"),
-    # Like the first but for the server or the runner.
-    pytest.param(("sqlite", "gunicorn", False), id="gunicorn on SQLite", marks=pytest.mark.slow),
-    pytest.param(("postgresql", "granian", False), id="granian", marks=pytest.mark.slow),
+    pytest.param(("postgresql", True), id="RQ on PostgreSQL"),
+    # Like the first but for the database or the runner.
+    pytest.param(("sqlite", False), id="SQLite", marks=pytest.mark.slow),
+    pytest.param(("postgresql", False), id="PostgreSQL alone", marks=pytest.mark.slow),
 )
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
 NEVER = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
@@ -84,9 +83,9 @@ class Instance:
         """Start a process."""
         return self._stack.enter_context(started(command, self.env, self.log))
 
-    def start_web(self, server: str = "gunicorn") -> subprocess.Popen[bytes]:
+    def start_web(self) -> subprocess.Popen[bytes]:
         """Start the web process, and sign in."""
-        process = self.start(WEB if server == "gunicorn" else GRANIAN)
+        process = self.start(WEB)
         wait_for(f"http://127.0.0.1:{self.port}/live", self.log)
         body = {"account": "system", "email": ROOT, "password": PASSWORD}
         self.token = self("POST", "auth/login", body)["token"]
@@ -119,7 +118,7 @@ class Traced:
 def traced(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Traced]:
-    database, server, has_redis = request.param
+    database, has_redis = request.param
     settings = {**SOON, "OTEL_SERVICE_NAME": "shop"}
     settings["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={HEADER_SECRET}"
     if has_redis:
@@ -130,7 +129,7 @@ def traced(
         settings["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         folder = tmp_path_factory.mktemp("traced")
         instance = Instance(folder, stack, database, **settings)
-        instance.start_web(server)
+        instance.start_web()
         instance.start(WORKER)
         record = work_through(instance, receiver)
         until(lambda: collector.named("POST /api/v1/workflow-webhooks/<token>"))
@@ -264,13 +263,12 @@ def test_log_lines_have_trace_and_span_id(traced: Traced) -> None:
 # --- Start and stop -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("server", ["gunicorn", "granian"])
-def test_tracing_stop_flushes_recorded_spans(tmp_path: Path, server: str) -> None:
+def test_tracing_stop_flushes_recorded_spans(tmp_path: Path) -> None:
     with ExitStack() as stack:
         collector = stack.enter_context(collecting())
         settings = {**NEVER, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         instance = Instance(tmp_path, stack, "sqlite", **settings)
-        web, worker = instance.start_web(server), instance.start(WORKER)
+        web, worker = instance.start_web(), instance.start(WORKER)
         until(lambda: _has_purged(tmp_path))
         assert collector.spans == []
         for process in (web, worker):

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import Future
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from flask import Flask
+from werkzeug.test import run_wsgi_app
 
+from app.auth.guard import fair_turns
+from app.auth.guard.authorize import ACCOUNT
+from app.auth.guard.fair_turns import Callers, FairShare, Turns
 from bench import fair_share
-from deploy import fair_pool, intake
-from deploy.fair_pool import Callers, FairPool
 from tests.builders import Caller, Cast, make_collection, make_drawer
-
-ACCOUNT = "atrium.account_id"
 
 SECONDS = 20
 
@@ -32,22 +33,32 @@ class Request(NamedTuple):
 
 
 class Desk:
-    """A pool, and the order in which it served."""
+    """Places, and the order in which they were taken."""
 
-    def __init__(self, threads: int = 4) -> None:
-        self.pool = FairPool(threads, lambda request: request.caller)
+    def __init__(self, places: int = 4) -> None:
+        self.turns = Turns(places)
         self.served = list[str]()
-        self.under_way = list[tuple[Request, Future[object]]]()
+        self.under_way = list[tuple[Request, Future[bool]]]()
+        self._threads = ThreadPoolExecutor(2 * fair_turns.MAX_WAITING)
 
     def send(self, caller: str) -> threading.Event:
         """Send a request; returns what lets it go."""
         request = Request(caller, threading.Event())
-        self.under_way.append((request, self.pool.submit(self._serve, request)))
+        arrived = threading.Event()
+        future = self._threads.submit(self._serve, request, arrived)
+        self.under_way.append((request, future))
+        arrived.wait(SECONDS)
+        time.sleep(0.002)  # it is in the queue before the next one is sent
         return request.released
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: Request, arrived: threading.Event) -> bool:
+        arrived.set()
+        if not self.turns.take(request.caller):
+            return False
         self.served.append(request.caller)
         assert request.released.wait(SECONDS)
+        self.turns.leave(request.caller)
+        return True
 
     def wait(self, count: int) -> None:
         """Wait until so many requests have begun."""
@@ -64,7 +75,7 @@ class Desk:
             request.released.set()
         for _, future in self.under_way:
             future.result(SECONDS)
-        self.pool.shutdown()
+        self._threads.shutdown()
 
 
 @pytest.fixture
@@ -74,13 +85,13 @@ def desk() -> Iterator[Desk]:
     made.close()
 
 
-def test_thread_pool_gives_all_threads_to_lone_account(desk: Desk) -> None:
+def test_fair_turns_gives_all_threads_to_lone_account(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
 
 
-def test_thread_pool_keeps_half_of_threads_free_beside_others(desk: Desk) -> None:
+def test_fair_turns_keeps_half_of_threads_free_beside_others(desk: Desk) -> None:
     desk.send("quiet").set()
     for _ in range(6):
         desk.send("noisy")
@@ -89,7 +100,7 @@ def test_thread_pool_keeps_half_of_threads_free_beside_others(desk: Desk) -> Non
     desk.wait(1 + 2 + 1)
 
 
-def test_thread_pool_keeps_one_thread_for_account_without_any(desk: Desk) -> None:
+def test_fair_turns_keeps_one_thread_for_account_without_any(desk: Desk) -> None:
     for caller in ("noisy", "loud", "noisy", "loud", "noisy", "loud"):
         desk.send(caller)
     desk.wait(4)
@@ -102,17 +113,17 @@ def test_thread_pool_keeps_one_thread_for_account_without_any(desk: Desk) -> Non
     assert desk.served[4:] == ["quiet", "quiet"]
 
 
-def test_thread_pool_lone_account_leaves_a_thread_to_next(desk: Desk) -> None:
+def test_fair_turns_lone_account_leaves_a_thread_to_next(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
-    time.sleep(fair_pool.RECENT_SECONDS)
+    time.sleep(fair_turns.RECENT_SECONDS)
     desk.send("quiet")
     desk.wait(4 + 1)
     assert desk.served[4] == "quiet"
 
 
-def test_thread_pool_serves_accounts_in_turn(desk: Desk) -> None:
+def test_fair_turns_serves_accounts_in_turn(desk: Desk) -> None:
     first = [desk.send("noisy") for _ in range(4)]
     desk.wait(4)
     for _ in range(5):
@@ -124,47 +135,95 @@ def test_thread_pool_serves_accounts_in_turn(desk: Desk) -> None:
     assert "quiet" in desk.served[4:7]  # and not behind the five
 
 
-def test_thread_pool_gives_all_threads_back_one_second_after_others(desk: Desk) -> None:
+def test_fair_turns_gives_all_threads_back_one_second_after_others(desk: Desk) -> None:
     desk.send("quiet").set()
     sent = [desk.send("noisy") for _ in range(6)]
     desk.wait(1 + 2)
-    time.sleep(fair_pool.RECENT_SECONDS)
+    time.sleep(fair_turns.RECENT_SECONDS)
     sent[0].set()
-    desk.wait(1 + 2 + 2)  # two in place of one
+    desk.wait(1 + 2 + 3)  # four run
     sent[1].set()
-    desk.wait(1 + 2 + 2 + 2)
+    desk.wait(1 + 2 + 3 + 1)
 
 
-def test_thread_pool_queue_limit_applies_beside_others_only(desk: Desk) -> None:
-    for _ in range(4 + fair_pool.MAX_WAITING):
+def test_fair_turns_queue_limit_applies_beside_others_only(desk: Desk) -> None:
+    for _ in range(4 + fair_turns.MAX_WAITING):
         desk.send("noisy")
     desk.wait(4)
-    noisy = Request("noisy", threading.Event())
-    assert not desk.pool.is_full(noisy)
+    desk.send("noisy")
+    _, allowed = desk.under_way[-1]
+    assert not allowed.done()
     desk.send("quiet")
-    assert desk.pool.is_full(noisy)
-    assert not desk.pool.is_full(Request("quiet", threading.Event()))
+    desk.wait(4 + 1)
+    assert desk.turns.take("noisy") is False
 
 
-def test_thread_pool_result_raises_error_of_request(desk: Desk) -> None:
-    future = desk.pool.submit(lambda request: 1 // 0, Request("a", threading.Event()))
-    assert isinstance(future.exception(SECONDS), ZeroDivisionError)
-    assert desk.pool.submit(lambda request: 7, Request("a", threading.Event())).result(SECONDS) == 7
+def test_fair_turns_place_of_failed_request_is_free_again() -> None:
+    """Whether the application fails, or what it answers while it is sent."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"] == "/fails":
+            raise ZeroDivisionError
+        start_response("200 OK", [])
+        return iter([b"a", b"b"])
+
+    share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
+    for _ in range(2 * fair_turns.PLACES):
+        with pytest.raises(ZeroDivisionError):
+            run_wsgi_app(share, {"PATH_INFO": "/fails"})
+        answer, _, _ = run_wsgi_app(share, {"PATH_INFO": "/"})
+        answer.close()  # type: ignore[attr-defined]
+    answers = [run_wsgi_app(share, {"PATH_INFO": "/"})[0] for _ in range(fair_turns.PLACES)]
+    assert [b"".join(one) for one in answers] == [b"ab"] * fair_turns.PLACES
 
 
-def test_thread_pool_knows_only_credentials_that_were_checked() -> None:
+def test_fair_turns_refusal_has_error_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Turns, "take", lambda self, account: False)
+    share = FairShare(SimpleNamespace(wsgi_app=None))  # type: ignore[arg-type]
+    body, status, headers = run_wsgi_app(share, {"PATH_INFO": "/"})
+    assert status == "429 Too Many Requests"
+    assert (headers["Retry-After"], headers["Content-Type"]) == ("1", "application/json")
+    assert headers["X-Correlation-ID"]
+    refused = json.loads(b"".join(body))
+    assert (refused["error"], refused["quota"]) == ("quota_exceeded", "concurrent_requests")
+    assert refused["limit"] == fair_turns.MAX_WAITING
+
+
+@pytest.mark.parametrize("sent", [b"ab", OSError()])
+def test_fair_turns_short_body_is_received_before_a_place_is_taken(sent: Any) -> None:
+    """And what does not arrive in time is missing, and not waited for again."""
+    told = list[Any]()
+
+    class Body:
+        def read(self, size: int) -> bytes:
+            told.append(size)
+            if isinstance(sent, OSError):
+                raise sent
+            return bytes(sent)
+
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        told.append(environ["wsgi.input"].read())
+        return []
+
+    share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
+    run_wsgi_app(share, {"CONTENT_LENGTH": "2", "wsgi.input": Body()})
+    assert told == [2, b"" if isinstance(sent, OSError) else b"ab"]
+
+
+def test_fair_turns_knows_only_credentials_that_were_checked(app: Flask) -> None:
     """Who makes up credentials has one turn for all of them."""
-    callers = Callers()
-    assert callers.of(b"made up") is None
-    callers.learn(b"Bearer x", "acme")
-    assert callers.of(b"Bearer x") == "acme"
+    callers = Callers(app)
+    assert callers.of("made up") is None
+    callers.learn("Bearer x", "acme")
+    assert callers.of("Bearer x") == "acme"
     for n in range(Callers.MOST):
-        callers.learn(str(n).encode(), "acme")
-    assert callers.of(b"Bearer x") is None
+        callers.learn(str(n), "acme")
+    assert callers.of("Bearer x") is None
 
 
 @pytest.mark.timing
-def test_thread_pool_noisy_account_adds_under_200_ms_to_quiet_p95() -> None:
+def test_fair_turns_noisy_account_adds_under_200_ms_to_quiet_p95() -> None:
     """At ten times as many connections as there are threads (docs/usage.md)."""
     found = fair_share.run(2, 80)
     alone, beside = (min(times.p95 for times in found[start::2]) for start in (0, 1))
@@ -186,7 +245,7 @@ class Captured:
         monkeypatch.setattr(app, "wsgi_app", capture)
 
 
-def test_thread_pool_account_is_taken_from_signed_in_callers_only(
+def test_fair_turns_account_is_taken_from_signed_in_callers_only(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or strangers, who can name any account, would use them up under a cookie of their own."""
@@ -199,7 +258,7 @@ def test_thread_pool_account_is_taken_from_signed_in_callers_only(
     assert captured.account_id == cast.alice.account_id
 
 
-def test_thread_pool_ignores_cookie_beside_token_in_query(
+def test_fair_turns_ignores_cookie_beside_token_in_query(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured = Captured(app, monkeypatch)
@@ -211,23 +270,22 @@ def test_thread_pool_ignores_cookie_beside_token_in_query(
     assert captured.account_id is None
 
 
-def test_thread_pool_memory_for_long_credentials_is_bounded() -> None:
-    callers = Callers()
+def test_fair_turns_memory_for_long_credentials_is_bounded(app: Flask) -> None:
+    callers = Callers(app)
     tracemalloc.start()
     for n in range(2000):
-        callers.learn(b"Bearer %d" % n + b" " * 8000, "acme")
+        callers.learn(f"Bearer {n}" + " " * 8000, "acme")
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert taken < 2**20
-    callers.learn(b"", "acme")
-    assert callers.of(b"") is None
+    callers.learn("", "acme")
+    assert callers.of("") is None
 
 
-def test_thread_pool_knows_account_of_access_token_at_first_request(app: Flask, cast: Cast) -> None:
-    callers = Callers()
-    callers.account_of_token = partial(intake._account_of_token, app)
+def test_fair_turns_knows_account_of_access_token_at_first_request(app: Flask, cast: Cast) -> None:
+    callers = Callers(app)
     bearer = cast.alice.headers["Authorization"]
     payload, signature = bearer.rpartition(".")[::2]
     forged = f"{payload}.{signature[::-1]}"
-    found = [callers.of(one.encode()) for one in (bearer, forged, "Bearer a.b.c", "Basic a.b.c")]
+    found = [callers.of(one) for one in (bearer, forged, "Bearer a.b.c", "Basic a.b.c")]
     assert found == [cast.alice.account_id, None, None, None]

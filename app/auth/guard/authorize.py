@@ -35,7 +35,7 @@ RERUNS = 10
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 ACCOUNT = "atrium.account_id"
-"""In the WSGI environment: the account of a checked credential, for deploy/fair_pool.py."""
+"""In the WSGI environment: the account of a checked credential, for `fair_turns`."""
 SIGNATURE = tuple(map(environ_key, signatures.HEADERS))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from deploy.serving import THREADS
+from app.auth.guard.fair_turns import PLACES
 from tests.files.test_downloads import DATA, Reader, path, port  # noqa: F401
 from tests.system.site import ROOT, Client
 from tests.system.test_servers import serving
@@ -29,7 +29,7 @@ def close_all(readers: Sequence[Reader]) -> None:
 @pytest.mark.usefixtures("cast")
 def test_file_download_of_slow_readers_holds_no_thread(app: Flask, tmp_path: Path) -> None:
     with (
-        serving("gunicorn", app, tmp_path, processes=1) as server,
+        serving(app, tmp_path, processes=1) as server,
         closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client,
         ExitStack() as readers_open,
     ):
@@ -43,7 +43,7 @@ def test_file_download_of_slow_readers_holds_no_thread(app: Flask, tmp_path: Pat
         assert {one.response.status for one in readers} == {200}
 
         began = time.monotonic()
-        with ThreadPoolExecutor(THREADS * 2) as pool:
+        with ThreadPoolExecutor(PLACES * 2) as pool:
             answers = pool.map(lambda _: client("GET", "auth/me", **bearer).status_code, range(40))
             assert set(answers) == {200}
         assert time.monotonic() - began < 5

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from deploy.serving import THREADS
+from app.auth.guard.fair_turns import PLACES
 from tests.builders import Cast
 from tests.project import procfile
 from tests.realtime.clients import Events, Socket, Stream, until
@@ -26,7 +26,7 @@ STREAMS = 50
 @pytest.fixture
 def server(app: Flask, cast: Cast, tmp_path: Path) -> Iterator[Server]:
     """One process of gunicorn, with the cast."""
-    with serving("gunicorn", app, tmp_path, procfile()["web"].split(), processes=1) as found:
+    with serving(app, tmp_path, procfile()["web"].split(), processes=1) as found:
         yield found
         Stream.close_all()
 
@@ -50,7 +50,7 @@ def test_open_streams_hold_no_thread_and_end_with_the_process(server: Server) ->
         assert {one.ask({"action": "ping"})["type"] for one in talks} == {"pong"}
 
         began = time.monotonic()
-        with ThreadPoolExecutor(THREADS * 2) as pool:
+        with ThreadPoolExecutor(PLACES * 2) as pool:
             answers = pool.map(lambda _: client("GET", "auth/me").status_code, range(40))
             assert set(answers) == {200}
         assert time.monotonic() - began < 5

@@ -26,7 +26,7 @@ def test_slow_issuers_leave_server_responsive(slow: SlowProvider, tmp_path: Path
     folder = tmp_path / "server"
     folder.mkdir()
     with (
-        serving("gunicorn", migrated, folder, processes=1) as server,
+        serving(migrated, folder, processes=1) as server,
         closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root,
     ):
         root.sign_in("system", ROOT)

@@ -12,7 +12,7 @@ import requests
 from flask import Flask
 
 from app import db
-from deploy import serving
+from app.auth.guard.fair_turns import PLACES
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import WHOLE
 from tests.processes import Process, environment, wait_for
@@ -111,5 +111,5 @@ def test_usage_meter_of_killed_web_servers_loses_no_request(
     metered, lines = now["requests"] - before - 1, logged(log)
     assert count // 2 < len(senders.answered) <= lines <= count
     # A request may be killed between its count and its line in the log.
-    assert lines <= metered <= lines + KILLS * WEB_PROCESSES * serving.THREADS
+    assert lines <= metered <= lines + KILLS * WEB_PROCESSES * PLACES
     assert stored(app, cast.alice).items() <= now.items()

@@ -1,0 +1,234 @@
+"""Accounts take turns: one account's backlog delays others by a request, not by all.
+
+gunicorn hands requests to its threads in order of arrival. It has many of them, as one that waits
+costs little; here a few requests run at once, as each more that does makes all wait longer for the
+interpreter, and the others wait in a queue per account. While others have requests, one account
+gets half of the places, and has at most MAX_WAITING requests waiting. An account alone gets
+everything, but for one place more, which only serves accounts that have no request running: the
+slowest requests of some do not make the next account wait. Who waits for a client holds no place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+import uuid
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from flask import Flask
+from werkzeug.wsgi import ClosingIterator
+
+from app.auth import tokens
+from app.auth.guard.authorize import ACCOUNT
+from app.errors import Unauthorized
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+PLACES = 4
+MAX_WAITING = 100
+RECENT_SECONDS = 1
+SHORT_BYTES = 64 * 1024  # of a body that is received before its request takes a place
+
+CREDENTIALS = ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY", "HTTP_COOKIE")
+ACCESS_TOKEN = re.compile(r"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
+REFUSAL = {
+    "error": "quota_exceeded",
+    "message": "Too many requests of this account wait to be served, while others send some, too.",
+    "quota": "concurrent_requests",
+    "limit": MAX_WAITING,
+}
+_NOBODY = object()
+
+Account = str | None
+
+
+class Turns:
+    """Places for requests that run, and a queue per account of those that wait for one."""
+
+    def __init__(self, places: int = PLACES) -> None:
+        self._places, self._most = places, max(1, places // 2)
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[Account, deque[threading.Lock]] = OrderedDict()
+        self._running: Counter[Account] = Counter()
+        self._taken = 0
+        # The account of the newest request, and when another one sent its last.
+        self._newest: object = _NOBODY
+        self._newest_at = self._other_at = float("-inf")
+
+    def take(self, account: Account, *, anew: bool = True) -> bool:
+        """Wait for a place; returns False if too many new ones of the account wait already."""
+        with self._lock:
+            now = time.monotonic()
+            if account != self._newest:
+                self._newest, self._other_at = account, self._newest_at
+            self._newest_at = now
+            queue = self._waiting.get(account)
+            if queue is None and self._may_run(account):
+                self._seat(account)
+                return True
+            if queue is None:
+                queue = self._waiting[account] = deque()
+            elif anew and len(queue) >= MAX_WAITING and self._has_company(account):
+                return False
+            turn = threading.Lock()
+            turn.acquire()
+            queue.append(turn)
+        turn.acquire()  # until `leave` lets it go
+        return True
+
+    def leave(self, account: Account) -> None:
+        """Give a place back, and everything that is free to those whose turn it is."""
+        with self._lock:
+            self._taken -= 1
+            self._running[account] -= 1
+            if not self._running[account]:
+                del self._running[account]
+            while (following := next(filter(self._may_run, self._waiting), _NOBODY)) is not _NOBODY:
+                self._seat(following)  # type: ignore[arg-type]
+                queue = self._waiting[following]  # type: ignore[index]
+                queue.popleft().release()
+                if queue:
+                    self._waiting.move_to_end(following)  # type: ignore[arg-type]
+                else:
+                    del self._waiting[following]  # type: ignore[arg-type]
+
+    def _seat(self, account: Account) -> None:
+        self._taken += 1
+        self._running[account] += 1
+
+    def _may_run(self, account: Account) -> bool:
+        running = self._running.get(account, 0)
+        if self._taken >= self._places + (not running):
+            return False
+        return running < self._most or not self._has_company(account)
+
+    def _has_company(self, account: Account) -> bool:
+        last = self._other_at if account == self._newest else self._newest_at
+        return last > time.monotonic() - RECENT_SECONDS
+
+
+class Callers:
+    """Whom requests are from: the account of the credential.
+
+    Access tokens say it themselves; other credentials are known once a request was answered. The
+    unknown share a queue: who makes up credentials must not have a turn for each.
+    """
+
+    MOST = 10_000
+
+    def __init__(self, app: Flask) -> None:
+        self._app = app
+        self._accounts: dict[bytes, str] = {}
+
+    def of(self, credential: str) -> Account:
+        """Return the account of a credential; None if it is not known yet."""
+        known = self._accounts.get(_digest(credential))
+        if known is None and (token := ACCESS_TOKEN.fullmatch(credential)):
+            with self._app.app_context():
+                try:
+                    known = str(tokens.read(token[1], tokens.ACCESS)["account_id"])
+                except Unauthorized:
+                    return None
+            self.learn(credential, known)
+        return known
+
+    def learn(self, credential: str, account_id: str) -> None:
+        """Remember the account of a credential that the application has checked."""
+        key = _digest(credential)
+        if credential and self._accounts.get(key) != account_id:
+            if len(self._accounts) >= self.MOST:
+                self._accounts.clear()
+            self._accounts[key] = account_id
+
+
+def _digest(credential: str) -> bytes:
+    # A header may have 8 KiB, and a caller may spell a credential in many ways.
+    return hashlib.blake2b(credential.encode("latin1"), digest_size=16).digest()
+
+
+class FairShare:
+    """WSGI middleware whose requests wait for their account's turn."""
+
+    def __init__(self, app: Flask) -> None:
+        self._application: WSGIApplication = app.wsgi_app
+        self._callers, self._turns = Callers(app), Turns()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        is_received = _receive(environ)
+        credential = next(filter(None, map(environ.get, CREDENTIALS)), "").strip()
+        account = self._callers.of(credential) if credential else None
+        if not self._turns.take(account):
+            return _refuse(start_response)
+        if not is_received:
+            environ["wsgi.input"] = _LongBody(environ["wsgi.input"], self._turns, account)
+        is_over = True
+        try:
+            answer = self._application(environ, start_response)
+            if environ.get(ACCOUNT) is not None:
+                self._callers.learn(credential, environ[ACCOUNT])
+            if not isinstance(answer, (list, tuple, environ.get("wsgi.file_wrapper", tuple))):
+                is_over = False
+                return ClosingIterator(answer, lambda: self._turns.leave(account))
+            return answer
+        finally:
+            if is_over:
+                self._turns.leave(account)
+
+
+class _LongBody:
+    """A body whose request gives its place away while it waits for the client."""
+
+    def __init__(self, body: Any, turns: Turns, account: Account) -> None:
+        self._body, self._turns, self._account = body, turns, account
+
+    def read(self, size: int = -1) -> bytes:
+        return self._wait(self._body.read, size)
+
+    def readline(self, size: int = -1) -> bytes:
+        return self._wait(self._body.readline, size)
+
+    def _wait(self, read: Callable[[int], bytes], size: int) -> bytes:
+        self._turns.leave(self._account)
+        try:
+            return read(size)
+        finally:
+            self._turns.take(self._account, anew=False)
+
+
+def _receive(environ: WSGIEnvironment) -> bool:
+    """Receive a short body; returns whether nothing more is to come."""
+    length = environ.get("CONTENT_LENGTH") or "0"
+    if "HTTP_TRANSFER_ENCODING" in environ or not length.isdecimal():
+        return False
+    if len(length) > len(str(SHORT_BYTES)) or int(length) > SHORT_BYTES:
+        return False
+    if int(length):
+        try:
+            environ["wsgi.input"] = BytesIO(environ["wsgi.input"].read(int(length)))
+        except OSError:  # to the application, the body is cut off
+            environ["wsgi.input"] = BytesIO()
+    return True
+
+
+def _refuse(start_response: StartResponse) -> Iterable[bytes]:
+    body = json.dumps(REFUSAL).encode()
+    headers = [
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        ("Retry-After", "1"),
+        ("X-Correlation-ID", str(uuid.uuid4())),
+    ]
+    start_response("429 Too Many Requests", headers)
+    return [body]
+
+
+def init_app(app: Flask) -> None:
+    """Wrap the WSGI application."""
+    app.wsgi_app = FairShare(app)  # type: ignore[method-assign]
