@@ -107,7 +107,7 @@ def _erase_batch(erasure: Erasure, limit: int) -> int:
     place = (EVENTS.c.account_id == account_id, salt.is_not(None), *erasure.where)
     query = sa.select(EVENTS.c.number).where(*place).order_by(EVENTS.c.number).limit(limit)
     with tenancy.in_account(account_id), db.transaction() as session:
-        head = sealing.SEALER.lock_head(account_id)
+        head = sealing.lock_head(account_id)
         numbers = session.scalars(query).all()
         if numbers:
             own = (EVENTS.c.account_id == account_id, EVENTS.c.number.in_(numbers))
@@ -116,5 +116,5 @@ def _erase_batch(erasure: Erasure, limit: int) -> int:
             names = (entries.ERASED_KIND, entries.ERASED_TARGET)
             details = {"column": erasure.salt}
             erased = [entries.own_event(account_id, *names, number, details) for number in numbers]
-            sealing.append(account_id, erased, head)
+            sealing.append(account_id, erased, *head)
     return len(numbers)

@@ -59,7 +59,7 @@ def _record_cut(account_id: str, last_id: int, count: int) -> None:
         raise Conflict("The security log contradicts its checkpoint. It was not cut.")
     details = {"count": count}
     event = entries.own_event(account_id, EventKind.LOG_CUT, "security_log", last_id, details)
-    sealing.append(account_id, [event], sealing.SEALER.lock_head(account_id))
+    sealing.append(account_id, [event], *sealing.lock_head(account_id))
 
 
 SECURITY = Log(

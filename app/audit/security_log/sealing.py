@@ -86,10 +86,10 @@ def has(account_id: str, signed: JSONObject) -> bool:
     return bool(stored == signed["checksum"])
 
 
-def append(account_id: str, events: list[JSONObject], head: Head) -> None:
+def append(account_id: str, events: list[JSONObject], number: int, checksum: str) -> None:
     """Link events to the chain, whose head is locked, and move the head."""
     operators = _operators(account_id, {event["user_id"] for event in events})
-    rows, number, checksum = [], head.number, head.checksum
+    rows = []
     for event in events:
         if event["user_id"] in operators:
             event |= dict.fromkeys(("user_email", "ip_address", "user_agent"))
@@ -125,4 +125,14 @@ def _operators(account_id: str, user_ids: set[str]) -> set[str]:
     return found
 
 
-SEALER = Sealer(PENDING, HEADS, append)
+def lock_head(account_id: str) -> tuple[int, str]:
+    """The number and checksum at the end of a chain, locked until the transaction ends."""
+    head = SEALER.lock_head(account_id)
+    return head.number, head.checksum
+
+
+def _link(account_id: str, events: list[JSONObject], head: Head) -> None:
+    append(account_id, events, head.number, head.checksum)
+
+
+SEALER = Sealer(PENDING, HEADS, _link)
