@@ -141,14 +141,18 @@ def cases(ids: Sequence[str], count: int, bearer: str, key: str) -> Iterator[Cas
     yield Case("login", always("POST", "auth/login", "", sign_in))
 
 
+def server_command(kind: str) -> list[str]:
+    """Return what serves an application, `wsgi:app` or the floor, on PORT."""
+    configured = "deploy" if kind == "wsgi:app" else "bench"
+    return [str(PROGRAMS / "gunicorn"), "-c", f"{configured}/gunicorn.conf.py", kind]
+
+
 @contextmanager
 def serving(kind: str, settings: dict[str, str], folder: Path) -> Iterator[Served]:
     """The product or the floor under a server of the product's."""
     port, log = free_port(), folder / f"{kind}.log"
-    configured = "deploy" if kind == "wsgi:app" else "bench"
-    command = [str(PROGRAMS / "gunicorn"), "-c", f"{configured}/gunicorn.conf.py", kind]
     env = environment(folder, PORT=str(port), **settings)
-    with started(command, env, log) as process:
+    with started(server_command(kind), env, log) as process:
         wait_for(f"http://127.0.0.1:{port}/health", log)
         yield Served(port, process.pid)
 

@@ -189,6 +189,7 @@ def install_missing(parts: Sequence[str]) -> None:
     if "system" in parts:
         java = {"default-jre-headless": shutil.which("java")}
         found |= {"nginx": nginx(), "pgbouncer": pgbouncer(), **java}
+        found["valgrind"] = shutil.which("valgrind")
     if "slow" in parts:
         found["simplesamlphp"] = simplesamlphp()
     for package, program in found.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 
 import orjson
@@ -25,6 +26,7 @@ from app.context import tenancy
 from app.db import Base
 from app.errors import error_location
 from app.jobs import wakeups, worker
+from app.jobs.queue import IDLE_SECONDS
 from app.types import JSONObject
 
 log = structlog.get_logger()
@@ -67,7 +69,8 @@ def _seal_all(account_ids: list[str]) -> None:
 @worker.loop("seals")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Seal what is committed, soon after the commit, until `stop` is set."""
-    heard = wakeups.listening(NEWS, lambda account_ids: woken.set(), threading.Event())
+    hears = threading.Event()
+    heard = wakeups.listening(NEWS, lambda account_ids: woken.set(), hears)
     with heard, tenancy.across_accounts():
         while not stop.is_set():
             woken.clear()
@@ -83,7 +86,11 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
             if accounts:
                 stop.wait(PAUSE_SECONDS)  # what is committed meanwhile shares a transaction
             else:
-                worker.wait(woken, worker.SWEEP_SECONDS, seen, WATCH_SECONDS)
+                is_told = seen is not None or hears.is_set()
+                end = time.monotonic() + (IDLE_SECONDS if is_told else worker.SWEEP_SECONDS)
+                while worker.last_write() == seen and (left := end - time.monotonic()) > 0:
+                    if woken.wait(left if seen is None else min(left, WATCH_SECONDS)):
+                        break
 
 
 def _link(account_id: str, changes: list[JSONObject], head: Head) -> None:

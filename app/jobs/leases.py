@@ -9,6 +9,7 @@ of the one that took over (`change`, `held`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from app import clock, db
 from app.context import tenancy
 from app.db.functions import database_now
+from app.db.types import UtcDateTime
 
 Column = sa.SQLColumnExpression[Any]
 Where = sa.ColumnElement[bool] | None
@@ -58,6 +60,19 @@ def due_statement(
     rows = sa.select(table.c.account_id, table.c.id, *columns).where(queue.due())
     rows = rows if where is None else rows.where(where)
     return rows.order_by(table.c.due_at).limit(limit)
+
+
+def seconds_to_next(queue: Queue, where: Where = None) -> float:
+    """Return the seconds until the next pending row is due, by the database's clock."""
+    pending = [one for one in (queue.pending, where) if one is not None]
+    return seconds_until(sa.select(sa.func.min(queue.table.c.due_at)).where(*pending))
+
+
+def seconds_until(earliest: sa.Select[Any]) -> float:
+    """Return the seconds until the time that a statement selects; infinite if it is null."""
+    now = sa.type_coerce(database_now(), UtcDateTime())
+    time, now_there = db.connection().execute(earliest.add_columns(now)).one()
+    return (time - now_there).total_seconds() if time else math.inf
 
 
 def accounts_due(queue: Queue) -> list[tuple[str]]:

@@ -89,6 +89,8 @@ QUEUE = leases.Queue(
     pending=TABLE.c.status == JobState.PENDING,
     on_claim={TABLE.c.last_error: None, TABLE.c.finished_at: None},
 )
+IDLE_SECONDS = 15
+"""How long a loop of a worker that hears of new rows waits at most while none is due."""
 KINDS: dict[str, Kind] = {}
 WORK = wakeups.Topic("work", lock=0x41747277)
 """Queues with work for workers without Redis."""
@@ -196,13 +198,13 @@ def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:
 def announce_on_commit(queue_name: str, *ids: str, seconds: float = 0) -> None:
     """Have RQ run a task so many seconds after the open transaction commits.
 
-    Without Redis, workers look for due rows: on PostgreSQL this wakes them if it is due at once,
-    on SQLite the write itself does.
+    Without Redis, workers look when rows are due: on PostgreSQL this tells them of one that is due
+    before their next look, on SQLite the write itself does.
     """
     url = config.current().redis_url
     if url:
         db.on_commit(Announcement(url, Task(queue_name, ids), seconds))
-    elif seconds <= 0 and not db.has_one_writer():
+    elif seconds < IDLE_SECONDS and not db.has_one_writer():
         db.on_commit(wakeups.News(WORK, queue_name))
 
 

@@ -3,9 +3,9 @@
 One loop runs jobs, one those that send mail (a mail server may be slow), one those that take long,
 and features add their own. With Redis, RQ hands out the work (`rq_worker.py`); without it, or while
 it is away, the loops look for what is due: when PostgreSQL tells them (`wakeups.py`) or SQLite's
-file changes, and now and then. A worker claims due jobs under a lease by the database's clock, and
-renews it as long as it lives. If it dies, the lease expires and another worker takes over: jobs run
-at least once.
+file changes, when the next row is due, and now and then. A worker claims due jobs under a lease by
+the database's clock, and renews it as long as it lives. If it dies, the lease expires and another
+worker takes over: jobs run at least once.
 """
 
 from __future__ import annotations
@@ -230,9 +230,21 @@ def schedule_periodic() -> None:
 
 
 def sweep_seconds() -> float:
-    """Return how long a worker loop waits for a wake-up before it polls."""
+    """Return how long a worker loop waits for a wake-up before it polls, while rows are due."""
     has_news = config.current().redis_url or db.sqlite_file() or hears.is_set()
     return SWEEP_SECONDS if has_news else EMBEDDED_SWEEP_SECONDS
+
+
+def patience(next_due: Callable[[], float], shortest: float = SWEEP_SECONDS) -> float:
+    """Return how long a worker loop waits for a wake-up: until a row is due, within bounds."""
+    if config.current().redis_url or not (db.sqlite_file() or hears.is_set()):
+        return min(shortest, sweep_seconds())
+    try:
+        seconds = next_due()
+    except SQLAlchemyError:
+        return sweep_seconds()
+    # What is due already, and still there, waits for something that nobody announces.
+    return min(seconds, queue.IDLE_SECONDS) if seconds > 0 else min(shortest, SWEEP_SECONDS)
 
 
 def last_write() -> object:
@@ -245,16 +257,6 @@ def last_write() -> object:
     except FileNotFoundError:
         return 0, 0
     return log.st_mtime_ns, log.st_size
-
-
-def wait(
-    woken: threading.Event, seconds: float, seen: object, watch_seconds: float = WATCH_SECONDS
-) -> None:
-    """Wait for a wake-up, or for a write since `seen`, which costs less than a look at the rows."""
-    until = time.monotonic() + seconds
-    while not woken.wait(seconds if seen is None else min(seconds, watch_seconds)):
-        if last_write() != seen or time.monotonic() >= until:
-            return
 
 
 @loop("jobs", DEFAULT)
@@ -285,7 +287,6 @@ def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> Non
     is_scheduled = False
     while not stop.is_set():
         woken.clear()
-        seen = last_write()
         try:
             if not is_scheduled:
                 schedule_periodic()
@@ -294,7 +295,9 @@ def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> Non
                 run_due(_is_in(queue_name), stop)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
-        wait(woken, sweep_seconds(), seen)
+        seconds = patience(partial(leases.seconds_to_next, QUEUE, _is_in(queue_name)))
+        db.db.session.remove()
+        woken.wait(seconds)
 
 
 _events: list[tuple[str | None, threading.Event]] = []
@@ -309,8 +312,11 @@ def serve(stop: threading.Event) -> None:
     with _rq(stop), _news():
         for thread in threads:
             thread.start()
-        while not stop.wait(STOP_CHECK_SECONDS):
-            pass  # a signal just before a wait does not end it
+        seen = last_write()
+        # In short waits, as a signal just before one does not end it.
+        while not stop.wait(STOP_CHECK_SECONDS if seen is None else WATCH_SECONDS):
+            if seen != (seen := last_write()):
+                _wake(None)
         _wake(None)
         deadline = time.monotonic() + STOP_SECONDS
         for thread in threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import flask_smorest
@@ -29,6 +30,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
+        self._undescribed: list[Callable[[], None]] = []
         self._prepare_doc_cbks.insert(0, _with_examples)
         self._prepare_doc_cbks += [_with_access, _with_headers, _with_operation_id]
 
@@ -99,13 +101,22 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
             *openapi_text.path_parameters(full_rule),
             *(kw.get("parameters") or ()),
         ]
-        codes = _codes(view_func, full_rule, methods) | (
-            {429} if self.name not in UNLIMITED else set()
-        )
-        view = _described(view_func, full_rule, codes)
-        view._apidoc["operation_id"] = endpoint or view.__name__
-        view._apidoc["methods"] = methods
-        super().add_url_rule(rule, endpoint, view, *args, **kw)
+        codes = {429} if self.name not in UNLIMITED else set()
+        name = endpoint or view_func.__name__
+        self._undescribed.append(partial(_describe, view_func, full_rule, methods, codes, name))
+        view_func.takes_query = getattr(view_func, "takes_query", False)
+        super().add_url_rule(rule, endpoint, view_func, *args, **kw)
+
+    def _store_endpoint_docs(self, *args: object, **options: object) -> None:
+        # Later, as most processes describe nothing.
+        store = super()._store_endpoint_docs
+        self._undescribed.append(partial(store, *args, **options))
+
+    def register_views_in_doc(self, *args: object, **options: object) -> None:
+        """Add the operations to the description."""
+        while self._undescribed:
+            self._undescribed.pop(0)()
+        super().register_views_in_doc(*args, **options)
 
 
 def _described_by(decorate: Callable[[View], object]) -> Callable[[View], View]:
@@ -131,8 +142,11 @@ def _repeatable(rule: str, methods: Sequence[str]) -> bool:
     return of_api and "POST" in methods
 
 
-def _described(view: Any, rule: str, codes: set[int]) -> Any:
-    view.takes_query = getattr(view, "takes_query", False)
+def _describe(
+    view: Any, rule: str, methods: Sequence[str], further: set[int], operation_id: str
+) -> None:
+    """Add the errors and the access of a route to the documentation of its view."""
+    codes = _codes(view, rule, methods) | further
     access = access_of(view)
     signed_in = access.level is not AccessLevel.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
@@ -150,7 +164,8 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     )
     view._apidoc["access"] = access
     view._apidoc["repeatable"] = signed_in and _repeatable(rule, ["POST"])
-    return view
+    view._apidoc["operation_id"] = operation_id
+    view._apidoc["methods"] = methods
 
 
 def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:

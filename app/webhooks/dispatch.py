@@ -23,13 +23,14 @@ from app import clock, config, db
 from app.context import tracing
 from app.context.metrics import observe
 from app.ids import new_id
+from app.jobs import leases, turns, worker
 from app.jobs import task as job_task
-from app.jobs import turns, worker
 from app.jobs.rq_queues import WEBHOOKS
 from app.jobs.turns import Turns
 from app.outbound.address_policy import Rules
 from app.webhooks import delivery, metrics, purge, queue
 from app.webhooks.delivery import Result, Target, Work
+from app.webhooks.models import QUEUE
 from app.webhooks.receiver_queues import Lane
 
 log = structlog.get_logger()
@@ -111,7 +112,11 @@ class Dispatcher:
         if self._unwritten or not self._finished.empty() or (self._turns and self._turns.any):
             return BATCH_SECONDS
         throttled = self._look_after - time.monotonic()
-        return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
+        if throttled > 0:
+            return min(throttled, worker.sweep_seconds())
+        if self.busy:  # some results wake nobody
+            return worker.sweep_seconds()
+        return worker.patience(partial(leases.seconds_to_next, QUEUE))
 
     def _write(self) -> None:
         work = [result.work for result in self._unwritten]
@@ -276,12 +281,12 @@ def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> 
     dispatcher = Dispatcher(delivery.rules(config.current()), woken, served)
     while goes_on():
         woken.clear()
-        seen = worker.last_write()
         _log_errors(dispatcher.turn)
+        seconds = dispatcher.patience()
         db.db.session.remove()
         if not goes_on():
             break
-        worker.wait(woken, dispatcher.patience(), seen)
+        woken.wait(seconds)
         if dispatcher.busy:
             # Batch results that finish within a moment.
             time.sleep(PAUSE_SECONDS)

@@ -87,12 +87,13 @@ class Dispatcher:
                     full_accounts.add(account_id)
         return False
 
-    @property
     def patience(self) -> float:
         """Seconds to wait without a notification."""
         if self._turns and self._turns.any:
             return TURN_SECONDS
-        return min(worker.sweep_seconds(), POLL_SECONDS)
+        return worker.patience(
+            lambda: min(leases.seconds_to_next(QUEUE), schedules.seconds_to_next()), POLL_SECONDS
+        )
 
     def close(self, seconds: float) -> None:
         """Wait until running instances finish their step, up to a time limit."""
@@ -153,11 +154,11 @@ def _run(served: Turns, woken: threading.Event, goes_on: Callable[[], bool]) -> 
     dispatcher = Dispatcher(woken, served)
     while goes_on():
         woken.clear()
-        seen = worker.last_write()
         _log_errors(dispatcher.turn)
+        seconds = dispatcher.patience()
         db.db.session.remove()
         if goes_on():
-            worker.wait(woken, dispatcher.patience, seen)
+            woken.wait(seconds)
     _log_errors(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 

@@ -19,6 +19,7 @@ from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.errors import InvalidValues, problem
+from app.jobs import leases
 from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.workflows.language import cron
@@ -90,6 +91,11 @@ def accounts_due() -> list[tuple[str]]:
     is_due = SCHEDULES.c.next_at <= database_now()
     accounts = sa.select(SCHEDULES.c.account_id).where(is_due).distinct()
     return [(account_id,) for account_id in db.connection().scalars(accounts)]
+
+
+def seconds_to_next() -> float:
+    """The seconds until the next schedule is due, by the database's clock."""
+    return leases.seconds_until(sa.select(sa.func.min(SCHEDULES.c.next_at)))
 
 
 def fire(now: datetime | None = None, accounts: Sequence[str] | None = None) -> int:

@@ -1,0 +1,19 @@
+"""The instructions of requests do not grow beside those of the floor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.instructions import KEPT, WAYS
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_request_takes_few_instructions(way: str) -> None:
+    command = [sys.executable, "-m", "bench.instructions", way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("=") == len(json.loads(KEPT.read_text())[way]), done.stdout
