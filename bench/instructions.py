@@ -39,8 +39,8 @@ from tests.project import PROGRAMS, PROJECT, free_port
 
 KEPT = Path(__file__).with_suffix(".json")
 WAYS = ("in-process", "gunicorn")
-RECORDS, WARM, COUNTED = 1000, 30, 20
-FEW = {"sign-in": 2}  # a password's hash takes a hundred times what the rest takes
+RECORDS, WARM, ROUNDS, COUNTED = 1000, 30, 4, 10
+FEW = {"sign-in": 1}  # a password's hash takes a hundred times what the rest takes
 MOST = 1.05  # times what is kept
 VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--quiet")
 TOTALS = re.compile(r"^totals: (\d+)", re.M)
@@ -152,14 +152,17 @@ def count(
         subprocess.run(command, check=True, capture_output=True)
 
     target.prepare([next(requests) for _ in range(warm)])()
-    run = target.prepare([next(requests) for _ in range(counted)])
     control("--instr=on")
-    control("--zero")
-    run()
-    control("--dump")
+    totals = []
+    for _ in range(ROUNDS):
+        run = target.prepare([next(requests) for _ in range(counted)])
+        control("--zero")
+        run()
+        control("--dump")
+        dump = max(folder.glob(f"{target.pid}.*"), key=lambda path: int(path.suffix[1:]))
+        totals.append(int(TOTALS.findall(dump.read_text())[0]))
     control("--instr=off")
-    dump = max(folder.glob(f"{target.pid}.*"), key=lambda path: int(path.suffix[1:]))
-    return int(TOTALS.findall(dump.read_text())[0]) // counted
+    return min(totals) // counted  # other threads work now and then
 
 
 @contextmanager
@@ -238,14 +241,22 @@ def main() -> None:
     if options.update:
         KEPT.write_text(json.dumps(kept | found, indent=2) + "\n")
         return
-    risen = [
-        f"{way}, {name}: {ratio} times the floor's, {kept[way][name]} before"
-        for way, ratios in found.items()
+    for way in found:
+        if _risen(found[way], kept[way]):
+            say("Once more, as other threads of a server blur it:")
+            found[way] = {
+                name: min(found[way][name], ratio) for name, ratio in measure(way).items()
+            }
+        if risen := _risen(found[way], kept[way]):
+            raise SystemExit(f"{way}: {', '.join(risen)}")
+
+
+def _risen(ratios: dict[str, float], kept: dict[str, float]) -> list[str]:
+    return [
+        f"{name} takes {ratio} times the instructions of the floor, and took {kept[name]}"
         for name, ratio in ratios.items()
-        if ratio > MOST * kept[way][name]
+        if ratio > MOST * kept[name]
     ]
-    if risen:
-        raise SystemExit("\n".join(risen))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from argon2 import PasswordHasher
 from flask import Flask
 from jinja2 import FileSystemBytecodeCache
 
-from app import create_app, db
+from app import create_app, db, features
 from app.accounts.usage import request_counter
 from app.auth import passwords, principal
 from app.config import Config
@@ -37,6 +37,8 @@ from app.sso.saml import keys as saml_keys
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
 from tests.databases import DATABASES
+
+features()  # modules of tests list tables and jobs when they are imported
 
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
