@@ -29,7 +29,7 @@ from app.types import JSONObject
 
 OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
-FEW = 10
+FEW = 3
 NEWS = wakeups.Topic("changes", lock=0x41747269)
 """Accounts with changes that were committed a moment ago."""
 PENDING = Base.metadata.tables[PendingChange.__tablename__]
