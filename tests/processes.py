@@ -111,7 +111,7 @@ def started(
 def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     """A fork of a preloaded process, as imports take longer than the rest."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["app", "pytest"])
+    context.set_forkserver_preload(["tests.preloaded", "pytest"])
     process = context.Process(target=target, args=args)
     process.start()
     return process
