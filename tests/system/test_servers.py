@@ -23,6 +23,7 @@ from deploy import serving as deploy
 from tests.builders import OPEN, PASSWORD
 from tests.processes import environment, started, wait_for
 from tests.project import PROGRAMS, PROJECT, free_port
+from tests.realtime.clients import until
 from tests.system.goings_on import listens
 from tests.system.site import ROOT, Client
 
@@ -197,7 +198,7 @@ def test_gunicorn_answers_what_arrived_before_it_stops(app: Flask, tmp_path: Pat
         time.sleep(0.3)
         os.kill(worker, signal.SIGCONT)
         assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in waiting)
-        assert not listens(server.port)
+        until(lambda: not listens(server.port))
         assert server.process.wait(10) == 0
 
 
