@@ -20,7 +20,7 @@ from app.web.app import Application
 
 if TYPE_CHECKING:
     from app.types import JSONObject
-    from app.web.feature import Feature
+    from app.web.feature import Feature, Routes
 
 # In the order of the API description.
 FEATURES = (
@@ -37,6 +37,17 @@ def features() -> list[Feature]:
     """
     import_module("app.audit.feature")
     return [import_module(f"app.{name}.feature").FEATURE for name in FEATURES]
+
+
+@cache
+def routes() -> list[Routes]:
+    """Import the routes of all features.
+
+    By name, which is the order of operations in a blueprint that several modules add to.
+    """
+    named = dict(zip(FEATURES, features(), strict=True))
+    imported = {name: named[name].routes() for name in sorted(named)}
+    return [imported[name] for name in FEATURES]
 
 
 def create_app(settings: Config | None = None) -> Application:
@@ -122,16 +133,13 @@ def _load_routes(app: Flask) -> None:
     error_handlers.init_app(app)  # after `api`, to replace its handler
     api.with_collections = _with_collections
     app.register_blueprint(docs_pages.blueprint)
-    # All are imported before the first is registered, as modules add to blueprints of others, and
-    # by name, which is the order of such a blueprint's operations in the API description.
-    named = dict(zip(FEATURES, features(), strict=True))
-    imported = {name: named[name].routes() for name in sorted(named)}
-    for routes in (imported[name] for name in FEATURES):
-        for blueprint in routes.api:
+    # All are imported before the first is registered, as modules add to blueprints of others.
+    for parts in routes():
+        for blueprint in parts.api:
             api.register_blueprint(blueprint)
-        for pages in routes.pages:
+        for pages in parts.pages:
             app.register_blueprint(pages)
-        for init_app in routes.init:
+        for init_app in parts.init:
             init_app(app)
     assets.init_app(app)
     public(app.view_functions["static"])

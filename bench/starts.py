@@ -25,8 +25,8 @@ STARTS = {
     "Features: commands, workers": "import app; app.create_app().app_context()",
     "Routes, too: servers, before they fork": LOADED,
 }
-# The peak of its memory; what `wait4` tells includes that of the process that started it.
-TELLING = """
+# Prints the peak of its memory; that of `wait4` includes the process that started it.
+PRINT_PEAK = """
 import atexit, re, sys
 atexit.register(lambda: print(re.search("VmHWM:.*?([0-9]+)", open("/proc/self/status").read())[1],
                               file=sys.stderr))
@@ -35,7 +35,7 @@ atexit.register(lambda: print(re.search("VmHWM:.*?([0-9]+)", open("/proc/self/st
 
 def cost(start: str, rounds: int) -> tuple[float, float]:
     """The seconds of CPU time and the MiB of memory of a start, at best."""
-    command = [sys.executable, "-c", f"{TELLING}{STARTS[start]}"]
+    command = [sys.executable, "-c", f"{PRINT_PEAK}{STARTS[start]}"]
     seconds, kibibytes = [], []
     with tempfile.TemporaryDirectory() as folder:
         env = {"PATH": os.environ["PATH"], "SERVICE_INSTANCE_DIR": folder}

@@ -1,7 +1,5 @@
 """Imports all that the application loads later, for processes that are forks of this one."""
 
-from app import FEATURES, features
+from app import routes
 
-named = dict(zip(FEATURES, features(), strict=True))
-for name in sorted(named):  # as the application imports them
-    named[name].routes()
+routes()
