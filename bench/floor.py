@@ -22,22 +22,19 @@ import psycopg2
 import psycopg2.extras
 from argon2 import PasswordHasher
 from flask import Flask, Response, request
-from sqlalchemy.dialects import postgresql, sqlite
 from uuid_utils import uuid7
 
 from app.audit import append
-from app.context import actor
-from app.context.actor import Actor
 
 DATABASE, ACCOUNT, USER = (os.environ[f"FLOOR_{n}"] for n in ("DATABASE", "ACCOUNT", "USER"))
 AUDITED = os.environ.get("FLOOR_AUDITED", "1") != "0"
 ON_SQLITE = DATABASE.startswith("sqlite")
 FIELDS = os.environ.get("FLOOR_FIELDS", "title,code,views,live,at").split(",")
 SYSTEM = ("id", "created_at", "updated_at", "created_by", "updated_by")
-ALICE = Actor(USER, "alice@acme.example", None, "127.0.0.1")
+TOLD = append.ActorColumns(
+    USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None
+)
 JSON = "application/json"
-DIALECT = sqlite.dialect(paramstyle="named") if ON_SQLITE else postgresql.dialect()
-RECORD = str(append._insert(append._next_place()).compile(dialect=DIALECT))
 
 app = Flask(__name__)
 hasher = PasswordHasher(time_cost=2, memory_cost=19456, parallelism=1)
@@ -100,11 +97,15 @@ def writing() -> Iterator[Any]:
     connection.autocommit = True
 
 
-def audit(through: Any, changes: Sequence[append.Change]) -> None:
-    """Record changes, as part of the transaction."""
-    with actor.acting(ALICE):
-        for row in append._rows(changes):
-            through.execute(RECORD, row)
+def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> None:
+    """Write the entries of changes, as part of the transaction."""
+    prepared = append._prepared(changes, TOLD, moment, {})
+    if ON_SQLITE:
+        append._insert_sqlite(through, ACCOUNT, prepared, TOLD)
+    elif len(prepared) < append.COPY_THRESHOLD:
+        through.execute(*append.calls([(ACCOUNT, prepared)], TOLD))
+    else:
+        append._copy(through, ACCOUNT, prepared, TOLD)
 
 
 def shown(row: Sequence[Any]) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def create() -> Response:
     with writing() as through:
         through.execute(f"{INSERT} {ROW}", row)
         if AUDITED:
-            audit(through, [created(row, body)])
+            audit(through, [created(row, body)], moment)
     return answer(shown(row[1:]), 201)
 
 
@@ -188,7 +189,7 @@ def patch(record_id: str) -> Response:
         if AUDITED:
             place = (append.UPDATE, "col_posts", record_id)
             change = append.Change(ACCOUNT, place, [("title", old, title)], None, None)
-            audit(through, [change])
+            audit(through, [change], moment)
     return answer(shown(row))
 
 
@@ -203,7 +204,7 @@ def batch() -> Response:
         else:
             psycopg2.extras.execute_values(through, f"{INSERT} %s", new)
         if AUDITED:
-            audit(through, [created(r, b) for r, b in zip(new, bodies, strict=True)])
+            audit(through, [created(r, b) for r, b in zip(new, bodies, strict=True)], moment)
     return answer({"created": [shown(row[1:]) for row in new], "count": len(new)}, 201)
 
 

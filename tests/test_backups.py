@@ -27,7 +27,6 @@ from app.ops import backup_proofs, backups
 from app.ops.backups import Saved
 from app.ops.scratch_databases import _prefix
 from tests import builders, services
-from tests.audit.chains import seal
 from tests.builders import Cast
 from tests.conftest import make_own_app, settings_for
 
@@ -333,7 +332,6 @@ def test_backup_verify_with_lost_rows_writes_no_proof(
 
 def test_backup_verify_of_broken_audit_log_fails(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, _ = kept
-    seal(app)
     with app.app_context(), db.transaction() as session:
         session.execute(sa.text("UPDATE audit_heads SET checksum = '00'"))
     refused = run(app, "backup", str(tmp_path / "x.backup"), "--verify")

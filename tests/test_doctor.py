@@ -22,7 +22,6 @@ from app.db import disk
 from app.db.functions import database_now
 from app.jobs import worker
 from tests import services
-from tests.audit.chains import seal
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import settings_for
 from tests.project import free_port
@@ -126,7 +125,6 @@ def test_doctor_warns_of_nearly_full_disk(used: Flask, monkeypatch: pytest.Monke
 def test_doctor_reports_broken_part_with_advice(
     used: Flask, monkeypatch: pytest.MonkeyPatch, part: str, breaking: Breaking, advice: str
 ) -> None:
-    seal(used)
     breaking(used, monkeypatch)
     code, parts = told(used)
     state, text = parts[part]

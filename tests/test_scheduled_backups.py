@@ -22,7 +22,6 @@ from app.ops.backup_targets import StoredBackup, Target
 from app.ops.backups import Saved
 from app.ops.pg_programs import BackupError
 from tests import builders
-from tests.audit.chains import seal
 from tests.builders import Cast
 from tests.conftest import make_own_app
 from tests.console.browser import Browser
@@ -158,7 +157,6 @@ def test_scheduled_backup_failure_is_shown_and_retried(
     console = Browser(app, cast.root)
     assert "No backup was proved in time." in console.get("health").text
     assert "none is proved yet" in cli(app, "doctor").output
-    seal(app)
     run_sql(app, "UPDATE audit_heads SET last_id = last_id + 1")
     look(app)
     look(app)
@@ -289,7 +287,6 @@ def test_scheduled_backup_deletes_older_after_newer_is_proved(
             file = Path(app.instance_path) / "copied"
             file.write_bytes(content.replace(b"http://atrium.test", b"http://other.test"))
             target(app)._storage.put(key.replace(first.name, other), file, {})
-    seal(app)
     run_sql(app, "UPDATE audit_heads SET last_id = last_id + 1")
     with time_machine.travel(clock.now() + 25 * HOUR):
         look(app)

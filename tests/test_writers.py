@@ -15,9 +15,8 @@ from flask import Flask
 from sqlalchemy.exc import OperationalError
 
 from app import db
-from app.audit.chain import digest
+from app.audit import append
 from app.db import engine, sqlite_driver
-from app.records.write import values
 from tests.builders import Cast, make_collection
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"])
@@ -110,18 +109,14 @@ def test_sqlite_record_write_prepares_everything_before_its_turn(
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     assert cast.alice.post(f"records/{path}", body).status_code == 201  # all is known now
-    clean, meanwhile = values.clean_creates, list[str]()
+    digests, meanwhile = append._prepared, list[str]()
 
     def write_meanwhile(*about: Any) -> Any:
         with somebody_writing(app):
             meanwhile.append("a write")
-        return clean(*about)
+        return digests(*about)
 
-    def digests(*about: Any) -> None:
-        raise AssertionError("digests are made after the commit")
-
-    monkeypatch.setattr(values, "clean_creates", write_meanwhile)
-    monkeypatch.setattr(digest.EntryDigester, "digests", digests)
+    monkeypatch.setattr(append, "_prepared", write_meanwhile)
     assert cast.alice.post(f"records/{path}", body).status_code == 201
     assert meanwhile == ["a write"]
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import append, entries, sealing
+from app.audit import append, entries
 from app.audit.append import Change
 from app.audit.chain import digest
 from app.audit.entries import CHANGES
@@ -53,7 +53,6 @@ def erase_values(
         before = [] if until is None else [table.c.occurred_at < until]
         return [*(table.c[name] == value for name, value in row.items()), *before]
 
-    sealing.seal(account_id)
     with db.transaction() as session:
         of_feed = sa.update(FEED).where(*conditions(FEED))
         session.execute(of_feed.values(columns="[]", **dict.fromkeys(VALUES.columns)))
@@ -62,7 +61,6 @@ def erase_values(
 
 def erase_actor(account_id: str, user_id: str, email: str) -> int:
     """Erase a user as actor and signer of entries. Returns the number of entries."""
-    sealing.seal()
     acted = (CHANGES.c.user_id == user_id,)
     signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
     erased = [acted, signed]
@@ -106,5 +104,5 @@ def _erase_in(change: JSONObject, part: Part) -> int:
     for entry in found:
         # Verification would fail without this entry.
         target = (append.UPDATE, "audit_log", str(entry["id"]))
-        sealing.record_sealed(Change(change["account_id"], target, [value]))
+        append.record(Change(change["account_id"], target, [value]), always=True)
     return len(found)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from app.audit import checkpoints, records, sealing, tracking, verifications
-from app.audit.security_log import erasing, subscribers, suppressed, verifying
-from app.audit.security_log import sealing as security_sealing
+from app.audit import checkpoints, records, tracking, verifications
+from app.audit.security_log import erasing, sealing, subscribers, suppressed, verifying
 from app.web.feature import Check, Feature, Routes
 
 
@@ -18,7 +17,7 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(checkpoints, erasing, sealing, security_sealing, suppressed, verifying),
+    jobs=(checkpoints, erasing, sealing, suppressed, verifying),
     subscribers=(records, tracking, erasing, subscribers),
     checks=(Check("audit", verifications.check),),
 )

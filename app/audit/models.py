@@ -11,68 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.audit.chain import digest
 from app.db import Base
 from app.db.policy import Bundled, NotAudited, NotBundled, OnClose, Placement, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
 
 
-class _Change:
-    """The columns of a change before and after it is sealed."""
-
-    operation: Mapped[str] = mapped_column(Text)
-    table_name: Mapped[str] = mapped_column(Text)
-    record_id: Mapped[str] = mapped_column(Text)
-    user_id: Mapped[str] = mapped_column(Text)
-    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    user_email: Mapped[str | None] = mapped_column(Text)
-    user_name: Mapped[str | None] = mapped_column(Text)
-    es_username: Mapped[str | None] = mapped_column(Text)
-    es_reason: Mapped[str | None] = mapped_column(Text)
-    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    ip_address: Mapped[str | None] = mapped_column(Text)
-    user_agent: Mapped[str | None] = mapped_column(Text)
-    request_id: Mapped[str | None] = mapped_column(Text)
-    extra_metadata: Mapped[str | None] = mapped_column(Text)
-    """A JSON object."""
-    columns: Mapped[str] = mapped_column(Text)
-    """The names of the changed columns, a JSON array; values stand in the same order."""
-    old_values: Mapped[str | None] = mapped_column(Text)
-    """A JSON array; null if there are none."""
-    new_values: Mapped[str | None] = mapped_column(Text)
-    unchanged: Mapped[str | None] = mapped_column(Text)
-    """Further values for the change feed (`app/audit/unchanged.py`); no part of the entries."""
-    size: Mapped[int | None] = mapped_column(sa.BigInteger)
-    """The characters of the values, so that nobody reads more than there is room for."""
-
-
-class PendingChange(_Change, Base):
-    """A change of a committed transaction without a place in the chain, or in the change feed.
-
-    `app/audit/sealing.py` moves it to `audit_changes`, or to `feed_changes` unless it is audited.
-    """
-
-    __tablename__ = "audit_pending"
-    __policy__ = TablePolicy(
-        audit=NotAudited("the log itself"),
-        bundle=NotBundled("changes are sealed before an export"),
-        on_close=OnClose.KEPT,
-    )
-
-    account_id: Mapped[str] = mapped_column(Id, primary_key=True, sort_order=-1)
-    place: Mapped[int] = mapped_column(
-        sa.BigInteger, primary_key=True, autoincrement=False, sort_order=-1
-    )
-    """Ascends from a commit to those that begin to store changes after it."""
-    number: Mapped[int] = mapped_column(
-        sa.BigInteger, primary_key=True, autoincrement=False, sort_order=-1
-    )
-    """Within its transaction."""
-    is_audited: Mapped[bool] = mapped_column(sort_order=-1)
-    """Whether auditing was on; else it is for the change feed only."""
-
-
-class AuditChange(_Change, Base):
+class AuditChange(Base):
     """One change of a row: who, when, where, and the changed columns with old and new values.
 
     Each column is an entry of the log. What else an entry has is computed from this row
@@ -107,12 +51,34 @@ class AuditChange(_Change, Base):
         on_close=OnClose.KEPT,
     )
 
-    account_id: Mapped[str] = mapped_column(Id, primary_key=True, sort_order=-1)
-    first_id: Mapped[int] = mapped_column(
-        sa.BigInteger, primary_key=True, autoincrement=False, sort_order=-1
-    )
-    last_id: Mapped[int] = mapped_column(sa.BigInteger, sort_order=-1)
-    entries: Mapped[int] = mapped_column(sa.BigInteger, sort_order=-1)
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    first_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    last_id: Mapped[int] = mapped_column(sa.BigInteger)
+    entries: Mapped[int] = mapped_column(sa.BigInteger)
+    operation: Mapped[str] = mapped_column(Text)
+    table_name: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str] = mapped_column(Text)
+    user_id: Mapped[str] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    user_email: Mapped[str | None] = mapped_column(Text)
+    user_name: Mapped[str | None] = mapped_column(Text)
+    es_username: Mapped[str | None] = mapped_column(Text)
+    es_reason: Mapped[str | None] = mapped_column(Text)
+    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(Text)
+    extra_metadata: Mapped[str | None] = mapped_column(Text)
+    """A JSON object."""
+    columns: Mapped[str] = mapped_column(Text)
+    """The names of the changed columns, a JSON array; values stand in the same order."""
+    old_values: Mapped[str | None] = mapped_column(Text)
+    """A JSON array; null if there are none."""
+    new_values: Mapped[str | None] = mapped_column(Text)
+    unchanged: Mapped[str | None] = mapped_column(Text)
+    """Further values for the change feed (`app/audit/unchanged.py`); no part of the entries."""
+    size: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """The characters of the values, so that the feed reads no more than it has room for."""
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for each entry; null if the values are erased."""
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
@@ -126,7 +92,7 @@ class AuditChange(_Change, Base):
 
 
 class AuditHead(Base):
-    """The end of an account's chain; its row lock orders the sealing of changes."""
+    """The end of an account's chain; its row lock serializes the account's writers."""
 
     __tablename__ = "audit_heads"
     __policy__ = TablePolicy(
@@ -136,12 +102,12 @@ class AuditHead(Base):
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
-    last_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    last_id: Mapped[int] = mapped_column(sa.BigInteger)
     listed_id: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
     """Unused; processes of 0.2.0 write it until they are restarted."""
-    checksum: Mapped[str] = mapped_column(Text, default=digest.FIRST_PREVIOUS)
+    checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
-    changed_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expired_change: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
     """The change feed no longer has all changes up to this one."""
 

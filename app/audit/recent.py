@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.audit import sealing
+from app import db
 from app.audit.append import DELETE
 from app.audit.entries import CHANGES
 from app.db import daily
@@ -19,12 +19,11 @@ def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
     conditions = [] if account_id is None else [CHANGES.c.account_id == account_id]
     order = CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc()
     newest = CHANGES.select().where(*conditions).order_by(*order).limit(limit)
-    return sealing.connection(account_id).execute(newest).all()
+    return db.connection().execute(newest).all()
 
 
 def select_days(account_id: str | None, since: datetime, limit: int | None) -> Any:
     """Select the day and operation of the newest changes of an account (None: of all)."""
-    sealing.seal(account_id)
     occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
     query = sa.select(daily.day(occurred_at), kind, sa.literal("").label("source"))
     if account_id is not None:
@@ -42,4 +41,4 @@ def is_deleted(account_id: str | None, table_name: str, record_id: str) -> bool:
     exists = sa.exists().where(
         *conditions, *(CHANGES.c[name] == value for name, value in values.items())
     )
-    return bool(sealing.connection(account_id).scalar(sa.select(exists)))
+    return bool(db.connection().scalar(sa.select(exists)))

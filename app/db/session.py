@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from app import config
+from app.context import tenancy
 from app.db import engine, sqlite_driver
 from app.db.base import Base
 from app.db.pool import Pool
@@ -49,12 +51,29 @@ class UnitOfWork:
     on_commit: list[Callable[[], None]] = field(default_factory=list)
     before_commit: dict[tuple[bool, BatchCallback], list[object]] = field(default_factory=dict)
     notes: dict[str, object] = field(default_factory=dict)
+    deferred: list[Callable[[], object]] = field(default_factory=list)
 
     def begun(self) -> PoolProxiedConnection:
         """Return the pool's connection; begins the transaction if need be."""
         if self.pooled is None:
             self.pooled = self.start()
+            if self.deferred:
+                self.flush_deferred()
         return self.pooled
+
+    def defer(self, callback: Callable[[], object]) -> None:
+        """Call back before the next statement, or at the end if there is none."""
+        self.deferred.append(callback)
+        if self.pooled is not None:
+            self.flush_deferred()
+
+    def flush_deferred(self) -> None:
+        """Call what was deferred. What fails stays, so that no commit can leave it out."""
+        if self.deferred:
+            self.begun()
+        while self.deferred:
+            self.deferred[0]()
+            del self.deferred[0]
 
 
 class Session(BoundSession):
@@ -76,7 +95,10 @@ class Session(BoundSession):
         if work is None:
             return engine.reads_from.get() or super().get_bind(*args, **options)
         if work.connection is None:
-            work.connection = Connection(engine.current_engine(), connection=work.begun())
+            pooled = work.begun()  # calls what was deferred, which may set the connection
+            work.connection = work.connection or Connection(
+                engine.current_engine(), connection=pooled
+            )
         return work.connection
 
     def close(self) -> None:
@@ -167,6 +189,24 @@ def on_commit(callback: Callable[[], None]) -> None:
     callbacks = open_work().on_commit
     if callback not in callbacks:
         callbacks.append(callback)
+
+
+def defer(callback: Callable[[], object]) -> None:
+    """Call back before the open transaction's next statement, or before its commit.
+
+    This lets a transaction begin as late as possible, as it blocks others. The callback's
+    statements run in the tenant scope of now.
+    """
+    open_work().defer(partial(_call_in_scope, tenancy.source.get()(), callback))
+
+
+def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], object]) -> None:
+    # As `tenancy.scoped_to` does, which is a module more on the way of each write.
+    token = tenancy.source.set(lambda: scope)
+    try:
+        callback()
+    finally:
+        tenancy.source.reset(token)
 
 
 def before_commit(callback: BatchCallback, *items: object, last: bool = False) -> None:

@@ -81,6 +81,8 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         if (joined := current_session()) is not None:
             joined.flush()
         _run_before_commit(work)
+        if work.deferred:
+            work.flush_deferred()
         is_held = holds_commits()
         if is_held and work.pooled is not None:
             # Send deferred statements now: a failure here can be retried, one at the commit cannot.
@@ -99,8 +101,12 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
 
 
 def flush_before_commit() -> None:
-    """Write what waits for the end of the open transaction, so that memory stays bounded."""
+    """Write what waits for the end of the open transaction, so that memory stays bounded.
+
+    From then on the transaction holds what is locked last, as the heads of audit chains.
+    """
     work = open_work()
+    work.flush_deferred()
     _run_before_commit(work)
     work.before_commit.clear()
 
@@ -152,6 +158,7 @@ def rollback_held() -> None:
 def savepoint() -> Iterator[None]:
     """Roll back to here if the block fails; the rest of the transaction goes on."""
     work = open_work()
+    work.flush_deferred()  # deferred work is no part of the savepoint
     pending = work.before_commit
     counts = {callback: len(items) for callback, items in pending.items()}
     try:

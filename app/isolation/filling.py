@@ -16,7 +16,7 @@ from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
-from app.audit import append, sealing
+from app.audit import append
 from app.audit.models import AuditHead
 from app.collections import definitions
 from app.collections.definitions import Definition
@@ -80,7 +80,6 @@ def create_tenant(tenant: Tenant) -> None:
         value = f"{tenant.mark}-audited"
         target = (append.UPDATE, "groups", tenant.ids["groups"])
         append.record(append.Change(account.id, target, [("name", value, value)]))
-    sealing.seal(tenant.account_id)
     head = db.db.session.get_one(AuditHead, tenant.account_id)
     tenant.ids["audit_entries"] = str(head.last_id)
 

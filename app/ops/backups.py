@@ -27,7 +27,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
-from app.audit.chain import digest
 from app.audit.models import AuditChange
 from app.db import citus, engine, row_security, sqlite_driver
 from app.files import storage
@@ -48,22 +47,12 @@ SET LOCAL client_min_messages = error;
 DROP SCHEMA IF EXISTS public CASCADE;
 CREATE SCHEMA public;
 """
-# Accounts whose first changes were not sealed yet.
-PENDING_HEADS_SQL = f"""
-    (account_id, last_id, checksum, checkpoint_id, changed_at)
-    SELECT account_id, 0, '{digest.FIRST_PREVIOUS}', 0, min(occurred_at)
-    FROM {{schema}}audit_pending
-    WHERE account_id NOT IN (SELECT account_id FROM {{schema}}audit_heads) GROUP BY account_id
-"""  # noqa: S608 - constants
 EXPIRE_SQL = """
 DO $$ BEGIN
   IF EXISTS (
     SELECT FROM information_schema.columns
     WHERE table_schema = 'public' AND table_name = 'audit_heads' AND column_name = 'expired_change'
   ) THEN
-    IF to_regclass('public.audit_pending') IS NOT NULL THEN
-      INSERT INTO public.audit_heads {pending_heads};
-    END IF;
     UPDATE public.audit_heads SET expired_change = {first_change};
     PERFORM setval('public.audit_log_ids', {first_change});
   END IF;
@@ -278,9 +267,6 @@ def _restore_sqlite(path: Path, first_change: int | None) -> None:
                     columns = target.execute("SELECT name FROM pragma_table_info('audit_heads')")
                     if ("expired_change",) in columns:  # else the backup has no feed
                         with target:
-                            if "audit_pending" in tables:
-                                heads = PENDING_HEADS_SQL.format(schema="")
-                                target.execute(f"INSERT INTO audit_heads {heads}")
                             change = "UPDATE audit_heads SET expired_change = ?"
                             target.execute(change, (first_change,))
     except sqlite3.Error as error:
@@ -327,13 +313,7 @@ def _restore_postgres(path: Path, first_change: int | None) -> None:
 
 
 def _replace(*archive_options: str, tables: int, first_change: int | None) -> None:
-    last = (
-        ""
-        if first_change is None
-        else EXPIRE_SQL.format(
-            first_change=first_change, pending_heads=PENDING_HEADS_SQL.format(schema="public.")
-        )
-    )
+    last = "" if first_change is None else EXPIRE_SQL.format(first_change=first_change)
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
     command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from app import clock
-from app.audit import sealing
 from app.audit.security_log import reads
 from app.collections import definitions
 from app.collections import table as tables
@@ -60,7 +59,6 @@ class Audience:
             scan = None
             if following:
                 start = min(one.position for _, one in following)
-                sealing.seal(self._account_id)
                 scan = changes.scan(self._account_id, start, _tables(following))
             # After the scan: whoever lost a right before a change is not sent it.
             collections = self._verified()

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from app import clock, config, db, events, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import entries, sealing
+from app.audit import entries
 from app.audit.entries import CHANGES
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
@@ -85,8 +85,7 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
     )
     last = sa.func.max(CHANGES.c.occurred_at)
     changed = sa.select(CHANGES.c.record_id, last).where(*changes).group_by(CHANGES.c.record_id)
-    log = sealing.connection(account_id)
-    for id, changed_at in log.execute(changed.order_by(last.desc())).all():
+    for id, changed_at in db.connection().execute(changed.order_by(last.desc())).all():
         if setting := settings.get(id):
             found.append(Left(LeftKind.PROVIDER, id, setting.display_name, changed_at))
     account = db.db.session.get(Account, account_id)
@@ -109,7 +108,7 @@ def _added_redirects(account_id: str, user_id: str) -> dict[str, datetime]:
     query = sa.select(*entries.columns()).where(*own, *of_account)
     newest = query.order_by(CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc())
     added: dict[str, datetime] = {}
-    for change in sealing.connection(account_id).execute(newest.limit(MAX_CHANGES)):
+    for change in db.connection().execute(newest.limit(MAX_CHANGES)):
         for entry in entries.readable(change._asdict()):
             if entry["column_name"] == "settings":
                 before, after = (_settings(entry[name]) for name in ("old_value", "new_value"))

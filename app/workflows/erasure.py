@@ -15,7 +15,6 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, events, jobs
-from app.audit import sealing
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES
 from app.db import filters
@@ -63,8 +62,9 @@ def _creating_accounts(event: events.RecordErased) -> set[str]:
     """The accounts whose instances created the record: a superadmin's may be of another account."""
     conditions = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
     created = (*conditions, CHANGES.c.operation == CREATE)
-    query = sa.select(CHANGES.c.request_id).where(*created).distinct()
-    request_ids = set(sealing.connection(event.account_id).scalars(query))
+    request_ids = set(
+        db.connection().scalars(sa.select(CHANGES.c.request_id).where(*created).distinct())
+    )
     query = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(request_ids))
     return set(db.connection().scalars(query))
 

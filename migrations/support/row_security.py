@@ -42,11 +42,3 @@ def cover(connection: sa.Connection, table: str) -> None:
         ]
     for statement in statements:
         connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
-
-
-def grant_sequence(connection: sa.Connection, sequence: str) -> None:
-    """Let the roles of row-level security, where there are any, draw from a new sequence."""
-    state = "SELECT relrowsecurity FROM pg_class WHERE oid = 'users'::regclass"
-    if connection.scalar(sa.text(state)):
-        for role in connection.scalars(sa.text(ROLES)).all():
-            connection.exec_driver_sql(f"GRANT USAGE ON SEQUENCE {sequence} TO {role}")

@@ -7,10 +7,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flask import Flask
-
-from app.audit import sealing
-from app.context import tenancy
 from tests.builders import Caller
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -38,12 +34,6 @@ def verified(root: Caller, account_id: str | None = None) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json
     return found
-
-
-def seal(app: Flask) -> None:
-    """Seal what is committed in all accounts, as a worker does a moment after the commit."""
-    with app.app_context(), tenancy.across_accounts():
-        sealing.seal()
 
 
 def stand_alone() -> ModuleType:

@@ -11,14 +11,12 @@ import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 from flask import Flask
-from sqlalchemy.exc import OperationalError
 
 from app import db
-from app.audit import append, erase, sealing
+from app.audit import append, erase
 from app.audit.chain import verify
 from app.audit.entries import CHANGES, LOG, iter_entries
 from app.audit.log import AUDIT
-from app.audit.sealing import FEED
 from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
 from tests.audit.former import append_as_before, copy_as_before
@@ -123,9 +121,6 @@ def test_audit_log_conversion_accepts_writes_of_previous_version(
     """A new version starts beside the one that it replaces."""
     with app.app_context():
         append_now()
-        with pytest.raises(OperationalError, match="not sealed yet"):  # it would overtake
-            write(ACCOUNT, [("id", None, "0")])
-        sealing.seal(ACCOUNT)
         write(ACCOUNT, [("id", None, "1"), ("title", None, NASTY), ("note", "x", None)])
         append_now()
         report = verify.verify_all(AUDIT, ACCOUNT)
@@ -135,37 +130,6 @@ def test_audit_log_conversion_accepts_writes_of_previous_version(
         assert values[1:4] == [(None, "1"), (None, NASTY), ("x", None)]
         changes = sa.select(sa.func.count()).where(CHANGES.c.account_id == ACCOUNT)
         assert db.connection().scalar(changes) == 5
-
-
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_changes_by_functions_of_previous_version_are_sealed_in_order(app: Flask) -> None:
-    told = ["UPDATE", "col_posts", "1", None, "2026-11-24T12:00:00.000000Z", "u", *[None] * 8]
-    audited = (
-        "SELECT append_audit_change(:account, CAST(:told AS text[]), '00', '[\"title\"]', NULL,"
-        " '[\"former\"]', '\\x00', '\\x00', NULL, 9)"
-    )
-    unaudited = (
-        "SELECT append_feed_change(:account, 'UPDATE', 'col_posts', '1', 'u', now(), 9,"
-        " '[\"title\"]', NULL, '[\"fed\"]', NULL)"
-    )
-    with app.app_context():
-        append_now()
-        for statement in (audited, unaudited):
-            with db.transaction() as session:
-                session.execute(sa.text(statement), {"account": ACCOUNT, "told": told})
-        append_now()
-        report = verify.verify_all(AUDIT, ACCOUNT)
-        assert (report["valid"], report["checked"]) == (True, 3)
-        numbered = [(CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)]
-        found = [
-            row
-            for table, number in numbered
-            for row in db.connection().execute(
-                sa.select(number, table.c.new_values).where(table.c.account_id == ACCOUNT)
-            )
-        ]
-        values = ['["1"]', '["former"]', '["fed"]', '["1"]']
-        assert [value for _, value in sorted(found)] == values
 
 
 def revision(number: str) -> Any:

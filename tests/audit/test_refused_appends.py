@@ -1,4 +1,4 @@
-"""What PostgreSQL refuses of recorded changes, which go to it with the commit, or many at once."""
+"""What PostgreSQL refuses of the log's entries, which go to it with the commit or by COPY."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse(app: Flask) -> Iterator[Refuse]:
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
             f" BEGIN IF nextval('refusals') <= {times} THEN RAISE 'no' USING ERRCODE = '{code}';"
             " END IF; RETURN NEW; END $$",
-            "CREATE TRIGGER refuse BEFORE INSERT ON audit_pending"
+            "CREATE TRIGGER refuse BEFORE INSERT ON audit_changes"
             " FOR EACH ROW WHEN (NEW.columns LIKE '%title%') EXECUTE FUNCTION refuse()",
         )
 
@@ -81,7 +81,7 @@ def test_audit_append_failure_is_503_and_request_can_be_repeated(
 
 
 @pytest.mark.usefixtures("posts")
-def test_audit_append_failure_of_batch_logs_no_values(
+def test_audit_copy_failure_logs_no_values(
     cast: Cast, refuse: Refuse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refuse("53100", 1)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 # As reached.
-CREATED, PAGE = (41, 131), (60, 296)
+CREATED, PAGE = (42, 141), (62, 304)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.audit.chain import digest
 from app.audit.models import ChainStart
 from app.db import Base
 from app.db.policy import (
@@ -188,6 +187,6 @@ class SecurityHead(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     number: Mapped[int] = mapped_column(sa.BigInteger, default=0)
-    checksum: Mapped[str] = mapped_column(Text, default=digest.FIRST_PREVIOUS)
+    checksum: Mapped[str] = mapped_column(Text)
     checkpoint: Mapped[str | None] = mapped_column(Text)
     """The newest signed checkpoint, a JSON object."""

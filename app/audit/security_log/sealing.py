@@ -12,13 +12,12 @@ from collections.abc import Mapping
 import orjson
 import sqlalchemy as sa
 import structlog
+from sqlalchemy.dialects import postgresql, sqlite
 
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import checkpoints
-from app.audit import sealing as audit_log
 from app.audit.chain import digest, signing
-from app.audit.chain.sealing import Head, Sealer
 from app.audit.entries import CHANGES
 from app.audit.security_log import entries
 from app.audit.security_log.entries import EVENTS, HEADS
@@ -28,13 +27,15 @@ from app.types import JSONObject
 
 log = structlog.get_logger()
 EVERY_SECONDS = 10
+BATCH_SIZE = 500
+MOST_AT_ONCE = 100_000  # events of an account in a run of the job
 OPERATOR = "Platform operator"
 
 
 @jobs.periodic(EVERY_SECONDS, "security.seal")
 def seal_periodically(payload: Mapping[str, object]) -> None:
     """Seal what is pending in all accounts, and sign the ends of chains that have grown."""
-    for account_id in SEALER.accounts():
+    for account_id in db.connection().scalars(sa.select(PENDING.c.account_id).distinct()).all():
         seal(account_id)
 
 
@@ -47,7 +48,9 @@ def sign_periodically(payload: Mapping[str, object]) -> None:
 
 def seal(account_id: str) -> None:
     """Seal an account's pending events, as far as they are committed."""
-    SEALER.seal(account_id)
+    for _ in range(MOST_AT_ONCE // BATCH_SIZE):
+        if _seal_batch(account_id) < BATCH_SIZE:
+            return
 
 
 def sign(account_id: str) -> JSONObject | None:
@@ -86,8 +89,37 @@ def has(account_id: str, signed: JSONObject) -> bool:
     return bool(stored == signed["checksum"])
 
 
-def append(account_id: str, events: list[JSONObject], number: int, checksum: str) -> None:
-    """Link events to the chain, whose head is locked, and move the head."""
+def _seal_batch(account_id: str) -> int:
+    with tenancy.in_account(account_id):
+        own = PENDING.c.account_id == account_id
+        if db.connection().scalar(sa.select(PENDING.c.id).where(own).limit(1)) is None:
+            return 0
+        with db.transaction() as session:
+            number, checksum = lock_head(account_id)
+            oldest = sa.select(PENDING).where(own).order_by(PENDING.c.id).limit(BATCH_SIZE)
+            pending = [dict(row) for row in session.execute(oldest).mappings()]
+            if pending:
+                append(account_id, pending, number, checksum)
+                ids = [event["id"] for event in pending]
+                session.execute(sa.delete(PENDING).where(own, PENDING.c.id.in_(ids)))
+    return len(pending)
+
+
+def lock_head(account_id: str) -> tuple[int, str]:
+    """The number and checksum at the end of a chain, locked until the transaction ends."""
+    session = db.db.session
+    new = {"account_id": account_id, "number": 0, "checksum": digest.FIRST_PREVIOUS}
+    insert = sqlite.insert if db.has_one_writer() else postgresql.insert
+    session.execute(insert(HEADS).values(new).on_conflict_do_nothing())
+    query = sa.select(HEADS.c.number, HEADS.c.checksum).where(HEADS.c.account_id == account_id)
+    row = session.execute(query.with_for_update()).one()
+    return row.number, row.checksum
+
+
+def append(
+    account_id: str, events: list[JSONObject], number: int, checksum: str
+) -> tuple[int, str]:
+    """Link events to the chain, whose head is locked, and move the head. Returns its new end."""
     operators = _operators(account_id, {event["user_id"] for event in events})
     rows = []
     for event in events:
@@ -106,6 +138,7 @@ def append(account_id: str, events: list[JSONObject], number: int, checksum: str
     db.connection().execute(sa.insert(EVENTS), rows)
     moved = sa.update(HEADS).where(HEADS.c.account_id == account_id)
     db.connection().execute(moved.values(number=number, checksum=checksum))
+    return number, checksum
 
 
 def _operators(account_id: str, user_ids: set[str]) -> set[str]:
@@ -121,18 +154,5 @@ def _operators(account_id: str, user_ids: set[str]) -> set[str]:
         if gone:  # of users that are deleted since, the audit log knows the account
             was = (CHANGES.c.account_id == SYSTEM_ACCOUNT_ID, CHANGES.c.table_name == "users")
             former = sa.select(CHANGES.c.record_id).where(*was, CHANGES.c.record_id.in_(gone))
-            found |= set(audit_log.connection(SYSTEM_ACCOUNT_ID).scalars(former.distinct()))
+            found |= set(db.connection().scalars(former.distinct()))
     return found
-
-
-def lock_head(account_id: str) -> tuple[int, str]:
-    """The number and checksum at the end of a chain, locked until the transaction ends."""
-    head = SEALER.lock_head(account_id)
-    return head.number, head.checksum
-
-
-def _link(account_id: str, events: list[JSONObject], head: Head) -> None:
-    append(account_id, events, head.number, head.checksum)
-
-
-SEALER = Sealer(PENDING, HEADS, _link)

@@ -8,8 +8,8 @@ from datetime import timedelta
 import sqlalchemy as sa
 import structlog
 
-from app import jobs
-from app.audit import sealing, verifications
+from app import db, jobs
+from app.audit import verifications
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.models import AuditHead
@@ -44,4 +44,4 @@ def verify_account(account_id: str) -> None:
 def _due() -> list[str]:
     known = sa.select(AuditHead.account_id).where(AuditHead.last_id > 0)
     due = known.where(AuditHead.account_id.not_in(verifications.recent(DAY)))
-    return list(sealing.connection(None).scalars(due.order_by(AuditHead.account_id).limit(BATCH)))
+    return list(db.connection().scalars(due.order_by(AuditHead.account_id).limit(BATCH)))

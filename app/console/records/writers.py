@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import sealing
 from app.audit.models import AuditChange
 from app.console.shell.scopes import AccountScope
 from app.context import tenancy
@@ -65,5 +64,4 @@ def _logged(account_id: str, ids: Iterable[str]) -> dict[str, str]:
         .select()
         for id in ids
     )
-    rows = sealing.connection(account_id).execute(sa.union_all(*newest))
-    return {row.user_id: row.name for row in rows}
+    return {row.user_id: row.name for row in db.db.session.execute(sa.union_all(*newest))}

@@ -12,7 +12,6 @@ from cryptography.fernet import InvalidToken
 
 from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
-from app.audit import sealing as audit_log
 from app.audit.chain import digest, signing
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
@@ -76,12 +75,11 @@ def personal_collections(account_id: str) -> list[Definition]:
 
 
 def seal_events(account_id: str) -> None:
-    """Give the newest changes and events their places in the logs, as a bundle has no others.
+    """Give the newest events their place in the security log, as a bundle has no others.
 
     Raises Conflict for the system account.
     """
     _refuse_system(account_id)
-    audit_log.seal(account_id)
     sealing.seal(account_id)
 
 

@@ -1,7 +1,7 @@
 """Reading the stored changes of an account in the order of their numbers.
 
-Numbers are drawn under the lock of the chain's head, which is held until they are committed
-(`app/audit/sealing.py`): whoever sees a change sees all those with lower numbers.
+The number of a change is drawn under a lock that its transaction holds until its commit
+(`app/audit/append.py`): whoever sees a change sees all those with lower numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.audit import sealing, unchanged
-from app.audit.append import PENDING
+from app.audit import unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
@@ -25,7 +24,6 @@ from app.types import JSONObject
 FEED = Base.metadata.tables[FeedChange.__tablename__]
 SCANNED = 1000
 ROOM = 8 * 2**20  # characters of values, about, in memory at once
-NOT_SEALED = 2**62
 UNKNOWN_SIZE = 2**16  # of a change by a process of the version before
 SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 VALUES = ("columns", "old_values", "new_values", "unchanged")
@@ -41,16 +39,15 @@ class Bounds(NamedTuple):
 
 
 def newest(account_ids: Collection[str]) -> dict[str, int]:
-    """The newest change of each account that has any; a higher number if some are not sealed."""
-    pending = sa.select(PENDING.c.account_id, sa.literal(NOT_SEALED, sa.BigInteger)).distinct()
-    queries = [pending.where(PENDING.c.account_id.in_(account_ids))]
+    """The newest change of each account that has any."""
+    found = dict[str, int]()
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
         last = sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
         query = sa.select(HEADS.c.account_id, last.scalar_subquery())
-        queries.append(query.where(HEADS.c.account_id.in_(account_ids)))
-    found = dict[str, int]()
-    for account_id, change in db.connection().execute(sa.union_all(*queries)):
-        found[account_id] = max(found.get(account_id, 0), change or 0)
+        for account_id, change in db.connection().execute(
+            query.where(HEADS.c.account_id.in_(account_ids))
+        ):
+            found[account_id] = max(found.get(account_id, 0), change or 0)
     return found
 
 
@@ -74,12 +71,8 @@ def bounds(account_id: str) -> Bounds:
             number > sa.func.coalesce(generations.NEWEST.scalar_subquery(), 0),
         )
         ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
-    # Says without a further statement whether to seal.
-    pending = sa.exists().where(PENDING.c.account_id == account_id)
-    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines(), pending)
-    *row, has_pending = db.connection().execute(query).one()
-    if has_pending:
-        *row, _ = sealing.connection(account_id).execute(query).one()
+    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
+    row = db.connection().execute(query).one()
     expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
     if generations.is_ended(*timelines):
         begun = generations.start_new()
@@ -174,7 +167,7 @@ def next_changes(
     both = sa.union_all(*found).subquery()
     place = sa.func.row_number().over(partition_by=both.c.record_id, order_by=both.c.change)
     placed = sa.select(both, place.label("place")).subquery()
-    rows = sealing.connection(account_id).execute(sa.select(placed).where(placed.c.place == 1))
+    rows = db.connection().execute(sa.select(placed).where(placed.c.place == 1))
     return {row.record_id: row for row in rows}
 
 

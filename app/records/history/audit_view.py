@@ -13,7 +13,6 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, rules
-from app.audit import sealing
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, STARTS, is_of, without_index
 from app.auth.principal import Principal
@@ -202,8 +201,7 @@ def _entries_since(
     )
     recent = LOG.c.occurred_at > since
     is_backfill = (LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
-    filled = columns.where(*of_collection, recent, *is_backfill)
-    backfilled = sealing.connection(account_id).execute(filled).all()
+    backfilled = db.connection().execute(columns.where(*of_collection, recent, *is_backfill)).all()
     # Whether a backfill applied to a record follows from its entries before.
     when = () if backfilled else (recent,)
     mine = store.is_any_of(LOG.c.record_id, record_ids)
@@ -222,7 +220,7 @@ def load_all_entries(definition: Definition, account_id: str, record_id: str) ->
         sa.or_(LOG.c.record_id == record_id, is_backfill),
     )
     query = sa.select(*entry_columns(definition)).where(*conditions).order_by(LOG.c.id)
-    return sealing.connection(account_id).execute(query).all()
+    return db.connection().execute(query).all()
 
 
 def load_last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
@@ -232,7 +230,7 @@ def load_last_entries(definition: Definition, account_id: str, record_id: str) -
     last = sa.select(sa.func.max(LOG.c.last_id)).where(*conditions, is_update).scalar_subquery()
     chosen = (*conditions, sa.or_(~is_update, LOG.c.id == last))
     query = sa.select(*entry_columns(definition)).where(*chosen).order_by(LOG.c.id)
-    return sealing.connection(account_id).execute(query).all()
+    return db.connection().execute(query).all()
 
 
 def truncation_columns(

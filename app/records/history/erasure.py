@@ -18,7 +18,7 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
-from app.audit import erase, sealing
+from app.audit import erase
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, is_of
 from app.auth.models import Invitation
@@ -89,8 +89,7 @@ def _find_erasable(
                 is_other = is_of(definition, CHANGES.c.table_name, CHANGES.c.occurred_at)
                 conditions.append(sa.not_(is_other))
         exists_query = sa.exists().where(*conditions)
-        log = sealing.connection(by.require_account_id())
-        if not by.is_superadmin or not log.scalar(sa.select(exists_query)):
+        if not by.is_superadmin or not db.connection().scalar(sa.select(exists_query)):
             raise
         return table_name, [], False
 
@@ -113,8 +112,7 @@ def _was_recreated(target: JSONMapping) -> bool:
         CHANGES.c[name] == target[name] for name in ("account_id", "table_name", "record_id")
     ]
     creations = (*conditions, CHANGES.c.operation == CREATE, CHANGES.c.salts.is_not(None))
-    query = sa.select(sa.exists().where(*creations))
-    return bool(sealing.connection(target["account_id"]).scalar(query))
+    return bool(db.connection().scalar(sa.select(sa.exists().where(*creations))))
 
 
 def user(user_id: str, *, by: Principal) -> Erased:
@@ -180,7 +178,7 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
     with tenancy.across_accounts(), db.transaction():
         emails = _emails(target) | _stored_emails(target)
         acted_in = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id).distinct()
-        account_ids = sorted({*sealing.connection(None).scalars(acted_in), account_id})
+        account_ids = sorted({*db.connection().scalars(acted_in), account_id})
         for one in account_ids:
             is_home = one == account_id
             events.publish(events.UserErased(one, user_id, frozenset(emails), is_home))
@@ -232,8 +230,7 @@ def _stored_emails(target: JSONMapping) -> set[str]:
 
 def _account_id(user_id: str) -> str:
     conditions = (CHANGES.c.table_name == "users", CHANGES.c.record_id == user_id)
-    query = sa.select(CHANGES.c.account_id).where(*conditions).limit(1)
-    account_id = sealing.connection(None).scalar(query)
+    account_id = db.connection().scalar(sa.select(CHANGES.c.account_id).where(*conditions).limit(1))
     if account_id is None:
         raise NotFound("There is no such user.")
     return str(account_id)

@@ -18,8 +18,6 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
-from app.audit import sealing
-from app.audit.append import PENDING
 from app.audit.entries import LOG
 from app.audit.security_log import reads
 from app.auth.principal import Principal
@@ -108,11 +106,8 @@ def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principa
     conditions.append(pasts.present_name(definition).in_(readable))
     changes = pasts.changes(conditions)
     total = sa.select(sa.func.count()).select_from(changes.subquery()).scalar_subquery()
-    pending = sa.exists().where(PENDING.c.account_id == key[0]).label("has_pending")
-    about = (total.label("total"), pending, *pasts.truncation_columns(definition, *key))
+    about = (total.label("total"), *pasts.truncation_columns(definition, *key))
     whole = db.connection().execute(sa.select(*about)).one()
-    if whole.has_pending:
-        whole = sealing.connection(key[0]).execute(sa.select(*about)).one()
     query = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same_change = (LOG.c[name].is_not_distinct_from(query.c[name]) for name in pasts.CHANGE_COLUMNS)
     on_page = LOG.join(query, sa.and_(*same_change))
