@@ -23,7 +23,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from app import clock, db, jobs
 from app.ids import new_id
-from app.jobs import turns
+from app.jobs import turns, worker
 from app.jobs.rq_queues import WEBHOOKS
 from app.webhooks import delivery, dispatch, filters, queue, receiver_queues, resend
 from app.webhooks.models import DELIVERIES, Webhook
@@ -229,14 +229,16 @@ def test_delivery_waiting_in_worker_follows_webhook_url_change(app: Flask, alice
 def working(app: Flask) -> Iterator[None]:
     """A worker's line of work, for a while."""
     stop, woken = threading.Event(), threading.Event()
-    worker = threading.Thread(target=_work, args=[app, stop, woken])
-    worker.start()
+    threads = [threading.Thread(target=run, args=[app, stop, woken]) for run in (_work, _watch)]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stop.set()
         woken.set()
-        worker.join(30)
+        for thread in threads:
+            thread.join(30)
 
 
 @pytest.mark.both_databases
@@ -623,11 +625,11 @@ def test_deliveries_are_sent_once_with_concurrent_workers(app: Flask, alice: Cal
     with receiving() as receiver:
         make_webhook(alice, receiver.url)
         make_records(alice, 60)
-        workers = [threading.Thread(target=deliver, args=[app]) for _ in range(3)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        threads = [threading.Thread(target=deliver, args=[app]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     counted = Counter(request.delivery for request in receiver.requests)
     assert counted == Counter(row.id for row in deliveries(app))
     assert {row.status for row in deliveries(app)} == {"delivered"}
@@ -731,6 +733,14 @@ def test_delivery_to_hanging_receiver_does_not_delay_others(app: Flask, cast: Ca
 def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
     with app.app_context(), turns.serving(WEBHOOKS, woken):
         dispatch.work(stop, woken)
+
+
+def _watch(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
+    with app.app_context():
+        seen = worker.last_write()
+        while not stop.wait(worker.WATCH_SECONDS):
+            if seen != (seen := worker.last_write()):
+                woken.set()
 
 
 def test_delivery_threads_per_account_are_limited(
