@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
 from ipaddress import ip_address
@@ -157,6 +157,7 @@ class Application(Flask):
         self._loading = RLock()
         self._unloaded: list[Callable[[Application], None]] = []
         self._is_loaded, self._has_routes = True, True
+        self._is_half = False  # for good: what failed has registered half of it
 
     def load_later(
         self, features: Callable[[Application], None], routes: Callable[[Application], None]
@@ -169,8 +170,9 @@ class Application(Flask):
     def _load_features(self) -> None:
         # Others wait; what loads may open a context of its own.
         with self._loading, collection_paused():
+            self._refuse_half()
             if len(self._unloaded) == 2:
-                self._unloaded.pop(0)(self)
+                self._load_next()
                 self._is_loaded = True
 
     def load(self) -> None:
@@ -179,8 +181,18 @@ class Application(Flask):
             self._load_features()
             if self._unloaded:
                 self.__dict__.update(self._routing)
-                self._unloaded.pop(0)(self)
+                self._load_next()
                 self._has_routes = True
+
+    def _load_next(self) -> None:
+        with ExitStack() as failed:
+            failed.callback(setattr, self, "_is_half", True)
+            self._unloaded.pop(0)(self)
+            failed.pop_all()
+
+    def _refuse_half(self) -> None:
+        if self._is_half:
+            raise RuntimeError("The application could not be loaded: see what failed before.")
 
     def __getattr__(self, name: str) -> Any:
         """Load the routes for what is asked of them before the first request."""
