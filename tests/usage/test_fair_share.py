@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from flask import Flask
 from werkzeug.test import run_wsgi_app
+from werkzeug.wsgi import ClosingIterator
 
 from app.auth.guard import fair_turns
 from app.auth.guard.authorize import ACCOUNT
@@ -159,12 +163,14 @@ def test_fair_turns_queue_limit_applies_beside_others_only(desk: Desk) -> None:
 
 
 def test_fair_turns_place_of_failed_request_is_free_again() -> None:
-    """Whether the application fails, or what it answers while it is sent."""
+    """Whether the application fails, or what it answers while it is sent, or at its end."""
 
     def application(environ: dict[str, Any], start_response: Any) -> Any:
         if environ["PATH_INFO"] == "/fails":
             raise ZeroDivisionError
         start_response("200 OK", [])
+        if environ["PATH_INFO"] == "/ends-badly":
+            return ClosingIterator([b"a"], lambda: 1 // 0)
         return iter([b"a", b"b"])
 
     share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
@@ -173,8 +179,87 @@ def test_fair_turns_place_of_failed_request_is_free_again() -> None:
             run_wsgi_app(share, {"PATH_INFO": "/fails"})
         answer, _, _ = run_wsgi_app(share, {"PATH_INFO": "/"})
         answer.close()  # type: ignore[attr-defined]
+        answer, _, _ = run_wsgi_app(share, {"PATH_INFO": "/ends-badly"})
+        with pytest.raises(ZeroDivisionError):
+            answer.close()  # type: ignore[attr-defined]
     answers = [run_wsgi_app(share, {"PATH_INFO": "/"})[0] for _ in range(fair_turns.PLACES)]
     assert [b"".join(one) for one in answers] == [b"ab"] * fair_turns.PLACES
+
+
+class Readers:
+    """Clients of long answers, which the threads of a server send them."""
+
+    LENGTH = 2_000_000
+
+    def __init__(self) -> None:
+        self._share = FairShare(SimpleNamespace(wsgi_app=self._application))  # type: ignore[arg-type]
+        self._threads, self._opened = ThreadPoolExecutor(30), ExitStack()
+
+    def _application(self, environ: dict[str, Any], start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return iter([b"a" * self.LENGTH, b"", b"b"]) if environ["PATH_INFO"] == "/long" else []
+
+    def open(self, account: str, seconds: int = SECONDS) -> tuple[socket.socket, Future[None]]:
+        """Ask for a long answer, which nobody reads yet; returns the client, and what sends it."""
+        client, server = (self._opened.enter_context(one) for one in socket.socketpair())
+        client.settimeout(SECONDS)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
+        return client, self._threads.submit(self._send, server, account)
+
+    def _send(self, server: socket.socket, account: str) -> None:
+        environ = {"PATH_INFO": "/long", "gunicorn.socket": server, "HTTP_X_API_KEY": account}
+        self._share._callers.learn(account, account)
+        answer: Any = self._share(environ, lambda *_: None)
+        with server, closing(answer):
+            for piece in answer:
+                server.sendall(piece)
+
+    def serve_another(self) -> None:
+        """Have a request of somebody else served."""
+        self._threads.submit(run_wsgi_app, self._share, {"PATH_INFO": "/"}).result(SECONDS)
+
+    def close(self) -> None:
+        """Let all go."""
+        self._opened.close()
+        self._threads.shutdown()
+
+
+@pytest.fixture
+def readers() -> Iterator[Readers]:
+    made = Readers()
+    yield made
+    made.close()
+
+
+def test_fair_turns_waits_for_slow_readers_without_a_place(readers: Readers) -> None:
+    slow = [readers.open(account) for account in ("a", "a", "b", "b", "c")]
+    for _ in range(3):
+        time.sleep(0.1)
+        readers.serve_another()
+    for client, sent in slow:
+        with client.makefile("rb") as answer:
+            assert answer.read() == b"a" * readers.LENGTH + b"b"
+        sent.result(SECONDS)
+
+
+def test_fair_turns_readers_beyond_few_end_once_others_wait(readers: Readers) -> None:
+    """Each may hold a connection to the database: those who read nothing do not take all."""
+    slow = [readers.open(account) for account in "abcdefg" for _ in range(3)]
+    time.sleep(0.1)
+    assert not any(sent.done() for _, sent in slow[: fair_turns.READERS])
+    readers.serve_another()
+    ended = [sent for _, sent in slow if sent.done()]
+    assert ended
+    for sent in ended:
+        with pytest.raises(BlockingIOError):
+            sent.result(SECONDS)
+
+
+def test_fair_turns_reader_of_nothing_is_given_up(readers: Readers) -> None:
+    _, sent = readers.open("a", 1)
+    with pytest.raises(BlockingIOError):
+        sent.result(SECONDS)
+    readers.serve_another()
 
 
 def test_fair_turns_refusal_has_error_shape(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,16 +13,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import select
+import socket
+import struct
 import threading
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask
-from werkzeug.wsgi import ClosingIterator
 
 from app.auth import tokens
 from app.auth.guard.authorize import ACCOUNT
@@ -35,6 +37,10 @@ PLACES = 4
 MAX_WAITING = 100
 RECENT_SECONDS = 1
 SHORT_BYTES = 64 * 1024  # of a body that is received before its request takes a place
+PIECE = 16 * 1024  # of an answer: what a socket that is ready to be written to takes at once
+# Answers that may wait for their readers at a time, half of them of an account: an export holds a
+# connection to the database (app/db/pool.py), of which the requests that run need some.
+READERS = 8
 
 CREDENTIALS = ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY", "HTTP_COOKIE")
 ACCESS_TOKEN = re.compile(r"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
@@ -57,6 +63,7 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Account, deque[threading.Lock]] = OrderedDict()
         self._running: Counter[Account] = Counter()
+        self._aside: Counter[Account] = Counter()
         self._taken = 0
         # The account of the newest request, and when another one sent its last.
         self._newest: object = _NOBODY
@@ -98,6 +105,27 @@ class Turns:
                     self._waiting.move_to_end(following)  # type: ignore[arg-type]
                 else:
                     del self._waiting[following]  # type: ignore[arg-type]
+
+    def step_aside(self, account: Account) -> bool:
+        """Give a place back to wait for a reader; returns False if there is no room for that."""
+        with self._lock:
+            if self._aside.total() >= READERS or self._aside[account] >= READERS // 2:
+                return False
+            self._aside[account] += 1
+        self.leave(account)
+        return True
+
+    def step_back(self, account: Account) -> None:
+        """Take a place at once: those who have all may wait for a lock that this request holds."""
+        with self._lock:
+            self._seat(account)
+            self._aside[account] -= 1
+            if not self._aside[account]:
+                del self._aside[account]
+
+    def are_wanted(self) -> bool:
+        """Whether anybody waits for a place."""
+        return bool(self._waiting)
 
     def _seat(self, account: Account) -> None:
         self._taken += 1
@@ -175,7 +203,7 @@ class FairShare:
                 self._callers.learn(credential, environ[ACCOUNT])
             if not isinstance(answer, (list, tuple, environ.get("wsgi.file_wrapper", tuple))):
                 is_over = False
-                return ClosingIterator(answer, lambda: self._turns.leave(account))
+                return _LongAnswer(answer, self._turns, account, environ.get("gunicorn.socket"))
             return answer
         finally:
             if is_over:
@@ -200,6 +228,65 @@ class _LongBody:
             return read(size)
         finally:
             self._turns.take(self._account, anew=False)
+
+
+class _LongAnswer:
+    """An answer whose request gives its place away while it waits for the client.
+
+    If too many do, it keeps its place, and ends once another request waits for that.
+    """
+
+    def __init__(
+        self,
+        answer: Iterable[bytes],
+        turns: Turns,
+        account: Account,
+        connection: socket.socket | None,
+    ) -> None:
+        self._answer, self._turns, self._account = answer, turns, account
+        self._connection = connection
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._answer:
+            for start in range(0, len(piece), PIECE):
+                if self._connection is not None:
+                    self._wait_for_reader(self._connection)
+                yield piece[start : start + PIECE]
+
+    def close(self) -> None:
+        """Give the place back."""
+        try:
+            if close := getattr(self._answer, "close", None):
+                close()
+        finally:
+            self._turns.leave(self._account)
+
+    def _wait_for_reader(self, connection: socket.socket) -> None:
+        """Wait until more can be sent. Raises BlockingIOError after the time of a write."""
+        if _takes_more(connection, 0):
+            return
+        size = struct.calcsize("ll")
+        seconds, _ = struct.unpack(
+            "ll", connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, size)
+        )
+        if self._turns.step_aside(self._account):
+            try:
+                is_read = _takes_more(connection, seconds or None)
+            finally:
+                self._turns.step_back(self._account)
+        else:
+            ends_at = time.monotonic() + (seconds or float("inf"))
+            while not (is_read := _takes_more(connection, 1)):
+                if self._turns.are_wanted() or time.monotonic() > ends_at:
+                    break
+        if not is_read:
+            raise BlockingIOError
+
+
+def _takes_more(connection: socket.socket, seconds: int | None) -> bool:
+    ready = select.poll()
+    ready.register(connection, select.POLLOUT)
+    return bool(ready.poll(None if seconds is None else 1000 * seconds))
 
 
 def _receive(environ: WSGIEnvironment) -> bool:
