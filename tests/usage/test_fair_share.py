@@ -150,6 +150,18 @@ def test_fair_turns_gives_all_threads_back_one_second_after_others(desk: Desk) -
     desk.wait(1 + 2 + 3 + 1)
 
 
+def test_fair_turns_gives_all_threads_to_waiting_requests_one_second_after_others(
+    desk: Desk,
+) -> None:
+    """Also while none of those that run ends."""
+    desk.send("quiet").set()
+    for _ in range(6):
+        desk.send("noisy")
+    desk.wait(1 + 2)
+    time.sleep(2 * fair_turns.RECENT_SECONDS)
+    desk.wait(1 + 4)
+
+
 def test_fair_turns_queue_limit_applies_beside_others_only(desk: Desk) -> None:
     for _ in range(4 + fair_turns.MAX_WAITING):
         desk.send("noisy")

@@ -87,7 +87,9 @@ class Turns:
             turn = threading.Lock()
             turn.acquire()
             queue.append(turn)
-        turn.acquire()  # until `leave` lets it go
+        while not turn.acquire(timeout=RECENT_SECONDS):  # `leave` lets it go, or time:
+            with self._lock:  # an account is alone once the others have been silent
+                self._seat_next()
         return True
 
     def leave(self, account: Account) -> None:
@@ -97,14 +99,7 @@ class Turns:
             self._running[account] -= 1
             if not self._running[account]:
                 del self._running[account]
-            while (following := next(filter(self._may_run, self._waiting), _NOBODY)) is not _NOBODY:
-                self._seat(following)  # type: ignore[arg-type]
-                queue = self._waiting[following]  # type: ignore[index]
-                queue.popleft().release()
-                if queue:
-                    self._waiting.move_to_end(following)  # type: ignore[arg-type]
-                else:
-                    del self._waiting[following]  # type: ignore[arg-type]
+            self._seat_next()
 
     def step_aside(self, account: Account) -> bool:
         """Give a place back to wait for a reader; returns False if there is no room for that."""
@@ -130,6 +125,16 @@ class Turns:
     def _seat(self, account: Account) -> None:
         self._taken += 1
         self._running[account] += 1
+
+    def _seat_next(self) -> None:
+        while (following := next(filter(self._may_run, self._waiting), _NOBODY)) is not _NOBODY:
+            self._seat(following)  # type: ignore[arg-type]
+            queue = self._waiting[following]  # type: ignore[index]
+            queue.popleft().release()
+            if queue:
+                self._waiting.move_to_end(following)  # type: ignore[arg-type]
+            else:
+                del self._waiting[following]  # type: ignore[arg-type]
 
     def _may_run(self, account: Account) -> bool:
         running = self._running.get(account, 0)
