@@ -198,6 +198,35 @@ def test_fair_turns_place_of_failed_request_is_free_again() -> None:
     assert [b"".join(one) for one in answers] == [b"ab"] * fair_turns.PLACES
 
 
+@pytest.mark.parametrize("path", ["/live", "/live/", "/ready", "/metrics", "/health"])
+def test_fair_turns_one_probe_runs_beside_places_that_hang(path: str) -> None:
+    """And no more than one, or strangers had as many places as they like."""
+    arrived, ended = threading.Semaphore(0), threading.Event()
+
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        arrived.release()
+        assert environ.get("HTTP_X_API_KEY") is None or ended.wait(SECONDS)
+        return [b"here"]
+
+    share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
+    hanging = [{"PATH_INFO": "/", "HTTP_X_API_KEY": one} for one in ("a", "a", "b", "b", "c")]
+    for sent in hanging:
+        share._callers.learn(sent["HTTP_X_API_KEY"], sent["HTTP_X_API_KEY"])
+    hanging += [{"PATH_INFO": path, "HTTP_X_API_KEY": "d"} for _ in range(2)]
+    with ThreadPoolExecutor(len(hanging)) as threads:
+        for sent in hanging[:-2]:
+            threads.submit(run_wsgi_app, share, sent)
+            assert arrived.acquire(timeout=SECONDS)
+        assert run_wsgi_app(share, {"PATH_INFO": path})[1] == "200 OK"
+        assert arrived.acquire(timeout=SECONDS)
+        for sent in hanging[-2:]:
+            threads.submit(run_wsgi_app, share, sent)
+        assert arrived.acquire(timeout=SECONDS)
+        assert not arrived.acquire(timeout=0.2)
+        ended.set()
+
+
 class Readers:
     """Clients of long answers, which the threads of a server send them."""
 
@@ -304,7 +333,7 @@ def test_fair_turns_short_body_is_received_before_a_place_is_taken(sent: Any) ->
         return []
 
     share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
-    run_wsgi_app(share, {"CONTENT_LENGTH": "2", "wsgi.input": Body()})
+    run_wsgi_app(share, {"PATH_INFO": "/", "CONTENT_LENGTH": "2", "wsgi.input": Body()})
     assert told == [2, b"" if isinstance(sent, OSError) else b"ab"]
 
 

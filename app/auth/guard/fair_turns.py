@@ -41,6 +41,8 @@ PIECE = 16 * 1024  # of an answer: what a socket that is ready to be written to 
 # Answers that may wait for their readers at a time, half of them of an account: an export holds a
 # connection to the database (app/db/pool.py), of which the requests that run need some.
 READERS = 8
+# One of each runs beside the places: that all of them hang is what monitors want to know.
+PROBES = ("/health", "/live", "/ready", "/metrics")
 
 CREDENTIALS = ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY", "HTTP_COOKIE")
 ACCESS_TOKEN = re.compile(r"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
@@ -192,8 +194,15 @@ class FairShare:
     def __init__(self, app: Flask) -> None:
         self._application: WSGIApplication = app.wsgi_app
         self._callers, self._turns = Callers(app), Turns()
+        self._probes = {path: threading.Lock() for path in PROBES}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        probe = self._probes.get(environ["PATH_INFO"].rstrip("/"))
+        if probe is not None and probe.acquire(blocking=False):
+            try:
+                return self._application(environ, start_response)
+            finally:
+                probe.release()
         is_received = _receive(environ)
         credential = next(filter(None, map(environ.get, CREDENTIALS)), "").strip()
         account = self._callers.of(credential) if credential else None
