@@ -86,8 +86,8 @@ class Worker(ThreadWorker):
 
         While a listening socket is open, the kernel accepts connections that nobody would answer.
         """
-        super().set_accept_enabled(enabled)
-        if not self.alive:
+        super().set_accept_enabled(enabled and self.alive)  # told to stop, it may still start to
+        if not self.alive and not self.stops_until:
             self.stops_until = time.monotonic() + self.cfg.graceful_timeout
             sys.setswitchinterval(SHORT)  # nothing arrives between the last look and the end
             for listener in self.sockets:

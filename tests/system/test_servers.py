@@ -202,6 +202,28 @@ def test_gunicorn_answers_what_arrived_before_it_stops(app: Flask, tmp_path: Pat
         assert server.process.wait(10) == 0
 
 
+EARLY = """
+import os, signal
+__file__ = {conf!r}
+exec(compile(open(__file__).read(), __file__, "exec"))
+
+
+def post_worker_init(worker):
+    if worker.age == 1:
+        os.kill(worker.pid, signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_gunicorn_worker_told_to_stop_as_it_begins_ends_in_order(
+    app: Flask, tmp_path: Path
+) -> None:
+    conf = tmp_path / "gunicorn.conf.py"
+    conf.write_text(EARLY.format(conf=str(PROJECT / "deploy" / "gunicorn.conf.py")))
+    with serving(app, tmp_path, ["gunicorn", "-c", str(conf), "wsgi:app"], processes=1) as server:
+        its_log_is_lines_of_json_without_what_was_sent(server)
+
+
 INTERRUPTED = """
 import runpy, signal
 from concurrent.futures import ThreadPoolExecutor
