@@ -23,6 +23,7 @@ from werkzeug.wsgi import ClosingIterator
 from app.auth.guard import fair_turns
 from app.auth.guard.authorize import ACCOUNT
 from app.auth.guard.fair_turns import Callers, FairShare, Turns
+from app.console.shell.guard import SETUP_COOKIE, cookie_name
 from bench import fair_share
 from tests.builders import Caller, Cast, make_collection, make_drawer
 
@@ -394,6 +395,28 @@ def test_fair_turns_ignores_cookie_beside_token_in_query(
     path = f"files/{file['id']}?token={token}"
     assert Caller(app).get(path, headers={"Cookie": "theme=dark"}).status_code == 200
     assert captured.account_id is None
+
+
+def test_fair_turns_credential_is_remembered_once(app: Flask) -> None:
+    """However it is spelled, and whatever cookies stand beside it: who varies one fills nothing."""
+
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        environ[ACCOUNT] = "acme"
+        return []
+
+    share = FairShare(SimpleNamespace(wsgi_app=application))  # type: ignore[arg-type]
+    sent = [{"HTTP_AUTHORIZATION": f"{scheme}{' ' * 20} x "} for scheme in ("Bearer", "bEARER")]
+    sent += [{"HTTP_X_API_KEY": "x", "HTTP_COOKIE": f"a={n}"} for n in range(2)]
+    with app.app_context():
+        names = [cookie_name(), cookie_name(SETUP_COOKIE), f"__Host-{cookie_name()}"]
+    for name in names:
+        sent += [{"HTTP_COOKIE": f"a={n}; {name}=AA0001-x; b={n}"} for n in range(2)]
+    sent += [{"HTTP_COOKIE": f"{names[0]}=AA0001-x", "HTTP_AUTHORIZATION": "Basic x"}]
+    sent += [{"HTTP_COOKIE": f"theme=dark; not_{names[0]}=x"}]
+    for headers in sent:
+        run_wsgi_app(share, {"PATH_INFO": "/", **headers})
+    assert len(share._callers._accounts) == 5
 
 
 def test_fair_turns_memory_for_long_credentials_is_bounded(app: Flask) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask
 
 from app.auth import tokens
+from app.auth.guard.authenticate import API_KEY, AUTHORIZATION
 from app.auth.guard.authorize import ACCOUNT
 from app.errors import Unauthorized
 
@@ -44,7 +45,7 @@ READERS = 8
 # One of each runs beside the places: that all of them hang is what monitors want to know.
 PROBES = ("/health", "/live", "/ready", "/metrics")
 
-CREDENTIALS = ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY", "HTTP_COOKIE")
+CONSOLE_COOKIE = re.compile(r"(?:^|;) *((?:__Host-)?atrium_(?:console|setup)=[^;]+)", re.ASCII)
 ACCESS_TOKEN = re.compile(r"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
 REFUSAL = {
     "error": "quota_exceeded",
@@ -183,8 +184,19 @@ class Callers:
             self._accounts[key] = account_id
 
 
+def _credential(environ: WSGIEnvironment) -> str:
+    """The credential of a request, however it is spelled and whatever other cookies there are."""
+    scheme, _, value = environ.get(AUTHORIZATION, "").strip().partition(" ")
+    if scheme.lower() == tokens.BEARER:  # what others send is a proxy's, and the same for many
+        return f"{tokens.BEARER} {value.strip()}"
+    if key := environ.get(API_KEY, "").strip():
+        return str(key)
+    cookie = CONSOLE_COOKIE.search(environ.get("HTTP_COOKIE", ""))
+    return cookie[1] if cookie else ""
+
+
 def _digest(credential: str) -> bytes:
-    # A header may have 8 KiB, and a caller may spell a credential in many ways.
+    # A header may have 8 KiB.
     return hashlib.blake2b(credential.encode("latin1"), digest_size=16).digest()
 
 
@@ -204,7 +216,7 @@ class FairShare:
             finally:
                 probe.release()
         is_received = _receive(environ)
-        credential = next(filter(None, map(environ.get, CREDENTIALS)), "").strip()
+        credential = _credential(environ)
         account = self._callers.of(credential) if credential else None
         if not self._turns.take(account):
             return _refuse(start_response)
