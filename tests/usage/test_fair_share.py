@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from flask import Flask
-from werkzeug.test import run_wsgi_app
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 from werkzeug.wsgi import ClosingIterator
 
 from app.auth.guard import fair_turns
@@ -347,6 +347,22 @@ def test_fair_turns_knows_only_credentials_that_were_checked(app: Flask) -> None
     for n in range(Callers.MOST):
         callers.learn(str(n), "acme")
     assert callers.of("Bearer x") is None
+
+
+def test_fair_turns_forgets_credentials_that_are_no_longer_valid(app: Flask, cast: Cast) -> None:
+    """Whoever had one would use up the turns of the account that took it from them."""
+    share = FairShare(app)
+    made = cast.alice.post("api-keys", {"name": "import"}).json
+
+    def account_after_request() -> str | None:
+        sent = EnvironBuilder("/api/v1/api-keys", headers={"X-API-Key": made["key"]})
+        run_wsgi_app(share, sent.get_environ(), buffered=True)
+        return share._callers.of(made["key"])
+
+    assert account_after_request() == cast.alice.account_id
+    assert cast.alice.post(f"api-keys/{made['id']}/revoke").status_code == 200
+    account_after_request()  # what was remembered of the key is outdated
+    assert account_after_request() is None
 
 
 @pytest.mark.timing

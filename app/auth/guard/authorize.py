@@ -24,7 +24,7 @@ from app.auth.guard.authenticate import (
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import errors, versioned_cache
-from app.errors import AppError, BadRequest, Forbidden, Unavailable
+from app.errors import AppError, BadRequest, Forbidden, Unauthorized, Unavailable
 from app.web.access import AccessLevel, ViewAccess, access_of, public, signed_in
 from app.web.current_request import environ_key, get_g, get_request
 from app.web.parsing import check_path, check_query
@@ -35,7 +35,8 @@ RERUNS = 10
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 ACCOUNT = "atrium.account_id"
-"""In the WSGI environment: the account of a checked credential, for `fair_turns`."""
+"""In the WSGI environment, for `fair_turns`: the account of a checked credential, None if it has
+none, or no longer."""
 SIGNATURE = tuple(map(environ_key, signatures.HEADERS))
 
 
@@ -75,7 +76,9 @@ def authorize(
     """Identify the caller of a view that is not public, and refuse what they may not do."""
     try:
         g.principal = caller = identify_with_retry(request, access)
-    except AppError:
+    except AppError as error:
+        if isinstance(error, Unauthorized):
+            request.environ[ACCOUNT] = None
         count(request, None)
         raise
     count(request, caller)

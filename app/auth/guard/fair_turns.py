@@ -175,10 +175,12 @@ class Callers:
             self.learn(credential, known)
         return known
 
-    def learn(self, credential: str, account_id: str) -> None:
-        """Remember the account of a credential that the application has checked."""
+    def learn(self, credential: str, account_id: Account) -> None:
+        """Remember the account of a credential that the application has checked, if it has one."""
         key = _digest(credential)
-        if credential and self._accounts.get(key) != account_id:
+        if account_id is None:
+            self._accounts.pop(key, None)
+        elif credential and self._accounts.get(key) != account_id:
             if len(self._accounts) >= self.MOST:
                 self._accounts.clear()
             self._accounts[key] = account_id
@@ -225,7 +227,7 @@ class FairShare:
         is_over = True
         try:
             answer = self._application(environ, start_response)
-            if environ.get(ACCOUNT) is not None:
+            if ACCOUNT in environ:
                 self._callers.learn(credential, environ[ACCOUNT])
             if not isinstance(answer, (list, tuple, environ.get("wsgi.file_wrapper", tuple))):
                 is_over = False

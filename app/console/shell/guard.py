@@ -162,8 +162,7 @@ def load_caller() -> None:
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
     g.console_caller, g.console_session_id = session_caller or _setup_holder() or (None, None)
-    if g.console_caller is not None:
-        request.environ[ACCOUNT] = g.console_caller.metered_account.id
+    request.environ[ACCOUNT] = g.console_caller and g.console_caller.metered_account.id
 
 
 def _cookie(name: str) -> str:
