@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -27,7 +25,6 @@ from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, TConn, ThreadWorker
 from jwt.algorithms import HMACAlgorithm
 from requests.adapters import HTTPAdapter
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.util import memoized_property
 from urllib3.connection import HTTPConnection
 from werkzeug.routing import Map, Rule
 
@@ -176,25 +173,3 @@ def test_requests_pool_connection_contract() -> None:
     prepared = requests.Request("GET", "https://named.example/").prepare()
     with pytest.raises(Reached):
         Adapter().send(prepared, stream=True)
-
-
-def test_memoized_property_of_one_object_does_not_wait_for_another_s() -> None:
-    """Everywhere in `app`, instead of functools.cached_property."""
-
-    class Shelf:
-        def __init__(self, ready: threading.Event) -> None:
-            self.ready = ready
-
-        @memoized_property
-        def books(self) -> list[str]:
-            return ["one"] if self.ready.wait(10) else []
-
-    late, ready = threading.Event(), threading.Event()
-    ready.set()
-    with ThreadPoolExecutor(2) as pool:
-        waits = pool.submit(getattr, Shelf(late), "books")
-        assert pool.submit(getattr, Shelf(ready), "books").result(5) == ["one"]
-        late.set()
-        assert waits.result(5) == ["one"]
-    shelf = Shelf(ready)
-    assert shelf.books is shelf.books

@@ -10,7 +10,6 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import clock, db, events
 from app.accounts.models import PII_GROUP
@@ -28,7 +27,7 @@ from app.context import shown_accounts
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime
 from app.rules import Type
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 
 Entry = JSONObject
 BATCH_SIZE = 1000
@@ -300,11 +299,11 @@ class Mask:
         """Whether masked columns differ between entries, as the names of fields changed."""
         return not self._off and any(one.former_names for one in self._collections)
 
-    @memoized_property
+    @cached_property
     def _collections(self) -> list[Definition]:
         return definitions.get_all()
 
-    @memoized_property
+    @cached_property
     def _by_former_name(self) -> ByFormerName:
         return ByFormerName(self._collections)
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import clock
 from app.accounts import sign_in_settings
@@ -21,6 +20,7 @@ from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
+from app.types import cached_property
 
 ALL_ACCOUNTS = "*"
 RECENT_SIGN_IN = timedelta(minutes=15)
@@ -85,12 +85,12 @@ class Principal:
     setup: frozenset[str] | None = None
     """The parts that the holder of a setup link may set up; None for everybody else."""
 
-    @memoized_property
+    @cached_property
     def signed_in(self) -> bool:
         """Whether the caller is not anonymous."""
         return self.user_id is not None
 
-    @memoized_property
+    @cached_property
     def is_superadmin(self) -> bool:
         """Whether the caller belongs to the system account, which is what makes a superadmin."""
         return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
@@ -110,11 +110,11 @@ class Principal:
         """Whether the caller is an admin of the account acted in."""
         return self.is_superadmin or self.role == ADMIN
 
-    @memoized_property
+    @cached_property
     def account_id(self) -> str | None:
         return self.account.id if self.account else None
 
-    @memoized_property
+    @cached_property
     def tenancy(self) -> tenancy.Scope:
         """The row-security scope of the caller's requests."""
         if self.is_superadmin or self.account is None:
@@ -162,7 +162,7 @@ class Principal:
             raise BadRequest("Specify a single account: X-Account-ID: * is not allowed here.")
         return self.account.id
 
-    @memoized_property
+    @cached_property
     def version_checks(self) -> Sequence[VersionCheck]:
         """The row versions that this cached principal depends on."""
         accounts = (

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import clock, rules
 from app.auth.principal import Principal
@@ -26,7 +25,7 @@ from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import replica
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 MASKED = "You see {} masked, so you cannot filter or sort by it."
@@ -61,12 +60,12 @@ class Access:
     about_caller: bool = False
     """Whether the rule depends on the caller, so that signing in may help."""
 
-    @memoized_property
+    @cached_property
     def subject(self) -> rules.Subject:
         """The caller as rules see it."""
         return rule_caller(self.caller)
 
-    @memoized_property
+    @cached_property
     def _compiled(self) -> sql.Compiled | None:
         if self.condition is None:
             return None
@@ -86,27 +85,27 @@ class Access:
         """The bind parameters of `where`."""
         return self._compiled.parameters(self.subject) if self._compiled else {}
 
-    @memoized_property
+    @cached_property
     def comparable(self) -> Mapping[str, Field]:
         """The fields that the caller may filter, sort and group by."""
         return {name: field for name, field in self.readable.items() if name not in self.masked}
 
-    @memoized_property
+    @cached_property
     def exposed(self) -> frozenset[str]:
         """The readable fields with personal data that the caller sees unmasked."""
         return (self.definition.personal & self.readable.keys()) - self.masked
 
-    @memoized_property
+    @cached_property
     def named(self) -> frozenset[tuple[str, ...]]:
         parts = rules.walk(self.condition) if self.condition else ()
         return frozenset(part.path for part in parts if isinstance(part, rules.Name))
 
-    @memoized_property
+    @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
         """The dotted names of the rule; their values must be loaded before `allows`."""
         return dotted_names(self.condition) if self.condition else frozenset()
 
-    @memoized_property
+    @cached_property
     def fixed(self) -> frozenset[str]:
         """The fields that have one value in all records that meet the rule."""
         return rules.fixed_fields(self.condition) if self.condition else frozenset()
@@ -232,22 +231,22 @@ class Filter:
 
     node: rules.Node
 
-    @memoized_property
+    @cached_property
     def is_cached(self) -> bool:
         """Whether its SQL is cached: it is small and no rule is part of it."""
         return _is_cacheable(self.node)
 
-    @memoized_property
+    @cached_property
     def presupposed(self) -> frozenset[str]:
         """Fields that are not null in every matching record."""
         return rules.required_fields(self.node)
 
-    @memoized_property
+    @cached_property
     def fixed(self) -> frozenset[str]:
         """Fields that have one value in all matching records."""
         return rules.fixed_fields(self.node)
 
-    @memoized_property
+    @cached_property
     def is_same_for_all(self) -> bool:
         """Whether its SQL is cached and the same for all callers."""
         return self.is_cached and not rules.depends_on_caller(self.node)

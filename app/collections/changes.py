@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import db
 from app.collections import renaming, table
@@ -24,7 +23,7 @@ from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
 from app.rules import Type
 from app.rules.elements import ListContains
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 DUPLICATE, IN_USE = "not_unique", "in_use"
 CONFLICTS = {DUPLICATE, IN_USE}  # 409; other codes are invalid values (400)
@@ -94,12 +93,12 @@ class Change:
             return []
         return [KEPT.format(name) for name in self.omitted]
 
-    @memoized_property
+    @cached_property
     def renamed(self) -> Definition:
         """The old definition with the new names."""
         return renaming.renamed(self.old, self.renames, self.new.name)
 
-    @memoized_property
+    @cached_property
     def elsewhere(self) -> Sequence[tuple[Definition, Definition]]:
         """Other collections that follow the new names, before and after."""
         return renaming.elsewhere(self.old, self.renames, self.new.name)
@@ -109,7 +108,7 @@ class Change:
         """The name of the collection that ends; None if it stays."""
         return self.old.name if self.new.name != self.old.name else None
 
-    @memoized_property
+    @cached_property
     def operations(self) -> list[JSONObject]:
         """The changes by field, then those of the indexes."""
         before = {spec["name"]: spec for spec in self.renamed.schema}
@@ -161,7 +160,7 @@ class Change:
                     values = {"property": key, "before": old.rules[key], "after": value}
                     yield {"operation": Operation.CHANGE_RULE, "field": new.name, **values}
 
-    @memoized_property
+    @cached_property
     def removed(self) -> list[str]:
         """The names of the fields that go."""
         return [name for name in self.renamed.declared if name not in self.new.declared]
@@ -218,13 +217,13 @@ class Change:
         row = db.connection().execute(counts.select_from(self.old.table)).one()
         return [{"field": name, "count": count} for name, count in zip(names, row, strict=True)]
 
-    @memoized_property
+    @cached_property
     def renaming_statements(self) -> list[str]:
         """The DDL that renames the table and columns, with their indexes and references."""
         pairs = zip(self.old.all_indexes, self.renamed.all_indexes, strict=True)
         return table.renaming(self.old.table, self.renamed.table, self.renames, pairs)
 
-    @memoized_property
+    @cached_property
     def further_statements(self) -> list[str]:
         """The DDL of the rest."""
         return table.change(self.renamed.table, self.new.table)

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import db
 from app.collections import eras, indexes, table
@@ -53,7 +52,7 @@ from app.rules import (
     walk,
 )
 from app.rules.nodes import Literal
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
@@ -90,7 +89,7 @@ class Definition:
     indexes: tuple[JSONMapping, ...] = ()
     former_names: tuple[JSONMapping, ...] = ()
 
-    @memoized_property
+    @cached_property
     def declared(self) -> Mapping[str, Field]:
         """The fields of the schema by name, in order."""
         max_bytes = indexes.max_bytes(self.schema, self.indexes)
@@ -98,7 +97,7 @@ class Definition:
             spec["name"]: parse_field(spec, max_bytes.get(spec["name"])) for spec in self.schema
         }
 
-    @memoized_property
+    @cached_property
     def fields(self) -> Mapping[str, Field]:
         """The declared fields that are stored."""
         return {
@@ -107,7 +106,7 @@ class Definition:
             if not isinstance(field, ComputedField)
         }
 
-    @memoized_property
+    @cached_property
     def eras(self) -> Sequence[Era]:
         """The times in which nothing was renamed, oldest first."""
         return eras.parse(self.former_names, self.created_at, self.name)
@@ -115,7 +114,7 @@ class Definition:
     def era_at(self, moment: datetime) -> Era:
         return next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])
 
-    @memoized_property
+    @cached_property
     def spans(self) -> Sequence[Span]:
         """The times in which the table had the same name, oldest first."""
         found = list[Span]()
@@ -127,38 +126,38 @@ class Definition:
                 found.append(Span(name, era.since, era.until))
         return found
 
-    @memoized_property
+    @cached_property
     def columns(self) -> Mapping[str, Field]:
         """Every field by name, the system's first."""
         return {name: field.like for name, field in SYSTEM_FIELDS.items()} | dict(self.declared)
 
-    @memoized_property
+    @cached_property
     def table(self) -> sa.Table:
         """The table that holds the records."""
         return table.build_table(self.table_name, self.fields.values(), self.all_indexes)
 
-    @memoized_property
+    @cached_property
     def all_indexes(self) -> Sequence[Index]:
         """The indexes of `indexes`, and those that properties of fields declare."""
         return indexes.of_collection(self.schema, self.indexes)
 
-    @memoized_property
+    @cached_property
     def leading(self) -> frozenset[str]:
         """The fields that an index begins with, behind the account."""
         return frozenset(index.names[0] for index in self.all_indexes)
 
-    @memoized_property
+    @cached_property
     def unique_keys(self) -> Sequence[tuple[str, ...]]:
         """The fields of each unique index."""
         return [index.names for index in self.all_indexes if index.unique]
 
-    @memoized_property
+    @cached_property
     def refusable(self) -> frozenset[str]:
         """The fields whose values the database may refuse: of unique keys, and references."""
         references = (name for name, field in self.fields.items() if field.collection)
         return frozenset(references).union(*self.unique_keys)
 
-    @memoized_property
+    @cached_property
     def computed(self) -> Mapping[str, Node]:
         """The expression tree of each computed field."""
         return {
@@ -172,29 +171,29 @@ class Definition:
         parts = walk(self.computed[name]) if name in self.computed else ()
         return {part.path[0] for part in parts if isinstance(part, Name)}
 
-    @memoized_property
+    @cached_property
     def personal(self) -> frozenset[str]:
         """The fields with personal data, and those computed from them."""
         flagged = {name for name, field in self.declared.items() if field.pii}
         return frozenset(flagged | {name for name in self.computed if self.inputs(name) & flagged})
 
-    @memoized_property
+    @cached_property
     def unsettled(self) -> frozenset[str]:
         """The computed fields that depend on the current time."""
         return frozenset(name for name, node in self.computed.items() if depends_on_time(node))
 
-    @memoized_property
+    @cached_property
     def encoders(self) -> Sequence[Encoder]:
         """The functions that turn stored values into JSON, for the fields that need one."""
         return encoders_of(self.columns)
 
-    @memoized_property
+    @cached_property
     def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:
         """Each field of `columns` as an expression over the table."""
         source = TableColumns(self, self.table)
         return {field_name: source.column((field_name,)) for field_name in self.columns}
 
-    @memoized_property
+    @cached_property
     def selected(self) -> Sequence[sa.ColumnElement[Any]]:
         """The columns of a SELECT, in the order of `columns`.
 
@@ -202,7 +201,7 @@ class Definition:
         """
         return [expression.label(f"c{i}") for i, expression in enumerate(self.expressions.values())]
 
-    @memoized_property
+    @cached_property
     def listed(self) -> Sequence[sa.ColumnElement[Any]]:
         """`selected` for read-only use: timestamps stay in their stored form."""
         stored = {
@@ -215,13 +214,13 @@ class Definition:
             )
         ]
 
-    @memoized_property
+    @cached_property
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
         follow = self._followed
         return Scope(field_types(self.declared), self.computed, follow, ids=self.id_names)
 
-    @memoized_property
+    @cached_property
     def id_names(self) -> frozenset[str]:
         """The fields whose values are ids."""
         columns = self.columns.items()
@@ -233,7 +232,7 @@ class Definition:
         target = self.target(name)
         return target.scope if target else None
 
-    @memoized_property
+    @cached_property
     def files(self) -> Mapping[str, FileField]:
         return {name: one for name, one in self.fields.items() if isinstance(one, FileField)}
 
@@ -244,17 +243,17 @@ class Definition:
             return None
         return self if field.collection.lower() == self.name.lower() else get(field.collection)
 
-    @memoized_property
+    @cached_property
     def conditions(self) -> Mapping[str, Node | None]:
         """The parsed rule of each operation; None if it is not an expression."""
         return self._judged[1]
 
-    @memoized_property
+    @cached_property
     def version_checks(self) -> frozenset[VersionCheck]:
         """The version checks of this definition and of all collections that its rules reach."""
         return self._judged[0]
 
-    @memoized_property
+    @cached_property
     def _judged(self) -> tuple[frozenset[VersionCheck], Mapping[str, Node | None]]:
         # Versions first: they must not be newer than the trees.
         texts = (self.rule(operation) or "" for operation in OPERATIONS)
@@ -275,17 +274,17 @@ class Definition:
             return condition(text, dataclasses.replace(self.scope, is_stored=True))
         return NEVER
 
-    @memoized_property
+    @cached_property
     def memo(self) -> Memo:
         """Filters, statements and the like that were built from it for one request."""
         return Memo()
 
-    @memoized_property
+    @cached_property
     def access_memo(self) -> Memo:
         """The access of recent callers; `access.for_operation` fills it."""
         return Memo(MAX_ACCESSES)
 
-    @memoized_property
+    @cached_property
     def compiled(self) -> dict[Node, sql.Compiled]:
         """Compiled SQL by condition; `access` fills it."""
         return {}

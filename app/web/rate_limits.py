@@ -21,7 +21,6 @@ from limits.storage import RedisStorage, Storage
 from limits.strategies import FixedWindowRateLimiter
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
-from sqlalchemy.util import memoized_property
 
 from app import clock, config, db, jobs
 from app.context import metrics
@@ -30,6 +29,7 @@ from app.db.policy import NotAudited, NotBundled, Placement, TablePolicy
 from app.db.prepared import PreparedStatement
 from app.db.types import Text
 from app.errors import TooManyRequests
+from app.types import cached_property
 
 PURGED_AT_ONCE = 100
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class Limit:
         text = "\0".join(part or "" for part in parts)
         return Allowance(self, hashlib.sha256(text.encode()).hexdigest())
 
-    @memoized_property
+    @cached_property
     def item(self) -> RateLimitItem:
         """Return the limit as the `limits` library's."""
         return RateLimitItemPerSecond(self.tries, self.seconds, namespace=self.name)
@@ -79,7 +79,7 @@ class Allowance:
     limit: Limit
     key: str
 
-    @memoized_property
+    @cached_property
     def counter(self) -> str:
         return self.limit.item.key_for(self.key)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
@@ -25,7 +24,7 @@ from app.db.functions import database_now
 from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
 from app.jobs.rq_queues import WEBHOOKS
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import View, maker_now, maker_version_checks
@@ -57,7 +56,7 @@ class Listeners:
     payloads_cut: bool = False
     """Whether new payloads have ids only, as the account's deliveries exceed the limit."""
 
-    @memoized_property
+    @cached_property
     def makers(self) -> frozenset[str]:
         """The users who own them."""
         owner_ids = (

@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import db
 from app.accounts.models import PII_GROUP
@@ -16,6 +15,7 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
+from app.types import cached_property
 from app.webhooks import payload
 from app.webhooks.models import DELIVERIES, DeliveryState, Webhook
 
@@ -73,7 +73,7 @@ class Reader:
             self._covered[definition] = is_open(definition, self._by)
         return self._covered[definition]
 
-    @memoized_property
+    @cached_property
     def _collections(self) -> ByFormerName:
         # Uncached, in one statement.
         return ByFormerName(definitions.get_all())

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.util import memoized_property
-
 from app import db
 from app.accounts.models import PII_GROUP
 from app.auth import principal as principals
@@ -16,6 +14,7 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
 from app.events import RecordChanged
+from app.types import cached_property
 
 MAKERS = "webhooks.makers"
 
@@ -26,7 +25,7 @@ class View:
     by: Principal
     include_pii: bool
 
-    @memoized_property
+    @cached_property
     def masked(self) -> frozenset[str]:
         may_see_pii = self.include_pii and PII_GROUP in self.by.groups
         return frozenset() if may_see_pii else frozenset(self.definition.personal)

@@ -86,11 +86,13 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
     alice.post("auth/forgot-password", {"account": alice.slug, "email": alice.email})
     mailbox.run_jobs(app)
+    assert alice.patch("account", {"magic_link": True}).status_code == 200
     links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
     with app.app_context():
         user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
         undo = mailed_links.issue(user, LinkPurpose.EMAIL_UNDO, "bob@old.example")
         keep = mailed_links.issue(user, LinkPurpose.EMAIL_KEEP)
+        magic = mailed_links.issue(user, LinkPurpose.MAGIC_LINK)
         sign_in = bootstrap.sign_in_link()
     return {
         **at_work,
@@ -116,6 +118,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
         "keep_token": keep,
+        "magic_token": magic,
         "sign_in_link": str(sign_in),
         "explain_id": cast.bob.get("records/closed").json["explain_id"],
         "job_id": _job(app, alice.account_id),
@@ -183,6 +186,7 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
     found["console.show_setup_link"] = f"/console/setup/{known['setup_token']}"
     found["console.show_undo_email_change"] += f"?token={known['undo_token']}"
     found["console.show_keep_email"] += f"?token={known['keep_token']}"
+    found["console.show_magic_link"] += f"?token={known['magic_token']}"
     found["console.show_sign_in_link"] = known["sign_in_link"]
     return found
 

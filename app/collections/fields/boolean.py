@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import rules
 from app.collections.fields.face import EQUALITY, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 from app.web.languages import lazy_gettext
 
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")
@@ -62,7 +61,7 @@ class BooleanField(Field):
         """SQLite stores 0 and 1."""
         return bool(value)
 
-    @memoized_property
+    @cached_property
     def json_type(self) -> JsonType:
         """PostgreSQL returns booleans."""
         return bool

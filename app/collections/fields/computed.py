@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from sqlalchemy.util import memoized_property
-
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.face import Face
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web.languages import lazy_gettext
 
 RETURN_TYPES: dict[str, type[Field]] = {
@@ -31,7 +29,7 @@ class ComputedField(Field):
     takes_default = False
     json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
-    @memoized_property
+    @cached_property
     def like(self) -> Field:
         """The field that holds what the expression gives."""
         return RETURN_TYPES[self.return_type or ""](self.name)
@@ -61,10 +59,10 @@ class ComputedField(Field):
         """As the type of the value shows it."""
         return self.like.shown(value)
 
-    @memoized_property
+    @cached_property
     def json_type(self) -> JsonType:
         return self.like.json_type
 
-    @memoized_property
+    @cached_property
     def encode(self) -> Callable[[object], object]:
         return self.like.encode

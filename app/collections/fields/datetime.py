@@ -7,15 +7,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar
 
-from sqlalchemy.util import memoized_property
-
 from app import clock, rules
 from app.collections.fields.date import DateField
 from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
 from app.rules import values
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 from app.web.languages import lazy_gettext
 
 
@@ -63,12 +61,12 @@ class DatetimeField(Field):
         """The one format, in which SQLite keeps it, too."""
         return value if isinstance(value, str) else clock.iso(value)
 
-    @memoized_property
+    @cached_property
     def json_type(self) -> JsonType:
         """SQLite stores the text that JSON has."""
         return str
 
-    @memoized_property
+    @cached_property
     def encode(self) -> Callable[[datetime], str]:
         """`clock.iso` itself."""
         return clock.iso

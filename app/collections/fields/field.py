@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy.util import memoized_property
-
 from app import rules
 from app.collections.fields.face import Face
 from app.db.types import Text
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
@@ -72,7 +70,7 @@ class Field:
     def __post_init__(self) -> None:
         """Take from the settings what is needed later, where no application is running."""
 
-    @memoized_property
+    @cached_property
     def like(self) -> Field:
         """The field whose values this one has: itself, unless it is computed."""
         return self
@@ -126,17 +124,17 @@ class Field:
         """The JSON form of a stored value that is not null."""
         return value
 
-    @memoized_property
+    @cached_property
     def is_json(self) -> bool:
         """Whether every stored value is its own JSON form."""
         return type(self).shown is Field.shown
 
-    @memoized_property
+    @cached_property
     def json_type(self) -> JsonType:
         """The type of stored values that are their own JSON form, if others are not."""
         return None
 
-    @memoized_property
+    @cached_property
     def encode(self) -> Callable[[Any], object]:
         """`shown` for values of another type than `json_type`."""
         return self.shown

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import orjson
-from sqlalchemy.util import memoized_property
 
 from app import config, rules
 from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.collections.fields.json import parse_json
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web import PREFIX
 from app.web.languages import lazy_gettext
 
@@ -59,12 +58,12 @@ class FileField(Field):
         address = f"{config.current().base_url}{PREFIX}/files/"
         object.__setattr__(self, "_address", address)
 
-    @memoized_property
+    @cached_property
     def largest(self) -> int:
         """The bytes that a file may have."""
         return int(self.options.get("max_bytes", MAX_BYTES))
 
-    @memoized_property
+    @cached_property
     def most_files(self) -> int:
         """The number of files that it may hold; beyond one, its value is a list."""
         return int(self.options.get("max_files", 1))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import re2
-from sqlalchemy.util import memoized_property
 
 from app import rules
 from app.collections.fields.face import CHOICE, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
+from app.types import cached_property
 from app.web.languages import lazy_gettext
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
@@ -40,7 +40,7 @@ class TextField(Field):
             return CHOICE
         return SHORT if self.options.get("max_length", LONGEST) <= LINE else LONG
 
-    @memoized_property
+    @cached_property
     def _pattern(self) -> Any:
         return re2.compile(self.options["pattern"], SILENT) if "pattern" in self.options else None
 

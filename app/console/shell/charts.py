@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from flask import url_for
-from sqlalchemy.util import memoized_property
 
 from app import clock
 from app.accounts.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
@@ -21,6 +20,7 @@ from app.console.shell import lists
 from app.db import daily
 from app.db.counts import count_up_to
 from app.db.daily import Row
+from app.types import cached_property
 from app.web.languages import gettext
 from app.webhooks.models import DELIVERIES, DeliveryState
 
@@ -78,7 +78,7 @@ class Chart:
         """The count of all kinds on a day."""
         return sum(self.count(day, kind) for kind in self.kinds)
 
-    @memoized_property
+    @cached_property
     def highest(self) -> int:
         """The count of the busiest day."""
         return max(map(self.day_total, self.days))

@@ -9,12 +9,12 @@ from itertools import groupby
 from operator import itemgetter
 
 from flask import request
-from sqlalchemy.util import memoized_property
 
 from app.auth.principal import Principal
 from app.console.shell import switcher
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, Role
 from app.console.shell.switcher import RecentAccount
+from app.types import cached_property
 from app.web.languages import lazy_gettext
 
 THEME_COOKIE, THEME_DAYS = "atrium_theme", 365
@@ -149,11 +149,11 @@ class Shell:
     def __init__(self, caller: Principal) -> None:
         self._caller = caller
 
-    @memoized_property
+    @cached_property
     def groups(self) -> Sequence[Group]:
         return groups(self._caller)
 
-    @memoized_property
+    @cached_property
     def current(self) -> Entry | None:
         """The entry of the sidebar that the page belongs to."""
         return current_entry(self.groups)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import clock, db, jobs, slugs
 from app.accounts import codes
@@ -35,6 +34,7 @@ from app.portability.bundle.contents import Contents
 from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.portability.bundle.shard_inserts import Staged
 from app.realtime.feed import generations
+from app.types import cached_property
 from app.webhooks import versions as webhook_versions
 
 CLASH = "Definitions of this instance differ from those of the bundle; nothing was changed: {}."
@@ -319,7 +319,7 @@ class _Import:
             raise Conflict("Set SERVICE_AUDIT_CHECKPOINT_KEY to import a log that was cut.")
         return {**signing.start_row(start), "account_id": account_id}
 
-    @memoized_property
+    @cached_property
     def _collection_ids(self) -> Mapping[str, str]:
         """The ids of collections here, by those in the bundle."""
         ids = self._contents.collection_ids

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy.util import memoized_property
-
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -22,7 +20,7 @@ from app.errors import InvalidValues, NotFound, problem
 from app.realtime.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 
 MAX_PATHS = 500  # columns of one statement
 Path = tuple[str, ...]
@@ -62,13 +60,13 @@ class View:
         """Whether the filter's references still lead to the same collections."""
         return all(_is_current(one.definition) for one in self.referenced.values())
 
-    @memoized_property
+    @cached_property
     def version_checks(self) -> frozenset[VersionCheck]:
         """The version checks of the collections that the filter's references lead to."""
         accesses = self.referenced.values()
         return frozenset(check for one in accesses for check in one.definition.version_checks)
 
-    @memoized_property
+    @cached_property
     def follows(self) -> frozenset[Path]:
         """The dotted names that the rule and the filter need."""
         needed = (
@@ -80,16 +78,16 @@ class View:
         )
         return self.access.follows | self._filtered_by | frozenset(needed)
 
-    @memoized_property
+    @cached_property
     def _filtered_by(self) -> frozenset[Path]:
         return accesses.dotted_names(self.filter.node) if self.filter else frozenset()
 
-    @memoized_property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The fields that the caller may view."""
         return tuple(self.access.readable)
 
-    @memoized_property
+    @cached_property
     def shown(self) -> tuple[tuple[str, ...], frozenset[str]]:
         """The key of its rendered records: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)

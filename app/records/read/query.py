@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import rules
 from app.collections import access as accesses
@@ -23,7 +22,7 @@ from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
 from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 
 DEFAULT_SORT = "-created_at"
 MAX_SORT_KEYS = 8
@@ -62,7 +61,7 @@ class Query:
     walk: CursorPosition | None
     """The position of the cursor; None without one."""
 
-    @memoized_property
+    @cached_property
     def selection(self) -> Selection:
         """The records, with the fields that are shown or sorted by."""
         names = frozenset([*self.names, *(key.name for key in self.keys)])

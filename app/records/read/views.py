@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy.util import memoized_property
-
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -16,7 +14,7 @@ from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
-from app.types import JSONMapping, JSONObject
+from app.types import JSONMapping, JSONObject, cached_property
 from app.web.serialization import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
@@ -42,7 +40,7 @@ class RecordView(JSONObject):
         """Whether only a write can change it; a field computed from the time is not settled."""
         return not self._unsettled
 
-    @memoized_property
+    @cached_property
     def etag(self) -> str:
         """The ETag of the whole view, without fields that change with time."""
         view, unsettled = self._whole, self._unsettled

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.util import memoized_property
 
 from app import db
 from app.collections import totals
@@ -21,7 +20,7 @@ from app.records import store
 from app.records.list_query import ListQuery
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
-from app.types import JSONMapping
+from app.types import JSONMapping, cached_property
 
 UniqueKey = tuple[str, ...]
 """The fields of a unique index."""
@@ -61,19 +60,19 @@ class Selection:
         """The account; None for all accounts."""
         return self.access.caller.account_id
 
-    @memoized_property
+    @cached_property
     def version_checks(self) -> VersionChecks:
         """The version checks of a statement about these records. Raises Stale."""
         own = (*self.access.caller.version_checks, *self.definition.version_checks)
         return combine(*own, *self.further_checks).within(self.account_id)
 
-    @memoized_property
+    @cached_property
     def where(self) -> list[Condition]:
         """All conditions of the rows; the account is the parameter `_account`."""
         account = None if self.account_id is None else ACCOUNT
         return [*store.scope(self.definition, account, self.access.where), *self.conditions]
 
-    @memoized_property
+    @cached_property
     def parameters(self) -> JSONMapping:
         """The parameters of `where` and of the version checks."""
         own = {"_account": self.account_id, **self.access.parameters}
