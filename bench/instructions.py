@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
@@ -39,10 +40,16 @@ from tests.project import PROGRAMS, PROJECT, free_port
 
 KEPT = Path(__file__).with_suffix(".json")
 WAYS = ("in-process", "gunicorn")
-RECORDS, WARM, ROUNDS, COUNTED = 1000, 30, 4, 10
-FEW = {"sign-in": 1}  # a password's hash takes a hundred times what the rest takes
+RECORDS = 1000
+# Requests before, rounds, and requests that each of those counts.
+MANY, FEW = (
+    (30, 8, 4),
+    {"sign-in": (1, 2, 1)},
+)  # a password's hash takes a hundred times what the rest takes
+IDLE_SECONDS, MAIN = 2.5, "01"
 MOST = 1.05  # times what is kept
-VALGRIND = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--quiet")
+VALGRIND = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--quiet"]
+VALGRIND += ["--separate-threads=yes", "--dump-line=no"]
 TOTALS = re.compile(r"^totals: (\d+)", re.M)
 
 
@@ -81,8 +88,8 @@ class Target(Protocol):
 
     pid: int
 
-    def prepare(self, requests: Sequence[Request]) -> Callable[[], None]:
-        """Return what sends these requests and waits for the answers."""
+    def prepare(self, requests: Sequence[Request]) -> Callable[[int], None]:
+        """Return what sends the next so many of these requests and waits for the answers."""
 
 
 class InProcess:
@@ -91,10 +98,10 @@ class InProcess:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.pid = process, process.pid
 
-    def prepare(self, requests: Sequence[Request]) -> Callable[[], None]:
+    def prepare(self, requests: Sequence[Request]) -> Callable[[int], None]:
         """Hand the requests over."""
         self._say(json.dumps(requests))
-        return lambda: self._say("run")
+        return lambda number: self._say(str(number))
 
     def _say(self, line: str) -> None:
         print(line, file=self.process.stdin, flush=True)
@@ -106,14 +113,18 @@ def answer(application: WSGIApplication) -> None:
     """Run the requests that stdin brings; what the application logs goes to stderr."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    environs: list[WSGIEnvironment] = []
+    environs: Iterator[WSGIEnvironment] = iter([])
     for line in sys.stdin:
-        if line != "run\n":
-            environs = [
-                EnvironBuilder(path, method=method, json=body, headers=headers).get_environ()
-                for method, path, headers, body in json.loads(line)
-            ]
-        for environ in environs if line == "run\n" else ():
+        asked = json.loads(line)
+        if isinstance(asked, list):
+            environs = iter(
+                [
+                    EnvironBuilder(path, method=method, json=body, headers=headers).get_environ()
+                    for method, path, headers, body in asked
+                ]
+            )
+            asked = 0
+        for environ in itertools.islice(environs, asked):
             _, status, _ = run_wsgi_app(application, environ, buffered=True)
             if not status.startswith("2"):
                 raise SystemExit(f"a request failed: {status}")
@@ -126,12 +137,13 @@ class Served:
     def __init__(self, port: int, pid: int) -> None:
         self.port, self.pid = port, pid
 
-    def prepare(self, requests: Sequence[Request]) -> Callable[[], None]:
+    def prepare(self, requests: Sequence[Request]) -> Callable[[int], None]:
         """Return what sends them over one connection."""
+        left = iter(requests)
 
-        def send() -> None:
+        def send(number: int) -> None:
             connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-            for method, path, headers, body in requests:
+            for method, path, headers, body in itertools.islice(left, number):
                 kind = {"Content-Type": "application/json"} if body else {}
                 connection.request(method, path, json.dumps(body) if body else None, headers | kind)
                 answer = connection.getresponse()
@@ -142,27 +154,52 @@ class Served:
         return send
 
 
+def control(target: Target, option: str) -> None:
+    """Tell the Valgrind of a process what to do."""
+    command = ["callgrind_control", option, str(target.pid)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def by_thread(target: Target, folder: Path, work: Callable[[], None]) -> dict[str, int]:
+    """The instructions of each thread of a process while `work` is done."""
+    control(target, "--zero")
+    work()
+    control(target, "--dump")
+    dumps = [path.name.split("-") for path in folder.glob(f"{target.pid}.*-*")]
+    newest = max((name for name, _ in dumps), key=lambda name: int(name.split(".")[1]))
+    return {
+        thread: int(TOTALS.findall((folder / f"{name}-{thread}").read_text())[0])
+        for name, thread in dumps
+        if name == newest
+    }
+
+
+def background(target: Target, folder: Path) -> set[str]:
+    """The threads that work without a request, but for the one that waits for requests."""
+    control(target, "--instr=on")
+    found = by_thread(target, folder, lambda: time.sleep(IDLE_SECONDS))
+    control(target, "--instr=off")
+    return {thread for thread, number in found.items() if number and thread != MAIN}
+
+
 def count(
-    target: Target, folder: Path, requests: Iterator[Request], *, warm: int, counted: int
+    target: Target,
+    folder: Path,
+    requests: Iterator[Request],
+    others: set[str],
+    sizes: tuple[int, int, int],
 ) -> int:
-    """The instructions of one warm request."""
-
-    def control(option: str) -> None:
-        command = ["callgrind_control", option, str(target.pid)]
-        subprocess.run(command, check=True, capture_output=True)
-
-    target.prepare([next(requests) for _ in range(warm)])()
-    control("--instr=on")
+    """The instructions of one warm request, without those of `others`."""
+    warm, rounds, counted = sizes
+    send = target.prepare([next(requests) for _ in range(warm + rounds * counted)])
+    send(warm)
+    control(target, "--instr=on")
     totals = []
-    for _ in range(ROUNDS):
-        run = target.prepare([next(requests) for _ in range(counted)])
-        control("--zero")
-        run()
-        control("--dump")
-        dump = max(folder.glob(f"{target.pid}.*"), key=lambda path: int(path.suffix[1:]))
-        totals.append(int(TOTALS.findall(dump.read_text())[0]))
-    control("--instr=off")
-    return min(totals) // counted  # other threads work now and then
+    for _ in range(rounds):
+        found = by_thread(target, folder, lambda: send(counted))
+        totals.append(sum(found[thread] for thread in found.keys() - others))
+    control(target, "--instr=off")
+    return min(totals) // counted
 
 
 @contextmanager
@@ -211,11 +248,11 @@ def measure(way: str) -> dict[str, float]:
             stack.enter_context(running(way, kind, env, folder))
             for kind in ("wsgi:app", "bench.floor:app")
         ]
+        targets = [(target, background(target, folder)) for target in (product, floor)]
         for name, requests in kinds(ids, cast.alice.headers["Authorization"]).items():
-            warm, counted = FEW.get(name, WARM), FEW.get(name, COUNTED)
+            sizes = FEW.get(name, MANY)
             one, other = (
-                count(target, folder, requests, warm=warm, counted=counted)
-                for target in (product, floor)
+                count(target, folder, requests, others, sizes) for target, others in targets
             )
             ratios[name] = round(one / other, 3)
             say(f"  {name:8} {one:12,} of {other:12,} = {ratios[name]:.3f}")
