@@ -74,7 +74,7 @@ class SecurityStreamView(View):
     updated_at = fields.Timestamp()
 
 
-class SecurityStreamTest(View):
+class SecurityStreamTestResult(View):
     success = ma.fields.Boolean()
     response_body = ma.fields.String()
     error = ma.fields.String(allow_none=True)
@@ -114,7 +114,7 @@ def put_security_stream(body: Body) -> JSONObject:
 
 
 @blueprint.route("/security-log/stream/test", methods=["POST"])
-@blueprint.response(200, SecurityStreamTest, example=TEST)
+@blueprint.response(200, SecurityStreamTestResult, example=TEST)
 @blueprint.fails(429)
 @account_admin
 def test_security_stream() -> JSONObject:
