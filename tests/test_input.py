@@ -10,9 +10,10 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import marshmallow as ma
 import pytest
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app.web.access import LARGEST_PUBLIC_BODY
+from app.web.schemas import Schema, View
 from tests.builders import Caller, Cast, make_collection, make_record
 
 FAST_SECONDS = 1.0
@@ -295,6 +297,38 @@ def test_property_missing_or_unknown_is_422_with_location(
     told = check_error(answer)
     assert answer.status_code == 422
     assert {"role_id", "__proto__"} <= {item["loc"][1] for item in told["detail"]}
+
+
+MOMENTS = [
+    ("api-keys", "expires_at", {"name": "key"}),
+    ("workflow-instances/resume", "from", {}),
+    ("workflow-instances/resume", "to", {}),
+]
+
+
+@pytest.mark.parametrize("value", [{}, [], {"a": 1}, 5, True, "", "soon"], ids=repr)
+def test_moment_that_is_no_text_of_one_is_422(alice: Caller, value: Any) -> None:
+    for path, name, others in MOMENTS:
+        response = alice.post(path, {**others, name: value})
+        assert response.status_code == 422, (path, response.json)
+        assert response.json["detail"][0]["loc"] == ["body", name]
+
+
+def _request_schemas(base: type[Schema] = Schema) -> Iterator[type[Schema]]:
+    for made in base.__subclasses__():
+        if not issubclass(made, View):
+            yield made
+            yield from _request_schemas(made)
+
+
+@pytest.mark.parametrize("value", [{}, [], {"a": 1}, [5], 5, 1.5, True, None, "", "x"], ids=repr)
+def test_request_schema_takes_or_refuses_any_value(app: Flask, value: Any) -> None:
+    with app.test_request_context():
+        for made in set(_request_schemas()):
+            schema = made()
+            for name in schema.load_fields:
+                with suppress(ma.ValidationError):
+                    schema.load({name: value})
 
 
 @pytest.mark.parametrize("value", WRONG_TYPES, ids=range(len(WRONG_TYPES)))

@@ -104,9 +104,11 @@ class DateTime(ma.fields.Field[datetime]):
 
     def _deserialize(self, value: Any, *args: object, **options: object) -> datetime:
         try:
-            return clock.parse(value)
-        except (TypeError, ValueError):
-            raise ma.ValidationError("Must be an ISO 8601 date and time.") from None
+            if isinstance(value, str):
+                return clock.parse(value)
+        except ValueError:
+            pass
+        raise ma.ValidationError("Must be an ISO 8601 date and time.")
 
 
 def required_by_service(

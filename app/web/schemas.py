@@ -80,7 +80,7 @@ class ValidationDetail(View):
 class Problem(View):
     """A value that breaks a validation rule."""
 
-    optional: tuple[str, ...] = ("field", "position", "index", "line")
+    optional: tuple[str, ...] = ("field", "position", "index", "line", "count")
 
     field = ma.fields.String(allow_none=True)
     message = ma.fields.String()
@@ -88,6 +88,9 @@ class Problem(View):
     position = ma.fields.Integer()
     index = ma.fields.Integer(**doc("In a batch: the index of the record, from 0."))
     line = ma.fields.Integer(**doc("In an import: the line of the file, from 1."))
+    count = ma.fields.Integer(
+        **doc("In a change of a collection: the records that break the rule.")
+    )
 
 
 class ErrorBody(View):

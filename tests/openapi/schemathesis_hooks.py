@@ -42,8 +42,12 @@ RULES = (
     ("/users/{user_id}/password", '"new_password"],"msg":"Missing'),  # or its alias, password
     ("/mfa/verify", '"code"],"msg":"Missing'),  # by the method
     ("/mfa/verify", '"assertion"],"msg":"Missing'),
+    ("/undo-email-change", '"code"],"msg":"Missing'),
+    ("/undo-email-change", '"assertion"],"msg":"Missing'),
     ("/rules/explain", "Give user_id or auth, not both."),
     ("/rules/explain", "Only create and update send data."),
+    ("/records/{collection}", '"type":"repeated"'),  # parts, but of fields with many files
+    ("/records/{collection}/{record_id}", '"type":"repeated"'),
     ("/records/{collection}", "The body is not valid JSON"),  # in the part `data` of a form
     ("/records/{collection}/{record_id}", "The body is not valid JSON"),
     ("/records/{collection}/batch", "Must be an array of objects"),  # or `records` and no other

@@ -34,6 +34,24 @@ REPORTED = (
 )
 LARGEST = 2**63 - 1
 OCSF = "ocsf"
+OCSF_EVENT = {
+    "class_uid": 3002,
+    "class_name": "Authentication",
+    "activity_id": 1,
+    "time": 1795982400123,
+    "status": "Success",
+}
+LINE = {
+    "anyOf": [
+        {"$ref": "#/components/schemas/SecurityEntry"},
+        {
+            "type": "object",
+            "description": "With `format=ocsf`: an event of OCSF (schema.ocsf.io).",
+            "properties": {"class_uid": {"type": "integer"}, "time": {"type": "integer"}},
+            "required": ["class_uid", "time"],
+        },
+    ]
+}
 CHAIN = "The chain: the account's id and `/security`."
 EVENT = {
     "number": 12,
@@ -308,7 +326,7 @@ def list_security_log(args: Query) -> Response:
 
 @blueprint.route("/security-log/export", methods=["GET"])
 @blueprint.arguments(SecurityExportArgs, location="query")
-@blueprint.response(200, SecurityEntry, content_type=NEWLINES)
+@blueprint.response(200, LINE, content_type=NEWLINES, example=OCSF_EVENT)
 @blueprint.alt_response(
     200,
     schema=ExportedSecurityLog,

@@ -64,6 +64,7 @@ FILES = {
                     "type": "object",
                     "properties": {"records": RECORD_ARRAY},
                     "required": ["records"],
+                    "additionalProperties": False,
                 },
             ]
         },
