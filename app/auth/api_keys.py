@@ -167,6 +167,13 @@ def list_active(account_id: str, user_id: str) -> list[ApiKey]:
     return [key for key in db.db.session.scalars(query) if key.is_active]
 
 
+def count_active(account_id: str, user_id: str) -> int:
+    """The number of a user's active keys."""
+    is_valid = sa.or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > clock.now())
+    count = sa.select(sa.func.count()).select_from(ApiKey)
+    return db.db.session.scalar(count.where(*_unrevoked(account_id, user_id), is_valid)) or 0
+
+
 def revoke_all(account_id: str, user_id: str) -> None:
     """Revoke all keys of a user, in the user's name."""
     with db.transaction() as session:

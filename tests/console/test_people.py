@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from html import unescape
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import create_app
+from app import clock, create_app
 from app.accounts import groups, roles
+from app.auth.models import ApiKey
 from app.db import transaction
 from app.web import user_agents
 from tests import builders
@@ -807,3 +809,17 @@ def test_console_user_page_adds_to_pii_access_only_as_member(cast: Cast, admin: 
 def _second_admin(cast: Cast) -> Caller:
     app = cast.alice.app
     return Caller(app, builders.make_user(app, cast.alice.account_id, "erin@acme.example", "admin"))
+
+
+def test_user_page_counts_keys_that_are_neither_revoked_nor_expired(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    soon = clock.iso(clock.now() + timedelta(hours=1))
+    for name, more in (("valid", {"expires_at": soon}), ("revoked", {}), ("expired", {})):
+        made = cast.bob.post("api-keys", {"name": name, **more}).json
+        if name == "revoked":
+            assert cast.bob.delete(f"api-keys/{made['id']}").status_code == 204
+    with app.app_context(), transaction() as session:
+        past = {"expires_at": clock.now() - timedelta(seconds=1)}
+        session.execute(sa.update(ApiKey).where(ApiKey.name == "expired").values(past))
+    assert "1 active" in admin.get(f"team/users/{cast.bob.id}").text

@@ -121,7 +121,7 @@ def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
             **choices(),
             user_url=url_for(pages.endpoint, user_id=user.id),
             left_page=_left_page(user.account_id, user.id),
-            active_keys=len(api_keys.list_active(user.account_id, user.id)),
+            active_keys=api_keys.count_active(user.account_id, user.id),
             keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
             sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
             program=user_agents.describe,
