@@ -224,11 +224,16 @@ def cancel(account_id: str, invitation_id: str) -> None:
 def by_token(token: str) -> Invitation:
     """The invitation of a token, mailed or shown. Raises NotFound."""
     code, _, _ = token.partition("-")
-    account_id = sa.select(Account.id).where(Account.account_code == code, Account.is_active)
-    statement = sa.select(Invitation).where(
-        Invitation.account_id == account_id.scalar_subquery(),
-        sa.or_(*(column == tokens.digest(token) for column in TOKENS)),
+    account = sa.select(Account.id).where(Account.account_code == code, Account.is_active)
+    is_of_account = Invitation.account_id == account.scalar_subquery()
+    # By an index each: SQLite would look at all of the account for either.
+    ids = sa.union_all(
+        *(
+            sa.select(Invitation.id).where(is_of_account, column == tokens.digest(token))
+            for column in TOKENS
+        )
     )
+    statement = sa.select(Invitation).where(is_of_account, Invitation.id.in_(ids))
     invitation = db.db.session.scalar(statement)
     if invitation is None:
         raise NotFound("There is no such invitation.")
