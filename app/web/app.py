@@ -192,7 +192,7 @@ class Application(Flask):
 
     def _refuse_half(self) -> None:
         if self._is_half:
-            raise RuntimeError("The application could not be loaded: see what failed before.")
+            raise RuntimeError("the application could not be loaded: see what failed before")
 
     def __getattr__(self, name: str) -> Any:
         """Load the routes for what is asked of them before the first request."""
