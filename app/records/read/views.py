@@ -14,7 +14,7 @@ from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import Row, references
-from app.types import JSONMapping, JSONObject, cached_property
+from app.types import JSONMapping, JSONObject
 from app.web.serialization import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
@@ -29,6 +29,7 @@ class RecordView(JSONObject):
     def __init__(self, whole: JSONMapping, unsettled: frozenset[str]) -> None:
         super().__init__(whole)
         self._whole, self._unsettled = whole, unsettled
+        self._etag: str | None = None
 
     def keep(self, names: Iterable[str]) -> None:
         """Remove all other fields."""
@@ -40,13 +41,16 @@ class RecordView(JSONObject):
         """Whether only a write can change it; a field computed from the time is not settled."""
         return not self._unsettled
 
-    @cached_property
+    @property
     def etag(self) -> str:
         """The ETag of the whole view, without fields that change with time."""
-        view, unsettled = self._whole, self._unsettled
-        if unsettled:
-            view = {name: value for name, value in view.items() if name not in unsettled}
-        return f'"{hashlib.blake2b(dumps(view), digest_size=ETAG_BYTES).hexdigest()}"'
+        if self._etag is None:
+            view, unsettled = self._whole, self._unsettled
+            if unsettled:
+                view = {name: value for name, value in view.items() if name not in unsettled}
+            digest = hashlib.blake2b(dumps(view), digest_size=ETAG_BYTES)
+            self._etag = f'"{digest.hexdigest()}"'
+        return self._etag
 
 
 def rule_matches(
