@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
 from ipaddress import ip_address
@@ -170,7 +170,8 @@ class Application(Flask):
     def _load_features(self) -> None:
         # Others wait; what loads may open a context of its own.
         with self._loading, collection_paused():
-            self._refuse_half()
+            if self._is_half:
+                raise RuntimeError("the application could not be loaded: see what failed before")
             if len(self._unloaded) == 2:
                 self._load_next()
                 self._is_loaded = True
@@ -185,14 +186,12 @@ class Application(Flask):
                 self._has_routes = True
 
     def _load_next(self) -> None:
-        with ExitStack() as failed:
-            failed.callback(setattr, self, "_is_half", True)
+        is_whole = False
+        try:
             self._unloaded.pop(0)(self)
-            failed.pop_all()
-
-    def _refuse_half(self) -> None:
-        if self._is_half:
-            raise RuntimeError("the application could not be loaded: see what failed before")
+            is_whole = True
+        finally:
+            self._is_half = not is_whole
 
     def __getattr__(self, name: str) -> Any:
         """Load the routes for what is asked of them before the first request."""
