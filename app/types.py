@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):
-    """A property that is made once: of threads that make it at a time, all get the first one's.
+    """A property that is computed once: threads that compute it at once all get the first result.
 
-    That of functools holds a lock for all instances meanwhile, on Python 3.11; SQLAlchemy's gives
-    each thread its own, and a statement with two makes of a table reads their product.
+    That of functools locks all instances meanwhile, on Python 3.11. SQLAlchemy's gives each thread
+    its own result; a statement with two copies of a table reads their cartesian product.
     """
 
-    def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make, self.__doc__ = make, make.__doc__
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -33,5 +33,5 @@ class cached_property(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Self | T:
         if instance is None:
             return self
-        made: T = instance.__dict__.setdefault(self._name, self._make(instance))
-        return made
+        result: T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return result
