@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -103,11 +104,9 @@ class DateTime(ma.fields.Field[datetime]):
     """A timestamp in requests: ISO 8601, in UTC unless it has an offset."""
 
     def _deserialize(self, value: Any, *args: object, **options: object) -> datetime:
-        try:
-            if isinstance(value, str):
+        if isinstance(value, str):
+            with suppress(ValueError):
                 return clock.parse(value)
-        except ValueError:
-            pass
         raise ma.ValidationError("Must be an ISO 8601 date and time.")
 
 
