@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.operators import custom_op
 
-from app import rules
+from app import db, rules
 from app.collections import access as accesses
 from app.collections import definitions, indexes
 from app.collections.access import Access
@@ -239,6 +240,8 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
     if access.caller.account_id is None or not access.definition.all_indexes:
         return keys  # across all accounts no index serves
     order = [IndexField(key.name, key.descending) for key in keys]
+    if db.has_one_writer() and _follows_order_too_long(access, order, fixed):
+        return [replace(keys[0], expression=_unindexed(keys[0].expression)), *keys[1:]]
     forward, backward = indexes.serving(access.definition.all_indexes, order, fixed)
     if backward > forward:
         return [replace(keys[0], backward=True), *keys[1:]]
@@ -250,6 +253,24 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
         else key
         for place, key in enumerate(keys)
     ]
+
+
+def _follows_order_too_long(
+    access: Access, order: Sequence[IndexField], fixed: frozenset[str]
+) -> bool:
+    """Whether SQLite, which knows no frequencies, is to be kept from an index of the order.
+
+    It would read all records of the account by that, where another index finds the few that have a
+    value. One of a list of choices is taken to be frequent, so that the order finds it soon.
+    """
+    leading = [index for index in access.definition.all_indexes if index.names[0] in fixed]
+    is_rare = any(not access.definition.columns[index.names[0]].choices for index in leading)
+    return is_rare and not any(indexes.serving(leading, order, fixed))
+
+
+def _unindexed(expression: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """The same value, which SQLite looks up in no index (https://sqlite.org/optoverview.html)."""
+    return sa.UnaryExpression(expression, operator=custom_op("+"), type_=expression.type)
 
 
 def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
