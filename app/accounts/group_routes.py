@@ -147,9 +147,9 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group.
 
-    Any of them may also remove users from `pii_access`. Takes effect with the user's next request.
-    A 404 means that the group or the user does not exist, or that the user is not a member.
-    `/users` and `/members` are the same.
+    Admins who are not members of `pii_access` may remove users from it, too. Takes effect with the
+    user's next request. A 404 means that the group or the user does not exist, or that the user is
+    not a member. `/users` and `/members` are the same.
     """
     groups.remove_member(_account_id(), group_id, user_id)
     return Response(status=204)

@@ -326,9 +326,10 @@ def end_file_links(file_id: str) -> Response:
 @blueprint.fails(412)
 @anonymous(query_credentials=True)
 def delete_file(args: JSONObject, file_id: str) -> Response:
-    """Delete an upload that no record has taken: of yours, as an admin of anybody.
+    """Delete an upload that no record has taken.
 
-    To delete a file that a record has, remove it from the record's field.
+    Users delete their own uploads, admins all of the account. To delete a file that a record has,
+    remove it from the record's field.
     """
     return _delete(file_id)
 
