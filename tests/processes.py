@@ -53,6 +53,8 @@ def unit(name: str, instance: str) -> list[str]:
     return command.replace("%i", instance).split()
 
 
+# Becomes a command that has sockets as systemd passes them: from descriptor 3 on. They make room
+# first, as the place of one may be another's descriptor.
 ACTIVATED = """
 import fcntl, os, sys
 
@@ -194,7 +196,7 @@ def _work(env: dict[str, str], log: Path) -> None:
 
 
 def mebibytes(pid: int, line: str) -> float:
-    """A line of what Linux says of a process's memory: VmRSS is of now, VmHWM the highest.
+    """A process's memory as Linux reports it: `VmRSS` now, `VmHWM` at its peak.
 
     Not getrusage: its peak counts what the parent had when it started the process.
     """
@@ -218,7 +220,7 @@ def wait_for(url: str, log: Path) -> None:
 
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
-    """Send JSON; returns the answer's."""
+    """Send JSON; returns the JSON of the answer."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback

@@ -77,7 +77,7 @@ def create_group(body: Body) -> Group:
     Starts without users; rules can refer to it by its name. A name that is taken in the account is
     a 409; upper and lower case are the same.
     """
-    return groups.create(_own(), body["name"], body.get("description"))
+    return groups.create(_account_id(), body["name"], body.get("description"))
 
 
 @blueprint.route("/<uuid:group_id>", methods=["GET"])
@@ -106,8 +106,7 @@ def update_group(body: Body, group_id: str) -> Group:
     that rules of the service name is not renamed (409, as is what cannot follow, with the places).
     A name that is taken, or another name for `pii_access`, is a 409.
     """
-    shows_rules = principal().is_superadmin
-    return groups.change(_own(), group_id, body, shows_rules=shows_rules)
+    return groups.change(_account_id(), group_id, body, shows_rules=principal().is_superadmin)
 
 
 @blueprint.route("/<uuid:group_id>", methods=["DELETE"])
@@ -120,7 +119,7 @@ def delete_group(group_id: str) -> Response:
     The users stay. A group that rules, webhooks, workflows or hooks name is a 409 with the places,
     as is `pii_access`.
     """
-    groups.delete(_own(), group_id, shows_rules=principal().is_superadmin)
+    groups.delete(_account_id(), group_id, shows_rules=principal().is_superadmin)
     return Response(status=204)
 
 
@@ -135,8 +134,8 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
     Only members of `pii_access` add users to it, or superadmins in accounts other than their own;
     API keys cannot (403).
     """
-    enrolment.check_group_assignment(_own(), [group_id], by=principal())
-    return groups.add_member(_own(), group_id, body["user_id"], by=principal().user_id)
+    enrolment.check_group_assignment(_account_id(), [group_id], by=principal())
+    return groups.add_member(_account_id(), group_id, body["user_id"], by=principal().user_id)
 
 
 @blueprint.route(
@@ -148,13 +147,13 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group.
 
-    Any of them may also remove users from `pii_access`. Takes effect with the user's next request.
-    A 404 means that the group or the user does not exist, or that the user is not a member.
-    `/users` and `/members` are the same.
+    Admins who are not members of `pii_access` may remove users from it, too. Takes effect with the
+    user's next request. A 404 means that the group or the user does not exist, or that the user is
+    not a member. `/users` and `/members` are the same.
     """
-    groups.remove_member(_own(), group_id, user_id)
+    groups.remove_member(_account_id(), group_id, user_id)
     return Response(status=204)
 
 
-def _own() -> str:
+def _account_id() -> str:
     return principal().require_account_id()

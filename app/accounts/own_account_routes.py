@@ -110,7 +110,7 @@ def get_own_account() -> Account:
     Other users find the name in `GET /auth/me`. Superadmins get the account that `X-Account-ID`
     names, by default the system account.
     """
-    return tenants.get(_own())
+    return tenants.get(_account_id())
 
 
 @blueprint.route("", methods=["PUT", "PATCH"])
@@ -124,7 +124,7 @@ def update_own_account(body: Body) -> Account:
     `recent_sign_in_required`). A redirect URI added by somebody outside `pii_access` does not work
     for members of that group until a member has submitted it, too.
     """
-    return account_settings.change(_own(), body, by=principal())
+    return account_settings.change(_account_id(), body, by=principal())
 
 
 @blueprint.route("/roles", methods=["GET"])
@@ -149,7 +149,7 @@ def list_team(args: Query) -> dict[str, object]:
 
     Newest first by default. Includes inactive users.
     """
-    return page_body(*users.page(_own(), args), args)
+    return page_body(*users.page(_account_id(), args), args)
 
 
 @blueprint.route("/users", methods=["POST"])
@@ -162,8 +162,8 @@ def create_member(body: Body) -> User:
 
     API keys cannot create admins (403).
     """
-    enrolment.check_role(body, by=principal(), joins=_own())
-    return enrolment.enrol(_own(), body)
+    enrolment.check_role(body, by=principal(), joins=_account_id())
+    return enrolment.enrol(_account_id(), body)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["GET"])
@@ -174,7 +174,7 @@ def get_member(user_id: str) -> User:
 
     A user of another account is a 404.
     """
-    return users.get(_own(), user_id)
+    return users.get(_account_id(), user_id)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["PUT", "PATCH"])
@@ -192,8 +192,8 @@ def update_member(body: Body, user_id: str) -> User:
     a new address removes the user from that group, and its members get a mail.
     """
     enrolment.check_role(body, by=principal())
-    enrolment.check_address(_own(), user_id, body, by=principal())
-    return users.change(_own(), user_id, body, by=principal().user_id)
+    enrolment.check_address(_account_id(), user_id, body, by=principal())
+    return users.change(_account_id(), user_id, body, by=principal().user_id)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["DELETE"])
@@ -206,7 +206,7 @@ def delete_member(user_id: str) -> Response:
     Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
     the account's last active admin (409).
     """
-    users.delete(_own(), user_id, by=principal().user_id)
+    users.delete(_account_id(), user_id, by=principal().user_id)
     return Response(status=204)
 
 
@@ -219,8 +219,8 @@ def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
 
     The last used comes first.
     """
-    user = users.get(_own(), user_id)
-    return page_body(*sessions.page(_own(), user.id, args["skip"], args["limit"]), args)
+    user = users.get(_account_id(), user_id)
+    return page_body(*sessions.page(_account_id(), user.id, args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/users/<uuid:user_id>/sessions", methods=["DELETE"])
@@ -231,7 +231,7 @@ def end_sessions_of_member(user_id: str) -> Response:
 
     Their tokens stop working at once; API keys stay.
     """
-    sessions.end_all(_own(), users.get(_own(), user_id).id)
+    sessions.end_all(_account_id(), users.get(_account_id(), user_id).id)
     return Response(status=204)
 
 
@@ -243,9 +243,9 @@ def end_session_of_member(user_id: str, session_id: str) -> Response:
 
     Its tokens stop working at once.
     """
-    sessions.end_active(_own(), users.get(_own(), user_id).id, session_id)
+    sessions.end_active(_account_id(), users.get(_account_id(), user_id).id, session_id)
     return Response(status=204)
 
 
-def _own() -> str:
+def _account_id() -> str:
     return principal().require_account_id()

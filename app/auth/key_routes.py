@@ -29,8 +29,6 @@ blueprint = Blueprint(
 )
 
 EXAMPLE = "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"
-
-
 READ_ONLY = (
     "Whether the key only reads: GET, and POST where nothing changes, such as plans, tests of rules"
     " and tickets of streams. Anything else is a 403 `read_only_key`."
@@ -188,7 +186,7 @@ def create_api_key(body: Body) -> dict[str, object]:
 def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
     """Give one of your API keys a new secret.
 
-    The present secret works on for a while, a day by default, and a still older one no more. The
+    The present secret works on for a while, a day by default; the one before it stops at once. The
     new one is in this response and cannot be retrieved again.
     """
     overlap = timedelta(seconds=body["overlap_seconds"])

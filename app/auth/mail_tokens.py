@@ -139,7 +139,7 @@ def _revoke(account_id: str, user_id: str, *conditions: Condition) -> None:
 
 
 def find(token: str, purpose: LinkPurpose) -> MailedToken | None:
-    """The row of a valid token, without consuming it."""
+    """The row of a token, which stays usable; None if it is invalid."""
     session = db.db.session
     row = session.scalar(sa.select(MailedToken).where(*_matches(token, purpose)))
     if row is None or row.expires_at <= clock.now():

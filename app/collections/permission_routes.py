@@ -17,7 +17,6 @@ from app.web.access import superadmin
 from app.web.paging import Page, PageArgs, items_field, page_body, page_of
 from app.web.schemas import View
 
-ROLE_ID = 3
 EXAMPLE_ROW = {
     "collection": "posts",
     "list": Reach.ALL,
@@ -77,7 +76,7 @@ def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
     PermissionMatrix,
     example={
         **page_body([EXAMPLE_ROW], 1, {"skip": 0, "limit": 25}),
-        "role_id": ROLE_ID,
+        "role_id": 3,
         "role_name": "viewer",
     },
 )

@@ -46,16 +46,15 @@ def statements(comparison: Comparison) -> list[str]:
 
 def lost_values(comparison: Comparison) -> list[JSONObject]:
     """Return the fields and collections that lose their values, each with its number of records."""
-    fields_ = [
+    result: list[JSONObject] = [
         {"collection": change.old.name, **lost}
         for change in comparison.changes
         for lost in change.lost_values()
     ]
     rows = [row for _, row in comparison.removed]
     counts = collections.record_counts(rows)
-    return fields_ + [
-        {"collection": row.name, "field": None, "count": counts[row.id]} for row in rows
-    ]
+    result += [{"collection": row.name, "field": None, "count": counts[row.id]} for row in rows]
+    return result
 
 
 def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObject]:

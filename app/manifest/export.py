@@ -25,7 +25,7 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
     if slugs is not None:
         query = query.where(Account.slug.in_(slugs))
     slugs_by_id: dict[str, str] = {row.id: row.slug for row in db.db.session.execute(query)}
-    unknown = {*(slugs or ())} - {*slugs_by_id.values()}
+    unknown = set(slugs or ()) - set(slugs_by_id.values())
     if unknown:
         message = f"There is no active account with the slug {', '.join(sorted(unknown))[:200]}."
         raise InvalidValues([problem("accounts", "invalid_reference", message)])
@@ -63,6 +63,7 @@ def compact(spec: JSONMapping) -> JSONObject:
     """Return a field definition without the properties that have their defaults."""
     result = {}
     for name, value in spec.items():
+        # A default may depend on the other properties.
         others = {key: other for key, other in spec.items() if key != name}
         if name in ("name", "type") or schema.complete(others).get(name) != value:
             result[name] = value

@@ -24,7 +24,7 @@ FIND = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
 # for it has access.
 LOCK = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
 UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(%s))"
-LOCK_CLASS = 0x41747269
+LOCK_CLASS = 0x41747269  # "Atri"
 
 
 @contextmanager

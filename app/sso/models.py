@@ -149,9 +149,8 @@ class Flow(Base):
     nonce: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str] = mapped_column(Text)  # of SAML
     row_id: Mapped[str | None] = mapped_column(Id)  # of the settings in use
-    callback_url: Mapped[str | None] = mapped_column(
-        Text
-    )  # our redirect address, as sent to the provider
+    # Our redirect address, as sent to the provider.
+    callback_url: Mapped[str | None] = mapped_column(Text)
     redirect_uri: Mapped[str | None] = mapped_column(Text)
     client_state: Mapped[str | None] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)

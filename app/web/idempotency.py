@@ -77,14 +77,18 @@ class Claim:
     token: str
 
     @property
-    def own(self) -> list[sa.ColumnElement[bool]]:
-        """The condition for its row, unless another request has taken it over."""
+    def same_key(self) -> list[sa.ColumnElement[bool]]:
+        """The condition for the row of its key, whichever request has claimed it."""
         return [
             TABLE.c.account_id == self.account_id,
             TABLE.c.caller == self.caller,
             TABLE.c.key == self.key,
-            TABLE.c.claim == self.token,
         ]
+
+    @property
+    def own(self) -> list[sa.ColumnElement[bool]]:
+        """The condition for its row, unless another request has taken it over."""
+        return [*self.same_key, TABLE.c.claim == self.token]
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,10 @@ def _insert_claim(claim: Claim, request: str) -> sa.Row[Any] | None:
             return None
         # Not by ON CONFLICT DO UPDATE, where Citus lets no condition read the clock.
         values = {name: value for name, value in new.items() if name not in TABLE.primary_key}
-        taken = sa.update(TABLE).where(*claim.own[:3], expired).values(**values, **taken_over)
+        taken = sa.update(TABLE).where(*claim.same_key, expired).values(**values, **taken_over)
         if connection.execute(taken).rowcount == 1:
             return None
-        existing = connection.execute(sa.select(TABLE).where(*claim.own[:3])).first()
+        existing = connection.execute(sa.select(TABLE).where(*claim.same_key)).first()
     return existing or _insert_claim(claim, request)  # that request has just failed
 
 

@@ -97,7 +97,7 @@ def get_security_stream() -> SecurityStream:
 
     A 404 means that it is not sent anywhere.
     """
-    return security_streams.get(_own())
+    return security_streams.get(_account_id())
 
 
 @blueprint.route("/security-log/stream", methods=["PUT"])
@@ -110,7 +110,7 @@ def put_security_stream(body: Body) -> JSONObject:
     In signed batches, in order, each with its first and last number and the checksums before and
     after. A new stream's response has the secret; another URL keeps secret and position.
     """
-    return _shown(security_streams.put(_own(), body, by=principal()))
+    return _shown(security_streams.put(_account_id(), body, by=principal()))
 
 
 @blueprint.route("/security-log/stream/test", methods=["POST"])
@@ -123,7 +123,7 @@ def test_security_stream() -> JSONObject:
     Also works while sending is switched off. A receiver that fails is a 200 with `success: false`,
     and changes nothing. While too many tests run, it is a 429.
     """
-    tested = security_streams.send_test(_own())
+    tested = security_streams.send_test(_account_id())
     body = {"response_body": tested.body, "error": tested.error}
     return {"success": tested.error is None, **body}
 
@@ -136,7 +136,7 @@ def take_over_security_stream() -> SecurityStream:
 
     Check the address first.
     """
-    return security_streams.take_over(_own(), by=principal())
+    return security_streams.take_over(_account_id(), by=principal())
 
 
 @blueprint.route("/security-log/stream/rotate-secret", methods=["POST"])
@@ -144,7 +144,7 @@ def take_over_security_stream() -> SecurityStream:
 @account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_security_stream_secret() -> JSONObject:
     """Replace the secret of your security log's stream at once."""
-    return _shown(security_streams.rotate_secret(_own(), by=principal()))
+    return _shown(security_streams.rotate_secret(_account_id(), by=principal()))
 
 
 @blueprint.route("/security-log/stream", methods=["DELETE"])
@@ -152,7 +152,7 @@ def rotate_security_stream_secret() -> JSONObject:
 @account_admin(recent_sign_in=True, api_keys=False)
 def delete_security_stream() -> Response:
     """Stop sending your account's security log."""
-    security_streams.delete(_own(), by=principal())
+    security_streams.delete(_account_id(), by=principal())
     return Response(status=204)
 
 
@@ -163,5 +163,5 @@ def _shown(revealed: Revealed) -> JSONObject:
     return {**shown, "secret": secret, "signing_secret": signing_secret}
 
 
-def _own() -> str:
+def _account_id() -> str:
     return principal().require_account_id()

@@ -256,20 +256,17 @@ def _logs(instance: Instance, skip: int, limit: int) -> tuple[list[StepLog], int
         LOGS.c.instance_id == instance.id,
     )
     # Older versions stored values of up to a million characters.
-    long_columns = [LOGS.c.input, LOGS.c.output]
-    texts = [
-        sa.func.substr(column, 1, step_log.LONGEST_STORED).label(column.name)
-        for column in long_columns
-    ]
-    lengths = [sa.func.length(column).label(f"{column.name}_length") for column in long_columns]
-    columns = [column for column in LOGS.c if column.name not in ("input", "output")]
+    long = ("input", "output")
+    texts = [sa.func.substr(LOGS.c[name], 1, step_log.LONGEST_STORED).label(name) for name in long]
+    lengths = [sa.func.length(LOGS.c[name]).label(f"{name}_length") for name in long]
+    columns = [column for column in LOGS.c if column.name not in long]
     query = sa.select(*columns, *texts, *lengths).where(*conditions)
-    rows = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
+    query = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
     logs = []
-    for row in db.connection().execute(rows).mappings():
+    for row in db.connection().execute(query).mappings():
         shown_accounts.note(instance.account_id)
         values = dict(row)
-        for name in ("input", "output"):
+        for name in long:
             length = values.pop(f"{name}_length")
             stored = None if instance.withheld else step_log.stored_value(row[name], length)
             values[name] = stored

@@ -154,11 +154,11 @@ def test_masked_field_accepts_new_values_from_caller_without_access(
 ) -> None:
     editor = Caller(app, make_user(app, cast.alice.account_id, "e@acme.example", "editor"))
     url = f"records/posts/{record['id']}"
-    news = {"ssn": "***-**-1111", "mail": "new@example.com", "number": 5, "data": [2], "full": "y"}
-    answer = editor.patch(url, news)
+    new = {"ssn": "***-**-1111", "mail": "new@example.com", "number": 5, "data": [2], "full": "y"}
+    answer = editor.patch(url, new)
     assert answer.status_code == 200, answer.json
     assert (answer.json["ssn"], answer.json["mail"]) == (FULL, "n***@example.com")
-    assert fields(cast.alice.get(url).json) == PLAIN | news | {"mail_size": 15}
+    assert fields(cast.alice.get(url).json) == PLAIN | new | {"mail_size": 15}
     # One asterisk short of the mask, so it is checked as a new value.
     refused = editor.patch(url, {"number": "*******"})
     assert [(d["field"], d["code"]) for d in refused.json["details"]] == [
@@ -185,17 +185,16 @@ def test_masked_value_guess_does_not_reveal_hidden_field(
     ssn = {"name": "ssn", "type": "text", "pii": True, "mask_type": "ssn"}
     pattern = {"options": {"pattern": r"^\d{3}-\d{2}-\d{4}$"}}
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}, {**ssn, **pattern}])
-    url = f"records/posts/{make_record(cast.alice, title='t', ssn='123-45-6789')['id']}"
-    mask = {"ssn": "***-**-6789"}
-    batch = {"records": [{"id": url.rpartition("/")[2], "data": mask}]}
-    explained = {"operation": "update", "record_id": batch["records"][0]["id"], "data": mask}
-    explained |= {"user_id": cast.bob.id}
+    record_id = make_record(cast.alice, title="t", ssn="123-45-6789")["id"]
+    url, mask = f"records/posts/{record_id}", {"ssn": "***-**-6789"}
+    batch = {"records": [{"id": record_id, "data": mask}]}
+    update = {"operation": "update", "record_id": record_id, "data": mask, "user_id": cast.bob.id}
     seen = {"view_rule": "true", "list_rule": "true", "view_fields": "*", "list_fields": "*"}
     for rules, status in ((hidden, 400), (seen, 200)):
         cast.root.put("collections/posts/rules", {"update_rule": "title = 't'", **rules})
         assert cast.bob.patch(url, mask).status_code == status, rules
         assert cast.bob.patch("records/posts/batch", batch).status_code == status, rules
-        explanation = cast.root.post("collections/posts/rules/explain", explained)
+        explanation = cast.root.post("collections/posts/rules/explain", update)
         assert explanation.status_code == status, (rules, explanation.json)
     assert cast.alice.get(url).json["ssn"] == "123-45-6789"
 

@@ -152,8 +152,8 @@ def work_through(instance: Instance, receiver: Receiver) -> dict[str, Any]:
         "url": f"{receiver.url}/{SECRET}",
         "collection": "posts",
         "events": ["update"],
+        "headers": {"X-Token": SECRET},
     }
-    webhook["headers"] = {"X-Token": SECRET}
     assert "id" in instance("POST", "webhooks", webhook)
     changed = instance("PATCH", f"records/posts/{created['id']}", {"title": f"{SECRET}-2"})
     assert changed["title"] == f"{SECRET}-2"

@@ -53,13 +53,16 @@ def own_event(
 
 def to_audit_entry(event: Row, number: int) -> JSONObject:
     """An event in the form of an audit entry, over which its digests are computed."""
+    # Verifiers learn from the entry of an erasure which column's salt is gone.
+    is_erasure = (event["kind"], event["target_type"]) == (ERASED_KIND, ERASED_TARGET)
+    column = str(orjson.loads(event["details"])["column"]) if is_erasure else "details"
     return {
         "account_id": chain_id(event["account_id"]),
         "id": number,
         "operation": event["kind"],
         "table_name": event["target_type"],
         "record_id": event["target_id"],
-        "column_name": _column_name(event),
+        "column_name": column,
         "old_value": None,
         "new_value": event["details"],
         "user_id": event["user_id"],
@@ -74,13 +77,6 @@ def to_audit_entry(event: Row, number: int) -> JSONObject:
         "occurred_at": clock.iso(event["occurred_at"]),
         "extra_metadata": {"path": event["path"]} if event["path"] else None,
     }
-
-
-def _column_name(event: Row) -> str:
-    # Verifiers learn from the entry of an erasure which column's salt is gone.
-    if (event["kind"], event["target_type"]) == (ERASED_KIND, ERASED_TARGET):
-        return str(orjson.loads(event["details"])["column"])
-    return "details"
 
 
 def to_entry(event: Row, previous: str) -> JSONObject:

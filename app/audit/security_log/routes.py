@@ -282,7 +282,7 @@ def list_own_audit_logs(args: Query) -> Response:
     Values are masked as in the history of the record: of fields and records that you may not view,
     and personal ones unless you are in the group `pii_access`.
     """
-    found = audit_log.page_of_account(_own(), args, by=principal())
+    found = audit_log.page_of_account(_account_id(), args, by=principal())
     page = page_body(*found, args)
     return json_response({**page, "audit_logging_enabled": append.enabled()})
 
@@ -300,9 +300,9 @@ def export_own_audit_logs(args: Query) -> Response:
 
     Masked as in the list; without filters the export verifies with docs/verify_audit.py.
     """
-    format, query = args["format"], {**args, "account_id": _own()}
+    format, query = args["format"], {**args, "account_id": _account_id()}
     found = audit_log.export(query, by=principal())
-    signed = (checkpoints.for_account(_own()), signing.starts(AUDIT, _own()))
+    signed = (checkpoints.for_account(_account_id()), signing.starts(AUDIT, _account_id()))
     text = exports.serialize(format, found, *signed)
     return _file(text, exports.FORMATS[format], f"audit-log.{format}")
 
@@ -321,7 +321,7 @@ def list_security_log(args: Query) -> Response:
     Sign-ins and failures, ended sessions, changes of credentials and providers, and who was shown
     personal data unmasked.
     """
-    return json_response(service.page(_own(), args))
+    return json_response(service.page(_account_id(), args))
 
 
 @blueprint.route("/security-log/export", methods=["GET"])
@@ -342,7 +342,7 @@ def export_security_log(args: Query) -> Response:
     Entries have the form of the audit log's, so docs/verify_audit.py verifies an export without
     filters. `ocsf` has JSON lines of OCSF events instead.
     """
-    return exported(_own(), args["format"], args)
+    return exported(_account_id(), args["format"], args)
 
 
 @blueprint.route("/security-log/verify", methods=["GET"])
@@ -353,7 +353,7 @@ def verify_security_log() -> Response:
 
     `checkpoint` is a signed statement of its end; keep it where the operator cannot change it.
     """
-    return json_response(service.verify_chain(_own()))
+    return json_response(service.verify_chain(_account_id()))
 
 
 @blueprint.route("/security-log/access-report", methods=["GET"])
@@ -366,7 +366,7 @@ def get_access_report(args: Query) -> Response:
     Filter by `record_id` and `target_type`, or by `user_id`. It has the newest 10,000 matching
     reads.
     """
-    return json_response(service.access_report(_own(), args))
+    return json_response(service.access_report(_account_id(), args))
 
 
 def exported(account_id: str, format: str, query: Query) -> Response:
@@ -403,5 +403,5 @@ def _lines(found: Iterable[JSONObject]) -> Iterator[bytes]:
     yield b"".join(chunk)
 
 
-def _own() -> str:
+def _account_id() -> str:
     return principal().require_account_id()

@@ -14,7 +14,7 @@ class SystemField:
     """A column that every record has."""
 
     name: str
-    like: Field
+    like: Field  # a field of the same type
     nullable: bool = False
 
 

@@ -43,7 +43,8 @@ OPERATIONS = {
     append.UPDATE: lazy_gettext("Changed"),
     append.DELETE: lazy_gettext("Deleted"),
 }
-TEXTS = ("account", "person", "record_id")
+REFERENCES = ("account", "person")  # filters that the service takes as ids
+TEXTS = (*REFERENCES, "record_id")
 MAX_SUGGESTED = 100
 MAX_ID_LENGTH = 100
 FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
@@ -66,8 +67,7 @@ def show_audit_log() -> str:
     names = Names([], by)
     if not listing.errors:
         query = {**filters, "after": _cutoff(listing, filters), **listing.page_args}
-        found = service.list_changes(query, by=by, max_total=listing.count_limit)
-        listing.with_page(found)
+        listing.with_page(service.list_changes(query, by=by, max_total=listing.count_limit))
         names = Names(listing.items, by)
     account_id = filters.get("account_id")
     return render_template(
@@ -185,10 +185,10 @@ def _steps(account_id: str | None) -> Generator[int | Report]:
 def _listing(by: Principal) -> tuple[Listing, JSONObject]:
     """The list that the query string asks for, and the filters as the service takes them."""
     choices = {"table_name": audit_names.choices(by), "operation": OPERATIONS}
-    texts = dict.fromkeys(TEXTS if by.is_superadmin else TEXTS[1:], "")
+    texts = {name: "" for name in TEXTS if by.is_superadmin or name != "account"}
     listing = lists.from_request("console.show_audit_log", choices, texts, lists.TIME_FILTERS)
     filters = {
-        name: value for name, value in listing.filter_values.items() if name not in TEXTS[:2]
+        name: value for name, value in listing.filter_values.items() if name not in REFERENCES
     }
     if not by.is_superadmin:
         filters["account_id"] = guard.own_account_id()
@@ -215,8 +215,8 @@ def _find_person(reference: str, account_id: str | None) -> str | None:
     if UuidPath.accepts(reference) or reference.lower() in writers.ACTORS:
         return reference.lower()
     key = accounts.email_key(reference)
-    found = sa.select(User.id).where(User.account_id == (account_id or SYSTEM_ACCOUNT_ID))
-    id: str | None = db.db.session.scalar(found.where(User.email_key == key))
+    query = sa.select(User.id).where(User.account_id == (account_id or SYSTEM_ACCOUNT_ID))
+    id: str | None = db.db.session.scalar(query.where(User.email_key == key))
     return id
 
 

@@ -29,11 +29,11 @@ from app.workflows.language.definition import (
     PROPERTIES,
 )
 
-FOLLOWING, END = "", "-end"  # no names of steps
+FOLLOWING, END = "", "-end"  # values of `next` that name no step
 DATA = "data"
 RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
 INNER = {LOOP: "steps", PARALLEL: "branches"}
-AT_THE_TOP = {"name": -2, "next": -1}
+AT_THE_TOP = {"name": -2, "next": -1}  # sort keys of inputs; all others have 0
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict}
 ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
@@ -44,6 +44,8 @@ CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS}
 
 @dataclass
 class Input:
+    """The input of a property of a step: `label` is the property, `name` the HTML name."""
+
     label: str
     text: str
     required: bool
@@ -307,10 +309,10 @@ def cleaned(text: str) -> str:
 
 def names(steps: StepList) -> JSONObject:
     """The names that expressions of the steps may use, as the editor completes them."""
-    found = {
+    parts = {
         row.name: {"type": str(row.label)} for one in steps.walk() for row in one.rows if row.name
     }
-    return {"trigger": {}, "steps": {"parts": found}, "now": {}, "item": {}, "index": {}}
+    return {"trigger": {}, "steps": {"parts": parts}, "now": {}, "item": {}, "index": {}}
 
 
 def is_any(kind: str, name: str) -> bool:

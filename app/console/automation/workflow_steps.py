@@ -79,7 +79,8 @@ def show_workflow_steps(
 @page(STEPS, "POST", role=ADMIN, form_page=show_workflow_steps)
 def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save the steps, or show the form with a step added, moved or removed."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("seen", "do", kind=StepsForm)
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted("seen", "do", kind=StepsForm)  # `do` names the pressed button
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     form.steps = step_form.submitted(request.form, of_hook=kind == HOOK)
     switch = step_data.parse_switch(form["do"])

@@ -52,9 +52,13 @@ def show_keys(account_id: str | None = None) -> str:
         )
     )
     emails = users.emails(scope.account.id, {key.created_by for key in listing.items})
-    at_home = scope.account == scope.by.home
-    context = {"scope": scope, "listing": listing, "emails": emails, "at_home": at_home}
-    return render_template("console/keys/list.html", **context)
+    return render_template(
+        "console/keys/list.html",
+        scope=scope,
+        listing=listing,
+        emails=emails,
+        is_own_account=scope.account == scope.by.home,
+    )
 
 
 @page("/console/keys/new", role=USER)

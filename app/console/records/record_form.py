@@ -53,6 +53,7 @@ class Widget:
     field: Field
     kind: WidgetKind
     note: str | None = None
+    """Its help; MASKED and WRITE_ONLY also say that it does not hold the stored value."""
 
     @property
     def name(self) -> str:
@@ -81,10 +82,8 @@ class RecordForm(Form):
     hits: dict[str, Hits | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
-
     files: dict[str, JSONObject] = field(default_factory=dict)
     """The descriptions of files in the inputs, by id."""
-
     unparsed: dict[str, JSONObject] = field(default_factory=dict)
     """Problems of values that do not parse, by field."""
 
@@ -264,8 +263,8 @@ def fill_submitted(form: RecordFormT) -> RecordFormT:
 def _checked(widget: Widget, before: str) -> str:
     """The checked choices as JSON; those that were checked before keep their order."""
     checked = dict.fromkeys(request.form.getlist(widget.name)[:MAX_CHOICES])
-    kept = [choice for choice in _choices(before) if choice in checked]
-    chosen = list(dict.fromkeys([*kept, *checked]))
+    former = [choice for choice in _choices(before) if choice in checked]
+    chosen = list(dict.fromkeys([*former, *checked]))
     # Nothing checked is null, unless the field is required or has an empty list already.
     is_null = not chosen and not widget.field.required and before != "[]"
     return "" if is_null else json.dumps(chosen, ensure_ascii=False)
@@ -284,9 +283,9 @@ def input_text(spec: Field, value: object) -> str:
     return spec.written(value)
 
 
-def is_list(field: Field) -> bool:
+def is_list(spec: Field) -> bool:
     """Whether a field holds several files."""
-    return isinstance(field, FileField) and field.most_files > 1
+    return isinstance(spec, FileField) and spec.most_files > 1
 
 
 def _is_same(kind: WidgetKind, text: str, before: str) -> bool:

@@ -299,7 +299,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
     you may no longer view it, or until somebody ends the links of the file. The security log has
     links that are made and used.
     """
-    by = _signed_in()
+    by = _require_caller()
     file = files.readable(file_id, by=by)
     link = links.create(file, body["expires_in"], target=files.target(file), by=by)
     return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
@@ -326,9 +326,10 @@ def end_file_links(file_id: str) -> Response:
 @blueprint.fails(412)
 @anonymous(query_credentials=True)
 def delete_file(args: JSONObject, file_id: str) -> Response:
-    """Delete an upload that no record has taken: of yours, as an admin of anybody.
+    """Delete an upload that no record has taken.
 
-    To delete a file that a record has, remove it from the record's field.
+    Users delete their own uploads, admins all of the account. To delete a file that a record has,
+    remove it from the record's field.
     """
     return _delete(file_id)
 
@@ -348,7 +349,7 @@ def delete_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     return _delete(file_id, account_id)
 
 
-def _signed_in() -> Principal:
+def _require_caller() -> Principal:
     """The caller of an `@anonymous` view that needs a credential. Raises Unauthorized.
 
     `@signed_in` views are closed to API keys with scopes; here scopes count as for records.
@@ -361,7 +362,7 @@ def _signed_in() -> Principal:
 
 def _writer() -> Principal:
     """The caller, who may write records. Raises Unauthorized, Forbidden."""
-    by = _signed_in()
+    by = _require_caller()
     if not by.has_scope_for("create", "update"):
         raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
     return by

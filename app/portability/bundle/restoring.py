@@ -85,10 +85,10 @@ class Batch(NamedTuple):
     ids: Sequence[str]
 
 
+@versioned_cache.reloading()
 def plan(moment: datetime, *, by: Principal) -> Counts:
     """The number of steps that restore the account acted in, by collection and action."""
-    with versioned_cache.reloading():
-        return _count_steps(moment, by)
+    return _count_steps(moment, by)
 
 
 @versioned_cache.reloading()
@@ -107,7 +107,7 @@ def _count_steps(moment: datetime, by: Principal) -> Counts:
     return Counter(
         (definition.name, step.action)
         for definition, ids in _changed_records(moment, by)
-        for step in _steps(definition, ids, moment, by)
+        for step in _load_steps(definition, ids, moment, by)
     )
 
 
@@ -160,7 +160,7 @@ class _Round:
 
     def restore(self, definition: Definition, ids: Sequence[str]) -> None:
         """Do the steps of records that can be done now; the others wait for the next round."""
-        steps = _steps(definition, ids, self.moment, self.by)
+        steps = _load_steps(definition, ids, self.moment, self.by)
         ready = list(self._ready(definition, steps))
         for action in (Action.DELETE, Action.CREATE, Action.CHANGE):
             chosen = [step for step in ready if step.action is action]
@@ -257,7 +257,7 @@ def _changed_records(moment: datetime, by: Principal) -> Iterator[Batch]:
             last = page[-1][0]
 
 
-def _steps(
+def _load_steps(
     definition: Definition, ids: Sequence[str], moment: datetime, by: Principal
 ) -> list[Step]:
     histories = audit_view.load_histories(definition, ids, moment, by)

@@ -56,7 +56,7 @@ class NewExport(Schema):
 class ExportView(View):
     id = fields.Id()
     status = fields.Choice(ExportState, attribute="state")
-    lines = ma.fields.Integer(**doc("The lines written so far, in ten thousands."))
+    lines = ma.fields.Integer(**doc("The lines written so far; updated every 10,000."))
     size = ma.fields.Integer(allow_none=True, **doc("In bytes."))
     sha256 = ma.fields.String(allow_none=True)
     error = ma.fields.String(allow_none=True)
@@ -109,7 +109,7 @@ def export_account(body: Body) -> AccountExport:
 
     Only for members of `pii_access`. A job writes one file, a bundle, with everything that the
     account has: `bin/atrium account import` creates the account from it, here or on another
-    instance. It ends former exports; while one is under way it is a 409.
+    instance. Former exports end. While one is under way, another one is a 409.
     """
     return exports.start(body["passphrase"], by=principal())
 

@@ -122,15 +122,6 @@ def accounts_with_policy() -> list[str]:
 
 def parse(body: JSONMapping, *, by: Principal) -> Policy:
     """The policy of a request body, if `by` may save it. Raises InvalidValues."""
-    rules, problems = _record_rules(body, by)
-    problems = _log_problems(body) + problems
-    if problems:
-        raise InvalidValues(problems)
-    logs = {log.value: body.get(log) for log in Log}
-    return Policy(**logs, records=tuple(rules), saved_by=by.require_user_id())
-
-
-def _log_problems(body: JSONMapping) -> list[JSONObject]:
     problems: list[JSONObject] = []
     for log, (least, most) in bounds().items():
         days = body.get(log)
@@ -141,7 +132,12 @@ def _log_problems(body: JSONMapping) -> list[JSONObject]:
         message = "The operator has to set SERVICE_AUDIT_CHECKPOINT_KEY first."
         chains = [log for log in Log if log.is_chain and body.get(log)]
         problems += [problem(log.value, "invalid_option", message) for log in chains]
-    return problems
+    rules, rule_problems = _record_rules(body, by)
+    problems += rule_problems
+    if problems:
+        raise InvalidValues(problems)
+    logs = {log.value: body.get(log) for log in Log}
+    return Policy(**logs, records=tuple(rules), saved_by=by.require_user_id())
 
 
 def _record_rules(

@@ -63,8 +63,8 @@ class View:
     @cached_property
     def version_checks(self) -> frozenset[VersionCheck]:
         """The version checks of the collections that the filter's references lead to."""
-        accesses = self.referenced.values()
-        return frozenset(check for one in accesses for check in one.definition.version_checks)
+        referenced = self.referenced.values()
+        return frozenset(check for one in referenced for check in one.definition.version_checks)
 
     @cached_property
     def follows(self) -> frozenset[Path]:
@@ -92,17 +92,18 @@ class View:
         """The key of its rendered records: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
-    def event(self, one: Transition, linked: Linked) -> Event | None:
-        """A change as the caller may know it; None if it is none of its concern."""
-        was, is_ = self._includes(one.before, linked), self._includes(one.after, linked)
-        if was and is_:
-            return Event(one, "update", one.after, one.before)
-        if is_:
-            return Event(one, "create", one.after)
-        if was and one.after is None:
-            return Event(one, "delete", None, one.before)
-        is_gone = was or (one.is_erased and self.includes_all)
-        return Event(one, "delete", hidden=True) if is_gone else None
+    def event(self, transition: Transition, linked: Linked) -> Event | None:
+        """A change as the caller may know it; None if it does not concern the caller."""
+        was_in_view = self._includes(transition.before, linked)
+        is_in_view = self._includes(transition.after, linked)
+        if was_in_view and is_in_view:
+            return Event(transition, "update", transition.after, transition.before)
+        if is_in_view:
+            return Event(transition, "create", transition.after)
+        if was_in_view and transition.after is None:
+            return Event(transition, "delete", None, transition.before)
+        is_gone = was_in_view or (transition.is_erased and self.includes_all)
+        return Event(transition, "delete", hidden=True) if is_gone else None
 
     @property
     def includes_all(self) -> bool:
@@ -121,7 +122,7 @@ class View:
         context = rules.Context(reached, caller, now=clock.now(), budget=rules.Budget())
         try:
             return rules.holds(self.filter.node, context)
-        except rules.OverBudget:  # what the caller may view anyway
+        except rules.OverBudget:  # only the filter is undecided: the caller may view the record
             return True
 
     def _reached(self, values: Row) -> Row:
@@ -129,13 +130,13 @@ class View:
         hidden = [
             path for path, one in self.referenced.items() if not one.allows(_below(path, values))
         ]
-        without = (
+        withheld = (
             ".".join(name)
             for name in self._filtered_by
             for path in hidden
             if name[: len(path)] == path
         )
-        return {**values, **dict.fromkeys(without)} if hidden else values
+        return {**values, **dict.fromkeys(withheld)} if hidden else values
 
     def render(self, row: Row) -> JSONObject:
         """A row as the caller may view it."""
@@ -209,7 +210,7 @@ def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]
         target: Definition | None = access.definition
         for length, step in enumerate(name[:-1], start=1):
             if target is not None and step in target.files:
-                break
+                break  # the next name is a property of the file
             target = target.target(step) if target else None
             if target is None:  # removed meanwhile
                 raise NotFound("There is no such collection.")

@@ -61,6 +61,7 @@ def parse(text: str, entity_id: str | None = None) -> JSONObject:
         raise InvalidMetadata("This is not the metadata of an identity provider.")
     if not _is_address(address):
         raise InvalidMetadata("The metadata has no sign-in address for the HTTP-Redirect binding.")
+    # The library returns one certificate by itself, several as lists by their use.
     single, multiple = idp.get("x509cert"), idp.get("x509certMulti", {})
     texts = [single] if single else multiple.get("signing") or multiple.get("encryption") or []
     try:
@@ -76,14 +77,14 @@ def parse(text: str, entity_id: str | None = None) -> JSONObject:
 
 
 def _is_address(url: str) -> bool:
-    # As where an administrator enters it: names of users are sent there.
+    # The settings form demands the same: browsers send names of users to this address.
     is_url = tenants.is_safe_url(url) and "#" not in url and len(url) <= LONGEST_ADDRESS
     return is_url and (url.startswith("https://") or not config.current().production)
 
 
 def demands_signatures(text: str) -> bool:
     """Whether valid metadata requires signed requests."""
-    # In the first descriptor, which the library reads; it ignores the form `1`.
+    # The library reads the first descriptor only, and takes the value `1` for false.
     path = "(//*[local-name()='IDPSSODescriptor'])[1]/@WantAuthnRequestsSigned"
     return any(value.strip() in ("true", "1") for value in _document(text).xpath(path))
 

@@ -250,7 +250,7 @@ def matches(condition: Filter, element: JSONMapping) -> bool:
         combine = all if condition.operator == "and" else any
         return combine(matches(part, element) for part in condition.parts)
     if isinstance(condition, ValuePath):
-        return False
+        return False  # the values of an element have no elements of their own
     value = next((v for name, v in element.items() if name.lower() == condition.attribute), None)
     if condition.operator == PRESENT:
         return value is not None
