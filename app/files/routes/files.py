@@ -382,7 +382,7 @@ def _file_body(file: StoredFile) -> JSONObject:
 
 def _delete(file_id: str, account_id: str | None = None) -> Response:
     by = _writer()
-    if account_id not in (None, by.account_id):
+    if account_id is not None and account_id.lower() != by.account_id:
         raise NotFound(service.NO_FILE)
     file = service.find(file_id, by.require_account_id())
     # A 412 for somebody else's upload would show that it is there.
