@@ -167,11 +167,10 @@ def list_active(account_id: str, user_id: str) -> list[ApiKey]:
     return [key for key in db.db.session.scalars(query) if key.is_active]
 
 
-def count_active(account_id: str, user_id: str) -> int:
-    """The number of a user's active keys."""
+def count_active(account_id: str, user_id: str, limit: int) -> int:
+    """The number of a user's active keys; stops at `limit` + 1."""
     is_valid = sa.or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > clock.now())
-    count = sa.select(sa.func.count()).select_from(ApiKey)
-    return db.db.session.scalar(count.where(*_unrevoked(account_id, user_id), is_valid)) or 0
+    return counts.count_up_to(ApiKey, (*_unrevoked(account_id, user_id), is_valid), limit)
 
 
 def revoke_all(account_id: str, user_id: str) -> None:

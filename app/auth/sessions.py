@@ -25,6 +25,7 @@ from app.auth.mfa.gate import Proof
 from app.auth.models import SessionKind, SetupLink, SignInSession
 from app.auth.principal import Principal
 from app.auth.tokens import Claims
+from app.db import counts
 from app.db.prepared import PreparedStatement
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
@@ -151,16 +152,17 @@ def _renew(account_id: str, user_id: str, session_id: str, *conditions: Conditio
     return Family(session_id, token, authenticated_at, row.mfa, expires_at)
 
 
-def page(account_id: str, user_id: str, skip: int, limit: int) -> tuple[list[SignInSession], int]:
-    """One page of a user's active sessions, the last used first, and the total."""
+def page(
+    account_id: str, user_id: str, skip: int, limit: int, *, max_total: int | None = None
+) -> tuple[list[SignInSession], int]:
+    """One page of a user's active sessions, the last used first, and the total up to a limit."""
     settings = db.db.session.get_one(Account, account_id).settings
     limits = sign_in_settings.session_limits(settings)
     conditions = [*_by_user(account_id, user_id), *_is_active(limits)]
-    count = sa.select(sa.func.count()).select_from(SignInSession).where(*conditions)
     query = sa.select(SignInSession).where(*conditions)
     query = query.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
-    return list(rows), db.db.session.scalar(count) or 0
+    return list(rows), counts.count_up_to(SignInSession, conditions, max_total)
 
 
 def end(account_id: str, user_id: str, session_id: str) -> bool:

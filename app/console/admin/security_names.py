@@ -67,9 +67,10 @@ PATHS: Mapping[str, object] = {
 def of_kind(kind: str) -> str:
     if kind in KINDS:
         return str(KINDS[kind])
-    noun, _, verb = kind.rpartition(".")
-    names = {one.event: one.singular for one in audit_names.nouns().values()}
-    return gettext("%(noun)s %(verb)s", noun=names.get(noun, noun), verb=VERBS.get(verb, verb))
+    subject, _, verb = kind.rpartition(".")
+    nouns = audit_names.nouns().values()
+    noun = next((one.singular for one in nouns if one.event == subject), subject)
+    return gettext("%(noun)s %(verb)s", noun=noun, verb=VERBS.get(verb, verb))
 
 
 def of_route(route: str) -> str:

@@ -48,7 +48,7 @@ KIND_NAMES = {
 }
 
 MAX_NAME, MAX_EMAIL = 200, 320
-MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_DESCRIPTION = 100, 100, 20, 80
+MAX_ROLES, MAX_GROUPS, MAX_SESSIONS, MAX_KEYS, MAX_DESCRIPTION = 100, 100, 20, 100, 80
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,12 @@ def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
             **choices(),
             user_url=url_for(pages.endpoint, user_id=user.id),
             left_page=_left_page(user.account_id, user.id),
-            active_keys=api_keys.count_active(user.account_id, user.id),
+            active_keys=api_keys.count_active(user.account_id, user.id, MAX_KEYS),
+            max_keys=MAX_KEYS,
             keys_url=url_for("console.show_keys", account_id=account_id, owner=user.id),
-            sessions=sessions.page(user.account_id, user.id, 0, MAX_SESSIONS),
+            sessions=sessions.page(
+                user.account_id, user.id, 0, MAX_SESSIONS, max_total=MAX_SESSIONS
+            ),
             program=user_agents.describe,
             parent=(title, url_for(parent)),
             of_any_account=pages.all_accounts,
