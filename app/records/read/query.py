@@ -240,7 +240,7 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
     if access.caller.account_id is None or not access.definition.all_indexes:
         return keys  # across all accounts no index serves
     order = [IndexField(key.name, key.descending) for key in keys]
-    if db.has_one_writer() and _follows_order_too_long(access, order, fixed):
+    if _follows_order_too_long(access, order, fixed) and db.has_one_writer():
         return [replace(keys[0], expression=_unindexed(keys[0].expression)), *keys[1:]]
     forward, backward = indexes.serving(access.definition.all_indexes, order, fixed)
     if backward > forward:
@@ -258,10 +258,10 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
 def _follows_order_too_long(
     access: Access, order: Sequence[IndexField], fixed: frozenset[str]
 ) -> bool:
-    """Whether SQLite, which knows no frequencies, is to be kept from an index of the order.
+    """Whether the order would lead through all records, where another index finds a few.
 
-    It would read all records of the account by that, where another index finds the few that have a
-    value. One of a list of choices is taken to be frequent, so that the order finds it soon.
+    SQLite knows no frequencies, and is to be kept from the index of the order then. A value of a
+    list of choices is taken to be frequent, so that the order finds it soon.
     """
     leading = [index for index in access.definition.all_indexes if index.names[0] in fixed]
     is_rare = any(not access.definition.columns[index.names[0]].choices for index in leading)
