@@ -14,6 +14,7 @@ import pytest
 from flask import Flask
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
 
+from app.accounts.models import User
 from tests import builders, npm, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -142,18 +143,25 @@ def live_app(tmp_path_factory: pytest.TempPathFactory) -> Flask:
 
 
 @pytest.fixture(scope="session")
-def live_cast(live_app: Flask) -> Cast:
-    """The cast, with a collection and some records of acme."""
-    cast = builders.make_cast(live_app)
+def live_people(live_app: Flask) -> list[User]:
+    """The users of the cast, with a collection and some records of acme."""
+    people = builders.make_people(live_app)
+    cast = builders.cast_of(live_app, people)
     for name in ("articles", "posts"):
         builders.make_collection(cast.root, name)
     for title in ("one", "two", "three"):
         builders.make_record(cast.alice, title=title)
-    return cast
+    return people
+
+
+@pytest.fixture
+def live_cast(live_app: Flask, live_people: list[User]) -> Cast:
+    """The cast, who have just signed in."""
+    return builders.cast_of(live_app, live_people)
 
 
 @pytest.fixture(scope="session")
-def live_server_url(live_app: Flask, live_cast: Cast) -> Iterator[str]:
+def live_server_url(live_app: Flask, live_people: list[User]) -> Iterator[str]:
     """The address of a server of the application."""
     with serving(live_app) as url:
         yield url

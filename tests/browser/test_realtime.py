@@ -7,12 +7,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from flask import Flask
 from playwright.sync_api import Browser, Page
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
 
+from app.accounts.models import User
 from app.realtime import connections
-from tests.builders import Cast, make_collection, make_record
+from tests.builders import Cast, cast_of, make_collection, make_record
 from tests.project import PROJECT
 from tests.realtime.clients import cut, until
 
@@ -26,17 +28,19 @@ LISTEN = """query => {
 
 
 @pytest.fixture(scope="module")
-def origin(live_cast: Cast) -> Iterator[str]:
+def origin(live_app: Flask, live_people: list[User]) -> Iterator[str]:
     """The origin of an app that acme allows to read answers; it is an empty page."""
     server = make_server("localhost", 0, Response("<!doctype html>", mimetype="text/html"))
     thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
     thread.start()
     origin = f"http://localhost:{server.server_port}"
-    assert live_cast.alice.patch("account", {"cors_origins": [origin]}).status_code == 200
-    notes = make_collection(live_cast.root, "notes")
+    cast = cast_of(live_app, live_people)
+    assert cast.alice.patch("account", {"cors_origins": [origin]}).status_code == 200
+    notes = make_collection(cast.root, "notes")
     yield origin
-    assert live_cast.root.delete(f"collections/{notes['id']}").status_code == 200
-    assert live_cast.alice.patch("account", {"cors_origins": []}).status_code == 200
+    cast = cast_of(live_app, live_people)
+    assert cast.root.delete(f"collections/{notes['id']}").status_code == 200
+    assert cast.alice.patch("account", {"cors_origins": []}).status_code == 200
     server.shutdown()
     thread.join()
     server.server_close()
