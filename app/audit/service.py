@@ -255,11 +255,11 @@ def _of_change(id: int, by: Principal) -> Iterator[Entry]:
     mine = CHANGES.alias("mine")
     before = (mine.c.account_id == HEADS.c.account_id, mine.c.first_id <= id)
     newest = sa.select(sa.func.max(mine.c.first_id)).where(*before).scalar_subquery()
-    is_newest = sa.tuple_(CHANGES.c.account_id, CHANGES.c.first_id).in_(
-        sa.select(HEADS.c.account_id, newest)
-    )
-    place = (is_newest, CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
-    changes = sa.select(*entries.columns()).where(*place)
+    in_chain = CHANGES.c.account_id == entries.without_index(HEADS.c.account_id)
+    same = (in_chain, CHANGES.c.first_id == newest)
+    chains = HEADS.join(CHANGES, sa.and_(*same))
+    place = (CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
+    changes = sa.select(*entries.columns()).select_from(chains).where(*place)
     found = [row._asdict() for row in db.connection().execute(changes)]
     # Changes of other accounts may have the ids before and after it.
     own = [one for one in found if any(entry["id"] == id for entry in entries.readable(one))]
