@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
-from app import rules
+from app import db, rules
+from app.db.types import Text
 from app.ids import first_id
 
 
@@ -23,6 +26,17 @@ def has_text(column: sa.SQLColumnExpression[Any], text: str) -> sa.ColumnElement
     """Return the condition that a column contains a text in either Unicode form, in any case."""
     forms = sorted(rules.spellings([rules.composed(text)]))
     return sa.or_(*(column.icontains(form, autoescape=True) for form in forms))
+
+
+def is_any_of(column: sa.SQLColumnExpression[Any], values: Sequence[str]) -> sa.ColumnElement[bool]:
+    """The condition `column IN values`, as one parameter.
+
+    Databases limit the number of parameters, and drivers keep a statement for each number of them.
+    """
+    if db.connection().dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(Text)))
+    elements = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
+    return column.in_(sa.select(elements.c.value))
 
 
 def search_key(text: str) -> str:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.context import tenancy
+from app.db import filters
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 
@@ -95,7 +96,7 @@ def claim(
 ) -> Sequence[sa.Row[Any]]:
     """Claim those of an account's rows that are still due, with a lease of this many seconds."""
     table = queue.table
-    due = (table.c.account_id == account_id, table.c.id.in_(ids), queue.due())
+    due = (table.c.account_id == account_id, filters.is_any_of(table.c.id, ids), queue.due())
     unlocked = sa.select(table.c.id).where(*due).with_for_update(skip_locked=True)
     claimed = (
         sa.update(table)
@@ -123,7 +124,7 @@ def change(
     for id, claim in claims:
         by_claim.setdefault(claim, []).append(id)
     for claim, ids in by_claim.items():
-        rows = (*held(queue, account_id, claim), queue.table.c.id.in_(ids))
+        rows = (*held(queue, account_id, claim), filters.is_any_of(queue.table.c.id, ids))
         db.connection().execute(sa.update(queue.table).where(*rows).values(dict(values)))
 
 

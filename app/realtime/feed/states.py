@@ -14,6 +14,7 @@ from app.audit import unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
 from app.collections.definitions import ByFormerName, Definition
+from app.db import filters
 from app.realtime.feed import changes
 from app.records import store
 from app.records.history.audit_view import to_stored, with_computed
@@ -170,7 +171,7 @@ def _fill(
         ]
         # The record first: a change meanwhile is then found among the later ones.
         mine = store.scope(definition, account_id)
-        is_any = store.is_any_of(definition.table.c.id, ids)
+        is_any = filters.is_any_of(definition.table.c.id, ids)
         found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))
         present = {row["id"]: row for row in store.rows(definition, found)}
         later = changes.next_changes(account_id, definition, column, ids, rows[-1].change)

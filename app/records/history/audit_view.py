@@ -18,7 +18,7 @@ from app.audit.entries import CHANGES, LOG, STARTS, is_of, without_index
 from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.collections.fields import Field, InvalidValue
-from app.db import versioned_cache
+from app.db import filters, versioned_cache
 from app.db.types import Text
 from app.errors import NotFound
 from app.records import store
@@ -181,7 +181,7 @@ def load_histories(
     account_id, table = by.require_account_id(), definition.table
     versioned_cache.verify(definition.version_checks)
     present = sa.select(*definition.selected).where(
-        *store.scope(definition, account_id), store.is_any_of(table.c.id, record_ids)
+        *store.scope(definition, account_id), filters.is_any_of(table.c.id, record_ids)
     )
     rows = {row["id"]: row for row in store.rows(definition, db.connection().execute(present))}
     backfilled, own = _entries_since(definition, account_id, record_ids, since)
@@ -204,7 +204,7 @@ def _entries_since(
     backfilled = db.connection().execute(columns.where(*of_collection, recent, *is_backfill)).all()
     # Whether a backfill applied to a record follows from its entries before.
     when = () if backfilled else (recent,)
-    mine = store.is_any_of(LOG.c.record_id, record_ids)
+    mine = filters.is_any_of(LOG.c.record_id, record_ids)
     own: dict[str, list[Any]] = {}
     for entry in db.connection().execute(columns.where(*of_collection, mine, *when)):
         own.setdefault(entry.record_id, []).append(entry)

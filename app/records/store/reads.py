@@ -14,6 +14,7 @@ from app.collections import totals
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.context import tenancy
+from app.db import filters
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionCheck, VersionChecks, combine, version_columns
 from app.records import store
@@ -115,7 +116,7 @@ class Selection:
         if not incomplete_ids:
             return rows
         definition = self.definition
-        conditions = (*self.where, store.is_any_of(definition.table.c.id, incomplete_ids))
+        conditions = (*self.where, filters.is_any_of(definition.table.c.id, incomplete_ids))
         query = sa.select(*definition.listed).where(*conditions)
         result = store.rows(definition, db.connection().execute(query, self.parameters))
         complete = {(row["account_id"], row["id"]): row for row in result}
@@ -302,7 +303,7 @@ def _consecutive(
 def read_by_ids(selection: Selection, record_ids: Sequence[str]) -> list[Row]:
     """Read records by id, with version checks even if none match. Raises Stale, AnswerTooLarge."""
     definition = selection.definition
-    is_one_of = store.is_any_of(definition.table.c.id, record_ids)
+    is_one_of = filters.is_any_of(definition.table.c.id, record_ids)
     rows = sa.select(*sizes.measured(definition, definition.listed, selection.names))
     page = rows.where(*selection.where, is_one_of)
     return selection.read(_with_facts(page, selection.version_checks.columns), len(record_ids))[0]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app import db
 from app.collections.columns import Reach, TableColumns
 from app.collections.definitions import Definition
-from app.records import store
+from app.db import filters
 from app.records.store import NO_PARAMETERS, Row, writes
 from app.types import JSONMapping
 
@@ -37,7 +37,7 @@ def is_referenced(
 ) -> bool:
     """Whether any other record refers to the targets."""
     query = sa.select(sa.literal(1)).where(*_referring(definition, account_id, targets))
-    not_excepted = sa.not_(store.is_any_of(definition.table.c.id, except_ids))
+    not_excepted = sa.not_(filters.is_any_of(definition.table.c.id, except_ids))
     return db.connection().scalar(query.where(not_excepted).limit(1)) is not None
 
 
@@ -53,12 +53,12 @@ def clear_references(
         return []
     table = definition.table
     cleared_columns = {
-        name: sa.case((store.is_any_of(table.c[name], ids), sa.null()), else_=table.c[name])
+        name: sa.case((filters.is_any_of(table.c[name], ids), sa.null()), else_=table.c[name])
         for name, ids in targets.items()
     }
     statement = sa.update(table).where(
         table.c.account_id == sa.bindparam("_account_id", account_id),
-        store.is_any_of(table.c.id, record_ids),
+        filters.is_any_of(table.c.id, record_ids),
     )
     records = [{"account_id": account_id, "id": id} for id in record_ids]
     return writes.execute_update(
@@ -138,5 +138,5 @@ def _referring(
     definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
 ) -> tuple[Any, ...]:
     table = definition.table
-    conditions = [store.is_any_of(table.c[name], ids) for name, ids in targets.items()]
+    conditions = [filters.is_any_of(table.c[name], ids) for name, ids in targets.items()]
     return (table.c.account_id == account_id, sa.or_(*conditions))

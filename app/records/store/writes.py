@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app import db
 from app.collections.definitions import Definition
 from app.context import tenancy
-from app.db import engine, sqlite_driver, versioned_cache
+from app.db import engine, filters, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
 from app.records import store
@@ -26,7 +26,7 @@ def lock(
 ) -> dict[str, Row]:
     """Lock records in scope until the transaction ends; returns them by id."""
     table = definition.table
-    where = (*scoped, store.is_any_of(table.c.id, record_ids))
+    where = (*scoped, filters.is_any_of(table.c.id, record_ids))
     reads.check_room(definition, where)
     query = sa.select(*definition.selected).where(*where)
     # Always in the same order, to avoid deadlocks.
@@ -200,7 +200,7 @@ def _read_again(definition: Definition, records: Sequence[Row]) -> list[Row]:
         return [] if row is None else [row]
     table, ids = definition.table, [record["id"] for record in records]
     accounts = {record["account_id"] for record in records}
-    conditions = (table.c.account_id.in_(accounts), store.is_any_of(table.c.id, ids))
+    conditions = (table.c.account_id.in_(accounts), filters.is_any_of(table.c.id, ids))
     query = sa.select(*definition.selected).where(*conditions)
     return _in_order(definition, records, db.connection().execute(query))
 
@@ -209,7 +209,8 @@ def delete_together(account_id: str, targets: Sequence[tuple[Definition, Sequenc
     """Delete records of several collections that may refer to each other, even in cycles."""
     deletions = [
         sa.delete(definition.table).where(
-            definition.table.c.account_id == account_id, store.is_any_of(definition.table.c.id, ids)
+            definition.table.c.account_id == account_id,
+            filters.is_any_of(definition.table.c.id, ids),
         )
         for definition, ids in targets
     ]
