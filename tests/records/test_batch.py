@@ -399,3 +399,17 @@ def test_audit_chain_of_large_batch_is_valid(root: Caller, alice: Caller, posts:
     assert root.get("audit-logs/verify").json["valid"] is True
     found = root.get(f"audit-logs?record_id={made[7]['id']}&limit=100").json["items"]
     assert {one["new_value"] for one in found if one["column_name"] == "title"} == {odd}
+
+
+def test_batch_keeps_json_that_it_does_not_change(root: Caller, alice: Caller) -> None:
+    tags = {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}}
+    fields = [{"name": "title", "type": "text"}, {"name": "meta", "type": "json"}, tags]
+    make_collection(root, "things", fields)
+    kept = {"meta": {"n": 1}, "tags": ["b"]}
+    one, other = (make_record(alice, "things", **kept)["id"] for _ in range(2))
+    changes = [{"meta": {"n": 2}, "tags": []}, {"title": "x"}]
+    items = [{"id": id, "data": data} for id, data in zip((one, other), changes, strict=True)]
+    assert alice.patch("records/things/batch", {"records": items}).status_code == 200
+    for id, expected in ((one, changes[0]), (other, kept)):
+        record = alice.get(f"records/things/{id}").json
+        assert {name: record[name] for name in kept} == expected

@@ -39,7 +39,8 @@ class JsonText(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
-        return None if value is None else text_of(value)
+        # No value is a text: one that is was read from a record, and is stored again.
+        return value if value is None or isinstance(value, str) else text_of(value)
 
 
 class JsonField(Field):
