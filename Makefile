@@ -8,8 +8,8 @@ CLUSTER ?= instance/cluster
 DB ?= sqlite
 T ?=
 TEST_WORKERS ?= auto
-# Tests of processes and pages wait for them half of their time.
-WAITING_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
+# Tests of processes wait for them a third of their time.
+SYSTEM_WORKERS ?= $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 # Marks of tests that `make test` leaves out.
 LEFT_OUT ?= slow or timing or long
 SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
@@ -41,7 +41,7 @@ PYTEST := $(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal
 INSTALL := @$(BIN)/python -m tests.services install
 
 .DEFAULT_GOAL := help
-.PHONY: help run test in-process test-all coverage apart system browser timing slow citus faults clean lint lock translations description \
+.PHONY: help run test in-process test-all coverage system browser timing slow citus faults clean lint lock translations description \
 	vulnerabilities cluster
 
 help: ## List the targets
@@ -54,7 +54,7 @@ run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
 # The programs that tests start should not compile the application anew each time.
-test in-process test-all coverage apart system browser timing slow citus faults: export PYTHONDONTWRITEBYTECODE :=
+test in-process test-all coverage system browser timing slow citus faults: export PYTHONDONTWRITEBYTECODE :=
 test in-process: export TEST_DATABASE := $(DB)
 
 ifdef T
@@ -74,7 +74,7 @@ test-all: lint ## Run all that CI runs
 	TEST_BUDGET=1.5 $(MAKE) in-process ARGS="$(COVER)"
 	$(if $(COVER),test ! -s $(TEST_OVER_BUDGET) || TEST_BUDGET=1.5 TEST_OVER_BUDGET= $(PYTEST) -m "" @$(TEST_OVER_BUDGET))
 	TEST_SHORT=1 $(MAKE) in-process DB=postgresql ARGS="$(COVER)"
-	$(MAKE) apart ARGS="$(COVER)"
+	$(MAKE) system browser ARGS="$(COVER)"
 	$(MAKE) timing
 
 # Each part adds to what the parts before it have covered. Coverage can double the time of a test: those
@@ -85,16 +85,13 @@ coverage: ## Run test-all with coverage, and fail below the floor of setup.cfg
 	$(MAKE) test-all COVER="--cov --cov-append --cov-report= --cov-fail-under=0"
 	$(BIN)/coverage report
 
-system: PARTS := system
-system: apart ## Run the tests of processes, servers and kills
+system: $(VENV)/.dev ## Run the tests of processes, servers and kills
+	$(INSTALL) databases system
+	$(PYTEST) -n $(SYSTEM_WORKERS) -m "not slow and not timing" tests/system $(ARGS)
 
-browser: PARTS := browser
-browser: apart ## Run the tests in a browser
-
-PARTS ?= system browser
-apart: $(VENV)/.dev
-	$(INSTALL) databases $(PARTS)
-	$(PYTEST) -n $(WAITING_WORKERS) -m "not slow and not timing" $(PARTS:%=tests/%) $(ARGS)
+browser: $(VENV)/.dev ## Run the tests in a browser
+	$(INSTALL) databases browser
+	$(PYTEST) -m "not slow and not timing" tests/browser $(ARGS)
 
 timing: export TEST_DATABASE := both
 timing: export TEST_SHORT := 1
