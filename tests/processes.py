@@ -23,7 +23,7 @@ from flask.cli import main
 
 from tests.project import PROGRAMS, PROJECT
 
-START_SECONDS = 120
+START_SECONDS = 60
 STOP_SECONDS = 30
 
 

@@ -153,8 +153,8 @@ def test_rq_stock_worker_runs_all_kinds_of_jobs(
         assert until(lambda: "Listening" in log.read_text())
         start(cast.alice, flow)
         assert anyone.post("auth/register", BODY).status_code == 201
-        assert until(lambda: len(receiver.requests) == 2, 90), log.read_text()
-        assert until(lambda: outbox(app), 90)
+        assert until(lambda: len(receiver.requests) == 2, 40), log.read_text()
+        assert until(lambda: outbox(app), 40)
     receiver.close()
     assert not any(queue.failed_job_registry.count for queue in queues(server).values())
 

@@ -36,10 +36,9 @@ VALUES = st.fixed_dictionaries(
 def test_python_client_filter_finds_generated_values(atrium: ModuleType, client: Any) -> None:
     tasks, F = client.records("tasks"), atrium.F
 
-    # A busy machine is slow, not the input.
-    unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-
-    @settings(max_examples=20, deadline=None, suppress_health_check=unchecked)
+    @settings(
+        max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
     @given(VALUES)
     def check(values: dict[str, Any]) -> None:
         made = tasks.create({name: as_json(value) for name, value in values.items()})
