@@ -75,14 +75,6 @@ def is_of(
     return sa.or_(*spans)
 
 
-def without_index(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A column whose index is not to be used, as that of the record is better.
-
-    SQLite, which lacks statistics, would take it.
-    """
-    return column.concat("") if db.connection().dialect.name == "sqlite" else column
-
-
 def columns(
     changes: sa.FromClause = CHANGES,
     place: sa.FromClause | None = None,

@@ -22,6 +22,7 @@ from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
 from app.collections.definitions import from_row
 from app.collections.models import Collection
+from app.db import filters
 from app.db.errors import is_invalid_data
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 
@@ -255,7 +256,7 @@ def _of_change(id: int, by: Principal) -> Iterator[Entry]:
     mine = CHANGES.alias("mine")
     before = (mine.c.account_id == HEADS.c.account_id, mine.c.first_id <= id)
     newest = sa.select(sa.func.max(mine.c.first_id)).where(*before).scalar_subquery()
-    in_chain = CHANGES.c.account_id == entries.without_index(HEADS.c.account_id)
+    in_chain = CHANGES.c.account_id == filters.without_index(HEADS.c.account_id)
     same = (in_chain, CHANGES.c.first_id == newest)
     chains = HEADS.join(CHANGES, sa.and_(*same))
     place = (CHANGES.c.last_id >= id, *_conditions(_scoped({}, by), CHANGES))
@@ -325,7 +326,7 @@ def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[boo
     }
     if "record_id" in query:  # whose index is the best
         for name in columns.keys() - {"record_id"}:
-            columns[name] = entries.without_index(columns[name])
+            columns[name] = filters.without_index(columns[name])
     table_name = columns.pop("table_name", None)
     conditions = [column == query[name] for name, column in columns.items()]
     if table_name is not None:

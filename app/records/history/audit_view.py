@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import CHANGES, LOG, STARTS, is_of, without_index
+from app.audit.entries import CHANGES, LOG, STARTS, is_of
 from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.collections.fields import Field, InvalidValue
@@ -239,7 +239,7 @@ def truncation_columns(
     """The columns that `truncation_of` reads, of a statement of any table."""
     start = STARTS.c.account_id == account_id
     own, oldest = CHANGES.c.account_id == account_id, CHANGES.c.first_id
-    account, table_name = without_index(CHANGES.c.account_id), without_index(CHANGES.c.table_name)
+    account, table_name = map(filters.without_index, (CHANGES.c.account_id, CHANGES.c.table_name))
     is_of_collection = is_of(definition, table_name, CHANGES.c.occurred_at)
     mine = (CHANGES.c.record_id == record_id, account == account_id, is_of_collection)
     found = {
@@ -266,7 +266,7 @@ def truncation(definition: Definition, account_id: str, record_id: str) -> Trunc
 
 def change_conditions(definition: Definition, account_id: str, record_id: str) -> list[Any]:
     """The conditions for the entries of a record's own changes."""
-    account, table_name = without_index(LOG.c.account_id), without_index(LOG.c.table_name)
+    account, table_name = map(filters.without_index, (LOG.c.account_id, LOG.c.table_name))
     is_of_collection = is_of(definition, table_name, LOG.c.occurred_at)
     return [LOG.c.record_id == record_id, account == account_id, is_of_collection]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.sql.operators import custom_op
 
 from app import db, rules
 from app.collections import access as accesses
@@ -16,6 +15,7 @@ from app.collections import definitions, indexes
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue
 from app.collections.indexes import IndexField
+from app.db import filters
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
@@ -240,8 +240,9 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
     if access.caller.account_id is None or not access.definition.all_indexes:
         return keys  # across all accounts no index serves
     order = [IndexField(key.name, key.descending) for key in keys]
-    if _follows_order_too_long(access, order, fixed) and db.has_one_writer():
-        return [replace(keys[0], expression=_unindexed(keys[0].expression)), *keys[1:]]
+    # SQLite would read all records of the account in their order.
+    if _has_rarer_index(access, order, fixed) and db.has_one_writer():
+        return [replace(keys[0], expression=filters.without_index(keys[0].expression)), *keys[1:]]
     forward, backward = indexes.serving(access.definition.all_indexes, order, fixed)
     if backward > forward:
         return [replace(keys[0], backward=True), *keys[1:]]
@@ -255,22 +256,14 @@ def _as_indexed(access: Access, keys: list[Key], fixed: frozenset[str]) -> list[
     ]
 
 
-def _follows_order_too_long(
-    access: Access, order: Sequence[IndexField], fixed: frozenset[str]
-) -> bool:
-    """Whether the order would lead through all records, where another index finds a few.
+def _has_rarer_index(access: Access, order: Sequence[IndexField], fixed: frozenset[str]) -> bool:
+    """Whether another index than that of the order leads to the records, which are few.
 
-    SQLite knows no frequencies, and is to be kept from the index of the order then. A value of a
-    list of choices is taken to be frequent, so that the order finds it soon.
+    A value of a list of choices is taken to be frequent, so that the order finds it soon.
     """
     leading = [index for index in access.definition.all_indexes if index.names[0] in fixed]
     is_rare = any(not access.definition.columns[index.names[0]].choices for index in leading)
     return is_rare and not any(indexes.serving(leading, order, fixed))
-
-
-def _unindexed(expression: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """The same value, which SQLite looks up in no index (https://sqlite.org/optoverview.html)."""
-    return sa.UnaryExpression(expression, operator=custom_op("+"), type_=expression.type)
 
 
 def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
