@@ -39,7 +39,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: object, dialect: Dialect) -> str | None:
-        # No value is a text: one that is was read from a record, and is stored again.
+        # Values are objects and arrays. A text was read from a record, and is JSON already.
         return value if value is None or isinstance(value, str) else text_of(value)
 
 
