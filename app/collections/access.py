@@ -54,6 +54,8 @@ class Access:
     """The readable fields that the caller sees masked."""
     writable: frozenset[str]
     """The declared fields that the caller may send."""
+    read_only: frozenset[str]
+    """The fields of the operation's list whose `writable_if` refuses the caller."""
     operation: str
     condition: rules.Node | None = None
     """The condition that a record must meet; None for all records of the account."""
@@ -142,12 +144,15 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
         message = "This API key's scopes do not include this collection and operation."
         raise Forbidden(message, error="scope_denied")
     readable = _readable(caller, definition, operation if operation == "list" else "view")
+    writable = _writable(caller, definition, operation)
+    read_only = closed_fields(rule_caller(caller), definition, "writable_if")
     access = Access(
         definition,
         caller,
         readable=readable,
         masked=_masked(caller, definition, readable),
-        writable=_writable(caller, definition, operation),
+        writable=writable - read_only,
+        read_only=writable & read_only,
         operation=operation,
     )
     rule = definition.rule(operation)
@@ -202,6 +207,14 @@ def rule_caller(caller: Principal) -> rules.Subject:
     )
 
 
+def closed_fields(caller: rules.Subject, definition: Definition, right: str) -> frozenset[str]:
+    """The fields whose `readable_if` or `writable_if` refuses the caller."""
+    conditions = definition.rights[right].items()
+    if caller.is_superadmin:
+        return frozenset()
+    return frozenset(n for n, one in conditions if not rules.holds(one, rules.Context({}, caller)))
+
+
 def rule_problem(rule: str, scope: rules.Scope) -> JSONObject | None:
     """The problem of a rule's text in this scope, or None."""
     if not is_expression(rule):
@@ -214,9 +227,9 @@ def rule_problem(rule: str, scope: rules.Scope) -> JSONObject | None:
 
 
 def check_writable(access: Access, names: set[str]) -> None:
-    """Raise Forbidden (`field_denied`) for fields that are not writable."""
-    fields = access.definition.fields
-    denied = [name for name in fields if name in names and name not in access.writable]
+    """Raise Forbidden (`field_denied`) for fields that the operation's list leaves out."""
+    fields, listed = access.definition.fields, access.writable | access.read_only
+    denied = [name for name in fields if name in names and name not in listed]
     if denied:
         message = f"You may not write: {', '.join(denied)}."
         details = [
@@ -351,10 +364,13 @@ def _closed(caller: Principal, definition: Definition, operation: str) -> Except
 
 
 def _readable(caller: Principal, definition: Definition, operation: str) -> Mapping[str, Field]:
+    hidden = closed_fields(rule_caller(caller), definition, "readable_if")
     open_fields = definition.field_list(operation)
     if caller.is_superadmin or open_fields == ALL_FIELDS:
-        return definition.columns
-    listed = {*SYSTEM_FIELDS, *open_fields}
+        open_fields = definition.columns
+        if not hidden:
+            return definition.columns
+    listed = {*SYSTEM_FIELDS, *open_fields} - hidden
     return {
         name: field
         for name, field in definition.columns.items()

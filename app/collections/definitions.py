@@ -58,6 +58,7 @@ FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MAX_ACCESSES = 64
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
+RIGHTS = ("readable_if", "writable_if")
 PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name != "max_bytes"]
 
 
@@ -176,6 +177,20 @@ class Definition:
         """The fields with personal data, and those computed from them."""
         flagged = {name for name, field in self.declared.items() if field.pii}
         return frozenset(flagged | {name for name in self.computed if self.inputs(name) & flagged})
+
+    @cached_property
+    def rights(self) -> Mapping[str, Mapping[str, Node]]:
+        """The conditions over the caller that open fields, by right and field."""
+        return {right: dict(self._rights(right)) for right in RIGHTS}
+
+    def _rights(self, right: str) -> Iterator[tuple[str, Node]]:
+        for name, field in self.declared.items():
+            try:
+                node = caller_condition(getattr(field, right), is_stored=True)
+            except RuleError:
+                node = NEVER
+            if node is not None:
+                yield name, node
 
     @cached_property
     def unsettled(self) -> frozenset[str]:
@@ -343,6 +358,24 @@ def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool 
     scope = Scope(types, caller=False, refused=refused, is_stored=is_stored)
     return_type = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, return_type)
+
+
+def caller_condition(
+    text: str | None, names: Iterable[str] = (), *, is_stored: bool = False
+) -> Node | None:
+    """The checked condition of a right to a field, or None without one. Raises RuleError.
+
+    It looks at the caller alone, at none of the fields `names`, so that it is decided once for all
+    records.
+    """
+    if text is None:
+        return None
+    message = "A right to a field looks at the caller alone, not at the record or the time."
+    refused = dict.fromkeys((*SYSTEM_FIELDS, *names), message)
+    node = condition(text, Scope({}, refused=refused, is_stored=is_stored))
+    if depends_on_time(node):
+        raise RuleError(message, 0)
+    return node
 
 
 def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:

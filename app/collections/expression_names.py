@@ -13,7 +13,8 @@ from app.accounts import names
 from app.accounts.names import Name, Use
 from app.collections import definitions
 from app.collections.changes import IN_USE, Change
-from app.collections.definitions import Definition, is_expression
+from app.collections.definitions import RIGHTS, Definition, is_expression
+from app.collections.fields import Field
 from app.collections.models import Collection
 from app.errors import NotFound, problem
 from app.rules import OPERATIONS, named
@@ -50,14 +51,33 @@ def problem_in(
     return names.role_problem(text) or {}
 
 
-def computed_problems(
-    specs: Iterable[JSONMapping], of: Definition, former: Mapping[str, str | None]
+def field_problems(
+    specs: Iterable[JSONMapping], of: Definition, former: Mapping[str, Field]
 ) -> Iterator[JSONObject]:
-    """The problems of names in computed fields, but for expressions that are stored so."""
+    """The problems of names in expressions of fields, but for those of the `former` ones."""
     for spec in specs:
-        found = problem_in(spec.get("expression"), of, former.get(spec["name"]))
-        if found:
-            yield found | {"field": spec["name"]}
+        for key in ("expression", *RIGHTS):
+            found = problem_in(spec.get(key), of, getattr(former.get(spec["name"]), key, None))
+            if found:
+                yield found | {"field": spec["name"]}
+
+
+def rules_and_rights(of: Definition) -> dict[str, str]:
+    """The rules, and the rights of fields as `salary.readable_if`, by their places."""
+    texts = {key: of.rules.get(key) for key in RULES}
+    texts |= {f"{spec['name']}.{right}": spec.get(right) for spec in of.schema for right in RIGHTS}
+    return {place: text for place, text in texts.items() if text and is_expression(text)}
+
+
+def with_texts(of: Definition, texts: Mapping[str, str]) -> Definition:
+    """The definition with other texts in places of `rules_and_rights`."""
+    rights = {place: text for place, text in texts.items() if "." in place}
+    schema = [dict(spec) for spec in of.schema]
+    for spec in schema:
+        places = {right: f"{spec['name']}.{right}" for right in RIGHTS}
+        spec |= {right: rights[place] for right, place in places.items() if place in rights}
+    rules = {place: text for place, text in texts.items() if place not in rights}
+    return replace(of, rules={**of.rules, **rules}, schema=tuple(schema))
 
 
 def choices_of(of: Definition, mention: Mention, roots: Sequence[str] = ()) -> Sequence[str] | None:
@@ -76,10 +96,9 @@ def choices_of(of: Definition, mention: Mention, roots: Sequence[str] = ()) -> S
 
 
 def warnings(of: Definition) -> list[JSONObject]:
-    """The groups that no account has, and the roles that are gone, in the rules of a collection."""
+    """The groups and roles that are gone, in the rules of a collection and rights of its fields."""
     found = []
-    for key in RULES:
-        text = of.rules.get(key) or ""
+    for key, text in rules_and_rights(of).items():
         gone = names.role_problem(text)
         for one in [*([gone] if gone else []), *names.group_warnings(text)]:
             found.append(one | {"field": f"{of.name}.{key}"})
@@ -135,19 +154,18 @@ def _unknown_choices(of: Iterable[Definition]) -> Iterator[tuple[str, str, str]]
 
 @names.place
 def in_rules(name: Name) -> Iterator[Use]:
-    """The rules that name a role or group; as they will be, where a definition is overridden."""
+    """The rules and rights of fields that name a role or group, as they will be."""
     rows = db.db.session.scalars(
         sa.select(Collection)
         .order_by(Collection.name_key)
         .execution_options(populate_existing=True)
     )
     for row in rows.all():
-        rules = definitions.overridden(definitions.from_row(row)).rules
+        definition = definitions.overridden(definitions.from_row(row))
         texts = {
-            key: rules[key]
-            for key in RULES
-            if is_expression(rules.get(key) or "")
-            and named.names(rules[key], name.kind, name.value)
+            place: text
+            for place, text in rules_and_rights(definition).items()
+            if named.names(text, name.kind, name.value)
         }
         if texts:
             yield Use(f"collections.{row.name}", texts, partial(_store, row.id))
@@ -156,5 +174,6 @@ def in_rules(name: Name) -> Iterator[Use]:
 def _store(id: str, texts: Mapping[str, str]) -> None:
     query = sa.select(Collection).where(Collection.id == id).with_for_update()
     row = db.db.session.scalars(query.execution_options(populate_existing=True)).one()
-    row.rules = {**row.rules, **texts}
+    new = with_texts(definitions.from_row(row), texts)
+    row.rules, row.schema = dict(new.rules), [dict(spec) for spec in new.schema]
     row.version += 1

@@ -146,7 +146,7 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
                 made = collections.new(name, item["schema"], targets, kept_specs)
                 if not problems:
                     of = definitions.from_row(made)
-                    problems += expression_names.computed_problems(made.schema, of, {})
+                    problems += expression_names.field_problems(made.schema, of, {})
                 import_.made.append(made)
         seen_keys |= {key, present_key}
         import_.problems += [_with_name(name, problem_) for problem_ in problems]

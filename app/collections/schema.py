@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from app.collections import indexes, masking, table
-from app.collections.definitions import Definition, computed_node, parse_field
+from app.collections.definitions import (
+    RIGHTS,
+    Definition,
+    caller_condition,
+    computed_node,
+    parse_field,
+)
 from app.collections.fields import (
     RETURN_TYPES,
     SYSTEM_FIELDS,
@@ -37,6 +43,8 @@ DEFAULTS: JSONMapping = {
     "on_delete": None,
     "pii": False,
     "mask_type": None,
+    "readable_if": None,
+    "writable_if": None,
     "expression": None,
     "return_type": None,
 }
@@ -90,7 +98,7 @@ def problems(
             types = ", ".join(TYPES)
             result.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
         else:
-            result += [*_properties(spec), *_computed(spec)]
+            result += [*_properties(spec), *_computed(spec), *_rights(spec, specs)]
             result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
             result += _default(spec, present.get(spec["name"]))
     if all(spec["type"] in TYPES for spec in specs):
@@ -227,6 +235,17 @@ def _computed(spec: Spec) -> Iterator[Problem]:
     for key in ("required", "default"):
         if spec.get(key) not in (None, False):
             yield problem(name, "invalid_option", f"A computed field has no {key}.")
+
+
+def _rights(spec: Spec, specs: Sequence[Spec]) -> Iterator[Problem]:
+    if spec["type"] == "computed" and spec.get("writable_if") is not None:
+        message = "A computed field is not written."
+        yield problem(spec["name"], "invalid_option", message)
+    for key in RIGHTS:
+        try:
+            caller_condition(spec.get(key), [one["name"] for one in specs])
+        except RuleError as error:
+            yield problem(spec["name"], f"{key}_invalid", str(error), position=error.position)
 
 
 def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:

@@ -26,6 +26,15 @@ SCHEMA = [
 OPTIONS = {"require_signature": False}
 INDEXES = [{"fields": ["title", "-views"], "unique": False}]
 
+READABLE_IF = (
+    "Who reads the field: a condition over the caller alone. For others there is no such field."
+    " null: everybody whom the rules and field lists admit. Superadmins pass."
+)
+WRITABLE_IF = (
+    "Who writes the field, alike; a value that somebody else sends is `field_read_only`."
+    " One may write what one may not read."
+)
+
 
 class FieldDefinition(Schema):
     name = fields.Text(longest=200, required=True, metadata={"pattern": f"^{FIELD_NAME.pattern}$"})
@@ -56,6 +65,8 @@ class FieldDefinition(Schema):
             " `{first:n}` and `{last:n}` keep characters."
         ),
     )
+    readable_if = expression_field(**doc(READABLE_IF))
+    writable_if = expression_field(**doc(WRITABLE_IF))
     expression = expression_field(
         **doc("Of a computed field: an expression over the stored fields.")
     )

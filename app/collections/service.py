@@ -83,7 +83,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     problems = [*schema.name_problems(name), *schema.problems(specs, names_by_key, index_specs)]
     row = new(name, specs, names_by_key, () if problems else index_specs)
     if not problems:
-        problems += expression_names.computed_problems(specs, definitions.from_row(row), {})
+        problems += expression_names.field_problems(specs, definitions.from_row(row), {})
     row.rules = {**row.rules, **normalize_rules(rules_, definitions.from_row(row), problems)}
     row.options = dict(rules_.get("options", {}))
     if problems:

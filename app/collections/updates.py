@@ -159,8 +159,7 @@ def plan_change(
     new_schema = _ordered(stored, present, proposal)
     new_indexes = tuple(indexes.stored(spec) for spec in index_specs)
     new = replace(present, schema=new_schema, indexes=new_indexes, rules=rules)
-    stored_expressions = {name: field.expression for name, field in present.declared.items()}
-    problems += expression_names.computed_problems(new.schema, new, stored_expressions)
+    problems += expression_names.field_problems(new.schema, new, present.declared)
     warned = [spec["name"] for spec in omitted] if proposed and proposal.keeps_omitted else []
     return Change(old, new, renames, proposal.partial, warned)
 

@@ -34,21 +34,22 @@ class NameChanges:
 
         A rule that cannot be rewritten stays as it is, and is refused later.
         """
-        rules = dict(definition.rules)
+        texts = expression_names.rules_and_rights(definition)
+        followed = dict(texts)
         for former, name in self.renames.items():
-            for key in expression_names.RULES:
-                text = rules.get(key) or ""
+            for place, text in followed.items():
                 if named.names(text, ROLE, former):
-                    rules[key] = named.renamed(text, ROLE, former, name) or text
-        return replace(definition, rules=rules) if rules != definition.rules else definition
+                    followed[place] = named.renamed(text, ROLE, former, name) or text
+        changed = followed != texts
+        return expression_names.with_texts(definition, followed) if changed else definition
 
     def affects(self, definition: Definition) -> bool:
         """Whether rules of a definition name a renamed role by its former or its new name."""
         return any(
-            named.names(definition.rules.get(key) or "", ROLE, name)
+            named.names(text, ROLE, name)
             for pair in self.renames.items()
             for name in pair
-            for key in expression_names.RULES
+            for text in expression_names.rules_and_rights(definition).values()
         )
 
 

@@ -143,11 +143,16 @@ def _decide_without_rule(rule: str | None, caller: rules.Subject) -> JSONObject:
 
 def _check_field_list(collection: Definition, question: Question) -> Iterator[JSONObject]:
     opened, data = collection.field_list(question.operation), question.data or {}
-    if opened == ALL_FIELDS or question.subject.is_superadmin:
+    if question.subject.is_superadmin:
         return
-    denied = [name for name in collection.fields if name in data and name not in opened]
+    sent = [name for name in collection.fields if name in data]
+    denied = [name for name in sent if opened != ALL_FIELDS and name not in opened]
     if denied:
         reason = f"The field list of the operation does not open: {', '.join(denied)}."
+        yield {"allowed": False, "reason": reason}
+    closed = access.closed_fields(question.subject, collection, "writable_if")
+    if refused := [name for name in sent if name in closed]:
+        reason = f"Their writable_if does not let the caller write: {', '.join(refused)}."
         yield {"allowed": False, "reason": reason}
 
 
@@ -223,7 +228,7 @@ def _masked_for_caller(collection: Definition, caller: rules.Subject, row: Row) 
             masked |= collection.personal.intersection(
                 collection.columns if field_list == ALL_FIELDS else field_list
             )
-    return masked
+    return masked - access.closed_fields(caller, collection, "readable_if")
 
 
 def _evaluate_rule(node: rules.Node, rule: str, question: Question, case: _Case) -> JSONObject:

@@ -422,6 +422,8 @@ def test_field_properties_with_empty_values_are_accepted(root: Caller) -> None:
             "on_delete": None,
             "pii": False,
             "mask_type": None,
+            "readable_if": None,
+            "writable_if": None,
             "expression": None,
             "return_type": None,
         }

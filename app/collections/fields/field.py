@@ -43,6 +43,8 @@ class Field:
     collection: str | None = None  # the target of a reference
     pii: bool = False
     mask_type: str | None = None
+    readable_if: str | None = None  # a condition over the caller; of everybody without one
+    writable_if: str | None = None
     expression: str | None = None  # of a computed field
     return_type: str | None = None
     on_delete: str | None = None  # of a reference: what a delete of its target does

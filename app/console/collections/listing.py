@@ -146,6 +146,8 @@ def _properties(field: Field, collection: Definition) -> list[str]:
         gettext("unique"): field.unique,
         gettext("indexed"): field.options.get("index") or field.unique,
         gettext("personal data, mask: %(mask)s", mask=field.mask_type or "full"): field.pii,
+        gettext("read by %(rule)s", rule=field.readable_if): field.readable_if is not None,
+        gettext("written by %(rule)s", rule=field.writable_if): field.writable_if is not None,
         gettext("from personal data"): not field.pii and field.name in collection.personal,
     }
     return [word for word, is_true in words.items() if is_true]

@@ -26,7 +26,8 @@ from app.web.languages import gettext, lazy_gettext
 UNIQUE = "unique:"
 
 BLANK_ROWS = 1
-TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
+RIGHTS = ("readable_if", "writable_if")
+TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression", *RIGHTS)
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
@@ -62,6 +63,8 @@ LABELS = {
     "return_type": lazy_gettext("result type"),
     "collection": lazy_gettext("refers to"),
     "expression": lazy_gettext("computed as"),
+    "readable_if": lazy_gettext("read by"),
+    "writable_if": lazy_gettext("written by"),
     "min_length": lazy_gettext("shortest"),
     "max_length": lazy_gettext("longest"),
     "max_bytes": lazy_gettext("size"),
@@ -104,6 +107,8 @@ INPUT_BY_CODE = {
     "reference_collection_required": "collection",
     "on_delete_invalid": "on_delete",
     "expression_invalid": "expression",
+    "readable_if_invalid": "readable_if",
+    "writable_if_invalid": "writable_if",
     "return_type_invalid": "return_type",
     "mask_type_invalid": "mask_type",
     "mask_type_requires_pii": "mask_type",
@@ -198,6 +203,10 @@ class SchemaForm(Form):
         names = [f"{key}_{n}" for key in ("default", *COUNTS, *NUMBERS, "pattern")]
         is_new = not self.exists(n)
         return any(name in self.errors or (is_new and self[name]) for name in names)
+
+    def shows_rights(self, n: int) -> bool:
+        """Whether a row shows the rights of its field: there are some, or with errors."""
+        return any(self.value(n, key) or f"{key}_{n}" in self.errors for key in RIGHTS)
 
     def faults(self, n: int) -> list[str]:
         """The inputs of a row that have errors."""
@@ -321,6 +330,7 @@ class SchemaForm(Form):
         if kind == "computed":
             spec.setdefault("return_type", self.value(n, "return_type") or None)
             spec["expression"] = self.value(n, "expression") or None
+        spec |= {key: self.value(n, key) or None for key in RIGHTS}
         if spec["pii"]:
             spec["mask_type"] = self.value(n, "mask_type") or None
         return spec

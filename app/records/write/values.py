@@ -109,7 +109,7 @@ def clean_creates(
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
         if index:
             db.check_time()
-        found: list[Problem] = []
+        found = _right_problems(access, body)
         rows.append(clean_create(access.definition, body, given, found))
         problems.add(index, found)
     _check_references(access, rows, [one["account_id"] for one in system], problems)
@@ -203,7 +203,7 @@ def clean_updates(
         body = _without_echoed_computed(access, row, body)
         missing = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
-        found: list[Problem] = []
+        found = _right_problems(access, sent)
         changes.append(clean_update(access.definition, row, body, found, missing))
         problems.add(index, found)
     _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
@@ -283,6 +283,12 @@ def _system_problems(body: Body, stored: Body) -> list[Problem]:
 def _computed_problems(definition: Definition, body: Body) -> list[Problem]:
     message = "This field is computed from others, which can be changed."
     names = [name for name in body if name in definition.computed]
+    return [problem(name, "field_read_only", message) for name in names]
+
+
+def _right_problems(access: Access, body: Body) -> list[Problem]:
+    message = "The field's writable_if does not let you write it."
+    names = [name for name in body if name in access.read_only]
     return [problem(name, "field_read_only", message) for name in names]
 
 
