@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.accounts import deleted_addresses
+from app.accounts import deleted_addresses, directory
 from app.accounts.domains import checks, service
 from app.accounts.usage import metering, notices, purge
 from app.web.feature import Feature, Routes
@@ -10,7 +10,13 @@ from app.web.feature import Feature, Routes
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.accounts import group_routes, own_account_routes, role_routes, user_routes
+    from app.accounts import (
+        directory_routes,
+        group_routes,
+        own_account_routes,
+        role_routes,
+        user_routes,
+    )
     from app.accounts import routes as accounts
     from app.accounts.domains import routes as domains
     from app.accounts.usage import routes as usage
@@ -22,6 +28,7 @@ def routes() -> Routes:
             user_routes.blueprint,
             role_routes.blueprint,
             group_routes.blueprint,
+            directory_routes.blueprint,
         ),
         modules=(usage, domains),
     )
@@ -30,5 +37,5 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(checks, metering, notices, purge),
-    subscribers=(deleted_addresses, service, metering, purge),
+    subscribers=(deleted_addresses, directory, service, metering, purge),
 )

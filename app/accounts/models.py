@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 from app import clock
 from app.db import Base
 from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
-from app.db.types import Id, Text, UtcDateTime, created_at_default
+from app.db.types import Id, Json, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 from app.types import JSONObject
 from app.web.languages import lazy_gettext
@@ -134,6 +134,28 @@ class Role(Named, Base):
     name: Mapped[str] = mapped_column(Text, unique=True)
 
 
+class InstanceSetting(Base):
+    """A setting of the whole instance, such as that of the directory, by its name."""
+
+    __tablename__ = "instance_settings"
+    __policy__ = TablePolicy(
+        audit=Audited(chain=None),
+        bundle=NotBundled("shared by all accounts"),
+        placement=Placement.SHARED,
+        noun=Noun(
+            lazy_gettext("Setting of the instance"),
+            lazy_gettext("Settings of the instance"),
+            named_by="name",
+            order=235,
+            list_page="console.show_directory",
+        ),
+    )
+
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    value: Mapped[JSONObject] = mapped_column(Json)
+    version: Mapped[int] = mapped_column(default=1)
+
+
 class User(Base):
     """A person in one account; several accounts may have a user with the same address."""
 
@@ -206,6 +228,22 @@ class User(Base):
     @property
     def group_names(self) -> list[str]:
         return [group.name for group in self.groups]
+
+
+class UserWord(Base):
+    """A word that the directory finds a user by, with the field that it stands in."""
+
+    __tablename__ = "user_words"
+    __table_args__ = (sa.Index("ix_user_words_user", "account_id", "user_id"),)
+    __policy__ = TablePolicy(
+        audit=NotAudited("an index of users"),
+        bundle=Bundled(order=35),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    word: Mapped[str] = mapped_column(Text, primary_key=True)
+    field: Mapped[str] = mapped_column(Text, primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id, primary_key=True)
 
 
 class DeletedAddress(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from app.accounts.names import group_warnings
 from app.collections import (
     access,
     definitions,
@@ -115,6 +116,12 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))
     return result
+
+
+def directory_warnings(content: JSONMapping) -> list[JSONObject]:
+    """Warn of groups that the directory's rule names, and that no account has."""
+    rule = content.get("directory", {}).get("rule")
+    return [one | {"field": "directory.rule"} for one in group_warnings(rule)]
 
 
 def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | None]:

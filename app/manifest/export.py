@@ -10,14 +10,14 @@ from app import db
 from app.accounts.models import Account
 from app.collections import schema, transfer
 from app.errors import InvalidValues, problem
-from app.manifest.kinds import OF_ACCOUNT, ROLES
+from app.manifest.kinds import DIRECTORY, OF_ACCOUNT, ROLES
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1
 
 
 def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
-    """Return the manifest of this instance: roles, collections, and definitions of active accounts.
+    """Return the manifest of this instance: what accounts share, and definitions of active ones.
 
     `slugs` chooses accounts; None stands for all. Raises InvalidValues for an unknown one.
     """
@@ -40,6 +40,7 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
     return {
         "version": VERSION,
         "roles": [ROLES.export(row) for row in ROLES.rows()],
+        "directory": DIRECTORY.export(DIRECTORY.rows()[0]),
         "collections": collections(),
         "accounts": {slug: sections for slug, sections in accounts.items() if sections},
     }

@@ -14,7 +14,7 @@ from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
 from app.manifest.document import Document, Path
 from app.manifest.kind import Key, Kind
-from app.manifest.kinds import OF_ACCOUNT, ROLES
+from app.manifest.kinds import DIRECTORY, OF_ACCOUNT, ROLES
 from app.types import JSONMapping, JSONObject
 
 META = ("rename_from", "removed")
@@ -69,7 +69,7 @@ class Step:
 
     @property
     def subject(self) -> JSONObject:
-        name = " ".join(self.kind.key(self._before or self.body))
+        name = " ".join(self.kind.key(self._before or self.body)) or self.kind.name
         return {"kind": self.kind.name, "account": self.account, "name": name}
 
     @property
@@ -103,12 +103,15 @@ class Comparison:
 def compare(
     document: Document, content: JSONMapping, *, by: Principal, renamed: Mapping[str, str]
 ) -> Comparison:
-    """Compare the roles and the accounts' items of a manifest with the stored ones.
+    """Compare the roles, the directory and the accounts' items of a manifest with the stored ones.
 
     `renamed` has the new names of collections that the same manifest renames, by name key.
     """
     comparison = Comparison(document)
     sections = [_Section(ROLES, ("roles",), by, content.get("roles", ()), ROLES.rows())]
+    if DIRECTORY.section in content:
+        item = content[DIRECTORY.section]
+        sections.append(_Section(DIRECTORY, (DIRECTORY.section,), by, [item], DIRECTORY.rows()))
     accounts = content.get("accounts", {})
     acting = dict[str, Principal]()
     for slug in sorted(accounts):
@@ -130,7 +133,9 @@ def compare(
             sections.append(_Section(kind, path, acting[slug], items, rows[account_id]))
     for section in sections:
         section.compare(comparison, renamed)
-    comparison.steps.sort(key=lambda step: list(Action).index(step.action))
+    # First of all the directory, whose rule may go on without a role that is removed.
+    order = list(Action)
+    comparison.steps.sort(key=lambda step: (not step.kind.is_single, order.index(step.action)))
     return comparison
 
 
@@ -162,7 +167,8 @@ class _Section:
         for index, item in enumerate(self.items):
             key, former = self.kind.key(item), (str(item.get("rename_from") or ""),)
             is_to_rename = former in stored and key not in stored
-            listed[former if is_to_rename else key].append(((*self.path, index), item))
+            path = self.path if self.kind.is_single else (*self.path, index)
+            listed[former if is_to_rename else key].append((path, item))
         undone = list[JSONObject]()
         for key, entries in listed.items():
             steps, undo = self._compare_alike(comparison, entries, stored.get(key, ()))
@@ -172,7 +178,7 @@ class _Section:
             parent = comparison.reverse
             for name in self.path[:-1]:
                 parent = parent.setdefault(str(name), {})
-            parent[self.kind.section] = undone
+            parent[self.kind.section] = undone[0] if self.kind.is_single else undone
 
     def _compare_alike(
         self,

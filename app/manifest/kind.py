@@ -24,6 +24,8 @@ class Kind(ABC):
     section: ClassVar[str]
     model: ClassVar[Any]
     properties: ClassVar[Sequence[str]]
+    is_single: ClassVar[bool] = False
+    """Whether there is one item of the kind, always: a section is that item, no list."""
     identity: ClassVar[Sequence[str]] = ("name",)
     """The properties that an item is found by."""
     required: ClassVar[Sequence[str]] = ()

@@ -9,7 +9,8 @@ from typing import ClassVar
 from cryptography.fernet import InvalidToken
 
 from app import crypto
-from app.accounts import groups, names, roles
+from app.accounts import directory, groups, names, roles
+from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
 from app.auth.principal import Principal
@@ -249,7 +250,35 @@ class Providers(Kind):
         sso.delete(row.id, by=by)
 
 
-ROLES = Roles()
+class Directory(Kind):
+    """The settings of the directory, which the instance has once."""
+
+    name, section, is_single = "directory", "directory", True
+    properties, identity = ("rule", "fields"), ()
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Settings]:
+        """Return the settings as the only row."""
+        return [directory.current()]
+
+    def export(self, row: Settings) -> JSONObject:
+        return {"rule": row.rule, "fields": list(row.fields)}
+
+    def changed(self, row: Settings, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the properties that differ. Raises InvalidValues."""
+        directory.check(body, row.rule)
+        return [name for name, value in self.export(row).items() if body.get(name, value) != value]
+
+    def change(self, row: Settings, body: JSONMapping, *, by: Principal) -> None:
+        directory.change(body)
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        raise NotImplementedError
+
+    def remove(self, row: Settings, *, by: Principal) -> None:
+        raise NotImplementedError
+
+
+ROLES, DIRECTORY = Roles(), Directory()
 OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
 
 

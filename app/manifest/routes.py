@@ -31,6 +31,7 @@ blueprint = Blueprint(
 MANIFEST = {
     "version": VERSION,
     "roles": [{"name": "auditor", "description": "Reads all."}],
+    "directory": {"rule": "true", "fields": ["name"]},
     "collections": [
         {
             "name": "posts",
@@ -66,6 +67,7 @@ class ManifestView(View):
 
     version = ma.fields.Integer()
     roles = ma.fields.List(ma.fields.Dict())
+    directory = ma.fields.Dict()
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
 
@@ -86,7 +88,9 @@ class ManifestToApply(ManifestBody):
 class ManifestOperation(View):
     """An item that is created, changed or removed."""
 
-    kind = ma.fields.String(**doc("collection, role, group, webhook, workflow, hook or provider."))
+    kind = ma.fields.String(
+        **doc("collection, role, directory, group, webhook, workflow, hook or provider.")
+    )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))
     name = ma.fields.String()
     action = ma.fields.String(**doc("create, update or remove."))

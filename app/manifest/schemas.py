@@ -7,6 +7,7 @@ from typing import Any
 
 import marshmallow as ma
 
+from app.accounts.directory_routes import DirectoryBody
 from app.accounts.schemas import ChangedRole
 from app.collections.rule_schemas import RulesOfNew, RuleSubject, operation_field
 from app.collections.schemas import (
@@ -141,6 +142,7 @@ class Manifest(Schema):
         required=True, strict=True, validate=ma.validate.OneOf([VERSION], error="Must be 1.")
     )
     roles = _list_of(ManifestRole)
+    directory = ma.fields.Nested(DirectoryBody)
     collections = _list_of(ManifestCollection)
     accounts = ma.fields.Dict(
         keys=fields.Text(longest=100),

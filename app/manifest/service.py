@@ -91,7 +91,10 @@ def plan(document: Document, *, by: Principal) -> JSONObject:
                     "sql": effects.statements(own),
                     "data_lost": effects.lost_values(own),
                     "access": effects.access_changes(own, names),
-                    "warnings": effects.warnings(own, names),
+                    "warnings": [
+                        *effects.warnings(own, names),
+                        *effects.directory_warnings(content),
+                    ],
                 }
             with name_changes.future(own):
                 items.rehearse(compared.items)

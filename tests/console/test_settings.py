@@ -13,6 +13,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.collections import revisions
+from app.console.people import directory
 from app.db import disk
 from app.outbound import mail
 from tests import builders
@@ -300,3 +301,16 @@ def test_console_outbox_shows_development_mails(
     monkeypatch.setitem(app.extensions, "atrium.config", replace(settings, mail_url="smtp://x"))
     assert superadmin.get(f"outbox/{name}").status_code == 404
     assert "console/outbox" not in superadmin.get("health").text
+
+
+def test_console_directory_is_set_by_superadmins(superadmin: Browser, admin: Browser) -> None:
+    assert admin.get("directory").status_code == 403
+    answer = superadmin.send("directory", rule="@has_role(x)", fields=["name"])
+    assert (answer.status_code, beside(answer, "rule")) == (400, "There is no role x.")
+    answer = superadmin.send("directory", rule="@has_group(x)", fields=["name", "role"])
+    assert answer.status_code == 303
+    shown = superadmin.get("directory").text
+    assert "@has_group(x)" in shown
+    assert "No account has a group x." in shown
+    checked = [name for name in directory.FIELDS if f'value="{name}" checked' in shown]
+    assert checked == ["name", "role"]

@@ -412,3 +412,37 @@ def test_manifest_indexes_on_filled_tables_are_built(
     assert root.get("collections/posts").json["indexes"] == [
         {"fields": ["title", "-views"], "unique": False}
     ]
+
+
+def test_manifest_directory_is_planned_applied_and_undone(root: Caller) -> None:
+    text = """
+        version: 1
+        roles:
+        - {name: clerk}
+        directory:
+          rule: "@has_role(clerk) || @has_group(nobodys)"
+          fields: [name, role]
+        """
+    plan = planned(root, text)
+    assert ("update", "directory", "directory") in shape(plan)
+    assert [one["line"] for one in plan["operations"]] == [5, 4]
+    assert [(one["field"], one["code"]) for one in plan["warnings"]] == [
+        ("directory.rule", "unknown_group")
+    ]
+    reverse = applied(root, text)["reverse"]
+    assert reverse["directory"] == {"rule": "true", "fields": ["name"]}
+    assert exported(root)["directory"] == {
+        "rule": "@has_role(clerk) || @has_group(nobodys)",
+        "fields": ["name", "role"],
+    }
+    assert not planned(root, text)["has_changes"]
+    plan_hash = root.post("manifest/plan", {"manifest": reverse}).json["plan_hash"]
+    body = {"manifest": reverse, "plan_hash": plan_hash}
+    assert root.post("manifest/apply", body).status_code == 200
+    assert root.get("directory/settings").json["rule"] == "true"
+    wrong = "version: 1\ndirectory:\n  rule: '@has_role(nobody)'\n  fields: [x]\n"
+    problems = planned(root, wrong)["problems"]
+    assert [(one["field"], one["code"], one["line"]) for one in problems] == [
+        ("directory.rule", "unknown_role", 3),
+        ("directory.fields[0]", "invalid_option", 4),
+    ]

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from app.console.people import api_keys, groups, profile, roles, second_factors, team, users
+from app.console.people import (
+    api_keys,
+    directory,
+    groups,
+    profile,
+    roles,
+    second_factors,
+    team,
+    users,
+)
 
 PAGES = (
     api_keys,
+    directory,
     groups,
     users,
     profile,

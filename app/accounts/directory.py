@@ -1,0 +1,236 @@
+"""The directory: what the users of an account see of each other, as the operator decides.
+
+It is a setting of the instance: a rule over the caller, and the fields that it opens. Who does not
+pass the rule sees themself alone. What is not shown is not searched, sorted by or told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from itsdangerous import BadSignature
+
+from app import clock, crypto, db, rules
+from app.accounts import directory_index, names
+from app.accounts.models import InstanceSetting, Role, User
+from app.accounts.names import Name, Use
+from app.context import shown_accounts
+from app.db import versioned_cache
+from app.db.versioned_cache import VersionCheck
+from app.errors import InvalidValues, problem
+from app.rules import named
+from app.types import JSONMapping, JSONObject, cached_property
+
+NAME = "directory"
+COLUMNS: Mapping[str, Any] = {
+    "name": User.name,
+    "email": User.email,
+    "role": Role.name,
+    "is_active": User.is_active,
+}
+"""What may be shown beside the id."""
+SCOPE = rules.Scope({})
+ID = re.compile(r"[0-9A-Fa-f-]{36}")
+PURPOSE = "directory"
+DEFAULT_LIMIT, MAX_LIMIT, MAX_IDS, MAX_TERMS = 30, 100, 100, 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The rule over callers who see others, and the fields that they see beside the id."""
+
+    rule: str
+    fields: tuple[str, ...]
+    version_check: VersionCheck
+
+    @cached_property
+    def _condition(self) -> rules.Node:
+        return rules.condition(self.rule, rules.Scope({}, is_stored=True))
+
+    def lets_in(self, caller: rules.Subject) -> bool:
+        """Whether a caller sees others."""
+        if caller.is_superadmin:
+            return True
+        return rules.holds(self._condition, rules.Context(subject=caller, now=clock.now()))
+
+    @property
+    def warnings(self) -> list[JSONObject]:
+        """The groups of the rule that no account has."""
+        return [one | {"field": "rule"} for one in names.group_warnings(self.rule)]
+
+
+def settings() -> Settings:
+    """The settings, from a cache: what relies on them checks their version."""
+    return versioned_cache.cache("directory").get(NAME, current) or current()
+
+
+def current() -> Settings:
+    """The settings as they are stored."""
+    query = sa.select(InstanceSetting).where(InstanceSetting.name == NAME)
+    return _settings(db.db.session.scalars(query.execution_options(populate_existing=True)).one())
+
+
+def _settings(row: InstanceSetting) -> Settings:
+    check = VersionCheck(InstanceSetting.__tablename__, (NAME,), row.version)
+    return Settings(row.value["rule"], tuple(row.value["fields"]), check)
+
+
+def shown_fields(caller: rules.Subject) -> Sequence[str] | None:
+    """The fields of others that a caller sees beside their ids; None if no others at all.
+
+    From a cache: what relies on them checks the version of `settings()`.
+    """
+    known = settings()
+    return known.fields if known.lets_in(caller) else None
+
+
+def check(body: JSONMapping, former: str | None = None) -> None:
+    """Check new settings. Raises InvalidValues with all problems.
+
+    `former`, the stored rule, passes: a role that it names may have gone since.
+    """
+    problems: list[JSONObject] = []
+    rule = body.get("rule")
+    if rule is not None and rule != former:
+        try:
+            rules.condition(rule, SCOPE)
+        except rules.RuleError as error:
+            problems.append(problem("rule", "rule_invalid", str(error), position=error.position))
+        else:
+            unknown = names.role_problem(rule)
+            problems += [unknown | {"field": "rule"}] if unknown else []
+    for index, field in enumerate(body.get("fields", ())):
+        if field not in COLUMNS:
+            message = f"Choose one of {', '.join(COLUMNS)}."
+            problems.append(problem(f"fields[{index}]", "invalid_option", message))
+    if problems:
+        raise InvalidValues(problems)
+
+
+def change(body: JSONMapping) -> Settings:
+    """Change the settings; what is absent stays. Raises InvalidValues."""
+    with db.transaction() as session:
+        query = sa.select(InstanceSetting).where(InstanceSetting.name == NAME).with_for_update()
+        row = session.scalars(query.execution_options(populate_existing=True)).one()
+        check(body, row.value["rule"])
+        value = {**row.value, **body}
+        value["fields"] = list(dict.fromkeys(value["fields"]))
+        if value != row.value:
+            row.value, row.version = value, row.version + 1
+        session.flush()
+        return _settings(row)
+
+
+@names.place
+def in_directory(name: Name) -> Iterator[Use]:
+    """The rule of the directory."""
+    rule = current().rule
+    if named.names(rule, name.kind, name.value):
+        yield Use("directory", {"rule": rule}, change)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is looked for, and the part of it that is answered."""
+
+    search: str = ""
+    ids: Sequence[str] | None = None
+    limit: int | None = None
+    cursor: str | None = None
+
+
+def page(
+    account_id: str, caller: rules.Subject, checks: Iterable[VersionCheck], query: Query
+) -> tuple[list[JSONObject], str | None]:
+    """The people of an account whom a caller sees, each with the shown fields, and a cursor.
+
+    By name, if that is shown. Who is deactivated is found by `ids` alone. `checks` are the versions
+    of what says who the caller is. Raises Stale, and InvalidValues.
+    """
+    known = settings()
+    conditions = [User.account_id == account_id, *_found(account_id, known, query)]
+    if query.ids is None:
+        conditions.append(User.is_active)
+    if not known.lets_in(caller):
+        conditions.append(User.id == caller.id)
+    key: Sequence[Any] = (User.id,)
+    if "name" in known.fields:
+        # Those without a name come last.
+        key = (sa.func.coalesce(sa.func.lower(User.name), "\U0010ffff"), User.id)
+    conditions += _after(account_id, key, query.cursor)
+    limit = query.limit or (DEFAULT_LIMIT if query.ids is None else MAX_LIMIT)
+    columns = [COLUMNS[name].label(name) for name in known.fields]
+    versions = versioned_cache.combine(*checks, known.version_check).within(account_id)
+    statement = (
+        sa.select(*versions.columns, User.id, *columns, *key)
+        .join(Role, Role.id == User.role_id)
+        .where(*conditions)
+        .order_by(*key)
+        .limit(limit + 1)
+    )
+    rows = db.connection().execute(statement, versions.parameters).all()
+    width = len(versions.tables)
+    if rows:
+        versions.check(rows[0][:width])
+    else:
+        versions.verify()
+    shown_accounts.note(account_id)
+    shown = ("id", *known.fields)
+    items = [dict(zip(shown, row[width:], strict=False)) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return items, None
+    position = list(rows[limit - 1][-len(key) :])
+    return items, crypto.sign([account_id, position], PURPOSE)
+
+
+def _found(account_id: str, known: Settings, query: Query) -> Iterator[Any]:
+    """The conditions of a search: each word of it begins a word of a shown field."""
+    if query.ids is not None:
+        yield User.id.in_([one.lower() for one in query.ids if ID.fullmatch(one)])
+    if not query.search.strip():
+        return
+    terms = directory_index.words(query.search)
+    if len(terms) > MAX_TERMS:
+        message = f"Search for at most {MAX_TERMS} words."
+        raise InvalidValues([problem("search", "too_long", message)])
+    if not terms:
+        yield sa.false()
+    roles = _roles() if "role" in known.fields else {}
+    fields = [name for name in directory_index.FIELDS if name in known.fields]
+    table = directory_index.WORDS
+    for term in terms:
+        indexed = sa.select(table.c.user_id).where(
+            table.c.account_id == account_id,
+            directory_index.begins_with(term),
+            table.c.field.in_(fields),
+        )
+        holding = [id for id, words in roles.items() if any(w.startswith(term) for w in words)]
+        yield sa.or_(User.id.in_(indexed), User.role_id.in_(holding))
+
+
+def _roles() -> Mapping[int, Sequence[str]]:
+    rows = db.connection().execute(sa.select(Role.id, Role.name))
+    return {row.id: directory_index.words(row.name) for row in rows}
+
+
+def _after(account_id: str, key: Sequence[Any], cursor: str | None) -> Iterator[Any]:
+    if not cursor:
+        return
+    try:
+        signed_account, position = crypto.unsign(cursor, PURPOSE)
+    except BadSignature:
+        signed_account, position = "", ()
+    # What is shown, and with it the order, may have changed since.
+    if signed_account != account_id or len(position) != len(key):
+        raise InvalidValues(
+            [problem("cursor", "invalid_option", "This cursor is of another list.")]
+        )
+    *first, last = zip(key, position, strict=True)
+    condition: Any = last[0] > last[1]
+    for expression, value in reversed(first):
+        condition = sa.or_(expression > value, sa.and_(expression == value, condition))
+    yield condition
