@@ -24,6 +24,26 @@ class UserLostAccess:
 
 
 @dataclass(frozen=True)
+class UserLeaving:
+    """A user is about to be deleted: whatever refers to the user lets go, or raises Conflict."""
+
+    account_id: str
+    user_id: str
+    by: str | None
+    """The id of the acting user."""
+    unfinished: list[str]
+    """Subscribers add the job that lets go of the rest; the row stays until it has."""
+
+
+@dataclass(frozen=True)
+class UserLeavesLater:
+    """The row of a deleted user stays until jobs have let go of it; nothing else may."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
 class AdminLeft:
     """A user was deactivated, deleted or demoted, and is no active admin any more."""
 

@@ -203,6 +203,8 @@ class User(Base):
         UtcDateTime, default=created_at_default, onupdate=clock.now
     )
     language: Mapped[str | None] = mapped_column(Text)  # of pages and mails; null: the browser's
+    leaving_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Deleted then, but records that refer to the user are still being cleared."""
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)

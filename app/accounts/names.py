@@ -22,7 +22,7 @@ from app.context import tenancy
 from app.db import citus
 from app.errors import Conflict, problem, truncated
 from app.rules import named
-from app.rules.named import GROUP, ROLE
+from app.rules.named import GROUP, ROLE, NamesRole
 from app.types import JSONObject
 
 PAGE = 500
@@ -63,6 +63,7 @@ class Use:
     """Whether the texts are the name alone, no expressions."""
     may_outlive: bool = False
     """Whether it may go on to name what is deleted."""
+    names_role: NamesRole = named.no_role
 
     @property
     def places(self) -> list[str]:
@@ -73,11 +74,14 @@ class Use:
         if self.follow is None:
             return None
         renamed = {
-            place: new if self.are_names else named.renamed(text, name.kind, name.value, new)
+            place: new if self.are_names else self._renamed(text, name, new)
             for place, text in self.texts.items()
         }
         found = {place: text for place, text in renamed.items() if text is not None}
         return found if len(found) == len(renamed) else None
+
+    def _renamed(self, text: str, name: Name, new: str) -> str | None:
+        return named.renamed(text, name.kind, name.value, new, self.names_role)
 
 
 Place = Callable[[Name], Iterable[Use]]
@@ -239,9 +243,10 @@ def unknown(kind: str, values: Set[str]) -> set[str]:
     return {*values} - set(map(rules.composed, present))
 
 
-def role_problem(text: str | None) -> JSONObject | None:
+def role_problem(text: str | None, names_role: NamesRole = named.no_role) -> JSONObject | None:
     """The first role of an expression that does not exist, as a problem without a field."""
-    roles = [one for one in named.mentions(text) if one.kind == ROLE and one.is_certain]
+    found = named.mentions(text, names_role)
+    roles = [one for one in found if one.kind == ROLE and one.is_certain]
     missing = unknown(ROLE, {one.value for one in roles})
     first = next((one for one in roles if one.value in missing), None)
     if first is None:

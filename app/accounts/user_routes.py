@@ -163,6 +163,9 @@ def delete_user(user_id: str) -> Response:
 
     Sessions and API keys of the user stop working at once. You cannot delete your own user (403) or
     an account's last active admin (409).
+
+    Records that refer to the user follow `on_delete` of the field; `restrict` refuses (409). If
+    more than 1,000 refer to the user, a job changes them.
     """
     users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)

@@ -12,10 +12,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db, events
+from app import clock, db, events
 from app.accounts import deleted_addresses, pii, roles
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
+from app.accounts.models import (
+    ADMIN,
+    SYSTEM_ACCOUNT_ID,
+    VIEWER,
+    Account,
+    GroupMember,
+    Role,
+    User,
+)
 from app.accounts.types import Body, Condition, Problem, Query
 from app.db import counts, errors, filters
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
@@ -61,7 +69,7 @@ def cursor_at_offset(scope: str | None, offset: int) -> str | None:
 
 
 def _conditions(scope: str | None, query: Query) -> list[Condition]:
-    conditions: list[Condition] = []
+    conditions: list[Condition] = [User.leaving_at.is_(None)]
     account_id = scope or query.get("account_id")
     if account_id is not None:
         conditions.append(User.account_id == account_id.lower())
@@ -83,7 +91,8 @@ def _conditions(scope: str | None, query: Query) -> list[Condition]:
 def get(scope: str | None, user_id: str) -> User:
     """The user with this id. Raises NotFound, also for a user of another account."""
     conditions = [User.account_id == scope] if scope else []
-    user = db.db.session.scalar(sa.select(User).where(User.id == user_id.lower(), *conditions))
+    conditions += [User.id == user_id.lower(), User.leaving_at.is_(None)]
+    user = db.db.session.scalar(sa.select(User).where(*conditions))
     if user is None:
         raise NotFound("There is no such user.")
     return user
@@ -174,18 +183,47 @@ def verify(scope: str | None, user_id: str) -> User:
 
 
 def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
-    """Delete a user; their records stay. Raises Forbidden or Conflict like `change`."""
+    """Delete a user; their records stay. Raises Forbidden or Conflict like `change`.
+
+    Access ends at once. If many records refer to the user, the row goes once a job has cleared
+    them; until then it is found by nobody, and its address is free.
+    """
     with db.transaction() as session:
         user = get_for_update(session, scope, user_id)
         _check_may_lose_rights(session, user, stays_admin=False, by=by)
+        session.refresh(user, ["version"], with_for_update={"of": User})  # no new references
+        leaving = events.UserLeaving(user.account_id, user.id, by, [])
+        events.publish(leaving)
         events.publish(events.UserLostAccess(user.account_id, user.id, is_deleted=True))
         # Whoever never proved the address does not keep its owner out.
         if user.email_verified:
             deleted_addresses.remember(user.account_id, user.email_key)
         key = (user.account_id, user.id)
-        session.delete(user)
-        session.flush()
+        if leaving.unfinished:
+            mine = (GroupMember.account_id == user.account_id, GroupMember.user_id == user.id)
+            session.execute(sa.delete(GroupMember).where(*mine))
+            user.is_active, user.leaving_at, user.email_key = False, clock.now(), user.id
+            events.publish(events.UserLeavesLater(*key))
+            _flush_changes(session, user)
+        else:
+            session.delete(user)
+            session.flush()
         events.publish(events.AdminLeft(*key))
+
+
+def finish_deletion(account_id: str, user_id: str) -> None:
+    """Delete the row of a user who was leaving, if it is still there."""
+    with db.transaction() as session:
+        key = (User.account_id == account_id, User.id == user_id, User.leaving_at.is_not(None))
+        user = session.scalar(sa.select(User).where(*key).with_for_update(of=User))
+        if user is not None:
+            session.delete(user)
+
+
+def is_leaving(account_id: str, user_id: str) -> bool:
+    """Whether a deleted user's row is still there."""
+    mine = (User.account_id == account_id, User.id == user_id, User.leaving_at.is_not(None))
+    return db.db.session.scalar(sa.select(User.id).where(*mine)) is not None
 
 
 def set_role(user: User, role: Role) -> bool:

@@ -18,10 +18,11 @@ import sqlalchemy as sa
 
 from app import clock, rules
 from app.auth.principal import Principal
-from app.collections import masking
+from app.collections import masking, people
 from app.collections.columns import TableColumns
 from app.collections.definitions import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.people import People
 from app.db import replica
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
@@ -303,7 +304,9 @@ def _scope(
 def _follow(access: Access, name: str) -> rules.Scope | None:
     if name in access.comparable and name in access.definition.files:
         return rules.Scope(access.definition.files[name].properties)
-    target = access.definition.target(name) if name in access.comparable else None
+    target = access.definition.followed(name) if name in access.comparable else None
+    if isinstance(target, People):
+        return people.filter_scope(access.caller)
     if target is None or not is_open(access.caller, target, "view"):
         return None
     return filter_scope(for_operation(access.caller, target, "view"))
@@ -317,7 +320,9 @@ def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
-    def reach(target: Definition, source: object) -> Iterable[object]:
+    def reach(target: Definition | People, source: object) -> Iterable[object]:
+        if isinstance(target, People):
+            return ()
         condition = for_operation(access.caller, target, "view").condition
         if condition is None:
             return ()

@@ -22,7 +22,7 @@ class Named(Protocol):
     """The part of a collection definition that names are resolved with."""
 
     @property
-    def table(self) -> sa.Table:
+    def table(self) -> Any:
         """The table that holds the records."""
         ...
 
@@ -41,8 +41,8 @@ class Named(Protocol):
         """The fields that hold files, whose properties are names, too."""
         ...
 
-    def target(self, name: str) -> Named | None:
-        """The collection that a field refers to."""
+    def followed(self, name: str) -> Named | None:
+        """What a field refers to."""
         ...
 
 
@@ -120,7 +120,7 @@ class TableColumns:
         return self._led_to[name]
 
     def _follow(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
-        target = self.definition.target(name)
+        target = self.definition.followed(name)
         if target is None:
             raise LookupError(name)  # not before the check of the expression let it through
         source = target.table.alias()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import eras, indexes, table
+from app.collections import eras, indexes, people, table
 from app.collections.columns import TableColumns
 from app.collections.eras import Era
 from app.collections.fields import (
@@ -27,10 +27,12 @@ from app.collections.fields import (
     Field,
     FileField,
     ReferenceField,
+    UserField,
     encoders_of,
 )
 from app.collections.indexes import Index
 from app.collections.models import Collection
+from app.collections.people import People
 from app.db import versioned_cache
 from app.db.types import RawUtcDateTime, UtcDateTime
 from app.db.versioned_cache import Memo, VersionCheck
@@ -57,6 +59,7 @@ from app.types import JSONMapping, cached_property
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MAX_ACCESSES = 64
+PERSONS = ("created_by", "updated_by")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 RIGHTS = ("readable_if", "writable_if")
 PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name != "max_bytes"]
@@ -155,7 +158,7 @@ class Definition:
     @cached_property
     def refusable(self) -> frozenset[str]:
         """The fields whose values the database may refuse: of unique keys, and references."""
-        references = (name for name, field in self.fields.items() if field.collection)
+        references = (name for name, field in self.fields.items() if field.leads_to)
         return frozenset(references).union(*self.unique_keys)
 
     @cached_property
@@ -244,7 +247,7 @@ class Definition:
     def _followed(self, name: str) -> Scope | None:
         if name in self.files:
             return Scope(self.files[name].properties)
-        target = self.target(name)
+        target = self.followed(name)
         return target.scope if target else None
 
     @cached_property
@@ -257,6 +260,15 @@ class Definition:
         if field is None or field.collection is None:
             return None
         return self if field.collection.lower() == self.name.lower() else get(field.collection)
+
+    def followed(self, name: str) -> Definition | People | None:
+        """What a reference or user field leads to; None for other fields."""
+        field = self.fields.get(name)
+        return people.PEOPLE if isinstance(field, UserField) else self.target(name)
+
+    def expanded(self, name: str) -> Definition | People | None:
+        """What `expand` shows of a field: also of the system fields that name people."""
+        return people.PEOPLE if name in PERSONS else self.followed(name)
 
     @cached_property
     def conditions(self) -> Mapping[str, Node | None]:

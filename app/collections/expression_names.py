@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts import names
 from app.accounts.names import Name, Use
-from app.collections import definitions
+from app.collections import definitions, people
 from app.collections.changes import IN_USE, Change
 from app.collections.definitions import RIGHTS, Definition, is_expression
 from app.collections.fields import Field
 from app.collections.models import Collection
+from app.collections.people import People
 from app.errors import NotFound, problem
 from app.rules import OPERATIONS, named
-from app.rules.named import BLANK, CHOICE, Mention
+from app.rules.named import BLANK, CHOICE, Mention, NamesRole
 from app.types import JSONMapping, JSONObject
 from app.web.feature import Finding
 
@@ -48,7 +49,7 @@ def problem_in(
                 shown = ", ".join(choices[:MAX_NAMED]) + (", …" if len(choices) > MAX_NAMED else "")
                 message = f"{'.'.join(one.path)} is never {one.value[:80]!r}. It is one of: {shown}"
                 return problem(None, UNKNOWN_CHOICE, message, position=one.start)
-    return names.role_problem(text) or {}
+    return names.role_problem(text, role_test(of, roots)) or {}
 
 
 def field_problems(
@@ -84,22 +85,39 @@ def choices_of(of: Definition, mention: Mention, roots: Sequence[str] = ()) -> S
     """The choices of the field that a text is compared with; None if it has none."""
     if mention.kind != CHOICE or BLANK in mention.value or not mention.is_certain:
         return None
-    current: Definition | None = of
-    *steps, last = mention.path
+    current = _owner(of, mention, roots)
+    field = current.fields.get(mention.path[-1]) if isinstance(current, Definition) else None
+    return field.options.get("choices") if field else None
+
+
+def role_test(of: Definition | None, roots: Sequence[str] = ()) -> NamesRole:
+    """Whether a text of a collection's expressions is compared with the role of a person."""
+
+    def names_role(mention: Mention) -> bool:
+        if mention.kind != CHOICE or len(mention.path) < 2 or mention.path[-1] != people.ROLE:
+            return False
+        return of is not None and isinstance(_owner(of, mention, roots), People)
+
+    return names_role
+
+
+def _owner(of: Definition, mention: Mention, roots: Sequence[str]) -> Definition | People | None:
+    """What has the field that a text is compared with."""
+    current: Definition | People | None = of
+    steps = mention.path[:-1]
     for step in steps[1:] if steps and steps[0] in roots else steps:
         try:
-            current = current.target(step) if current else None
+            current = current.followed(step) if current else None
         except NotFound:
             return None
-    field = current.fields.get(last) if current else None
-    return field.options.get("choices") if field else None
+    return current
 
 
 def warnings(of: Definition) -> list[JSONObject]:
     """The groups and roles that are gone, in the rules of a collection and rights of its fields."""
     found = []
     for key, text in rules_and_rights(of).items():
-        gone = names.role_problem(text)
+        gone = names.role_problem(text, role_test(of))
         for one in [*([gone] if gone else []), *names.group_warnings(text)]:
             found.append(one | {"field": f"{of.name}.{key}"})
     return found
@@ -162,13 +180,15 @@ def in_rules(name: Name) -> Iterator[Use]:
     )
     for row in rows.all():
         definition = definitions.overridden(definitions.from_row(row))
+        names_role = role_test(definition)
         texts = {
             place: text
             for place, text in rules_and_rights(definition).items()
-            if named.names(text, name.kind, name.value)
+            if named.names(text, name.kind, name.value, names_role)
         }
         if texts:
-            yield Use(f"collections.{row.name}", texts, partial(_store, row.id))
+            place, follow = f"collections.{row.name}", partial(_store, row.id)
+            yield Use(place, texts, follow, names_role=names_role)
 
 
 def _store(id: str, texts: Mapping[str, str]) -> None:

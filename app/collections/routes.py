@@ -97,7 +97,8 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     `on_delete` of a reference applies when its target is deleted: `restrict` (the default) refuses
     (409), `cascade` deletes the referring record too, recursively, and `set_null` clears the
-    reference, which must not be required.
+    reference, which must not be required. For a field of type `user`, which has the id of a user of
+    the account, `set_null` is the default.
 
     `indexes` are within each account. Text in an index of several texts has a limit: together they
     have at most 2,000 bytes, each an equal share.

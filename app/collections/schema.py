@@ -21,6 +21,7 @@ from app.collections.fields import (
     ComputedField,
     Field,
     InvalidValue,
+    ReferenceField,
 )
 from app.errors import problem
 from app.rules import KEYWORDS, Node, RuleError, cost
@@ -61,8 +62,8 @@ def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as stored and returned."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     full.pop("rename_from", None)
-    if full["type"] == "reference":
-        full["on_delete"] = full["on_delete"] or "restrict"
+    if kind := TYPES.get(full["type"]):
+        full["on_delete"] = full["on_delete"] or kind.default_on_delete
     if full["pii"]:
         full["mask_type"] = full["mask_type"] or "full"
     return full
@@ -270,19 +271,20 @@ def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
 
 
 def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
-    name, target = spec["name"], spec.get("collection")
-    if spec["type"] != "reference":
-        for key in ("collection", "on_delete"):
-            if spec.get(key) is not None:
-                yield problem(name, "invalid_option", f"Only a reference has {key}.")
+    name, target, kind = spec["name"], spec.get("collection"), TYPES[spec["type"]]
+    is_reference = kind is ReferenceField
+    allowed = {"collection": is_reference, "on_delete": kind.default_on_delete is not None}
+    for key in (key for key, may in allowed.items() if not may and spec.get(key) is not None):
+        yield problem(name, "invalid_option", f"Only a reference has {key}.")
+    if not allowed["on_delete"]:
         return
-    if not target or target.lower() not in targets:
+    if is_reference and (not target or target.lower() not in targets):
         message = "Set collection to the name of an existing collection."
         yield problem(name, "reference_collection_required", message)
     if spec.get("on_delete") not in (None, *ON_DELETE):
         message = f"on_delete is one of: {', '.join(ON_DELETE)}."
         yield problem(name, "on_delete_invalid", message)
-    elif spec.get("on_delete") == "set_null" and spec.get("required"):
+    elif (spec.get("on_delete") or kind.default_on_delete) == "set_null" and spec.get("required"):
         message = "A required reference cannot be set to null."
         yield problem(name, "on_delete_invalid", message)
     if spec.get("default") is not None:

@@ -55,7 +55,9 @@ class FieldDefinition(Schema):
         ),
     )
     collection = fields.Text(allow_none=True, **doc("The collection a reference points into."))
-    on_delete = fields.DocumentedChoice(ON_DELETE, allow_none=True, **doc("For references."))
+    on_delete = fields.DocumentedChoice(
+        ON_DELETE, allow_none=True, **doc("For references (`restrict`) and users (`set_null`).")
+    )
     pii = fields.StrictBoolean(**doc("Personal data: masked but for superadmins and `pii_access`."))
     mask_type = fields.DocumentedChoice(
         masking.MASKS,

@@ -26,7 +26,8 @@ from sqlalchemy.schema import (
 )
 
 from app import db
-from app.collections.fields import Field, ReferenceField
+from app.accounts.models import User
+from app.collections.fields import PEOPLE, Field
 from app.collections.indexes import Index, IndexField
 from app.context import tenancy
 from app.db import citus, engine, row_security
@@ -52,7 +53,7 @@ def build_table(
     """The table with its columns, constraints and indexes."""
     fields = list(fields)
     metadata = sa.MetaData()
-    for target in {table_name_for(f.collection) for f in fields if f.collection} - {table_name}:
+    for target in {*map(_target_table, fields)} - {None, table_name}:
         _stub(target, metadata)
     table = sa.Table(
         table_name,
@@ -359,9 +360,9 @@ def _column(field: Field) -> Column:
 
 
 def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]:
-    if not isinstance(field, ReferenceField) or field.collection is None:
+    target = _target_table(field)
+    if target is None:
         return []
-    target = table_name_for(field.collection)
     # The records service applies `on_delete` and publishes events; the database only guarantees
     # that references have a target.
     return [
@@ -371,6 +372,13 @@ def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]
             name=_name("fk", table_name, field.name),
         )
     ]
+
+
+def _target_table(field: Field) -> str | None:
+    """The table that values of a field refer to."""
+    if field.leads_to == PEOPLE:
+        return str(User.__tablename__)
+    return table_name_for(field.leads_to) if field.leads_to else None
 
 
 def _foreign_keys(column: Column) -> list[sa.ForeignKeyConstraint]:
@@ -427,5 +435,5 @@ def _sorted(parts: Iterable[object]) -> list[Any]:
     return sorted(parts, key=lambda part: str(part.name))
 
 
-def _stub(table_name: str, metadata: sa.MetaData) -> None:
+def _stub(table_name: Any, metadata: sa.MetaData) -> None:
     sa.Table(table_name, metadata, sa.Column("account_id", Id), sa.Column("id", Id))

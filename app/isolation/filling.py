@@ -20,6 +20,7 @@ from app.audit import append
 from app.audit.models import AuditHead
 from app.collections import definitions
 from app.collections.definitions import Definition
+from app.collections.fields import UserField
 from app.collections.fields.file import files_in
 from app.db import Base, citus
 from app.db.policy import OnClose
@@ -163,6 +164,8 @@ def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
 def _content(tenant: Tenant, definition: Definition, name: str) -> object:
     field, target = definition.fields[name], definition.target(name)
     mark = f"{tenant.mark}-{definition.table_name}-{name}"
+    if isinstance(field, UserField):
+        return tenant.id_of("users")
     if target is not None:
         return tenant.ids.get(target.table_name)
     if name in definition.files:

@@ -13,7 +13,7 @@ from app.rules import Type
 def queries(route: str, definition: Definition, owner: Tenant) -> Iterator[dict[str, str]]:
     """Yield the queries of a list or record: each parameter, and each value as a filter."""
     if route.endswith("<record_id>"):
-        yield from ({"expand": name} for name in _references(definition))
+        yield from ({"expand": name} for name in ("created_by", *_references(definition)))
         return
     if not route.endswith(("<collection>", "/export", "/aggregate")):
         return
@@ -41,7 +41,7 @@ def _parameters(route: str, definition: Definition) -> Iterator[dict[str, str]]:
 
 
 def _references(definition: Definition) -> list[str]:
-    return [name for name, spec in definition.fields.items() if spec.collection]
+    return [name for name, spec in definition.fields.items() if spec.leads_to]
 
 
 def _filters(definition: Definition, owner: Tenant) -> dict[str, str]:

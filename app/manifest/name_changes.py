@@ -35,18 +35,19 @@ class NameChanges:
         A rule that cannot be rewritten stays as it is, and is refused later.
         """
         texts = expression_names.rules_and_rights(definition)
-        followed = dict(texts)
+        followed, names_role = dict(texts), expression_names.role_test(definition)
         for former, name in self.renames.items():
             for place, text in followed.items():
-                if named.names(text, ROLE, former):
-                    followed[place] = named.renamed(text, ROLE, former, name) or text
+                if named.names(text, ROLE, former, names_role):
+                    followed[place] = named.renamed(text, ROLE, former, name, names_role) or text
         changed = followed != texts
         return expression_names.with_texts(definition, followed) if changed else definition
 
     def affects(self, definition: Definition) -> bool:
         """Whether rules of a definition name a renamed role by its former or its new name."""
+        names_role = expression_names.role_test(definition)
         return any(
-            named.names(text, ROLE, name)
+            named.names(text, ROLE, name, names_role)
             for pair in self.renames.items()
             for name in pair
             for text in expression_names.rules_and_rights(definition).values()

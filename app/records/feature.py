@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.records import purge
+from app.records import leaving, purge
 from app.records.history import erasure
 from app.web.feature import Feature, Routes
 
@@ -32,4 +32,4 @@ def routes() -> Routes:
     )
 
 
-FEATURE = Feature(routes=routes, jobs=(purge, erasure), subscribers=(purge,))
+FEATURE = Feature(routes=routes, jobs=(purge, erasure, leaving), subscribers=(purge, leaving))

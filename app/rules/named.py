@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.rules import values
 from app.rules.lexer import KEYWORDS, tokens
@@ -52,22 +52,34 @@ class Mention:
     """False where the other side may also be something else, as `coalesce(title, status) = 'x'`."""
 
 
-def mentions(text: str | None) -> Sequence[Mention]:
+NamesRole = Callable[[Mention], bool]
+"""Whether a text is compared with the role of a person, to whom a field leads."""
+
+
+def no_role(mention: Mention) -> bool:
+    """Where no field leads to a person."""
+    return False
+
+
+def mentions(text: str | None, names_role: NamesRole = no_role) -> Sequence[Mention]:
     """The mentions of an expression, in its order; none if it does not parse."""
     with suppress(RuleError):
         found = {one for part in walk(_parse(text or "")) for one in _mentions(part)}
-        return sorted(found, key=lambda one: one.start)
+        read = (replace(one, kind=ROLE) if names_role(one) else one for one in found)
+        return sorted(read, key=lambda one: one.start)
     return []
 
 
-def renamed(text: str, kind: str, former: str, name: str) -> str | None:
+def renamed(
+    text: str, kind: str, former: str, name: str, names_role: NamesRole = no_role
+) -> str | None:
     """The expression with a new name of a role or group; None if it cannot follow.
 
     That is where a function reads the caller's role and the text is compared with something else,
     or where the expression would become too long.
     """
     result, former = text, values.composed(former)
-    for one in reversed(mentions(text)):
+    for one in reversed(mentions(text, names_role)):
         if (one.kind, one.value) == (kind, former):
             source = text[one.start : one.end]
             inner = source.lstrip("( \t\r\n").rstrip(") \t\r\n")
@@ -77,10 +89,10 @@ def renamed(text: str, kind: str, former: str, name: str) -> str | None:
     return None if is_long or (kind == ROLE and _may_mean_role(result, former)) else result
 
 
-def names(text: str | None, kind: str, value: str) -> bool:
+def names(text: str | None, kind: str, value: str, names_role: NamesRole = no_role) -> bool:
     """Whether an expression names a role or group."""
     value = values.composed(value)
-    if any((one.kind, one.value) == (kind, value) for one in mentions(text)):
+    if any((one.kind, one.value) == (kind, value) for one in mentions(text, names_role)):
         return True
     return kind == ROLE and _may_mean_role(text or "", value)
 

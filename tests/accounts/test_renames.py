@@ -17,16 +17,22 @@ pytestmark = pytest.mark.both_databases
 RULES = {
     "list_rule": "@has_any_role([ editor, lead, 'admin' ])",
     "view_rule": "!@has_role('lead') || title = 'lead' || (lead) = \"lead\"",
+    "create_rule": "owner.role IN ['lead', title]",
     "update_rule": '"lead" != @request.auth.role',
     "delete_rule": "if(title = 'x', @request.auth.role, 'y') IN [ (\"lead\") , 'z']",
 }
 FOLLOWED = {
     "list_rule": "@has_any_role([ editor, \"team 'lead'\", 'admin' ])",
     "view_rule": "!@has_role('team \\'lead\\'') || title = 'lead' || (lead) = \"lead\"",
+    "create_rule": "owner.role IN ['team \\'lead\\'', title]",
     "update_rule": "\"team 'lead'\" != @request.auth.role",
     "delete_rule": "if(title = 'x', @request.auth.role, 'y') IN [ (\"team 'lead'\") , 'z']",
 }
-SCHEMA = [{"name": "title", "type": "text"}, {"name": "lead", "type": "text"}]
+SCHEMA = [
+    {"name": "title", "type": "text"},
+    {"name": "lead", "type": "text"},
+    {"name": "owner", "type": "user"},
+]
 EVENT = {"type": "event", "event": "records.create", "collection": "posts"}
 AWAIT = {"name": "wait", "type": "wait_event", "event": "records.update", "collection": "posts"}
 FILTER = "title = '{{ trigger.lead }}' && @has_role(lead)"
@@ -208,6 +214,8 @@ UNKNOWN = [
     ("@request.data.state = 'gone'", "unknown_choice", 22),
     ("parent.state = 'gone'", "unknown_choice", 15),
     ("kind = 'gone'", "unknown_choice", 7),
+    ("owner.role = 'nobody'", "unknown_role", 13),
+    ("parent.owner.role IN ['admin', 'nobody']", "unknown_role", 31),
 ]
 KNOWN = [
     "@has_role(admin)",
@@ -222,6 +230,7 @@ CHOICES = [
     {"name": "state", "type": "select", "options": {"choices": ["open", "done"]}},
     {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
     {"name": "parent", "type": "reference", "collection": "posts"},
+    {"name": "owner", "type": "user"},
 ]
 
 

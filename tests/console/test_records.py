@@ -6,7 +6,7 @@ import html
 import io
 import re
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from flask import Flask
@@ -14,7 +14,7 @@ from flask import Flask
 from app.console.shell import lists
 from app.records.transfer import imports
 from tests import sql
-from tests.builders import PASSWORD, Cast, make_collection, make_record, make_user
+from tests.builders import PASSWORD, Cast, change_user, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
@@ -1251,3 +1251,33 @@ def test_console_record_deletion_undo_requires_delete_right(
     closed_rules(cast, create_rule=None)
     admin.done(f"{one}/delete")
     assert admin.send(undo).status_code == 403
+
+
+def test_console_person_is_picked_shown_and_filtered_by_name(
+    cast: Cast, app: Flask, admin: Browser
+) -> None:
+    change_user(app, cast.bob.id, name="Bob Acme")
+    change_user(app, cast.charlie.id, name="Bob Globex")
+    fields = [{"name": "title", "type": "text"}, {"name": "owner", "type": "user"}]
+    make_collection(cast.root, "tasks", fields)
+    path = place(cast, "/tasks/new")
+    sent = form_of(admin.get(path).text) | {"f_title": "typed", "find_owner": "BOB"}
+    page = admin.send(path, **sent, do="find:owner").text
+    picks = re.findall(r'value="(pick:owner:[^"]*)">([^<]*)<', page)
+    assert picks == [(f"pick:owner:{cast.bob.id}", "Bob Acme")]
+    page = admin.send(path, **form_of(page), do=picks[0][0]).text
+    assert "<strong>Bob Acme</strong>" in page
+    admin.done(path, **form_of(page), do="save")
+    make_record(cast.alice, "tasks", title="hers", owner=cast.alice.id)
+    (made, *_) = cast.alice.get("records/tasks?title=typed").json["items"]
+    assert made["owner"] == cast.bob.id
+    listed = admin.get(place(cast, "/tasks")).text
+    assert ("Bob Acme" in listed, cast.alice.email in listed) == (True, True)
+    by_name = {"field_0": "owner", "op_0": "contains", "value_0": "acme"}
+    found = admin.get(place(cast, f"/tasks?{urlencode(by_name)}")).text
+    assert ("typed" in found, ">hers<" in found) == (True, False)
+    one = admin.get(place(cast, f"/tasks/{made['id']}")).text
+    assert "Bob Acme" in one
+    options = admin.get(place(cast, "/tasks/options?field=owner&text=acme")).json
+    assert {"id": cast.bob.id, "label": "Bob Acme"} in options["options"]
+    assert cast.charlie.id not in str(options)

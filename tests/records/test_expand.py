@@ -148,7 +148,7 @@ def test_expand_with_unknown_name_is_400(
     for path, expected in [
         ("records/posts?expand=nope", [("expand", "unknown_field")]),
         ("records/posts?expand=name", [("expand", "invalid_option")]),
-        ("records/posts?expand=created_by", [("expand", "invalid_option")]),
+        ("records/posts?expand=created_at", [("expand", "invalid_option")]),
         ("records/posts?expand=Author", [("expand", "unknown_field")]),
         ("records/posts?expand=author.", [("expand", "unknown_field")]),
         ("records/posts?expand=author.team.city.name", [("expand", "invalid_option")]),

@@ -12,6 +12,7 @@ from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
 from app.collections.fields.field import (
     LONGEST_INDEXED,
+    PEOPLE,
     Encoder,
     Field,
     InvalidValue,
@@ -26,9 +27,11 @@ from app.collections.fields.select import MultiSelectField, SelectField, removed
 from app.collections.fields.system import SYSTEM_FIELDS
 from app.collections.fields.text import TextField
 from app.collections.fields.url import UrlField
+from app.collections.fields.user import UserField
 
 __all__ = [
     "LONGEST_INDEXED",
+    "PEOPLE",
     "RETURN_TYPES",
     "SYSTEM_FIELDS",
     "TYPES",
@@ -46,6 +49,7 @@ __all__ = [
     "ReferenceField",
     "SelectField",
     "TextField",
+    "UserField",
     "encoders_of",
     "plain_number",
     "removed_choices",
@@ -66,6 +70,7 @@ TYPES: dict[str, type[Field]] = {
         SelectField,
         MultiSelectField,
         ReferenceField,
+        UserField,
         FileField,
         ComputedField,
     )

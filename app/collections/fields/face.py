@@ -23,6 +23,7 @@ class WidgetKind(StrEnum):
     JSON = "json"
     MOMENT = "moment"
     NUMBER = "number"
+    PERSON = "person"
     REFERENCE = "reference"
     TEXT = "text"
     URL = "url"

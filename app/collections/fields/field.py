@@ -12,6 +12,7 @@ from app.collections.fields.face import Face
 from app.db.types import Text
 from app.types import JSONMapping, JSONObject, cached_property
 
+PEOPLE = "@users"  # what fields of type `user` lead to; no collection has such a name
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
 JsonType = type[Any] | None
@@ -47,7 +48,7 @@ class Field:
     writable_if: str | None = None
     expression: str | None = None  # of a computed field
     return_type: str | None = None
-    on_delete: str | None = None  # of a reference: what a delete of its target does
+    on_delete: str | None = None  # of a reference or user: what a delete of its target does
     max_bytes: int | None = None  # of an indexed text
 
     type: ClassVar[str]
@@ -57,6 +58,7 @@ class Field:
     column_type: ClassVar[Any] = Text
     known_options: ClassVar[tuple[str, ...]] = ("index",)
     may_be_unique: ClassVar[bool] = True
+    default_on_delete: ClassVar[str | None] = None  # of types that refer to something
     takes_default: ClassVar[bool] = True
     is_indexed: ClassVar[bool] = False  # without being told to
     fills_indexes: ClassVar[bool] = False  # values may be too long for an index, see `max_bytes`
@@ -76,6 +78,11 @@ class Field:
     def like(self) -> Field:
         """The field whose values this one has: itself, unless it is computed."""
         return self
+
+    @property
+    def leads_to(self) -> str | None:
+        """The name of the collection that values refer to, or PEOPLE; None without references."""
+        return self.collection
 
     @property
     def choices(self) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ class ReferenceField(Field):
     face = Face(WidgetKind.REFERENCE, COMPARISONS, "reference", width=16, rank=0)
     column_type = Id
     takes_default = False
+    default_on_delete = "restrict"
     is_indexed = True  # it is looked up whenever its target is deleted
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}
 

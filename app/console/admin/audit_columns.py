@@ -56,6 +56,7 @@ LABELS: Mapping[str, str] = {
     "key_hash": lazy_gettext("Key hash"),
     "kind": lazy_gettext("Kind"),
     "language": lazy_gettext("Language"),
+    "leaving_at": lazy_gettext("Deleted at"),
     "name": lazy_gettext("Name"),
     "opened_at": lazy_gettext("Opened at"),
     "options": lazy_gettext("Options"),

@@ -20,6 +20,7 @@ from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
+from app.collections.fields import PEOPLE
 from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import MAX_LABEL_LENGTH, display
@@ -197,6 +198,8 @@ class Names:
         if collection is not None:
             name = collection.era_at(change.occurred_at).present_name(column) or ""
             field = collection.fields.get(name)
+            if field is not None and field.leads_to == PEOPLE:
+                return "users"
             target = collection.target(name) if field and field.collection else None
             return target.table_name if target else None
         if column in USER_COLUMNS:

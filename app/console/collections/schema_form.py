@@ -83,6 +83,7 @@ MASK_NAMES = {
     "custom": lazy_gettext("Custom"),
 }
 ON_DELETE_NAMES = {
+    "": lazy_gettext("The usual for its type"),
     "restrict": lazy_gettext("Refuse to delete it"),
     "cascade": lazy_gettext("Delete this record, too"),
     "set_null": lazy_gettext("Empty this field"),
@@ -326,6 +327,7 @@ class SchemaForm(Form):
         spec["default"] = self._default(n, kind, problems)
         if kind == "reference":
             spec.setdefault("collection", self.value(n, "collection") or None)
+        if kind in ("reference", "user"):
             spec["on_delete"] = self.value(n, "on_delete") or None
         if kind == "computed":
             spec.setdefault("return_type", self.value(n, "return_type") or None)

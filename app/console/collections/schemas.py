@@ -228,7 +228,7 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
         types=names.types(TYPES),
         return_types=names.types(RETURN_TYPES),
         masks={name: schema_form.MASK_NAMES[name] for name in MASKS},
-        on_delete={name: schema_form.ON_DELETE_NAMES[name] for name in schema.ON_DELETE},
+        on_delete={one: schema_form.ON_DELETE_NAMES[one] for one in ("", *schema.ON_DELETE)},
         targets=service.names(),
         completions=completions.plain(form.names(), caller=False),
     )

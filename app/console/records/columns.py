@@ -10,6 +10,7 @@ from functools import lru_cache
 from flask import request, url_for
 
 from app.collections.access import Access
+from app.collections.definitions import Definition
 from app.collections.fields import Field
 from app.collections.fields.face import Face
 from app.console.records import display, references
@@ -122,11 +123,15 @@ def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
 def labels(
     scope: CollectionScope, access: Access, rows: Sequence[JSONMapping], names: Sequence[str]
 ) -> Labels:
-    """By reference field: the target collection, and the labels of its records by id."""
+    """By reference field: the target collection, and the labels of its records by id.
+
+    People have no collection.
+    """
     found: Labels = {}
     for name in names:
-        target = scope.collection.target(name) if name not in access.masked else None
+        target = scope.collection.followed(name) if name not in access.masked else None
         if target is not None:
             ids = [row[name] for row in rows if row.get(name) is not None]
-            found[name] = (target.name, references.labels(target, ids, scope.by))
+            collection = target.name if isinstance(target, Definition) else ""
+            found[name] = (collection, references.labels(target, ids, scope.by))
     return found

@@ -11,8 +11,10 @@ from flask import request
 from app import rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
+from app.collections import people
 from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue
+from app.collections.people import People
 from app.console.records import display, references
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
@@ -159,7 +161,7 @@ def is_indexed(form: FilterForm, access: Access) -> bool:
     by_index = any(
         name == "id" or name in access.definition.leading
         for name, operator, text in rows
-        if operator == "=" and (access.definition.target(name) is None or UuidPath.accepts(text))
+        if operator == "=" and (access.definition.followed(name) is None or UuidPath.accepts(text))
     )
     return by_index or not form.built
 
@@ -168,7 +170,7 @@ def labels(form: FilterForm, access: Access, by: Principal) -> dict[str, str]:
     """The labels of the records whose ids are the values of conditions on references."""
     found = {}
     for n in range(form.rows):
-        id, target = form[f"value_{n}"], access.definition.target(form[f"field_{n}"])
+        id, target = form[f"value_{n}"], access.definition.followed(form[f"field_{n}"])
         if target is not None and UuidPath.accepts(id):
             found[f"value_{n}"] = references.labels(target, [id], by).get(id, "")
     return found
@@ -206,7 +208,7 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
         return f"{name} {NULL_OPERATORS[operator]}"
     if not text and field.face.compared_in not in TYPED_TEXTS:
         raise InvalidValue("required", gettext("Enter a value."))
-    if access.definition.target(name) is not None and not UuidPath.accepts(text):
+    if access.definition.followed(name) is not None and not UuidPath.accepts(text):
         return _reference_condition(access, name, operator, text)
     if operator == "contains" and field.rule_type is rules.Type.LIST:
         return f"@contains({name}, {references.quote(text)})"
@@ -216,9 +218,12 @@ def _condition(access: Access, name: str, operator: str, text: str) -> str:
 
 
 def _reference_condition(access: Access, name: str, operator: str, text: str) -> str:
-    target = access.definition.target(name)
-    view = accesses.if_open(access.caller, target, "view") if target else None
-    fields = display.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
+    target = access.definition.followed(name)
+    if isinstance(target, People):
+        fields = [one for one in people.shown_fields(access.caller) if one == "name"]
+    else:
+        view = accesses.if_open(access.caller, target, "view") if target else None
+        fields = display.label_fields(view)[: references.MAX_SEARCHED_FIELDS] if view else []
     if not fields or operator not in NAME_PATTERNS:
         raise InvalidValue(
             "filter_invalid", gettext("Its records cannot be found by name: enter an id.")

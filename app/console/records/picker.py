@@ -1,4 +1,4 @@
-"""The picker of a reference in a form: finds records by name, without scripts."""
+"""The picker of a reference in a form: finds records and people by name, without scripts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from app.console.records import references
 from app.console.records.record_form import RecordForm
 from app.console.shell.scopes import CollectionScope
 
+PICKED = (WidgetKind.REFERENCE, WidgetKind.PERSON)
+
 
 def run(scope: CollectionScope, form: RecordForm) -> bool:
     """Perform the action of the reference picker; False if there is none."""
     action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
     name, _, record_id = rest.partition(":")
-    pickers = {w.field.name: w for w in form.widgets if w.kind == WidgetKind.REFERENCE}
+    pickers = {w.field.name: w for w in form.widgets if w.kind in PICKED}
     if action == "pick" and name in pickers:
         form.values[pickers[name].name] = record_id
         form.values[pickers[name].search_name] = ""
@@ -29,7 +31,7 @@ def run(scope: CollectionScope, form: RecordForm) -> bool:
 
 
 def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
-    target = scope.collection.target(name)
+    target = scope.collection.followed(name)
     if target is not None:
         text = form[f"find_{name}"].strip()
         form.hits[name] = references.search(target, text, scope.by)
@@ -37,7 +39,7 @@ def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
 
 def load_labels(scope: CollectionScope, form: RecordForm) -> None:
     for widget in form.widgets:
-        target = scope.collection.target(widget.field.name)
-        if target is not None and form[widget.name] and widget.kind == WidgetKind.REFERENCE:
+        target = scope.collection.followed(widget.field.name)
+        if target is not None and form[widget.name] and widget.kind in PICKED:
             id = form[widget.name].strip().lower()
             form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

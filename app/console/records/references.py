@@ -1,4 +1,4 @@
-"""Searches and labels the records that references point to, by expressions of what people type."""
+"""Searches and labels the records and people that fields point to, by what is typed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sqlalchemy as sa
 
 from app import clock, rules
 from app.auth.principal import Principal
-from app.collections import access
+from app.collections import access, people
 from app.collections.definitions import Definition
 from app.collections.fields import Field
+from app.collections.people import People
 from app.console.records.display import label, label_fields
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
@@ -25,8 +26,10 @@ MAX_SEARCHED_FIELDS = 5
 Hits = list[tuple[str, str]]
 
 
-def search(target: Definition, text: str, by: Principal) -> Hits | None:
-    """Ids and labels of matching records; None if the caller may not list them."""
+def search(target: Definition | People, text: str, by: Principal) -> Hits | None:
+    """Ids and labels of matching records or people; None if the caller may not list them."""
+    if isinstance(target, People):
+        return people.search(by, text, MAX_HITS)
     if not access.is_open(by, target, "list"):
         return None
     names = label_fields(access.for_operation(by, target, "list"))
@@ -36,9 +39,11 @@ def search(target: Definition, text: str, by: Principal) -> Hits | None:
     return _page(target, params, by, names)
 
 
-def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:
-    """Labels by id, without records that the caller may not list."""
+def labels(target: Definition | People, ids: Iterable[str], by: Principal) -> dict[str, str]:
+    """Labels by id, without records and people that the caller may not list."""
     unique_ids = list(dict.fromkeys(ids))
+    if isinstance(target, People):
+        return people.labels(by, unique_ids)
     if not unique_ids or not access.is_open(by, target, "list"):
         return {}
     names = label_fields(access.for_operation(by, target, "list"))

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 
+from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definitions
+from app.collections import definitions, people
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.fields import PEOPLE, SYSTEM_FIELDS, Field
+from app.collections.people import People
 from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
 from app.rules.functions import PLAIN, Function
@@ -61,7 +63,7 @@ def of_access(access: Access | None, *, follow: bool = True) -> JSONObject:
         one = waiting.popleft()
         if one.definition.name in found:
             continue
-        found[one.definition.name] = fields = dict(_described(one.comparable, room))
+        found[one.definition.name] = fields = dict(_described(one.comparable, access.caller, room))
         for name, described in fields.items() if follow else ():
             target = one.definition.target(name)
             view = accesses.if_open(one.caller, target, "view") if target else None
@@ -87,7 +89,9 @@ class _Room:
         self.fields, self.characters = MAX_FIELDS, MAX_CHOICE_CHARACTERS
 
 
-def _described(fields: Mapping[str, Field], room: _Room) -> Iterator[tuple[str, JSONObject]]:
+def _described(
+    fields: Mapping[str, Field], caller: Principal, room: _Room
+) -> Iterator[tuple[str, JSONObject]]:
     for name, field in islice(fields.items(), room.fields):
         room.fields -= 1
         described: JSONObject = {"type": field.like.type}
@@ -97,6 +101,9 @@ def _described(fields: Mapping[str, Field], room: _Room) -> Iterator[tuple[str, 
         if field.properties:
             parts = field.properties.items()
             described["parts"] = {name: {"type": type_.value} for name, type_ in parts}
+        if field.leads_to == PEOPLE:
+            shown = people.shown_fields(caller)
+            described["parts"] = {one: {"type": people.FIELDS[one].value} for one in shown}
         yield name, described
 
 
@@ -133,9 +140,11 @@ def _declared_names(collection: Definition) -> Iterator[KnownName]:
         if name in collection.computed:
             yield KnownName(name, collection.computed[name].type.value, None, gettext("computed"))
         else:
-            target = collection.target(name)
-            target_name = target.name if target else None
-            yield KnownName(name, collection.scope.fields[name].value, target_name, None)
+            target = collection.followed(name)
+            is_person = isinstance(target, People)
+            parts = ", ".join(f"{name}.{part}" for part in people.FIELDS) if is_person else None
+            target_name = target.name if isinstance(target, Definition) else None
+            yield KnownName(name, collection.scope.fields[name].value, target_name, parts)
 
 
 def _system_names(collection: Definition) -> Iterator[KnownName]:

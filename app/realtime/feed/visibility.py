@@ -15,6 +15,7 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections.access import Access, Filter
 from app.collections.definitions import Definition
+from app.collections.people import People
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, NotFound, problem
 from app.realtime.feed.states import Transition
@@ -207,11 +208,13 @@ def view_if_open(caller: Principal, definition: Definition) -> View | None:
 
 def _referenced(access: Access, parsed: Filter) -> Iterator[tuple[Path, Access]]:
     for name in accesses.dotted_names(parsed.node):
-        target: Definition | None = access.definition
+        target: Definition | People | None = access.definition
         for length, step in enumerate(name[:-1], start=1):
             if target is not None and step in target.files:
                 break  # the next name is a property of the file
-            target = target.target(step) if target else None
+            target = target.followed(step) if target else None
+            if isinstance(target, People):
+                break  # the filter was checked for what the caller sees of people
             if target is None:  # removed meanwhile
                 raise NotFound("There is no such collection.")
             yield name[:length], accesses.for_operation(access.caller, target, "view")

@@ -38,6 +38,7 @@ from app.web import idempotency
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 BATCH_SIZE = 200
+LEAVING_SECONDS = 60  # until the next look whether a row that many records refer to is gone
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
 Erased = JSONObject
 
@@ -121,7 +122,8 @@ def user(user_id: str, *, by: Principal) -> Erased:
     Also erases deleted users.
     """
     user_id = user_id.lower()
-    present = db.db.session.scalar(sa.select(User).where(User.id == user_id))
+    here = (User.id == user_id, User.leaving_at.is_(None))
+    present = db.db.session.scalar(sa.select(User).where(*here))
     account_id = present.account_id if present else _account_id(user_id)
     target = {"account_id": account_id, "user_id": user_id}
     with db.transaction() as session:
@@ -143,8 +145,13 @@ def user(user_id: str, *, by: Principal) -> Erased:
 
 @jobs.job("users.erase")
 def finish_user(payload: JSONMapping) -> None:
-    """Erase the traces of a deleted user."""
-    _erase_traces_of_user(payload)
+    """Erase the traces of a deleted user, once the row is gone."""
+    if users.is_leaving(payload["account_id"], payload["user_id"]):
+        jobs.enqueue(
+            "users.erase", payload, account_id=payload["account_id"], after=LEAVING_SECONDS
+        )
+    else:
+        _erase_traces_of_user(payload)
 
 
 def _enqueue(kind: str, target: JSONMapping) -> None:

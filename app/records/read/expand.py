@@ -1,7 +1,8 @@
 """`expand`: referenced records within the records of an answer.
 
 Each view gets an `expand` with what the caller may view of the referenced records; the others are
-absent. One statement per level and collection reads all of them.
+absent. One statement per level and collection reads all of them. People are shown as `shown_fields`
+says: null if they are gone, and as their ids to callers who may see no more.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import orjson
 
 from app.audit.security_log.reads import by_path
 from app.collections import access as accesses
+from app.collections import people
 from app.collections.access import Access
 from app.collections.definitions import Definition
+from app.collections.people import People
 from app.db.versioned_cache import VersionCheck
 from app.errors import problem
 from app.records.read import views
@@ -35,10 +38,12 @@ View = JSONObject
 class Branch:
     """A reference to expand, with the references to expand in its target."""
 
-    target: Definition
+    target: Definition | People
     access: Access | None
-    """The caller's access to view the target; None if it is closed."""
+    """The caller's access to view the target; None if it is closed, and for people."""
     below: dict[str, Branch]
+    shown: Sequence[str] = ()
+    """The fields of people that the caller sees."""
 
 
 Tree = Mapping[str, Branch]
@@ -79,7 +84,12 @@ def _add_branch(
     tree: dict[str, Branch], access: Access, steps: Sequence[str], problems: list[JSONObject]
 ) -> None:
     name, *further = steps
-    target = access.definition.target(name) if name in access.comparable else None
+    target = access.definition.expanded(name) if name in access.comparable else None
+    if isinstance(target, People):
+        tree.setdefault(name, Branch(target, None, {}, people.shown_fields(access.caller)))
+        for name in further[:1]:
+            problems.append(_problem(f"{name[:80]} is no reference."))
+        return
     if target is None:
         if name not in access.readable:
             problems.append(problem(NAME, "unknown_field", f"There is no field {name[:80]}."))
@@ -118,7 +128,8 @@ def check_name_is_free(names: Iterable[str], problems: list[JSONObject]) -> None
 def version_checks(tree: Tree) -> Iterator[VersionCheck]:
     """Yield the version checks of the referenced collections."""
     for branch in tree.values():
-        yield from branch.target.version_checks
+        if not isinstance(branch.target, People):
+            yield from branch.target.version_checks
         yield from version_checks(branch.below)
 
 
@@ -134,8 +145,8 @@ def add(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit)
     rendered: Rendered = {}
     while level:
         levels.append(level)
-        targets = _read_targets(level, room)
-        level = [inner for one in level for inner in _attach(one, targets, rendered)]
+        targets, persons = _read_targets(level, room), _read_people(level)
+        level = [inner for one in level for inner in _attach(one, targets, persons, rendered)]
     # Innermost first: a view can be written when what it expands is.
     texts: dict[int, bytes] = {}
     for level in reversed(levels):
@@ -155,8 +166,9 @@ def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollecti
     for tree, row, _ in level:
         for name, branch in tree.items():
             if branch.access is not None and row[name] is not None:
-                access_by_collection[branch.target.id] = branch.access
-                ids.setdefault(branch.target.id, set()).add(row[name])
+                id = branch.access.definition.id
+                access_by_collection[id] = branch.access
+                ids.setdefault(id, set()).add(row[name])
     result: RowsByCollection = {}
     for id, access in access_by_collection.items():
         selection = reads.Selection(access, names=frozenset(access.readable), room=room)
@@ -165,14 +177,34 @@ def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollecti
     return result
 
 
+def _read_people(level: Sequence[Expansion]) -> Mapping[people.Key, View]:
+    """Read the users that a level refers to, as far as the caller sees them."""
+    shown: Sequence[str] = ()
+    keys = set()
+    for tree, row, _ in level:
+        for name, branch in tree.items():
+            if branch.shown and row[name] is not None:
+                shown = branch.shown
+                keys.add((row["account_id"], row[name]))
+    return people.read(keys, shown)
+
+
 def _attach(
-    expansion: Expansion, targets: RowsByCollection, rendered: Rendered
+    expansion: Expansion,
+    targets: RowsByCollection,
+    persons: Mapping[people.Key, View],
+    rendered: Rendered,
 ) -> Iterator[Expansion]:
     """Put the views of its targets into a view; yields those that are expanded further."""
     tree, row, view = expansion
     view[NAME] = {}
     for name, branch in tree.items():
-        target = targets.get(branch.target.id, {}).get((row["account_id"], row[name]))
+        key_of_target = (row["account_id"], row[name])
+        if isinstance(branch.target, People):
+            if row[name] is not None:
+                view[NAME][name] = persons.get(key_of_target) if branch.shown else row[name]
+            continue
+        target = targets.get(branch.target.id, {}).get(key_of_target)
         if target is None or branch.access is None:
             continue
         key = (id(branch), target["account_id"], target["id"])

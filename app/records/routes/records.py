@@ -94,7 +94,9 @@ def expand_text() -> fields.Text:
     """The parameter `expand`."""
     description = (
         "Comma-separated references, dotted to follow further ones, at most three deep, such as"
-        " `author,author.team`. Adds `expand` with what the caller may view of them."
+        " `author,author.team`. Adds `expand` with what the caller may view of them. People, in"
+        " `created_by`, `updated_by` and fields of type `user`, are `{id, name}`, null if they are"
+        " gone, and the id for callers who may see no more."
     )
     return fields.Text(**doc(description))
 

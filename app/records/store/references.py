@@ -19,14 +19,26 @@ PLACE = "_place"
 
 
 def lock_referring(
-    definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
+    definition: Definition,
+    account_id: str,
+    targets: Mapping[str, Sequence[str]],
+    limit: int | None = None,
 ) -> list[Row]:
-    """Lock the records that refer to any of these ids."""
+    """Lock the records, or the first ones of them, that refer to any of these ids."""
     table = definition.table
     query = sa.select(*definition.selected).where(*_referring(definition, account_id, targets))
     # Always in the same order, to avoid deadlocks.
-    rows = db.connection().execute(query.order_by(table.c.id).with_for_update())
+    rows = db.connection().execute(query.order_by(table.c.id).limit(limit).with_for_update())
     return [dict(zip(definition.columns, row, strict=True)) for row in rows]
+
+
+def count_referring(
+    definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]], most: int
+) -> int:
+    """The number of records that refer to any of these ids, counted up to `most`."""
+    query = sa.select(sa.literal(1).label("one")).select_from(definition.table)
+    found = query.where(*_referring(definition, account_id, targets)).limit(most).subquery()
+    return db.connection().scalar(sa.select(sa.func.count()).select_from(found)) or 0
 
 
 def is_referenced(

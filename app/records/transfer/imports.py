@@ -22,9 +22,9 @@ from sqlalchemy.exc import DBAPIError
 from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import masking
+from app.collections import masking, people
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS
+from app.collections.fields import PEOPLE, SYSTEM_FIELDS
 from app.collections.fields.file import files_in
 from app.context import deadline
 from app.db import versioned_cache
@@ -227,6 +227,7 @@ class Import:
         unset = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
         bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in batch]
         left_out: dict[str, Body] = {}
+        self._resolve_addresses(bodies)
         self._check_masks(bodies, problems)
         try:
             change = changes.prepare_create(self.definition, bodies, problems, self.by)
@@ -267,6 +268,16 @@ class Import:
                 if ids & self.taken_files:
                     change.problems.add(index, [problem(name, "file_unknown", UNKNOWN)])
                 self.taken_files |= ids
+
+    def _resolve_addresses(self, bodies: Sequence[Body]) -> None:
+        """Replace the addresses of people by their ids, as far as the account has them."""
+        names = [n for n, field in self.definition.fields.items() if field.leads_to == PEOPLE]
+        given = [(body, n, body[n]) for body in bodies for n in names if body.get(n)]
+        sent = {value for _, _, value in given if isinstance(value, str) and "@" in value}
+        ids = people.by_address(self.by.require_account_id(), sent) if sent else {}
+        for body, name, value in given if ids else ():
+            if isinstance(value, str):
+                body[name] = ids.get(value, value)
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
         """Refuse masks of an export, which would otherwise be stored as values."""

@@ -16,6 +16,8 @@ from app import clock
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections.definitions import Definition
+from app.collections.fields import PEOPLE
+from app.collections.schema import ON_DELETE
 from app.db import versioned_cache
 from app.errors import Conflict
 from app.records.store import Row, references, writes
@@ -102,17 +104,60 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
 
 def _clear_references(cascade: Cascade, by: Principal) -> None:
     """Set references with `set_null` to null, and publish these changes."""
-    values = {"updated_at": clock.now(), "updated_by": by.user_id}
     gone = {name: list(rows) for name, rows in cascade.gone.items()}
     for name, rows in cascade.cleared.items():
         referring = cascade.known[name]
         staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
-        targets = _targets(referring, gone, ("set_null",))
-        after = references.clear_references(
-            referring, cascade.account_id, list(staying), targets, values
-        )
-        for row in after:
-            changes.announce(referring, "update", row, staying[row["id"]], by)
+        _clear(referring, staying, _targets(referring, gone, ("set_null",)), by)
+
+
+def _clear(
+    referring: Definition,
+    rows: Mapping[str, Row],
+    targets: Mapping[str, Sequence[str]],
+    by: Principal,
+) -> None:
+    """Set references of locked records of one account to null, and publish these changes."""
+    if not rows:
+        return
+    account_id = next(iter(rows.values()))["account_id"]
+    values = {"updated_at": clock.now(), "updated_by": by.user_id}
+    for row in references.clear_references(referring, account_id, list(rows), targets, values):
+        changes.announce(referring, "update", row, rows[row["id"]], by)
+
+
+def places_of_user(account_id: str, user_id: str, most: int) -> tuple[int, list[str]]:
+    """The number of records that refer to a user, up to `most`, and the fields that restrict."""
+    number, restricting = 0, list[str]()
+    for definition in definitions.get_all():
+        named = _targets(definition, {PEOPLE: [user_id]}, ON_DELETE)
+        if named and number < most:
+            number += references.count_referring(definition, account_id, named, most - number)
+        for name, ids in _targets(definition, {PEOPLE: [user_id]}, ("restrict",)).items():
+            if references.is_referenced(definition, account_id, {name: ids}, ()):
+                restricting.append(f"{definition.name}.{name}")
+    return number, restricting
+
+
+def clear_user(account_id: str, user_id: str, *, by: Principal, most: int | None = None) -> int:
+    """Apply `on_delete` to the records that refer to a user, at most `most` of a collection.
+
+    Returns the number of records. Raises Conflict if one that would go is referred to.
+    """
+    number = 0
+    for definition in definitions.get_all():
+        # Deleted first: that may change those which stay.
+        for action in ("cascade", "set_null"):
+            targets = _targets(definition, {PEOPLE: [user_id]}, (action,))
+            if not targets:
+                continue
+            rows = references.lock_referring(definition, account_id, targets, most)
+            if action == "cascade":
+                remove(definition, rows, by=by)
+            else:
+                _clear(definition, {row["id"]: row for row in rows}, targets, by)
+            number += len(rows)
+    return number
 
 
 def _targets(
@@ -120,7 +165,7 @@ def _targets(
 ) -> dict[str, Sequence[str]]:
     """Return the ids that each reference with one of the actions may refer to."""
     return {
-        name: level[one.collection]
+        name: level[one.leads_to]
         for name, one in referring.fields.items()
-        if one.collection and level.get(one.collection) and one.on_delete in actions
+        if one.leads_to and level.get(one.leads_to) and one.on_delete in actions
     }

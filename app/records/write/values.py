@@ -13,10 +13,16 @@ from typing import Any
 from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definitions, masking
+from app.collections import definitions, masking, people
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field, InvalidValue, ReferenceField
+from app.collections.fields import (
+    PEOPLE,
+    SYSTEM_FIELDS,
+    Field,
+    InvalidValue,
+    ReferenceField,
+)
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
 from app.files import ownership
@@ -299,8 +305,8 @@ def _check_references(
     problems: Problems,
     before: Sequence[store.Row] = (),
 ) -> None:
-    """Runs one query per referenced collection and account."""
-    references = {n: f.collection for n, f in access.definition.fields.items() if f.collection}
+    """Runs one query per referenced collection and account, and one for users."""
+    references = {n: f.leads_to for n, f in access.definition.fields.items() if f.leads_to}
     wanted: dict[tuple[str, str], set[str]] = {}
     for row, account_id in zip(values, accounts, strict=True):
         for name, target in references.items():
@@ -321,6 +327,8 @@ def _check_references(
         for name in lost:
             target = references[name]
             message = f"There is no such record in {target}."
+            if target == PEOPLE:
+                message = "There is no such user in this account."
             found.append(problem(name, "invalid_reference", message))
         problems.add(index, found)
 
@@ -337,6 +345,8 @@ def _resolve_files(
 
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
+    if collection == PEOPLE:
+        return people.existing(account_id, ids)
     target = definitions.get(collection)
     versioned_cache.verify(target.version_checks)
     if not accesses.is_open(by, target, "view"):

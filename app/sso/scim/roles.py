@@ -22,6 +22,13 @@ from app.sso.models import Identity
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
 
 
+@events.subscribe(events.UserLeavesLater)
+def _forget(event: events.UserLeavesLater) -> None:
+    # The directory may send the person again before the row of the user is gone.
+    mine = (DirectoryUser.account_id == event.account_id, DirectoryUser.user_id == event.user_id)
+    db.db.session.execute(sa.delete(DirectoryUser).where(*mine))
+
+
 def assign(account_id: str, user_ids: Collection[str]) -> None:
     """Give users the roles of their groups, if the account maps groups to roles."""
     settings = db.db.session.get_one(Account, account_id).settings

@@ -231,7 +231,8 @@ _JOIN = (
 
 
 def _query() -> sa.Select[User, DirectoryUser]:
-    return sa.select(User, DirectoryUser).outerjoin(*_JOIN)
+    present = User.leaving_at.is_(None)
+    return sa.select(User, DirectoryUser).outerjoin(*_JOIN).where(present)
 
 
 def _get(account_id: str, user_id: str) -> Row:

@@ -1,0 +1,127 @@
+"""People in records: the users that fields of type `user` refer to, and what is seen of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from app import db
+from app.accounts import service as accounts
+from app.accounts.models import Role, User
+from app.auth.principal import Principal
+from app.collections.fields import FileField
+from app.db import filters
+from app.rules import Node, Scope, Type
+from app.types import JSONMapping, JSONObject
+
+FIELDS: Mapping[str, Type] = {
+    "id": Type.TEXT,
+    "name": Type.TEXT,
+    "email": Type.TEXT,
+    "role": Type.TEXT,
+    "is_active": Type.BOOLEAN,
+}
+"""The names by which rules read a user."""
+ROLE = "role"
+Key = tuple[str, str]
+"""The account and the id of a user."""
+
+_users = User.__table__.alias("person")
+_role = sa.select(Role.name).where(Role.id == _users.c.role_id).scalar_subquery()
+
+
+class People:
+    """The users of an account as names of expressions reach them, like records of a collection."""
+
+    def __init__(self) -> None:
+        self.columns: JSONMapping = FIELDS
+        self.computed: Mapping[str, Node] = {}
+        self.files: Mapping[str, FileField] = {}
+
+    table = (
+        sa.select(_users.c.account_id, _users.c.id, _users.c.name, _users.c.email)
+        .add_columns(_users.c.is_active, _role.label(ROLE))
+        .where(_users.c.leaving_at.is_(None))
+        .subquery("people")
+    )
+    scope = Scope(FIELDS, ids=frozenset({"id"}))
+
+    def followed(self, name: str) -> None:
+        """Nothing: no name leads further."""
+
+
+PEOPLE = People()
+
+
+def shown_fields(caller: Principal) -> Sequence[str]:
+    """The fields of people that a caller sees, filters and searches by; none: ids are all."""
+    return ("id", "name") if caller.signed_in else ()
+
+
+def filter_scope(caller: Principal) -> Scope | None:
+    """The names of people in the caller's filters; None if there are none."""
+    names = shown_fields(caller)
+    return Scope({name: FIELDS[name] for name in names}, ids=frozenset({"id"})) if names else None
+
+
+def read(keys: Iterable[Key], names: Sequence[str]) -> dict[Key, JSONObject]:
+    """These fields of users; without those who are gone."""
+    keys = set(keys)
+    if not keys:
+        return {}
+    table = PEOPLE.table.c
+    query = sa.select(table.account_id, table.id, *(table[name].label(name) for name in names))
+    query = query.where(
+        table.account_id.in_({account_id for account_id, _ in keys}),
+        table.id.in_({id for _, id in keys}),
+    )
+    rows = db.connection().execute(query)
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
+
+
+def labels(caller: Principal, ids: Collection[str]) -> dict[str, str]:
+    """The names, by id, of the users of the caller's account whom the caller may see."""
+    if not ids or not shown_fields(caller):
+        return {}
+    query = _labelled(caller).where(PEOPLE.table.c.id.in_(ids))
+    return {id: label for id, label in db.connection().execute(query) if label}
+
+
+def search(caller: Principal, text: str, limit: int) -> list[tuple[str, str]] | None:
+    """The ids and names of active users of the caller's account; None for who may see none.
+
+    `text` is part of what is shown, or an id.
+    """
+    if not shown_fields(caller):
+        return None
+    query = _labelled(caller).where(PEOPLE.table.c.is_active)
+    table = query.selected_columns
+    is_meant = sa.or_(filters.has_text(table.label, text), table.id == text.lower())
+    found = db.connection().execute(query.where(is_meant).order_by(table.label).limit(limit))
+    return [(id, label or f"…{id[-8:]}") for id, label in found]
+
+
+def _labelled(caller: Principal) -> sa.Select[str, str]:
+    """The name of each user of the account, for admins else the address, which they may see."""
+    table = PEOPLE.table.c
+    shown = sa.func.coalesce(sa.func.nullif(table.name, ""), table.email)
+    label = shown if caller.is_admin else table.name
+    query = sa.select(table.id, label.label("label"))
+    return query.where(table.account_id == caller.require_account_id())
+
+
+def by_address(account_id: str, addresses: Collection[str]) -> dict[str, str]:
+    """The ids of the account's users with these addresses, in the spelling given."""
+    keys = {address: accounts.email_key(address) for address in addresses}
+    mine = (User.account_id == account_id, User.email_key.in_({*keys.values()}))
+    rows = db.connection().execute(sa.select(User.email_key, User.id).where(*mine)).all()
+    ids = {row.email_key: row.id for row in rows}
+    return {address: ids[key] for address, key in keys.items() if key in ids}
+
+
+def existing(account_id: str, ids: Collection[str]) -> set[str]:
+    """The ids, of these, of users of the account."""
+    table = PEOPLE.table.c
+    query = sa.select(table.id).where(table.account_id == account_id, table.id.in_(ids))
+    return set(db.connection().scalars(query))

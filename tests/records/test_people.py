@@ -1,0 +1,363 @@
+"""Fields of type `user`: the people of an account in its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import events
+from app.accounts.models import EDITOR, User
+from app.db import db
+from app.events import RecordChanged
+from app.records import leaving
+from app.records.history import erasure
+from tests.builders import OPEN, Caller, change_user, make_collection, make_record, make_user
+from tests.mailbox import run_jobs
+
+TITLE = {"name": "title", "type": "text"}
+
+
+def user(name: str, on_delete: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": "user", "on_delete": on_delete, **more}
+
+
+@pytest.fixture
+def dora(app: Flask, alice: Caller) -> Caller:
+    """An editor of acme, whom tests delete."""
+    return Caller(app, make_user(app, alice.account_id, "dora@acme.example", EDITOR))
+
+
+@pytest.fixture
+def changes() -> Iterator[list[RecordChanged]]:
+    """The changes of records that are announced meanwhile."""
+    heard: list[RecordChanged] = []
+    listeners = events._subscribers.setdefault(RecordChanged, [])
+    listeners.append(heard.append)
+    yield heard
+    listeners.remove(heard.append)
+
+
+@pytest.fixture
+def tasks(root: Caller) -> None:
+    make_collection(root, "tasks", [TITLE, user("assignee")])
+
+
+def problems(answer: Any) -> list[tuple[str | None, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def test_user_field_takes_user_of_account_and_nobody_else(
+    tasks: None, alice: Caller, bob: Caller, charlie: Caller, root: Caller
+) -> None:
+    made = make_record(alice, "tasks", assignee=bob.id.upper())
+    assert made["assignee"] == bob.id
+    for id in (charlie.id, root.id, alice.account_id, "nobody", ""):
+        refused = alice.post("records/tasks", {"assignee": id})
+        assert problems(refused) == [("assignee", "invalid_reference")]
+        assert refused.json["details"][0]["message"] == "There is no such user in this account."
+        changed = alice.patch(f"records/tasks/{made['id']}", {"assignee": id})
+        assert problems(changed) == [("assignee", "invalid_reference")]
+    for value in (7, True, [bob.id], {"id": bob.id}):
+        wrong = alice.post("records/tasks", {"assignee": value})
+        assert problems(wrong) == [("assignee", "invalid_type")]
+    there = root.acting_in("acme")
+    assert make_record(there, "tasks", assignee=alice.id)["assignee"] == alice.id
+    assert alice.patch(f"records/tasks/{made['id']}", {"assignee": None}).json["assignee"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"collection": "tasks"}, "invalid_option"),
+        ({"on_delete": "explode"}, "on_delete_invalid"),
+        ({"required": True}, "on_delete_invalid"),
+        ({"required": True, "on_delete": "set_null"}, "on_delete_invalid"),
+        ({"default": "x"}, "invalid_reference"),
+        ({"options": {"choices": ["x"]}}, "invalid_option"),
+    ],
+)
+def test_user_field_definition_problems(root: Caller, more: dict[str, Any], code: str) -> None:
+    body = {"name": "tasks", "schema": [{"name": "owner", "type": "user"} | more]}
+    assert problems(root.post("collections", body)) == [("owner", code)]
+
+
+def test_user_field_empties_by_default(root: Caller) -> None:
+    made = make_collection(root, "tasks", [{"name": "owner", "type": "user"}])
+    assert made["schema"][0]["on_delete"] == "set_null"
+    field = user("owner", "restrict", required=True)
+    changed = root.patch(f"collections/{made['id']}", {"schema": [field]})
+    assert changed.status_code == 200, changed.json
+
+
+def test_filters_read_names_of_people_that_callers_see(
+    app: Flask, tasks: None, alice: Caller, bob: Caller
+) -> None:
+    change_user(app, bob.id, name="Bob")
+    his = make_record(alice, "tasks", assignee=bob.id)
+    make_record(alice, "tasks", assignee=alice.id)
+    make_record(alice, "tasks")
+
+    def found(text: str) -> list[str]:
+        answer = alice.get("records/tasks", query_string={"filter": text})
+        assert answer.status_code == 200, answer.json
+        return [one["id"] for one in answer.json["items"]]
+
+    assert found(f"assignee = '{bob.id.upper()}'") == [his["id"]]
+    assert found(f"assignee.id = '{bob.id.upper()}'") == [his["id"]]
+    assert found("assignee.name = 'Bob'") == [his["id"]]
+    assert found("assignee.name ~ 'b%'") == [his["id"]]
+    assert len(found("assignee.name != 'Bob'")) == 2
+    for hidden in ("email", "role", "is_active", "password_hash", "account_id"):
+        refused = alice.get("records/tasks", query_string={"filter": f"assignee.{hidden} = null"})
+        assert problems(refused) == [("filter", "filter_invalid")]
+    deep = alice.get("records/tasks", query_string={"filter": "assignee.id.name = 'x'"})
+    assert problems(deep) == [("filter", "filter_invalid")]
+    by_value = alice.get("records/tasks", query_string={"assignee": bob.id.upper()}).json["items"]
+    assert [one["id"] for one in by_value] == [his["id"]]
+
+
+def test_anonymous_filters_read_no_names_of_people(
+    anyone: Caller, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "tasks", [user("assignee")], **dict.fromkeys(OPEN, ""))
+    make_record(alice, "tasks", assignee=alice.id)
+    stranger = anyone.acting_in("acme")
+    refused = stranger.get("records/tasks", query_string={"filter": "assignee.name = 'x'"})
+    assert problems(refused) == [("filter", "filter_invalid")]
+    (shown,) = stranger.get("records/tasks?expand=assignee,created_by").json["items"]
+    assert shown["expand"] == {"assignee": alice.id, "created_by": alice.id}
+
+
+RULES = [
+    ("assignee = @request.auth.id", {"mine"}),
+    ("assignee.id = @request.auth.id", {"mine"}),
+    ("assignee.email = @request.auth.email", {"mine"}),
+    ("assignee.role = 'admin'", {"hers"}),
+    ("assignee.role = @request.auth.role", {"mine"}),
+    ("assignee.role != 'admin'", {"mine", "nobody's"}),
+    ("assignee.is_active", {"mine", "hers"}),
+    ("!assignee.is_active", {"nobody's"}),
+    ("assignee.name = null", {"hers", "nobody's"}),
+    ("assignee.name ~ 'b%' || assignee.role IN ['admin']", {"mine", "hers"}),
+]
+
+
+@pytest.mark.parametrize(("rule", "seen"), RULES)
+def test_rules_read_people_alike_in_lists_and_writes(
+    app: Flask, root: Caller, alice: Caller, bob: Caller, rule: str, seen: set[str]
+) -> None:
+    change_user(app, bob.id, name="Bob")
+    made = make_collection(root, "tasks", [TITLE, user("assignee")])
+    ids = {
+        title: make_record(alice, "tasks", title=title, assignee=person)["id"]
+        for title, person in (("mine", bob.id), ("hers", alice.id), ("nobody's", None))
+    }
+    rules = dict.fromkeys(("list_rule", "view_rule", "update_rule"), rule)
+    changed = root.put(f"collections/{made['id']}/rules", rules)
+    assert changed.status_code == 200, changed.json
+    assert {one["title"] for one in bob.get("records/tasks").json["items"]} == seen
+    for title, id in ids.items():
+        assert bob.get(f"records/tasks/{id}").status_code == (200 if title in seen else 404)
+        updated = bob.patch(f"records/tasks/{id}", {"title": title})
+        assert updated.status_code == (200 if title in seen else 404)
+
+
+def test_expand_shows_people_by_name(
+    app: Flask, tasks: None, alice: Caller, bob: Caller, root: Caller
+) -> None:
+    change_user(app, bob.id, name="Bob")
+    made = make_record(alice, "tasks", assignee=bob.id)
+    names = "assignee,created_by,updated_by"
+    shown = bob.get(f"records/tasks/{made['id']}?expand={names}").json["expand"]
+    her = {"id": alice.id, "name": None}
+    assert shown == {
+        "assignee": {"id": bob.id, "name": "Bob"},
+        "created_by": her,
+        "updated_by": her,
+    }
+    change_user(app, bob.id, is_active=False)
+    (listed,) = alice.get(f"records/tasks?expand={names}").json["items"]
+    assert listed["expand"] == shown
+    elsewhere = root.acting_in("acme").patch(f"records/tasks/{made['id']}", {"assignee": None})
+    assert elsewhere.status_code == 200
+    there = alice.get(f"records/tasks/{made['id']}?expand={names}").json["expand"]
+    assert there == {"created_by": her, "updated_by": None}  # the operator is no user of acme
+    for wrong in ("assignee.name", "created_by.id", "account_id"):
+        assert problems(alice.get(f"records/tasks?expand={wrong}"))[0][0] == "expand"
+
+
+def test_deleted_user_leaves_records_as_on_delete_says(
+    root: Caller, alice: Caller, dora: Caller, charlie: Caller, changes: list[RecordChanged]
+) -> None:
+    fields = [TITLE, user("assignee"), user("owner", "cascade"), user("reviewer")]
+    make_collection(root, "tasks", fields)
+    loose = make_record(alice, "tasks", title="x", assignee=dora.id, reviewer=alice.id)
+    both = make_record(alice, "tasks", assignee=dora.id, reviewer=dora.id)
+    hers = make_record(alice, "tasks", owner=dora.id, assignee=dora.id)
+    other = make_record(alice, "tasks", assignee=alice.id)
+    theirs = make_record(charlie, "tasks", assignee=charlie.id)
+    changes.clear()
+    assert alice.delete(f"account/users/{dora.id}").status_code == 204
+    assert [(one.operation, (one.record or one.previous)["id"]) for one in changes] == [
+        ("delete", hers["id"]),
+        ("update", loose["id"]),
+        ("update", both["id"]),
+    ]
+    assert {one.by.user_id for one in changes} == {alice.id}
+    left = {one["id"]: one for one in alice.get("records/tasks").json["items"]}
+    assert left.keys() == {loose["id"], both["id"], other["id"]}
+    assert (left[loose["id"]]["assignee"], left[loose["id"]]["reviewer"]) == (None, alice.id)
+    assert left[loose["id"]]["updated_by"] == alice.id
+    assert (left[both["id"]]["assignee"], left[both["id"]]["reviewer"]) == (None, None)
+    assert left[other["id"]] == other
+    assert charlie.get(f"records/tasks/{theirs['id']}").json == theirs
+    history = alice.get(f"records/tasks/{loose['id']}/history").json["items"]
+    assert history[0]["changes"] == [
+        {"field": "assignee", "old_value": dora.id, "new_value": None}
+        | {"masked": False, "erased": False}
+    ]
+    assert alice.get(f"account/users/{dora.id}").status_code == 404
+    restored = alice.post(
+        f"records/tasks/{loose['id']}/restore", {"audit_id": history[-1]["audit_id"]}
+    )
+    assert problems(restored) == [("assignee", "invalid_reference")]
+
+
+def test_restricting_user_field_keeps_user_and_names_places(
+    root: Caller, alice: Caller, dora: Caller
+) -> None:
+    make_collection(root, "tasks", [TITLE, user("owner", "restrict", required=True)])
+    make_collection(root, "notes", [user("writer", "restrict"), user("reader")])
+    task = make_record(alice, "tasks", owner=dora.id)
+    note = make_record(alice, "notes", writer=dora.id, reader=dora.id)
+    refused = alice.delete(f"account/users/{dora.id}")
+    assert refused.status_code == 409
+    places = [(one["field"], one["code"]) for one in refused.json["details"]]
+    assert places == [("notes.writer", "in_use"), ("tasks.owner", "in_use")]
+    assert refused.json["message"] == "Records refer to this user, in notes.writer, tasks.owner."
+    assert alice.get(f"records/notes/{note['id']}").json["reader"] == dora.id
+    assert dora.get("auth/me").status_code == 200
+    alice.delete(f"records/tasks/{task['id']}")
+    alice.patch(f"records/notes/{note['id']}", {"writer": None})
+    assert alice.delete(f"account/users/{dora.id}").status_code == 204
+
+
+def test_cascade_of_user_that_another_record_restricts_is_refused(
+    root: Caller, alice: Caller, dora: Caller
+) -> None:
+    make_collection(root, "tasks", [user("owner", "cascade")])
+    kept = {"name": "task", "type": "reference", "collection": "tasks"}
+    make_collection(root, "notes", [kept])
+    task = make_record(alice, "tasks", owner=dora.id)
+    make_record(alice, "notes", task=task["id"])
+    assert alice.delete(f"account/users/{dora.id}").status_code == 409
+    assert dora.get("auth/me").status_code == 200
+    assert alice.get(f"records/tasks/{task['id']}").json == task
+
+
+def test_user_of_many_records_leaves_by_job(
+    app: Flask,
+    root: Caller,
+    alice: Caller,
+    dora: Caller,
+    changes: list[RecordChanged],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leaving, "AT_ONCE", 4)
+    monkeypatch.setattr(leaving, "PIECE", 2)
+    make_collection(root, "tasks", [user("assignee"), user("owner", "cascade")])
+    made = [make_record(alice, "tasks", assignee=dora.id)["id"] for _ in range(3)]
+    made += [make_record(alice, "tasks", owner=dora.id)["id"] for _ in range(3)]
+    changes.clear()
+    assert alice.delete(f"account/users/{dora.id}").status_code == 204
+    assert (changes, dora.get("auth/me").status_code) == ([], 401)
+    # She is gone for everybody, and her address is free.
+    assert alice.get(f"account/users/{dora.id}").status_code == 404
+    assert alice.delete(f"account/users/{dora.id}").status_code == 404
+    assert dora.id not in {one["id"] for one in alice.get("account/users").json["items"]}
+    refused = alice.post("records/tasks", {"assignee": dora.id})
+    assert problems(refused) == [("assignee", "invalid_reference")]
+    shown = alice.get(f"records/tasks/{made[0]}?expand=assignee").json
+    assert (shown["assignee"], shown["expand"]) == (dora.id, {"assignee": None})
+    again = alice.post("account/users", {"email": "dora@acme.example", "name": "Dora"})
+    assert again.status_code == 201, again.json
+    run_jobs(app)
+    assert [one.operation[0] for one in changes] == [*"dduudu"]
+    left = alice.get("records/tasks?sort=created_at").json["items"]
+    assert [(one["id"], one["assignee"]) for one in left] == [(id, None) for id in made[:3]]
+    with app.app_context():
+        assert db.session.get(User, (alice.account_id, dora.id)) is None
+
+
+def test_import_takes_ids_and_addresses_of_people(
+    tasks: None, alice: Caller, bob: Caller, charlie: Caller
+) -> None:
+    lines = f"title,assignee\na,{bob.id}\nb,BOB@acme.example\nc,\n"
+    sent = alice("POST", "records/tasks/import", data=lines, content_type="text/csv")
+    assert sent.json["imported"] == 3, sent.json
+    found = {one["title"]: one["assignee"] for one in alice.get("records/tasks").json["items"]}
+    assert found == {"a": bob.id, "b": bob.id, "c": None}
+    for person in (charlie.email, charlie.id, "nobody@acme.example"):
+        rows = [{"title": "x", "assignee": person}]
+        assert problems(alice.post("records/tasks/import", rows)) == [
+            ("assignee", "invalid_reference")
+        ]
+    # Elsewhere a person is named by id.
+    by_address = alice.post("records/tasks", {"assignee": bob.email})
+    assert problems(by_address) == [("assignee", "invalid_reference")]
+    shown = alice.get("records/tasks/export?format=csv&filter=title='b'").text
+    assert bob.id in shown
+
+
+def test_erased_user_leaves_no_name_once_job_has_cleared_records(
+    app: Flask,
+    tasks: None,
+    alice: Caller,
+    dora: Caller,
+    root: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    time_machine: Any,
+) -> None:
+    monkeypatch.setattr(leaving, "AT_ONCE", 1)
+    monkeypatch.setattr(erasure, "LEAVING_SECONDS", 0)
+    for _ in range(2):
+        make_record(alice, "tasks", assignee=dora.id)
+    erased = root.post(f"users/{dora.id}/erase")
+    assert erased.status_code == 200, erased.json
+    run_jobs(app)
+    run_jobs(app)
+    entries = root.acting_in("acme").get("audit-logs?page_size=100").text
+    assert dora.email not in entries
+    assert [one["assignee"] for one in alice.get("records/tasks").json["items"]] == [None, None]
+
+
+def test_batch_masks_and_undo_of_user_fields(
+    root: Caller, alice: Caller, bob: Caller, charlie: Caller
+) -> None:
+    make_collection(root, "tasks", [TITLE, user("assignee"), user("patient", pii=True)])
+    items = [{"assignee": bob.id}, {"assignee": charlie.id}, {"patient": bob.id}]
+    refused = alice.post("records/tasks/batch", {"records": items})
+    assert [(one["index"], one["code"]) for one in refused.json["details"]] == [
+        (1, "invalid_reference")
+    ]
+    made = alice.post("records/tasks/batch", {"records": [items[0], items[2]]}).json["created"]
+    seen = bob.get(f"records/tasks/{made[1]['id']}").json
+    assert seen["patient"] == "********"
+    assert problems(bob.get("records/tasks?expand=patient")) == [("expand", "invalid_option")]
+    guess = bob.get("records/tasks", query_string={"filter": "patient.name = 'x'"})
+    assert problems(guess) == [("filter", "filter_invalid")]
+    path = f"records/tasks/{made[0]['id']}"
+    alice.patch(path, {"assignee": alice.id})
+    first = alice.get(f"{path}/history").json["items"][-1]["audit_id"]
+    assert alice.post(f"{path}/restore", {"audit_id": first}).json["assignee"] == bob.id
+
+
+def test_user_field_in_description_of_own_collections(tasks: None, alice: Caller) -> None:
+    shown = alice.get("/openapi.json?collections=1").json
+    text = json.dumps(shown)
+    assert "The id of a user of the account." in text
