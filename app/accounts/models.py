@@ -171,7 +171,7 @@ class User(Base):
         audit=Audited(
             ignored=("email_key", "tokens_valid_from", "last_login"), hidden=("password_hash",)
         ),
-        bundle=Bundled(order=30),
+        bundle=Bundled(order=30, reset={"leaving_at": None}),  # jobs stay behind
         noun=Noun(
             lazy_gettext("User"),
             lazy_gettext("Users"),

@@ -35,6 +35,7 @@ POSTS: list[dict[str, Any]] = [
     {"name": "paper", "type": "file"},
     {"name": "author", "type": "reference", "collection": "authors"},
     {"name": "parent", "type": "reference", "collection": "posts"},
+    {"name": "owner", "type": "user"},
 ]
 PATHS = (
     "account/users",
@@ -70,6 +71,7 @@ def furnish(cast: Cast) -> None:
             meta={"b": [1, 1.0, None], "a": "ü"},
             paper=upload.json["file"]["id"],
             author=author["id"],
+            owner=caller.id,
         )
         second = make_record(caller, "posts", title="second", views=None, parent=first["id"])
         caller.patch(f"records/authors/{author['id']}", {"best": second["id"]})

@@ -53,6 +53,8 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     make_collection(cast.root, "posts", EVERY_TYPE)
     referring = [
         {"name": "post", "type": "reference", "collection": "posts", "required": True},
+        {"name": "owner", "type": "user", "on_delete": "restrict", "required": True},
+        {"name": "reader", "type": "user"},
         {"name": "body", "type": "text"},
     ]
     make_collection(cast.root, "comments", referring)
