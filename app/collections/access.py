@@ -8,7 +8,7 @@ evaluation leaves the same condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
@@ -18,13 +18,13 @@ import sqlalchemy as sa
 
 from app import clock, rules
 from app.auth.principal import Principal
-from app.collections import masking, people
+from app.collections import definitions, masking, people
 from app.collections.columns import TableColumns
 from app.collections.definitions import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.collections.people import People
 from app.db import replica
-from app.errors import Forbidden, Unauthorized, problem
+from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.rules import depth, sql
 from app.types import JSONMapping, JSONObject, cached_property
 
@@ -104,6 +104,11 @@ class Access:
         return frozenset(part.path for part in parts if isinstance(part, rules.Name))
 
     @cached_property
+    def subqueries(self) -> Sequence[rules.Subquery]:
+        """What the rule asks of other records; to be read before `allows`."""
+        return list(rules.subqueries(self.condition)) if self.condition else ()
+
+    @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
         """The dotted names of the rule; their values must be loaded before `allows`."""
         return dotted_names(self.condition) if self.condition else frozenset()
@@ -136,7 +141,9 @@ def for_operation(caller: Principal, definition: Definition, operation: str) -> 
     """The caller's access for an operation. Raises Unauthorized or Forbidden if it is closed."""
     access = definition.access_memo.get(_compute, caller, definition, operation)
     if access.condition is not None:
-        replica.require_lasting(access.named)
+        # What other records say is as new as the rule that asks for it.
+        others = {(part.collection, "") for part in access.subqueries}
+        replica.require_lasting(access.named | others)
     return access
 
 
@@ -269,7 +276,7 @@ class Filter:
 def read_filter(access: Access, text: str) -> Filter:
     """Parse a filter. Raises RuleError."""
     # A dotted name may lead to records that only some callers may view.
-    if "." in text or len(text) > MAX_CACHED_LENGTH:
+    if "." in text or "@" in text or len(text) > MAX_CACHED_LENGTH:
         return Filter(rules.condition(text, filter_scope(access)))
     names = (tuple(access.comparable), frozenset(access.masked))
     return access.definition.memo.get(_plain_filter, access.definition, text, *names)
@@ -284,8 +291,18 @@ def _plain_filter(
 
 def filter_scope(access: Access) -> rules.Scope:
     """The scope of the caller's filters: fields that it sees unmasked."""
-    follow = cache(partial(_follow, access))
-    return _scope(access.definition, access.comparable, access.masked, follow)
+    follow, related = cache(partial(_follow, access)), cache(partial(_related, access.caller))
+    scope = _scope(access.definition, access.comparable, access.masked, follow)
+    return replace(scope, related=related)
+
+
+def _related(caller: Principal, name: str) -> rules.Scope | None:
+    """The scope of a collection in `@any`; None also if it is closed, as if it were not there."""
+    try:
+        listed = if_open(caller, definitions.get(name), "list")
+    except NotFound:
+        return None
+    return filter_scope(listed) if listed else None
 
 
 def _scope(
@@ -313,30 +330,37 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
 
 
 def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
-    """The filter in SQL; references reach only records that the caller may view."""
+    """The filter in SQL.
+
+    References reach only records that the caller may view, `@any` those that it may list.
+    """
     if parsed.is_same_for_all:
         return access.definition.memo.get(_shared_condition, access.definition, parsed)
     left = rules.partial_evaluate(parsed.node, access.subject)
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
-    def reach(target: Definition | People, source: object) -> Iterable[object]:
+    def reach(operation: str, target: Definition | People, source: object) -> Iterable[object]:
         if isinstance(target, People):
             return ()
-        condition = for_operation(access.caller, target, "view").condition
+        condition = for_operation(access.caller, target, operation).condition
         if condition is None:
             return ()
         columns = TableColumns(target, source)
         return (sql.condition(condition, columns, room=depth.INNER).expression,)
 
-    columns = TableColumns(access.definition, access.definition.table, reach)
+    reached = partial(reach, "view"), partial(reach, "list")
+    columns = TableColumns(access.definition, access.definition.table, *reached)
     return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 
 def _is_cacheable(node: rules.Node) -> bool:
     parts = list(islice(rules.walk(node), MAX_CACHED_NODES + 1))
-    dotted = any(isinstance(part, rules.Name) and len(part.path) > 1 for part in parts)
-    return len(parts) <= MAX_CACHED_NODES and not dotted
+    is_own = not any(
+        isinstance(part, rules.Subquery) or (isinstance(part, rules.Name) and len(part.path) > 1)
+        for part in parts
+    )
+    return len(parts) <= MAX_CACHED_NODES and is_own
 
 
 def _shared_condition(definition: Definition, parsed: Filter) -> sql.Compiled:
@@ -350,8 +374,15 @@ def _cached_condition(definition: Definition, node: rules.Node) -> sql.Compiled:
 
 def dotted_names(node: rules.Node) -> frozenset[tuple[str, ...]]:
     """The dotted names of an expression."""
-    names = (part.path for part in rules.walk(node) if isinstance(part, rules.Name))
+    names = (part.path for part in _judged(node) if isinstance(part, rules.Name))
     return frozenset(path for path in names if len(path) > 1)
+
+
+def _judged(node: rules.Node) -> Iterator[rules.Node]:
+    """The parts of an expression that are not left to a subquery."""
+    yield node
+    for part in () if isinstance(node, rules.Subquery) else node.children:
+        yield from _judged(part)
 
 
 def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:

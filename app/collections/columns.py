@@ -18,6 +18,9 @@ Reach = Callable[[Any, Any], Iterable[Any]]
 """Returns conditions on referenced records, given their definition and table."""
 
 
+EVERYWHERE: Reach = lambda definition, source: ()  # noqa: E731
+
+
 class Named(Protocol):
     """The part of a collection definition that names are resolved with."""
 
@@ -45,6 +48,10 @@ class Named(Protocol):
         """What a field refers to."""
         ...
 
+    def related(self, name: str) -> Named:
+        """A collection that a rule looks at."""
+        ...
+
 
 def _property(columns: TableColumns, field: str, name: str) -> Expression:
     is_number = columns.definition.files[field].properties[name] is Type.NUMBER
@@ -54,7 +61,8 @@ def _property(columns: TableColumns, field: str, name: str) -> Expression:
 class TableColumns:
     """Resolves the names of expressions to SQL columns; references stay in the account.
 
-    `reach` narrows the records that references lead to, by conditions on their table.
+    `reach` narrows the records that references lead to, by conditions on their table, `listed`
+    those that `@any` looks at.
     """
 
     types: Mapping[Type, object] = {
@@ -69,9 +77,10 @@ class TableColumns:
     }
 
     def __init__(
-        self, definition: Named, source: Any, reach: Reach = lambda definition, source: ()
+        self, definition: Named, source: Any, reach: Reach = EVERYWHERE, listed: Reach = EVERYWHERE
     ) -> None:
         self.definition, self.source, self.reach = definition, source, reach
+        self.listed = listed
         self._led_to: dict[str, tuple[TableColumns, list[sa.ColumnElement[bool]]]] = {}
 
     def now(self) -> Expression:
@@ -97,6 +106,14 @@ class TableColumns:
             value = columns._own(name)
         query = sa.select(value).where(*conditions).correlate(self.source)
         return query.scalar_subquery()
+
+    def related(self, collection: str) -> sql.Related:
+        """The records of another collection in the account of this one's record."""
+        target = self.definition.related(collection)
+        source = target.table.alias()
+        conditions = [source.c.account_id == self.source.c.account_id]
+        columns = TableColumns(target, source, self.reach, self.listed)
+        return sql.Related(columns, source, [*conditions, *self.listed(target, source)])
 
     def _own(self, name: str) -> Expression:
         if name in self.definition.computed:
@@ -129,4 +146,4 @@ class TableColumns:
             source.c.id == self.source.c[name],
             *self.reach(target, source),
         ]
-        return TableColumns(target, source, self.reach), conditions
+        return TableColumns(target, source, self.reach, self.listed), conditions

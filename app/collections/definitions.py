@@ -40,10 +40,12 @@ from app.errors import NotFound
 from app.rules import (
     KEYWORDS,
     OPERATIONS,
+    Inner,
     Name,
     Node,
     RuleError,
     Scope,
+    Subquery,
     Type,
     composed,
     condition,
@@ -236,7 +238,11 @@ class Definition:
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
         follow = self._followed
-        return Scope(field_types(self.declared), self.computed, follow, ids=self.id_names)
+        types, ids = field_types(self.declared), self.id_names
+        return Scope(types, self.computed, follow, self._related_scope, ids=ids)
+
+    def _related_scope(self, name: str) -> Scope | None:
+        return self.scope if name.lower() == self.name.lower() else related_scope(name)
 
     @cached_property
     def id_names(self) -> frozenset[str]:
@@ -269,6 +275,10 @@ class Definition:
     def expanded(self, name: str) -> Definition | People | None:
         """What `expand` shows of a field: also of the system fields that name people."""
         return people.PEOPLE if name in PERSONS else self.followed(name)
+
+    def related(self, name: str) -> Definition:
+        """The definition that `@any` names. Raises NotFound."""
+        return self if name.lower() == self.name.lower() else get(name)
 
     @cached_property
     def conditions(self) -> Mapping[str, Node | None]:
@@ -341,14 +351,26 @@ def is_expression(rule: str) -> bool:
     return rule != "" and rule.strip() != "true"
 
 
+def related_scope(name: str) -> Scope | None:
+    """The scope of a collection that `@any` names; None if there is none."""
+    try:
+        return get(name).scope
+    except NotFound:
+        return None
+
+
 def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]:
-    """The definitions that an expression's dotted names reach."""
-    if "." not in text:
+    """The definitions that an expression's dotted names reach, and `@any` looks at."""
+    if "." not in text and "@" not in text:
         return
     with suppress(RuleError, NotFound):
         for part in walk(parse(text)):
             current: Definition | None = start
-            for step in part.path[:-1] if isinstance(part, Name) else ():
+            if isinstance(part, Subquery):
+                yield start.related(part.collection)
+            elif isinstance(part, Inner):
+                current = start.related(part.collection)
+            for step in part.path[:-1] if isinstance(part, Name | Inner) else ():
                 current = current.target(step) if current else None
                 if current:
                     yield current

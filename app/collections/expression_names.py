@@ -103,13 +103,14 @@ def role_test(of: Definition | None, roots: Sequence[str] = ()) -> NamesRole:
 
 def _owner(of: Definition, mention: Mention, roots: Sequence[str]) -> Definition | People | None:
     """What has the field that a text is compared with."""
-    current: Definition | People | None = of
+    current: Definition | People | None
     steps = mention.path[:-1]
-    for step in steps[1:] if steps and steps[0] in roots else steps:
-        try:
+    try:
+        current = of.related(mention.collection) if mention.collection else of
+        for step in steps[1:] if steps and steps[0] in roots else steps:
             current = current.followed(step) if current else None
-        except NotFound:
-            return None
+    except NotFound:
+        return None
     return current
 
 

@@ -75,11 +75,15 @@ class _Users:
             Group,
             sa.and_(Group.account_id == GroupMember.account_id, Group.id == GroupMember.group_id),
         )
-        return member.where(
-            GroupMember.account_id == User.account_id,
-            GroupMember.user_id == User.id,
-            Group.name.in_(rules.spellings(group_names)),
-        ).exists()
+        return (
+            member.where(
+                GroupMember.account_id == User.account_id,
+                GroupMember.user_id == User.id,
+                Group.name.in_(rules.spellings(group_names)),
+            )
+            .correlate(User)
+            .exists()
+        )
 
 
 @dataclass(frozen=True)

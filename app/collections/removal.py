@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import sqlalchemy as sa
 
 from app import db, events
 from app.collections import definitions, revisions, table, totals
 from app.collections import service as collections
+from app.collections.changes import IN_USE
+from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.rules import Node, RuleError, Subquery, parse, walk
 from app.types import JSONObject
+
+NAMED = "Rules look at this collection: {}. Change them first."
 
 
 @collections.schema_change
@@ -27,12 +34,37 @@ def delete(collection_id: str, also: Sequence[str] = ()) -> JSONObject:
     if remaining:
         names = ", ".join(row.name for row in remaining)
         raise Conflict(f"Other collections refer to this one: {names}.")
+    going = {row.name_key for row in rows}
+    staying = (one for one in definitions.get_all() if one.name.lower() not in going)
+    if places := list(naming(going, staying)):
+        raise Conflict(NAMED.format(", ".join(places)), details=naming_problems(places))
     tables = [definitions.from_row(row).table for row in rows]
     for table_ in tables:
         table.lock(table_)  # before counting: others may be about to commit records
     first, *also_deleted = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
     result = {"message": "The collection and its records are deleted.", **first}
     return {**result, "also_deleted": also_deleted} if also else result
+
+
+def naming(name_keys: AbstractSet[str], of: Iterable[Definition]) -> Iterator[str]:
+    """The rules that look at any of these collections."""
+    for one in of:
+        for key in collections.RULES:
+            parts = _parts(one.rules.get(key) or "")
+            looks = (part.collection.lower() for part in parts if isinstance(part, Subquery))
+            if not name_keys.isdisjoint(looks):
+                yield f"{one.name}.{key}"
+
+
+def naming_problems(places: Iterable[str]) -> list[JSONObject]:
+    message = "This looks at the collection, which would be removed."
+    return [problem(place, IN_USE, message) for place in places]
+
+
+def _parts(text: str) -> list[Node]:
+    with suppress(RuleError):
+        return [*walk(parse(text))] if "@" in text else []
+    return []
 
 
 def bound_to(row: Collection) -> list[Collection]:

@@ -11,13 +11,14 @@ from app.collections import definitions
 from app.collections.definitions import Definition, is_expression
 from app.collections.table import table_name_for
 from app.errors import NotFound
-from app.rules import Name, Node, RuleError, Sent, parse
+from app.rules import Inner, Name, Node, RuleError, Sent, Subquery, parse
 from app.rules.functions import CALLERS
 from app.rules.nodes import Call
 from app.types import JSONMapping, JSONObject
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-PATH = re.compile(rf"{IDENTIFIER}(\s*\.\s*{IDENTIFIER})*")
+AROUND = r"(?:@(?:record|outer)\s*\.\s*)?"
+PATH = re.compile(rf"({AROUND}){IDENTIFIER}(\s*\.\s*{IDENTIFIER})*")
 LAST = re.compile(rf"{IDENTIFIER}(?=[\s)]*$)")
 
 Renames = Mapping[str, str]
@@ -28,7 +29,9 @@ def renamed(old: Definition, renames: Renames, name: str | None = None) -> Defin
     """The definition with a new name, and new names of fields, in everything that names them."""
     if name is not None and name != old.name:
         referring_schema = referring(old, {old.name.lower(): name})
+        own_rules = rules(old, old, {}, name)
         old = replace(old, name=name, table_name=table_name_for(name), schema=referring_schema)
+        old = replace(old, rules=own_rules)
     if not renames:
         return old
     schema = []
@@ -48,9 +51,19 @@ def renamed(old: Definition, renames: Renames, name: str | None = None) -> Defin
     return replace(old, schema=tuple(schema), indexes=tuple(indexes), rules=new_rules)
 
 
-def rules(of: Definition, old: Definition, renames: Renames) -> JSONObject:
-    """The rules and field lists of a collection, which may be another one than `old`."""
-    return {key: _renamed_rule(value, of, old, renames) for key, value in of.rules.items()}
+def rules(of: Definition, old: Definition, renames: Renames, name: str | None = None) -> JSONObject:
+    """The rules and field lists of a collection, which may be another one than `old`.
+
+    `name` is the new one of the collection `old`.
+    """
+    renamed_rules = {}
+    for key, value in of.rules.items():
+        renamed_rules[key] = value
+        if isinstance(value, list) and of.id == old.id:
+            renamed_rules[key] = [renames.get(field, field) for field in value]
+        elif isinstance(value, str) and is_expression(value):
+            renamed_rules[key] = rewritten(value, of, old, renames, name)
+    return renamed_rules
 
 
 def elsewhere(old: Definition, renames: Renames, name: str) -> list[tuple[Definition, Definition]]:
@@ -60,7 +73,7 @@ def elsewhere(old: Definition, renames: Renames, name: str) -> list[tuple[Defini
     found = []
     for one in others:
         schema = referring(one, {old.name.lower(): name})
-        after = replace(one, rules=rules(one, old, renames), schema=schema)
+        after = replace(one, rules=rules(one, old, renames, name), schema=schema)
         if (after.rules, after.schema) != (one.rules, one.schema):
             found.append((one, after))
     return found
@@ -74,42 +87,55 @@ def referring(of: Definition, names: Mapping[str, str]) -> tuple[JSONMapping, ..
     )
 
 
-def rewritten(text: str, of: Definition, old: Definition, renames: Renames) -> str:
+def rewritten(
+    text: str, of: Definition, old: Definition, renames: Renames, new_name: str | None = None
+) -> str:
     """An expression of a collection; one that does not parse stays as it is."""
     with suppress(RuleError):
-        for part in sorted(_names(parse(text)), key=lambda part: part.start, reverse=True):
+        for part in sorted(_names(parse(text)), key=_place, reverse=True):
+            if isinstance(part, Subquery):
+                if new_name is not None and part.collection.lower() == old.name.lower():
+                    end = part.place + len(part.collection)
+                    text = text[: part.place] + new_name + text[end:]
+                continue
             source = text[part.start : part.end]  # with brackets around it
             if isinstance(part, Sent):
                 name = renames.get(part.field, part.field) if of.id == old.id else part.field
                 source = LAST.sub(name, source)
-            elif isinstance(part, Name):
-                path = ".".join(_renamed_path(part.path, of, old, renames))
+            elif isinstance(part, Name | Inner):
+                start: Definition | None = of
+                if isinstance(part, Inner):
+                    start = _related(of, part.collection)
+                path = ".".join(_renamed_path(part.path, start, old, renames))
                 if path != ".".join(part.path):
-                    source = PATH.sub(path, source, count=1)
+                    source = PATH.sub(rf"\g<1>{path}", source, count=1)
             text = text[: part.start] + source + text[part.end :]
     return text
 
 
-def _renamed_rule(value: object, of: Definition, old: Definition, renames: Renames) -> object:
-    if isinstance(value, list):
-        return [renames.get(name, name) for name in value] if of.id == old.id else value
-    if isinstance(value, str) and is_expression(value) and (of.id == old.id or "." in value):
-        return rewritten(value, of, old, renames)
-    return value
+def _related(of: Definition, name: str) -> Definition | None:
+    try:
+        return of.related(name)
+    except NotFound:
+        return None
+
+
+def _place(part: Node) -> int:
+    return part.place if isinstance(part, Subquery) else part.start
 
 
 def _names(node: Node) -> Iterator[Node]:
-    if isinstance(node, Name | Sent):
+    if isinstance(node, Name | Inner | Sent | Subquery):
         yield node
-    elif not (isinstance(node, Call) and node.name in CALLERS):  # whose arguments are words
+    if not (isinstance(node, Call) and node.name in CALLERS):  # whose arguments are words
         for child in node.children:
             yield from _names(child)
 
 
 def _renamed_path(
-    path: tuple[str, ...], of: Definition, old: Definition, renames: Renames
+    path: tuple[str, ...], start: Definition | None, old: Definition, renames: Renames
 ) -> Iterator[str]:
-    current: Definition | None = of
+    current = start
     for step in path:
         is_own = current is not None and current.id == old.id
         yield renames.get(step, step) if is_own else step

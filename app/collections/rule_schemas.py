@@ -43,6 +43,13 @@ def operation_field(**options: Any) -> object:
     return fields.Choice(OPERATIONS, **options)
 
 
+def records_field(**options: Any) -> object:
+    """Made-up records of other collections."""
+    rows = ma.fields.List(ma.fields.Dict(keys=fields.Text()))
+    described = doc("What `@any` and `@count` look at: lists of records by collection.")
+    return ma.fields.Dict(keys=fields.Text(), values=rows, **options, **described)
+
+
 class FieldList(ma.fields.Field[Any]):
     """`"*"`, or an array of names; also as the JSON text of one."""
 

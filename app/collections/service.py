@@ -286,7 +286,7 @@ def normalize_rules(
 ) -> JSONObject:
     """Return rules and field lists in flat form; adds problems to `problems`."""
     # With an invalid schema, only the syntax and the roles of rules can be checked.
-    scope = rules.Scope({}, open=True) if problems else collection.scope
+    scope = rules.ANYTHING if problems else collection.scope
     of = None if problems else collection
     flat: JSONObject = {}
     for part, operations in STRUCTURE.items():

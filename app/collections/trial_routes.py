@@ -19,6 +19,7 @@ from app.collections.rule_schemas import (
     RuleSubject,
     expression_field,
     operation_field,
+    records_field,
 )
 from app.db import versioned_cache
 from app.types import JSONObject
@@ -43,6 +44,7 @@ class RuleContext(Schema):
     """A record, and who asks."""
 
     record = ma.fields.Dict(keys=ma.fields.String())
+    records = records_field()
     auth = ma.fields.Nested(RuleSubject, allow_none=True)
 
 
@@ -167,11 +169,13 @@ def test_rule(body: JSONObject) -> JSONObject:
 
     Fields that the record lacks are null. A field of another type than the rule needs makes its
     comparison false; system fields have their types, so that moments compare as moments.
-    References are followed into nested objects.
+    References are followed into nested objects. `@any` and `@count` look at `records`, which has
+    those of each collection.
     """
     situation = {**body, **body.get("context", {})}
     caller = situation.get("auth") or rules.Subject()
-    result = trials.evaluate(body["rule"], situation.get("record", {}), caller)
+    record, records = situation.get("record", {}), situation.get("records", {})
+    result = trials.evaluate(body["rule"], record, caller, records)
     return {"result": result, "allowed": result, "error": None, "evaluation_details": None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from app.rules import values
 from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definitions.field_types({})
-ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
+ANY_NAME: rules.Scope = rules.Scope(SYSTEM_TYPES, open=True, related=lambda name: ANY_NAME)
 ANY_USER: Any = dict.fromkeys(("id", "email", "account_id", "groups", "mfa"), rules.UNKNOWN)
 
 
@@ -38,7 +39,8 @@ def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
         return definitions.get(collection).scope
     if not names:
         return ANY_NAME
-    return rules.Scope(SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY))
+    types = SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY)
+    return rules.Scope(types, related=definitions.related_scope)
 
 
 def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
@@ -47,8 +49,16 @@ def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
     return [problem_ | {"field": "rule"}] if problem_ else []
 
 
-def evaluate(rule: str | None, record: JSONMapping, caller: rules.Subject) -> bool:
-    """Evaluate a rule for a sample record and caller. Raises InvalidValues."""
+def evaluate(
+    rule: str | None,
+    record: JSONMapping,
+    caller: rules.Subject,
+    records: Mapping[str, Sequence[JSONMapping]] = MappingProxyType({}),
+) -> bool:
+    """Evaluate a rule for a sample record and caller. Raises InvalidValues.
+
+    `records` are what `@any` and `@count` look at, by collection.
+    """
     problems = rule_problems(rule, ANY_NAME)
     if problems:
         raise InvalidValues(problems)
@@ -57,7 +67,9 @@ def evaluate(rule: str | None, record: JSONMapping, caller: rules.Subject) -> bo
     if not definitions.is_expression(rule):
         return rule == "" or caller.id is not None
     node = rules.condition(rule, ANY_NAME)
-    return rules.holds(node, rules.Context(_read(record), caller, now=clock.now()))
+    related = {name.lower(): list(map(_read, rows)) for name, rows in records.items()}
+    context = rules.Context(_read(record), caller, now=clock.now(), related=related)
+    return rules.holds(node, context)
 
 
 def _read(record: JSONMapping) -> JSONObject:

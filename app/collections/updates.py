@@ -303,10 +303,11 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
 
 
 def _invalid_rules(others: Iterable[Definition]) -> Iterator[tuple[str, JSONObject]]:
-    """Yield the place and problem of each invalid rule that follows references."""
+    """Yield the place and problem of each invalid rule that reaches other collections."""
     for one in others:
         for key in collections.RULES:
             rule = one.rules.get(key) or ""
-            invalid = access.rule_problem(rule, one.scope) if "." in rule else None
+            reaches = "." in rule or "@" in rule
+            invalid = access.rule_problem(rule, one.scope) if reaches else None
             if invalid:
                 yield f"{one.name}.{key}", invalid

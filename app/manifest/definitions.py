@@ -121,6 +121,7 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
     for change in comparison.changes:
         future.pop(change.old.name.lower(), None)
     future |= comparison.import_.definitions()
+    named = future | comparison.definitions()
     keys = {row.name_key for _, row in comparison.removed}
     for path, row in comparison.removed:
         referring = sorted(
@@ -131,6 +132,12 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
         )
         if referring:
             message = f"Other collections refer to this one: {', '.join(referring)}."
+            comparison.problems.append(comparison.document.problem(path, "in_use", message))
+        rules_naming = removal.naming(
+            {row.name_key}, (one for key, one in named.items() if key not in keys)
+        )
+        if places := list(rules_naming):
+            message = removal.NAMED.format(", ".join(places))
             comparison.problems.append(comparison.document.problem(path, "in_use", message))
 
 

@@ -148,7 +148,7 @@ def run_rule_tests(
         for index, test in enumerate(item.get("tests", ())):
             rule = definition.rule(test["operation"])
             try:
-                is_open = trials.evaluate(rule, test["given"], test["as_"])
+                is_open = trials.evaluate(rule, test["given"], test["as_"], test["records"])
             except InvalidValues:  # the problems of the rule are reported anyway
                 is_open = False
             actual = ALLOW if is_open else DENY

@@ -9,7 +9,12 @@ import marshmallow as ma
 
 from app.accounts.directory_routes import DirectoryBody
 from app.accounts.schemas import ChangedRole
-from app.collections.rule_schemas import RulesOfNew, RuleSubject, operation_field
+from app.collections.rule_schemas import (
+    RulesOfNew,
+    RuleSubject,
+    operation_field,
+    records_field,
+)
 from app.collections.schemas import (
     ALL_INDEXES,
     CollectionOptions,
@@ -68,6 +73,7 @@ class RuleTest(Schema):
     name = fields.Text(longest=200)
     operation = operation_field(required=True)
     given = ma.fields.Dict(keys=fields.Text(), load_default=dict)
+    records = records_field(load_default=dict)
     as_ = Caller(data_key="as", attribute="as_", load_default=lambda: RuleSubject().load({}))
     expect = ma.fields.String(required=True, validate=ma.validate.OneOf([ALLOW, DENY]))
 

@@ -7,8 +7,9 @@ are validated as a write does it, and never stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -26,6 +27,7 @@ from app.records import store
 from app.records.store import Row, reads, references
 from app.records.write import changes, values
 from app.rules import sql
+from app.rules.nodes import Junction
 from app.types import JSONMapping, JSONObject
 
 WRITE_OPERATIONS = ("create", "update")
@@ -55,10 +57,11 @@ class _Case:
     sent: JSONMapping | None
     suffix: str = ""
     """Ends the reason of a refusal."""
+    collection: Definition | None = None
 
     def context(self, caller: rules.Subject) -> rules.Context:
         unknown: list[type[rules.Node]] = []
-        unknown += [rules.Name] if self.record is None else []
+        unknown += [rules.Name, rules.Subquery] if self.record is None else []
         unknown += [rules.Sent] if self.sent is None else []
         return rules.Context(
             self.record or {}, caller, self.sent or {}, clock.now(), tuple(unknown)
@@ -105,12 +108,22 @@ def _by_expression(
     rule = collection.rule(question.operation) or ""
     if stored is not None:
         stored = references.resolve(collection, [stored], access.dotted_names(node))[0]
-    yield _evaluate_rule(node, rule, question, _current_case(collection, question, stored))
+    case = _current_case(collection, question, stored)
+    yield _evaluate_rule(node, rule, question, _answered(collection, node, question, case))
     yield from _check_field_list(collection, question)
     if _has_result(question, stored):
-        yield _evaluate_rule(
-            node, rule, question, _resulting_case(collection, node, question, stored)
-        )
+        case = _resulting_case(collection, node, question, stored)
+        yield _evaluate_rule(node, rule, question, _answered(collection, node, question, case))
+
+
+def _answered(collection: Definition, node: rules.Node, question: Question, case: _Case) -> _Case:
+    """The case with what the rule's `@any` find for it."""
+    asked = list(rules.subqueries(node))
+    if case.record is None or not asked:
+        return replace(case, collection=collection)
+    sent = [case.sent or {}]
+    found = references.answers(collection, [case.record], asked, question.subject, sent)
+    return replace(case, record=found[0], collection=collection)
 
 
 def _has_result(question: Question, stored: Row | None) -> bool:
@@ -179,9 +192,11 @@ def _resulting_case(
 
 def _check_account(node: rules.Node, question: Question) -> None:
     """Require the account of a new record if the rule reads it, or follows references in it."""
-    names = rules.walk(rules.partial_evaluate(node, question.subject))
-    paths = {part.path for part in names if isinstance(part, rules.Name)}
-    if all(len(path) == 1 and path != ("account_id",) for path in paths):
+    left = rules.partial_evaluate(node, question.subject)
+    paths = {part.path for part in rules.walk(left) if isinstance(part, rules.Name)}
+    if not any(rules.subqueries(left)) and all(
+        len(path) == 1 and path != ("account_id",) for path in paths
+    ):
         return
     if question.account_id is None:
         raise InvalidValues([problem(ACCOUNT, "required", ACCOUNT_MISSING)])
@@ -222,8 +237,11 @@ def _masked_for_caller(collection: Definition, caller: rules.Subject, row: Row) 
         if node is None:
             is_visible = _decide_without_rule(collection.rule(operation), caller)["allowed"]
         else:
-            linked_row = references.resolve(collection, [row], access.dotted_names(node))[0]
-            is_visible = rules.holds(node, rules.Context(linked_row, caller, now=clock.now()))
+            linked = references.resolve(collection, [row], access.dotted_names(node))
+            asked = list(rules.subqueries(node))
+            if asked:
+                linked = references.answers(collection, linked, asked, caller, [{}])
+            is_visible = rules.holds(node, rules.Context(linked[0], caller, now=clock.now()))
         if is_visible:
             masked |= collection.personal.intersection(
                 collection.columns if field_list == ALL_FIELDS else field_list
@@ -241,7 +259,31 @@ def _evaluate_rule(node: rules.Node, rule: str, question: Question, case: _Case)
     reason = f"`{clause.text}` {'holds' if clause.holds else 'does not hold'}{suffix}."
     values_read = {text: _json(value) for text, value in clause.values.items()}
     view = {"text": clause.text, "position": clause.position, "holds": clause.holds}
+    view["subqueries"] = [_matches(one, rule, question, case) for one in clause.subqueries]
     return {"allowed": allowed, "reason": reason, "clause": {**view, "values": values_read}}
+
+
+def _matches(subquery: rules.Subquery, rule: str, question: Question, case: _Case) -> JSONObject:
+    """Return how many records meet the conditions of an `@any` up to each of them."""
+    inner, counted = subquery.condition, list[rules.Subquery]()
+    conditions = (
+        inner.parts if isinstance(inner, Junction) and inner.operator == "and" else (inner,)
+    )
+    for n in range(len(conditions)):
+        first = inner
+        if len(conditions) > 1:
+            first = Junction(inner.start, inner.end, "and", conditions[: n + 1], type=inner.type)
+        counted.append(replace(subquery, function="count", condition=first, type=rules.Type.NUMBER))
+    found: Any = {}
+    if case.collection is not None and case.record is not None:
+        asked = (case.collection, [case.record], counted, question.subject, [case.sent or {}])
+        found = references.answers(*asked)[0]
+    text = rule[subquery.start : subquery.end]
+    steps = [
+        {"text": rule[part.start : part.end], "position": part.start, "records": found.get(one)}
+        for part, one in zip(conditions, counted, strict=True)
+    ]
+    return {"text": text, "position": subquery.start, "conditions": steps}
 
 
 def _undecided(
@@ -250,7 +292,8 @@ def _undecided(
     part = rules.undecided(node, context)
     kinds = {type(node_) for node_ in rules.walk(part)} & set(context.unknown)
     record = "the new record" if question.operation == "create" else "the record"
-    descriptions = {rules.Name: record, rules.Sent: "what is sent"}
+    others = "other records"
+    descriptions = {rules.Name: record, rules.Sent: "what is sent", rules.Subquery: others}
     dependencies = " and on ".join(word for kind, word in descriptions.items() if kind in kinds)
     source = rule[part.start : part.end]
     return {"allowed": None, "reason": f"It depends on {dependencies}.", "depends_on": source}

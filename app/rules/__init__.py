@@ -11,9 +11,10 @@ Grammar:
     and     = not (("&&" | "AND") not)*        op   = "=" "!=" "<" "<=" ">" ">=" "~" "!~"
     not     = ("!" | "NOT") not | cmp          list = "[" items "]" | "(" items ")"
     sum     = product (("+" | "-") product)*   atom = number | 'text' | "text" | true | false
-    product = atom (("*" | "/" | "%") atom)*          | null | name | @name | call
+    product = atom (("*" | "/" | "%") atom)*          | null | name | @name | call | any
                                                       | "(" expr ")" | "-" atom
     name    = identifier ("." identifier)*
+    any     = ("@any" | "@count") "(" collection "," expr ")"
 
 Words in capitals are written so. In quotes a backslash stands for itself, but before a quote or
 another backslash it gives that character.
@@ -21,6 +22,12 @@ another backslash it gives that character.
 Names are fields; a dotted name follows references, at most three. `@request.auth.id`, `.email`,
 `.role` and `.account_id` are the caller's; `.mfa` is true in sessions that passed a second factor,
 else false. `@request.data.<field>` is what the body says, `@now` the present moment.
+
+`@any(collection, condition)` is true where a record of that collection, in the same account, meets
+the condition; `@count` is the number of such records. Inside, names are those records' fields,
+`@record.<name>` is one of the record that is judged and `@outer.<name>`, in the inner one of two,
+one of the record that the outer one looks at. Rules look at all records of the account, filters at
+those that the caller may list.
 
 Meaning:
 
@@ -48,12 +55,24 @@ Meaning:
 To add a function, see `functions`. The tests compare both back ends over all of them.
 """
 
-from app.rules.check import Scope, condition, value
+from app.rules.check import ANYTHING, Scope, condition, value
 from app.rules.cost import Budget, OverBudget
 from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.lexer import KEYWORDS
-from app.rules.nodes import Name, Node, RuleError, Sent, Type, fixed_fields, required_fields, walk
+from app.rules.nodes import (
+    Inner,
+    Name,
+    Node,
+    RuleError,
+    Sent,
+    Subquery,
+    Type,
+    fixed_fields,
+    required_fields,
+    subqueries,
+    walk,
+)
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
 from app.rules.values import composed, spellings
@@ -62,12 +81,14 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 """The operations for each of which a collection has a rule."""
 
 __all__ = [
+    "ANYTHING",
     "KEYWORDS",
     "OPERATIONS",
     "UNKNOWN",
     "Budget",
     "Clause",
     "Context",
+    "Inner",
     "Name",
     "Node",
     "OverBudget",
@@ -75,6 +96,7 @@ __all__ = [
     "Scope",
     "Sent",
     "Subject",
+    "Subquery",
     "Type",
     "composed",
     "condition",
@@ -88,6 +110,7 @@ __all__ = [
     "partial_evaluate",
     "required_fields",
     "spellings",
+    "subqueries",
     "surely",
     "truth",
     "undecided",

@@ -20,6 +20,7 @@ from app.rules.nodes import (
     Caller,
     Comparison,
     Contains,
+    Inner,
     IsNull,
     Junction,
     ListOf,
@@ -31,6 +32,7 @@ from app.rules.nodes import (
     Now,
     RuleError,
     Sent,
+    Subquery,
     Type,
     map_children,
     walk,
@@ -38,6 +40,7 @@ from app.rules.nodes import (
 from app.rules.parser import FURTHEST, parse
 
 WORDS_OF_VALUES = {None: "null", True: "true", False: "false"}
+MAX_SUBQUERIES = 5
 # With the expressions of the computed fields that it names.
 MAX_NODES = 1000
 
@@ -51,6 +54,8 @@ class Scope:
     """Checked expressions that stand for a name."""
     follow: Callable[[str], Scope | None] = lambda name: None
     """The scope that a reference leads to, where the name is one that may be followed."""
+    related: Callable[[str], Scope | None] | None = None
+    """The scope of a collection that `@any` looks at; None where there is no such thing."""
     caller: bool = True
     """Whether `@request` and the functions about the caller may be used."""
     open: bool = False
@@ -65,6 +70,10 @@ class Scope:
     """Whether the text was accepted earlier: `cost` bounds new ones only."""
 
 
+ANYTHING: Scope = Scope({}, open=True, related=lambda name: ANYTHING)
+"""The scope of rules of which only the form can be checked."""
+
+
 def condition(text: str, scope: Scope) -> Node:
     """The checked tree of a rule or filter. Raises RuleError."""
     return _Checker(scope).whole(text, Type.BOOLEAN)
@@ -76,13 +85,18 @@ def value(text: str, scope: Scope, expected: Type = Type.ANY) -> Node:
 
 
 class _Checker:
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+    def __init__(self, scope: Scope, inner: tuple[Scope, ...] = ()) -> None:
+        self.scope, self.inner = scope, inner  # of the record, and of those in `@any` around
+        self.innermost = inner[-1] if inner else scope
 
     def whole(self, text: str, expected: Type) -> Node:
         checked = expect(self.check(parse(text, self.scope.furthest)), expected)
         if sum(1 for _ in walk(checked)) > MAX_NODES:
             raise RuleError("The expression is too long, including its computed fields.", 0)
+        found = [part for part in walk(checked) if isinstance(part, Subquery)]
+        if len(found) > MAX_SUBQUERIES:
+            message = f"An expression has at most {MAX_SUBQUERIES} times @any and @count."
+            raise RuleError(message, found[MAX_SUBQUERIES].start)
         if not self.scope.is_stored:
             cost.check(checked)
         return checked
@@ -93,14 +107,15 @@ class _Checker:
     def literal(self, node: Literal) -> Node:
         # Fields of older releases may have the name of a word, which no expression can mean.
         word = WORDS_OF_VALUES.get(node.value) if node.type in (Type.NULL, Type.BOOLEAN) else None
-        fields = () if self.scope.open else (*self.scope.fields, *self.scope.computed)
+        scope = self.innermost
+        fields = () if scope.open else (*scope.fields, *scope.computed)
         if word and any(name.lower() == word and name in KEYWORDS for name in fields):
             message = f"{word} is a word of the language: rename the field of this name."
             raise RuleError(message, node.start)
         return node
 
-    def name(self, node: Name) -> Node:
-        scope: Scope = self.scope
+    def name(self, node: Name | Inner) -> Node:
+        scope = self._scope_of(node)
         if scope.open:
             return replace(node, type=scope.fields.get(node.path[-1], Type.ANY))
         *steps, last = node.path
@@ -116,6 +131,20 @@ class _Checker:
         if last not in scope.fields:
             raise RuleError(_no_field(last, scope), node.start)
         return replace(node, type=scope.fields[last])
+
+    def _scope_of(self, node: Name | Inner) -> Scope:
+        return self.inner[node.depth - 1] if isinstance(node, Inner) else self.scope
+
+    def subquery(self, node: Subquery) -> Node:
+        if self.scope.related is None:
+            raise RuleError(f"@{node.function} cannot be used here.", node.start)
+        related = self.scope.related(node.collection)
+        if related is None:
+            message = f"There is no collection {node.collection[:63]}."
+            raise RuleError(message, node.place)
+        checked = _Checker(self.scope, (*self.inner, related)).check(node.condition)
+        kind = Type.BOOLEAN if node.function == "any" else Type.NUMBER
+        return replace(node, condition=expect(checked, Type.BOOLEAN), type=kind)
 
     def caller(self, node: Caller) -> Node:
         self._about_caller(node)
@@ -186,8 +215,10 @@ class _Checker:
             return node.attribute in ("id", "account_id")
         if isinstance(node, Sent):
             return node.field in self.scope.ids
-        scope: Scope | None = self.scope
-        *steps, last = node.path if isinstance(node, Name) else ("",)
+        if not isinstance(node, Name | Inner):
+            return False
+        scope: Scope | None = self._scope_of(node)
+        *steps, last = node.path
         for step in steps:
             scope = scope.follow(step) if scope else None
         return scope is not None and last in scope.ids
@@ -233,7 +264,9 @@ class _Checker:
 
     def _owns_record(self, node: Call) -> Node:
         self._count(node, 0, 0)
-        owner = Name(node.start, node.end, ("created_by",))
+        owner: Node = Name(node.start, node.end, ("created_by",))
+        if depth := len(self.inner):
+            owner = Inner(node.start, node.end, ("created_by",), depth, "")
         caller = Caller(node.start, node.end, "id", type=Type.TEXT)
         return self.check(Comparison(node.start, node.end, "=", owner, caller))
 
@@ -253,7 +286,7 @@ class _Checker:
         return _typed(node)
 
     def _word_call(self, node: Call, arguments: Sequence[Node]) -> Node:
-        return _typed(replace(node, arguments=tuple(_word(argument) for argument in arguments)))
+        return _typed(replace(node, arguments=tuple(map(self._word, arguments))))
 
     def _contains(self, node: Call) -> Node:
         self._count(node, 2, 2)
@@ -295,6 +328,16 @@ class _Checker:
             return Literal(node.start, node.end, None, type=kind)
         return replace(node, arguments=(*before, *checked), type=kind)
 
+    def _word(self, node: Node) -> Node:
+        """A bare word or a quoted one, as a text."""
+        is_bare = isinstance(node, Inner) and node.depth == len(self.inner)
+        is_bare |= isinstance(node, Name) and not self.inner
+        if is_bare and isinstance(node, Name | Inner) and len(node.path) == 1:
+            return Literal(node.start, node.end, node.path[0], type=Type.TEXT)
+        if isinstance(node, Literal) and node.type is Type.TEXT:
+            return node
+        raise RuleError("Expected a name, bare or in quotes.", node.start)
+
     def _about_caller(self, node: Node) -> None:
         if not self.scope.caller:
             raise RuleError("The caller cannot be used here.", node.start)
@@ -316,6 +359,8 @@ class _Checker:
 CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Literal: _Checker.literal,
     Name: _Checker.name,
+    Inner: _Checker.name,
+    Subquery: _Checker.subquery,
     Caller: _Checker.caller,
     Sent: _Checker.sent,
     Now: _Checker.now,
@@ -348,20 +393,11 @@ def _no_field(name: str, scope: Scope) -> str:
     return f"There is no field {name[:63]}.{hint}"
 
 
-def _word(node: Node) -> Node:
-    """A bare word or a quoted one, as a text."""
-    if isinstance(node, Name) and len(node.path) == 1:
-        return Literal(node.start, node.end, node.path[0], type=Type.TEXT)
-    if isinstance(node, Literal) and node.type is Type.TEXT:
-        return node
-    raise RuleError("Expected a name, bare or in quotes.", node.start)
-
-
-def _through_references(node: Node, path: tuple[str, ...], name: Node) -> Node:
+def _through_references(node: Node, path: tuple[str, ...], name: Name | Inner) -> Node:
     """A computed field's expression with its names prefixed by a reference path."""
     moved = replace(node, start=name.start, end=name.end)
     if isinstance(moved, Name):
         if len(path) + len(moved.path) > FURTHEST + 1:
             raise RuleError(f"A name follows at most {FURTHEST} references.", name.start)
-        moved = replace(moved, path=(*path, *moved.path))
+        moved = replace(name, path=(*path, *moved.path), type=moved.type)
     return map_children(moved, lambda part: _through_references(part, path, name))

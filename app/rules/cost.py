@@ -7,7 +7,18 @@ in all, those of computed fields included. Texts that were stored before these b
 
 from __future__ import annotations
 
-from app.rules.nodes import Call, Comparison, Literal, Name, Node, RuleError, Sent, Type, walk
+from app.rules.nodes import (
+    Call,
+    Comparison,
+    Inner,
+    Literal,
+    Name,
+    Node,
+    RuleError,
+    Sent,
+    Type,
+    walk,
+)
 
 MAX_JOINED, MAX_JOINED_IN_ALL = 10, 20
 """Texts in one `concat`, and in all of an expression."""
@@ -74,7 +85,7 @@ def _pattern(node: Node) -> int:
 
 def _texts(node: Node) -> int:
     """The number of long texts that the value of an expression may hold."""
-    if isinstance(node, Name | Sent):
+    if isinstance(node, Name | Inner | Sent):
         return int(node.type in LONG_TYPES)
     if not isinstance(node, Call) or node.type not in LONG_TYPES:
         return 0

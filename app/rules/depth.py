@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.rules.nodes import Arithmetic, Call, Comparison, Contains, Membership, Name, Node
+from app.rules.nodes import (
+    Arithmetic,
+    Call,
+    Comparison,
+    Contains,
+    Inner,
+    Membership,
+    Name,
+    Node,
+    Subquery,
+    walk,
+)
 from app.rules.program import is_leaf
 
 # Symbols that an expression may take; the rest of a statement needs some, too.
@@ -18,6 +29,8 @@ ROOM = 75
 INNER = 25
 # Symbols of a name that follows references, and of a call of the function with its leaves.
 DOTTED, CALL = 10, 10
+# Those of a subquery's own, and of its condition by how deep it stands.
+SUBQUERY, CONDITION = 8, {1: INNER, 2: 12}
 LAYER = 10  # levels of a tree
 
 
@@ -33,7 +46,8 @@ def _cuts(node: Node, room: int, needed: dict[int, int]) -> Iterator[Node]:
         return
     first, further = _symbols(node)
     # No index helps inside a call or a sum, so none of it need be SQL.
-    if isinstance(node, Arithmetic | Call) or room - further < CALL + DOTTED:
+    leaf = max(DOTTED, *map(_leaf, walk(node)))
+    if isinstance(node, Arithmetic | Call) or room - further < CALL + leaf:
         yield node
         return
     for index, child in enumerate(node.children):
@@ -55,11 +69,20 @@ def split_layers(node: Node) -> Iterator[Node]:
 def _measure(node: Node, needed: dict[int, int]) -> int:
     """Store the symbols that each part needs, by the id of its node; return those of the whole."""
     first, further = _symbols(node)
-    most = DOTTED if isinstance(node, Name) and len(node.path) > 1 else 1
-    for index, child in enumerate(node.children):
+    most = _leaf(node) if is_leaf(node) else 1
+    for index, child in enumerate(() if isinstance(node, Subquery) else node.children):
         most = max(most, (further if index else first) + _measure(child, needed))
     needed[id(node)] = most
     return most
+
+
+def _leaf(node: Node) -> int:
+    """The symbols of a value that the database provides."""
+    if isinstance(node, Subquery):
+        nested = any(isinstance(part, Subquery) for part in walk(node.condition))
+        deeper = SUBQUERY + CONDITION[2] if nested else 0
+        return SUBQUERY + CONDITION[node.depth] + deeper
+    return DOTTED if isinstance(node, Name | Inner) and len(node.path) > 1 else 1
 
 
 def _symbols(node: Node) -> tuple[int, int]:

@@ -6,8 +6,8 @@ false and everything else null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from app.rules.nodes import (
     Caller,
     Comparison,
     Contains,
+    Inner,
     IsNull,
     Junction,
     Literal,
@@ -29,6 +30,7 @@ from app.rules.nodes import (
     Not,
     Now,
     Sent,
+    Subquery,
     Type,
 )
 
@@ -64,7 +66,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Context:
-    record: Mapping[str, object] = field(default_factory=dict)
+    record: Mapping[Any, object] = field(default_factory=dict)
+    """The fields, and what was read with them: of dotted names, and of each Subquery."""
     subject: Subject = Subject()
     sent: Mapping[str, object] = field(default_factory=dict)
     now: datetime = LONG_AGO
@@ -72,6 +75,10 @@ class Context:
     """Kinds of nodes without a value yet, such as fields before the record is read (`explain`)."""
     budget: Budget | None = None
     """Limits the characters that are read; None for rules, which have to decide."""
+    related: Mapping[str, Sequence[Mapping[str, object]]] | None = None
+    """The records of other collections, by their names in small letters."""
+    inner: tuple[Mapping[str, object], ...] = ()
+    """Those that the `@any` around look at."""
 
 
 def evaluate(node: Node, context: Context) -> Any:
@@ -89,13 +96,34 @@ def _literal(node: Literal, context: Context) -> object:
 
 
 def _name(node: Name, context: Context) -> object:
-    whole = ".".join(node.path)
-    if whole in context.record:  # a dotted name's value may have been read with the record
-        return context.record[whole]
-    value: object = context.record
-    for step in node.path:
+    return _at(context.record, node.path)
+
+
+def _at(record: Mapping[Any, object], path: tuple[str, ...]) -> object:
+    whole = ".".join(path)
+    if whole in record:  # a dotted name's value may have been read with the record
+        return record[whole]
+    value: object = record
+    for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
+
+
+def _inner(node: Inner, context: Context) -> object:
+    return _at(context.inner[node.depth - 1], node.path)
+
+
+def _subquery(node: Subquery, context: Context) -> object:
+    if node in context.record:
+        return context.record[node]
+    if context.related is None:
+        raise LookupError(f"@{node.function}({node.collection}) was not read with the record")
+    around = context.inner[: node.depth - 1]
+    matches = (
+        holds(node.condition, replace(context, inner=(*around, row)))
+        for row in context.related.get(node.collection.lower(), ())
+    )
+    return any(matches) if node.function == "any" else sum(matches)
 
 
 def _caller(node: Caller, context: Context) -> object:
@@ -294,6 +322,8 @@ CALLS: Mapping[str, Callable[[Call, Context], object]] = {
 EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Literal: _literal,
     Name: _name,
+    Inner: _inner,
+    Subquery: _subquery,
     Caller: _caller,
     Sent: _sent,
     Now: _now,

@@ -20,7 +20,9 @@ from app.rules.nodes import (
     Name,
     Node,
     Not,
+    Subquery,
     Type,
+    subqueries,
     walk,
 )
 from app.rules.partial_eval import partial_evaluate, truth
@@ -35,6 +37,8 @@ class Clause:
     position: int
     holds: bool
     values: dict[str, object]
+    subqueries: tuple[Subquery, ...] = ()
+    """What it asks of other records."""
 
 
 def surely(node: Node, context: Context) -> bool | None:
@@ -74,7 +78,8 @@ def deciding(node: Node, text: str, context: Context) -> Clause:
             is_list = part.type is Type.LIST and value is not None
             values[_label(part, text)] = items(value) if is_list else value
     source = text[chosen.start : chosen.end]
-    return Clause(source, chosen.start, surely(chosen, context) is True, values)
+    result = surely(chosen, context) is True
+    return Clause(source, chosen.start, result, values, tuple(subqueries(chosen)))
 
 
 def _decisive(node: Node, context: Context) -> Node:
@@ -105,8 +110,9 @@ def _label(node: Node, text: str) -> str:
 
 def _operands(node: Node) -> Iterator[Node]:
     """Yield what a condition's tests are about: their operands, and fields, but no literals."""
-    if isinstance(node, Name):
+    if isinstance(node, Name | Subquery):
         yield node
+        return
     for part in node.children:
         if isinstance(part, Literal):
             continue

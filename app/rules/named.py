@@ -16,6 +16,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Inner,
     IsNull,
     ListOf,
     Literal,
@@ -50,6 +51,8 @@ class Mention:
     """The field that a choice is compared with; of `@request.data`, its last step."""
     is_certain: bool = True
     """False where the other side may also be something else, as `coalesce(title, status) = 'x'`."""
+    collection: str | None = None
+    """The collection of that field; None for the one that the expression is about."""
 
 
 NamesRole = Callable[[Mention], bool]
@@ -146,7 +149,9 @@ def _mentions(part: Node) -> Iterator[Mention]:
     if isinstance(part, Call) and part.name in TESTS:
         for argument in part.arguments:
             for word in argument.items if isinstance(argument, ListOf) else (argument,):
-                value = word.path[0] if isinstance(word, Name) else getattr(word, "value", None)
+                value = (
+                    word.path[0] if isinstance(word, Name | Inner) else getattr(word, "value", None)
+                )
                 if isinstance(value, str):
                     yield Mention(TESTS[part.name], value, word.start, word.end)
     one_side, other_side = _compared(part)
@@ -159,8 +164,9 @@ def _mentions(part: Node) -> Iterator[Mention]:
                 place = (literal.value, literal.start, literal.end)
                 if _is_role(subject):
                     yield Mention(ROLE, *place, is_certain=certain)
-                elif isinstance(subject, Name):
-                    yield Mention(CHOICE, *place, subject.path, certain)
+                elif isinstance(subject, Name | Inner):
+                    inner = subject.collection if isinstance(subject, Inner) else None
+                    yield Mention(CHOICE, *place, subject.path, certain, inner)
                 elif isinstance(subject, Sent):
                     yield Mention(CHOICE, *place, (subject.field,), certain)
 

@@ -63,6 +63,30 @@ class Name(Node):
 
 
 @dataclass(frozen=True)
+class Inner(Node):
+    """A field of a record that `@any` or `@count` looks at; `depth` says of which, from 1."""
+
+    path: tuple[str, ...]
+    depth: int
+    collection: str
+
+
+@dataclass(frozen=True)
+class Subquery(Node):
+    """`@any(collection, condition)` or `@count(...)`: the account's records that match.
+
+    In the condition, Inner is a field of theirs, and Name one of the record that is judged.
+    """
+
+    function: str
+    collection: str
+    condition: Node
+    depth: int
+    place: int
+    """Where the text names the collection."""
+
+
+@dataclass(frozen=True)
 class Caller(Node):
     """`@request.auth.<attribute>`: who asks; null where nobody signed in."""
 
@@ -161,6 +185,15 @@ def walk(node: Node) -> Iterator[Node]:
         left.extend(reversed([*one.children]))
 
 
+def subqueries(node: Node) -> Iterator[Subquery]:
+    """The parts that look at other records, without those inside of them."""
+    if isinstance(node, Subquery):
+        yield node
+    else:
+        for part in node.children:
+            yield from subqueries(part)
+
+
 def required_fields(condition: Node) -> frozenset[str]:
     """Fields of which a record must have a value for a condition to hold; perhaps not all."""
     if isinstance(condition, Junction):
@@ -195,7 +228,7 @@ def fixed_fields(condition: Node) -> frozenset[str]:
         if isinstance(name, Name)
         and len(name.path) == 1
         and other.type is not Type.NULL
-        and not any(isinstance(part, Name) for part in walk(other))
+        and not any(isinstance(part, Name | Subquery) for part in walk(other))
     )
 
 

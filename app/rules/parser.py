@@ -13,6 +13,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Inner,
     IsNull,
     Junction,
     ListOf,
@@ -24,12 +25,14 @@ from app.rules.nodes import (
     Now,
     RuleError,
     Sent,
+    Subquery,
     Type,
 )
 
 LONGEST = 2000
 MAX_NODES = 200
 DEEPEST = 32
+MOST_NESTED = 2  # of `@any` and `@count`
 FURTHEST = 3  # references that a dotted name may follow
 COMPARISONS = ("=", "!=", "<=", ">=", "<", ">", "~", "!~")
 CALLER = {
@@ -40,6 +43,11 @@ CALLER = {
     "mfa": Type.BOOLEAN,
 }
 """The attributes of `@request.auth` and their types."""
+OUTSIDE = {
+    "@record": (1, "@record stands only in @any and @count. Elsewhere, the field's name will do."),
+    "@outer": (2, "@outer stands only in an @any or @count within another one."),
+}
+"""Records around, and in how many `@any` they have a name."""
 HINTS = {"==": "=", "and": "AND", "or": "OR", "not": "NOT", "in": "IN", "is": "IS"}
 
 
@@ -54,6 +62,7 @@ class _Parser:
     def __init__(self, found: Sequence[Token], furthest: int) -> None:
         self.tokens, self.furthest = found, furthest
         self.index = 0
+        self.inner: list[str] = []  # the collections of `@any` around
         self.depth = 1
         self.count = 0
 
@@ -188,9 +197,15 @@ class _Parser:
         if self.next.value == "(" and self.next.kind == "symbol":
             return self.call(first)
         path, end = self.path(first)
+        return self.field(first, end, path, len(self.inner))
+
+    def field(self, first: Token, end: int, path: tuple[str, ...], depth: int) -> Node:
+        """A field of the record, or of the one that `@any` looks at so deep."""
         if len(path) > self.furthest + 1:
             raise RuleError(f"A name follows at most {self.furthest} references.", first.start)
-        return self.made(Name(first.start, end, path))
+        if not depth:
+            return self.made(Name(first.start, end, path))
+        return self.made(Inner(first.start, end, path, depth, self.inner[depth - 1]))
 
     def path(self, first: Token) -> tuple[tuple[str, ...], int]:
         """identifier ("." identifier)*"""
@@ -215,6 +230,28 @@ class _Parser:
                 arguments.append(self.argument())
         return self.made(Call(name.start, end.end, name.value, tuple(arguments)))
 
+    def subquery(self, function: Token) -> Node:
+        """subquery = ("@any" | "@count") "(" identifier "," expr ")" """
+        self.accept("(")
+        collection = self.next
+        if collection.kind != "name" or collection.value.startswith("@"):
+            raise self.wrong("the name of a collection")
+        self.advance()
+        if not self.accept(","):
+            raise self.wrong("`,` and a condition")
+        self.inner.append(collection.value)
+        depth = len(self.inner)
+        if depth > MOST_NESTED:
+            message = f"@any and @count are nested at most {MOST_NESTED} deep."
+            raise RuleError(message, function.start)
+        with self.deeper():
+            condition = self.expr()
+        end = self.accept(")") or self.fail("`)`")
+        self.inner.pop()
+        named = (function.value[1:], collection.value)
+        place = collection.start
+        return self.made(Subquery(function.start, end.end, *named, condition, depth, place))
+
     def argument(self) -> Node:
         """argument = "[" items "]" | expr"""
         if not (opening := self.accept("[")):
@@ -223,11 +260,20 @@ class _Parser:
         return self.made(ListOf(opening.start, end, items))
 
     def context(self) -> Node:
-        """@name = "@now" | "@request.auth." attribute | "@request.data." field | call"""
+        """@name = "@now" | "@request.auth." attribute | "@request.data." field | call | subquery
+        | ("@record" | "@outer") "." name
+        """
         first = self.advance()
         if self.next.value == "(" and self.next.kind == "symbol":
-            return self.call(first)
+            is_subquery = first.value in ("@any", "@count")
+            return self.subquery(first) if is_subquery else self.call(first)
         path, end = self.path(first)
+        if path[0] in OUTSIDE and len(path) > 1:
+            needed, message = OUTSIDE[path[0]]
+            if len(self.inner) < needed:
+                raise RuleError(message, first.start)
+            depth = len(self.inner) - 1 if path[0] == "@outer" else 0
+            return self.field(first, end, path[1:], depth)
         if path == ("@now",):
             return self.made(Now(first.start, end, type=Type.DATETIME))
         if path[:2] == ("@request", "data") and len(path) == 3:

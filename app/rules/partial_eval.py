@@ -21,6 +21,7 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Subquery,
     Type,
     map_children,
     walk,
@@ -78,6 +79,9 @@ def _answer(node: Node, subject: Subject) -> bool | None:
     """The result of a condition if it is the same for every record, else None."""
     if isinstance(node, Call) and node.name.startswith("@"):
         return answer_call(node, subject)
+    if isinstance(node, Subquery):
+        is_never = node.function == "any" and truth(node.condition) is False
+        return False if is_never else None
     if isinstance(node, Not):
         decided = truth(node.part)
         return None if decided is None else not decided

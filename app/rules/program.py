@@ -15,7 +15,20 @@ from typing import Any
 
 from app.rules import nodes, values
 from app.rules.evaluate import Context, evaluate
-from app.rules.nodes import Call, Caller, Literal, Name, Node, Now, Sent, Type, map_children, walk
+from app.rules.nodes import (
+    Call,
+    Caller,
+    Inner,
+    Literal,
+    Name,
+    Node,
+    Now,
+    Sent,
+    Subquery,
+    Type,
+    map_children,
+    walk,
+)
 
 PLACE = ("start", "end")  # means nothing to the value
 KINDS: dict[str, Callable[..., Node]] = {
@@ -64,7 +77,7 @@ def parse_program(text: str) -> Program:
 def is_leaf(node: Node) -> bool:
     """Whether the database or the caller provides the value."""
     asks_caller = isinstance(node, Call) and node.name.startswith("@")
-    return asks_caller or isinstance(node, Name | Caller | Sent | Now)
+    return asks_caller or isinstance(node, Name | Inner | Subquery | Caller | Sent | Now)
 
 
 def _fields(part: Any) -> object:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from app.rules import program, values
-from app.rules.depth import ROOM, cuts, split_layers
+from app.rules.depth import CONDITION, ROOM, cuts, split_layers
 from app.rules.elements import (
     CodePoints,
     Evaluated,
@@ -37,6 +37,7 @@ from app.rules.nodes import (
     Caller,
     Comparison,
     Contains,
+    Inner,
     IsNull,
     Junction,
     Literal,
@@ -46,6 +47,7 @@ from app.rules.nodes import (
     Not,
     Now,
     Sent,
+    Subquery,
     Type,
     walk,
 )
@@ -72,6 +74,18 @@ class Columns(Protocol):
     def now(self) -> Expression:
         """The moment of the evaluation."""
         ...
+
+    def related(self, collection: str) -> Related:
+        """The records of another collection, in the account of this one's."""
+        ...
+
+
+class Related(NamedTuple):
+    """What a subquery looks at."""
+
+    columns: Columns
+    source: Any
+    conditions: Sequence[Expression]
 
 
 class Callers(Protocol):
@@ -114,9 +128,7 @@ def value(node: Node, columns: Columns, room: int = ROOM) -> Compiled:
 def _builder(
     node: Node, columns: Columns, callers: Callers | None, room: int, nothing: Expression = NULL
 ) -> _Builder:
-    plain = _Builder(columns, callers, {}, nothing)
-    evaluated = {id(part): plain.evaluated(part) for part in cuts(node, room)}
-    return _Builder(columns, callers, evaluated, nothing)
+    return _Builder(columns, callers, {}, nothing).with_room(node, room)
 
 
 def _compiled(expression: Expression, node: Node) -> Compiled:
@@ -131,12 +143,19 @@ class _Builder:
         callers: Callers | None,
         known: dict[int, Expression],
         nothing: Expression,
+        inner: tuple[Columns, ...] = (),
     ) -> None:
         self.columns = columns
         self.callers = callers
         self.known = known  # by the ids of their nodes
         self.nothing = nothing
         self.types = columns.types
+        self.inner = inner  # of the subqueries around
+
+    def with_room(self, node: Node, room: int) -> _Builder:
+        """The builder for a tree whose SQL takes at most `room` symbols."""
+        evaluated = {id(part): self.evaluated(part) for part in cuts(node, room)}
+        return _Builder(self.columns, self.callers, evaluated, self.nothing, self.inner)
 
     def condition(self, node: Node) -> Expression:
         """A boolean expression in which null stands for false."""
@@ -154,7 +173,7 @@ class _Builder:
 
     def nested(self, node: Node) -> Nested:
         """The expression in layers, as SQLAlchemy limits the depth."""
-        layered = _Builder(self.columns, self.callers, {}, self.nothing)
+        layered = _Builder(self.columns, self.callers, {}, self.nothing, self.inner)
         layers: list[Expression] = []
         for part in split_layers(node):
             layers.append(layered.condition(part))
@@ -164,8 +183,9 @@ class _Builder:
     def value(self, node: Node) -> Expression:
         """The expression of a value; conditions are never null."""
         built = self.condition(node)
-        never_null = isinstance(node, Comparison | Contains | Membership | Junction)
-        return built.is_(sa.true()) if never_null else built
+        never_null = isinstance(node, Comparison | Contains | Membership | Junction | Subquery)
+        is_condition = never_null and node.type is not Type.NUMBER
+        return built.is_(sa.true()) if is_condition else built
 
     def literal(self, node: Literal) -> Expression:
         if node.value is None:
@@ -174,6 +194,21 @@ class _Builder:
 
     def name(self, node: Name) -> Expression:
         return self.columns.column(node.path)
+
+    def inner_name(self, node: Inner) -> Expression:
+        return self.inner[node.depth - 1].column(node.path)
+
+    def subquery(self, node: Subquery) -> Expression:
+        """EXISTS or a count; every level repeats that the account is the record's."""
+        related = self.columns.related(node.collection)
+        inner = (*self.inner[: node.depth - 1], related.columns)
+        builder = _Builder(self.columns, self.callers, {}, NULL, inner)
+        builder = builder.with_room(node.condition, CONDITION[node.depth])
+        counts = node.function == "count"
+        query = sa.select(sa.func.count() if counts else sa.literal_column("1"))
+        query = query.select_from(related.source).correlate_except(related.source)
+        query = query.where(*related.conditions, builder.condition(node.condition))
+        return self.cast(query.scalar_subquery(), node) if counts else query.exists()
 
     def caller(self, node: Caller) -> Expression:
         if self.callers:
@@ -294,6 +329,8 @@ DEFAULTS: Mapping[str, Node] = {
 BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
     Literal: _Builder.literal,
     Name: _Builder.name,
+    Inner: _Builder.inner_name,
+    Subquery: _Builder.subquery,
     Caller: _Builder.caller,
     Sent: _Builder.sent,
     Now: _Builder.now,

@@ -5,6 +5,7 @@ They belong to the user's own account, also where a superadmin looks into anothe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,9 @@ from app.errors import BadRequest, InvalidValues, NotFound, problem
 from app.rules import named
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
+
+LOOKS = sa.or_(SavedView.filter.contains("@any"), SavedView.filter.contains("@count"))
+"""Whether a filter may look at other collections."""
 
 MAX_VIEWS = 30  # of a user, for each collection
 MAX_SHOWN = 100
@@ -138,7 +142,7 @@ def _state(query: JSONMapping) -> JSONObject:
 def follow_fields(event: events.FieldsRenamed) -> None:
     """Let the views of all accounts name fields by their new names, and removed ones no more."""
     own = SavedView.collection_id == event.definition.id
-    views = sa.select(SavedView).where(sa.or_(own, SavedView.filter.contains(".")))
+    views = sa.select(SavedView).where(sa.or_(own, SavedView.filter.contains("."), LOOKS))
     with tenancy.across_accounts(), db.transaction() as session:
         by_id = {one.id: one for one in definitions.get_all()}
         for view in session.scalars(views.order_by(SavedView.account_id, SavedView.id)):
@@ -150,6 +154,18 @@ def follow_fields(event: events.FieldsRenamed) -> None:
                     view.filter = None
             if view.filter and of:
                 view.filter = renaming.rewritten(view.filter, of, event.definition, event.renames)
+
+
+@events.subscribe(events.CollectionRenamed)
+def follow_collection(event: events.CollectionRenamed) -> None:
+    """Let the filters of all accounts look at a collection by its new name."""
+    with tenancy.across_accounts(), db.transaction() as session:
+        by_id = {one.id: one for one in definitions.get_all()}
+        renamed = definitions.get(event.name)
+        old = dataclasses.replace(renamed, name=event.former)
+        for view in session.scalars(sa.select(SavedView).where(LOOKS)):
+            if view.filter and (of := by_id.get(view.collection_id)):
+                view.filter = renaming.rewritten(view.filter, of, old, {}, event.name)
 
 
 @names.place

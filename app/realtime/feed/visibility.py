@@ -114,7 +114,7 @@ class View:
     def _includes(self, row: Row | None, linked: Linked) -> bool:
         if row is None:
             return False
-        values = linked.of(row)
+        values = linked.of(row, self)
         if not self.access.allows(values):
             return False
         if self.filter is None:
@@ -145,10 +145,15 @@ class View:
 
 
 class Linked:
-    """Rows with the values of dotted names in rules and filters, read for all of them at once."""
+    """Rows with the values of dotted names in rules and filters, read for all of them at once.
+
+    And with what each caller's rule finds by `@any`.
+    """
 
     def __init__(self, transitions: Sequence[Transition], views: Iterable[View]) -> None:
         self._values: dict[int, JSONObject] = {}
+        self._judged: dict[View, Mapping[int, Row]] = {}
+        views = list(views)
         followed: dict[Definition, set[Path]] = {}
         for view in views:
             if view.follows:
@@ -168,8 +173,23 @@ class Linked:
                 linked = references.resolve_unstored(definition, rows, part)
                 for row, values in zip(rows, linked, strict=True):
                     self._values[id(row)].update(values)
+        for view in views:
+            if view.access.subqueries:
+                rows = [
+                    row
+                    for one in transitions
+                    for row in (one.before, one.after)
+                    if row is not None and one.definition is view.definition
+                ]
+                found = references.judged(view.access, list(map(self._linked, rows)))
+                self._judged[view] = {
+                    id(row): values for row, values in zip(rows, found, strict=True)
+                }
 
-    def of(self, row: Row) -> Row:
+    def of(self, row: Row, view: View) -> Row:
+        return self._judged.get(view, {}).get(id(row)) or self._linked(row)
+
+    def _linked(self, row: Row) -> Row:
         return self._values.get(id(row), row)
 
 
@@ -194,10 +214,17 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
         return View(access)
     try:
         parsed = accesses.read_filter(access, filter)
+        if found := next(rules.subqueries(parsed.node), None):
+            raise rules.RuleError(f"@{found.function} cannot be used here.", found.start)
     except rules.RuleError as error:
         wrong = problem("filter", "filter_invalid", str(error), position=error.position)
         raise InvalidValues([wrong]) from None
-    return View(access, parsed, dict(_referenced(access, parsed)))
+    view = View(access, parsed, dict(_referenced(access, parsed)))
+    for path, one in view.referenced.items():
+        if one.subqueries:
+            message = f"The rule behind {'.'.join(path)} uses @any: filter by another field."
+            raise InvalidValues([problem("filter", "filter_invalid", message, position=0)])
+    return view
 
 
 def view_if_open(caller: Principal, definition: Definition) -> View | None:

@@ -71,12 +71,12 @@ def get(collection: str, record_id: str, args: JSONMapping, *, by: Principal) ->
     current_state = past.last()
     # Check the present first: only those who may view it learn that a state was erased.
     state = None
-    if current_state is not None and _allows(access, current_state):
+    if current_state is not None and references.allows(access, current_state):
         truncation = pasts.truncation(definition, past.account_id, record_id)
         if truncation and args["as_of"] < truncation.before:
             raise _truncated(truncation)
         state = past.at(args["as_of"])
-    if state is None or not _allows(access, state):
+    if state is None or not references.allows(access, state):
         raise NotFound("There is no such record.")
     # Ignore changes of hidden fields, which would confirm guesses of their values.
     shown_state = past.at(args["as_of"], access.readable) or state
@@ -224,17 +224,10 @@ def _load_visible(
     past = pasts.load_history(definition, record_id, by, read)
     state = past.last()
     view = accesses.if_open(by, definition, "view")
-    is_visible = state is not None and view is not None and _allows(view, state)
-    if state is None or not _allows(access, state):
+    is_visible = state is not None and view is not None and references.allows(view, state)
+    if state is None or not references.allows(access, state):
         raise access.refusal() if is_visible else NotFound("There is no such record.")
     return past, view if is_visible else None
-
-
-def _allows(access: Access, state: JSONMapping) -> bool:
-    if access.condition is None:
-        return True
-    linked = references.resolve_one(access.definition, state, access.follows)
-    return access.allows({**state, **linked})
 
 
 def _masked(access: Access, name: str, value: object) -> object:

@@ -269,6 +269,9 @@ class _ResultColumns:
     def now(self) -> Any:
         return TableColumns.now(self)  # type: ignore[arg-type]
 
+    def related(self, collection: str) -> Any:
+        raise LookupError(collection)  # `having` has no `@any`
+
 
 def _statement(
     selection: Selection, parsed: Aggregate, skip: int, limit: int, *, guarded: bool

@@ -60,6 +60,7 @@ def rule_matches(
     if access.condition is None:
         return [True] * len(rows)
     followed = references.resolve(access.definition, rows, access.follows)
+    followed = references.judged(access, followed, sent)
     bodies = sent or [EMPTY] * len(rows)
     return [access.allows(row, body) for row, body in zip(followed, bodies, strict=True)]
 
@@ -150,5 +151,4 @@ def access_of_row(definition: Definition, row: Row | None, by: Principal | None)
     access = view_access(definition, by) if by else None
     if access is None or row is None:
         return None
-    linked = references.resolve_one(definition, row, access.follows)
-    return access if access.allows({**row, **linked}) else None
+    return access if references.allows(access, row) else None

@@ -39,6 +39,7 @@ EXPLANATION: JSONObject = {
             "created_by": "019a9f00-0000-7000-8000-00000000000b",
             "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
         },
+        "subqueries": [],
     },
     "sql": "SELECT col_posts.id FROM col_posts WHERE col_posts.created_by = %(_caller_id)s",
     "parameters": {"_caller_id": "019a9f00-0000-7000-8000-00000000000b"},
@@ -91,6 +92,24 @@ class WhatToExplain(Schema):
             raise ma.ValidationError("Give record_id or the data of a new record.", "data")
 
 
+class ConditionMatches(View):
+    """A condition of an `@any`."""
+
+    text = ma.fields.String()
+    position = ma.fields.Integer()
+    records = ma.fields.Integer(
+        allow_none=True, **doc("How many records meet this condition and those before it.")
+    )
+
+
+class SubqueryMatches(View):
+    """How far the conditions of an `@any` or `@count` get."""
+
+    text = ma.fields.String()
+    position = ma.fields.Integer()
+    conditions = ma.fields.List(ma.fields.Nested(ConditionMatches))
+
+
 class RuleClause(View):
     """The part of a rule that decided."""
 
@@ -98,6 +117,9 @@ class RuleClause(View):
     position = ma.fields.Integer()
     holds = ma.fields.Boolean()
     values = ma.fields.Dict(**doc("What it looked at."))
+    subqueries = ma.fields.List(
+        ma.fields.Nested(SubqueryMatches), **doc("What its `@any` and `@count` found.")
+    )
 
 
 class Explanation(View):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import db, rules
+from app.collections.access import Access
 from app.collections.columns import Reach, TableColumns
 from app.collections.definitions import Definition
 from app.db import filters
 from app.records.store import NO_PARAMETERS, Row, writes
+from app.rules import Subject, Subquery, sql
 from app.types import JSONMapping
 
 LITERAL_ROWS = 100
@@ -127,6 +130,59 @@ def resolve_unstored(
         rows_found = db.connection().execute(query)
         found += [dict(zip(map(".".join, paths), row, strict=True)) for row in rows_found]
     return found
+
+
+def allows(access: Access, row: Row, sent: JSONMapping = NO_PARAMETERS) -> bool:
+    """Whether a record that may not be stored meets the rule, given the body sent."""
+    if access.condition is None:
+        return True
+    linked = {**row, **resolve_one(access.definition, row, access.follows)}
+    return access.allows(judged(access, [linked], [sent])[0], sent)
+
+
+def judged(access: Access, rows: Sequence[Row], sent: Sequence[JSONMapping] = ()) -> list[Row]:
+    """Add to records, stored or not, what the rule's `@any` and `@count` find for each."""
+    if not access.subqueries:
+        return list(rows)
+    bodies = sent or [NO_PARAMETERS] * len(rows)
+    return answers(access.definition, rows, access.subqueries, access.subject, bodies)
+
+
+def answers(
+    definition: Definition,
+    rows: Sequence[Row],
+    subqueries: Collection[Subquery],
+    subject: Subject,
+    sent: Sequence[JSONMapping],
+) -> list[Row]:
+    """Add to records what subqueries find for each of them; in one statement for 100.
+
+    Records for which other values were sent take one of their own, if a subquery reads these.
+    """
+    parts = [part for one in subqueries for part in rules.walk(one)]
+    names = {part.path[0] for part in parts if isinstance(part, rules.Name)}
+    columns = [definition.table.c[name] for name in {"account_id", *names}]
+    fields = sorted({part.field for part in parts if isinstance(part, rules.Sent)})
+    alike: dict[str, list[int]] = defaultdict(list)
+    for n, body in enumerate(sent):
+        alike[repr([body.get(name) for name in fields])].append(n)
+    conditions = [rules.partial_evaluate(one, subject) for one in subqueries]
+    found = [dict[Any, Any](row) for row in rows]
+    for numbers in alike.values():
+        for start in range(0, len(numbers), LITERAL_ROWS):
+            part = numbers[start : start + LITERAL_ROWS]
+            literals = [_literal_row(columns, n, rows[n]) for n in part]
+            literal_rows = sa.union_all(*literals).subquery()
+            reach = _within_one_account({rows[n]["account_id"] for n in part})
+            source = TableColumns(definition, literal_rows, reach, reach)
+            compiled = [sql.value(one, source) for one in conditions]
+            values: dict[str, object] = {}
+            for one in compiled:
+                values |= one.parameters(subject, sent[part[0]])
+            query = sa.select(literal_rows.c[PLACE], *(one.expression for one in compiled))
+            for n, *answered in db.connection().execute(query, values):
+                found[n] |= dict(zip(subqueries, answered, strict=True))
+    return list(found)
 
 
 def _within_one_account(account_ids: Collection[str]) -> Reach:

@@ -84,5 +84,4 @@ def not_unique(keys: Sequence[UniqueKey]) -> list[JSONObject]:
 
 def is_allowed(access: Access, row: store.Row, sent: Body) -> bool:
     """Whether a record that is not stored meets the rule, given what was sent for it."""
-    referenced = references.resolve_one(access.definition, row, access.follows)
-    return access.allows({**row, **referenced}, sent)
+    return references.allows(access, row, sent)
