@@ -44,8 +44,8 @@ class Named(Protocol):
         """The fields that hold files, whose properties are names, too."""
         ...
 
-    def followed(self, name: str) -> Named | None:
-        """What a field refers to."""
+    def followed(self, name: str) -> Any:
+        """What a field refers to, which is Named; None for other fields."""
         ...
 
     def related(self, name: str) -> Named:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NoReturn
 
 import sqlalchemy as sa
 
@@ -49,6 +50,10 @@ class People:
 
     def followed(self, name: str) -> None:
         """Nothing: no name leads further."""
+
+    def related(self, name: str) -> NoReturn:
+        """Nothing: `@any` looks from records."""
+        raise LookupError(name)
 
 
 PEOPLE = People()

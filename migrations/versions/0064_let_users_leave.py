@@ -1,7 +1,7 @@
 """let users leave whom many records refer to
 
 Revision ID: 0064
-Revises: 0062
+Revises: 0063
 Create Date: 2026-11-30 01:20:00.000000
 """
 
@@ -11,7 +11,7 @@ from alembic import op
 from migrations.support.types import UtcDateTime
 
 revision = "0064"
-down_revision = "0062"
+down_revision = "0063"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 """add the directory: settings of the instance, and words that find users
 
-Revision ID: 0067
+Revision ID: 0063
 Revises: 0062
 Create Date: 2026-11-30 01:20:00.000000
 """
@@ -16,7 +16,7 @@ from alembic import op
 from migrations.support import row_security
 from migrations.support.types import Id, Text
 
-revision = "0067"
+revision = "0063"
 down_revision = "0062"
 branch_labels = None
 depends_on = None
