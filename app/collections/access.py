@@ -74,7 +74,7 @@ class Access:
             return None
         cache_ = self.definition.compiled
         if self.condition not in cache_:
-            columns = TableColumns(self.definition, self.definition.table)
+            columns = TableColumns(self.definition, self.definition.table, account=sql.ACCOUNT)
             cache_[self.condition] = sql.condition(self.condition, columns)
         return cache_[self.condition]
 
@@ -86,7 +86,9 @@ class Access:
     @property
     def parameters(self) -> JSONObject:
         """The bind parameters of `where`."""
-        return self._compiled.parameters(self.subject) if self._compiled else {}
+        if self._compiled is None:
+            return {}
+        return self._compiled.parameters(self.subject, account_id=self.caller.account_id)
 
     @cached_property
     def comparable(self) -> Mapping[str, Field]:
@@ -346,11 +348,13 @@ def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
         condition = for_operation(access.caller, target, operation).condition
         if condition is None:
             return ()
-        columns = TableColumns(target, source)
+        columns = TableColumns(target, source, account=sql.ACCOUNT)
         return (sql.condition(condition, columns, room=depth.INNER).expression,)
 
     reached = partial(reach, "view"), partial(reach, "list")
-    columns = TableColumns(access.definition, access.definition.table, *reached)
+    columns = TableColumns(
+        access.definition, access.definition.table, *reached, account=sql.ACCOUNT
+    )
     return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 

@@ -62,7 +62,7 @@ class TableColumns:
     """Resolves the names of expressions to SQL columns; references stay in the account.
 
     `reach` narrows the records that references lead to, by conditions on their table, `listed`
-    those that `@any` looks at.
+    those that `@any` looks at. `account` is the account of all records, if it is one.
     """
 
     types: Mapping[Type, object] = {
@@ -77,10 +77,15 @@ class TableColumns:
     }
 
     def __init__(
-        self, definition: Named, source: Any, reach: Reach = EVERYWHERE, listed: Reach = EVERYWHERE
+        self,
+        definition: Named,
+        source: Any,
+        reach: Reach = EVERYWHERE,
+        listed: Reach = EVERYWHERE,
+        account: Any = None,
     ) -> None:
         self.definition, self.source, self.reach = definition, source, reach
-        self.listed = listed
+        self.listed, self.account = listed, account
         self._led_to: dict[str, tuple[TableColumns, list[sa.ColumnElement[bool]]]] = {}
 
     def now(self) -> Expression:
@@ -111,9 +116,13 @@ class TableColumns:
         """The records of another collection in the account of this one's record."""
         target = self.definition.related(collection)
         source = target.table.alias()
-        conditions = [source.c.account_id == self.source.c.account_id]
-        columns = TableColumns(target, source, self.reach, self.listed)
-        return sql.Related(columns, source, [*conditions, *self.listed(target, source)])
+        listed = self.listed(target, source)
+        columns = TableColumns(target, source, self.reach, self.listed, self.account)
+        conditions = [source.c.account_id == self.source.c.account_id, *listed]
+        if self.account is None:
+            return sql.Related(columns, source, conditions)
+        within, own = (one.c.account_id == self.account for one in (self.source, source))
+        return sql.Related(columns, source, conditions, (within, [own, *listed]))
 
     def _own(self, name: str) -> Expression:
         if name in self.definition.computed:
@@ -146,4 +155,5 @@ class TableColumns:
             source.c.id == self.source.c[name],
             *self.reach(target, source),
         ]
-        return TableColumns(target, source, self.reach, self.listed), conditions
+        columns = TableColumns(target, source, self.reach, self.listed, self.account)
+        return columns, conditions

@@ -302,9 +302,9 @@ def _undecided(
 def _statement(collection: Definition, node: rules.Node, question: Question) -> JSONObject:
     """Return the statement that finds the records for which the rule holds."""
     table = collection.table
-    compiled = sql.condition(
-        rules.partial_evaluate(node, question.subject), TableColumns(collection, table)
-    )
+    account = None if question.account_id is None else sql.ACCOUNT
+    columns = TableColumns(collection, table, account=account)
+    compiled = sql.condition(rules.partial_evaluate(node, question.subject), columns)
     scoped = store.scope(collection, question.account_id, compiled.expression)
     scoped += [table.c.id == question.record_id] if question.record_id is not None else []
     dialect = engine.current_engine().dialect
@@ -312,7 +312,9 @@ def _statement(collection: Definition, node: rules.Node, question: Question) -> 
         dialect = sqlite.dialect(paramstyle="named")
     statement = sa.select(table.c.id).where(*scoped).compile(dialect=dialect)
     body = values.clean_valid(collection, question.data or {})
-    parameters = statement.construct_params(compiled.parameters(question.subject, body))
+    parameters = statement.construct_params(
+        compiled.parameters(question.subject, body, question.account_id)
+    )
     return {
         "sql": str(statement),
         "parameters": {name: _json(value) for name, value in parameters.items()},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Type(Enum):
@@ -192,6 +192,35 @@ def subqueries(node: Node) -> Iterator[Subquery]:
     else:
         for part in node.children:
             yield from subqueries(part)
+
+
+class Keys(NamedTuple):
+    """What an `@any` compares: a field of the records that it looks at, and a value outside."""
+
+    inner: Node
+    outer: Node
+    rest: Sequence[Node]
+    """Its other conditions, which look at nothing outside."""
+
+
+def matching_keys(node: Subquery) -> Keys | None:
+    """The equality that alone ties an `@any` to what is outside of it; None if there is none."""
+
+    def is_outside(part: Node) -> bool:
+        is_around = isinstance(part, Inner) and part.depth < node.depth
+        return is_around or isinstance(part, Name)
+
+    whole = node.condition
+    parts = whole.parts if isinstance(whole, Junction) and whole.operator == "and" else [whole]
+    tied = [part for part in parts if any(map(is_outside, walk(part)))]
+    if len(tied) != 1 or not isinstance(tied[0], Comparison) or tied[0].operator != "=":
+        return None
+    for inner, outer in ((tied[0].left, tied[0].right), (tied[0].right, tied[0].left)):
+        is_field = isinstance(inner, Inner) and (inner.depth, len(inner.path)) == (node.depth, 1)
+        looks_inside = any(isinstance(p, Inner) and p.depth >= node.depth for p in walk(outer))
+        if is_field and not looks_inside and inner.type is outer.type:
+            return Keys(inner, outer, [part for part in parts if part is not tied[0]])
+    return None
 
 
 def required_fields(condition: Node) -> frozenset[str]:

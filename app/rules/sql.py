@@ -49,6 +49,7 @@ from app.rules.nodes import (
     Sent,
     Subquery,
     Type,
+    matching_keys,
     walk,
 )
 from app.rules.parser import CALLER
@@ -86,6 +87,13 @@ class Related(NamedTuple):
     columns: Columns
     source: Any
     conditions: Sequence[Expression]
+    """That they are of the record's account, and may be looked at."""
+    apart: tuple[Expression, Sequence[Expression]] | None = None
+    """The same of the record and of them, without a look at both; None if no account is given."""
+
+
+ACCOUNT: Any = sa.bindparam("_account", None, type_=sa.Text())
+"""The account of all records that a statement is about."""
 
 
 class Callers(Protocol):
@@ -106,11 +114,15 @@ class Compiled:
     sent: tuple[str, ...] = ()
 
     def parameters(
-        self, subject: Subject, sent: Mapping[str, object] | None = None
+        self,
+        subject: Subject,
+        sent: Mapping[str, object] | None = None,
+        account_id: str | None = None,
     ) -> dict[str, object]:
-        """The bind parameters of the expression."""
+        """The bind parameters of the expression; `account_id` is that of `ACCOUNT`."""
         caller_values = {f"_caller_{name}": getattr(subject, name) for name in CALLER}
-        return caller_values | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
+        sent_values = {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
+        return {**caller_values, **sent_values, ACCOUNT.key: account_id}
 
 
 def condition(
@@ -204,6 +216,13 @@ class _Builder:
         inner = (*self.inner[: node.depth - 1], related.columns)
         builder = _Builder(self.columns, self.callers, {}, NULL, inner)
         builder = builder.with_room(node.condition, CONDITION[node.depth])
+        if node.function == "any" and related.apart and (keys := matching_keys(node)):
+            # A list that is read once, by which an index of the judged records is searched:
+            # SQLite would look for each record.
+            within, conditions = related.apart
+            listed = sa.select(builder.value(keys.inner)).select_from(related.source)
+            listed = listed.where(*conditions, *map(builder.condition, keys.rest))
+            return sa.and_(within, self.value(keys.outer).in_(listed))
         counts = node.function == "count"
         query = sa.select(sa.func.count() if counts else sa.literal_column("1"))
         query = query.select_from(related.source).correlate_except(related.source)

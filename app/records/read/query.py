@@ -144,7 +144,7 @@ def parse_conditions(
     referenced = definitions.referenced_definitions(access.definition, text)
     return Conditions(
         [*where, compiled.expression],
-        bound=compiled.parameters(access.subject),
+        bound=compiled.parameters(access.subject, account_id=access.caller.account_id),
         version_checks={check for one in referenced for check in one.version_checks},
         is_recurring=not where and filter_.is_cached,
         presupposed=filter_.presupposed,
