@@ -106,6 +106,12 @@ class Access:
         return frozenset(part.path for part in parts if isinstance(part, rules.Name))
 
     @cached_property
+    def judges_change(self) -> bool:
+        """Whether the rule is judged once, on the change, as it names `@old` or `@changed`."""
+        rule = self.definition.conditions.get(self.operation) if self.condition else None
+        return rule is not None and rules.names_old(rule)
+
+    @cached_property
     def subqueries(self) -> Sequence[rules.Subquery]:
         """What the rule asks of other records; to be read before `allows`."""
         return list(rules.subqueries(self.condition)) if self.condition else ()

@@ -86,7 +86,13 @@ class TableColumns:
     ) -> None:
         self.definition, self.source, self.reach = definition, source, reach
         self.listed, self.account = listed, account
+        self.before: TableColumns | None = None
         self._led_to: dict[str, tuple[TableColumns, list[sa.ColumnElement[bool]]]] = {}
+
+    @property
+    def old(self) -> TableColumns:
+        """The columns of the record before a change."""
+        return self.before or self
 
     def now(self) -> Expression:
         """The moment at which the statement is sent."""

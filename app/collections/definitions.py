@@ -241,6 +241,14 @@ class Definition:
         types, ids = field_types(self.declared), self.id_names
         return Scope(types, self.computed, follow, self._related_scope, ids=ids)
 
+    def rule_scope(self, operation: str) -> Scope:
+        """The scope of the rule of an operation, or of a key such as `update_rule`."""
+        if operation.removesuffix("_rule") != "update":
+            return self.scope
+        opened = self.field_list("update")
+        writable = self.fields if opened == ALL_FIELDS else self.fields.keys() & {*opened}
+        return dataclasses.replace(self.scope, old=True, writable=frozenset(writable))
+
     def _related_scope(self, name: str) -> Scope | None:
         return self.scope if name.lower() == self.name.lower() else related_scope(name)
 
@@ -304,11 +312,12 @@ class Definition:
         text = self.rule(operation) or ""
         if not is_expression(text):
             return None
+        scope = dataclasses.replace(self.rule_scope(operation), is_stored=True)
         with suppress(RuleError):
-            return condition(text, dataclasses.replace(self.scope, is_stored=True))
+            return condition(text, scope)
         # A referenced collection may have changed since it was cached.
         with versioned_cache.reloading(), suppress(RuleError):
-            return condition(text, dataclasses.replace(self.scope, is_stored=True))
+            return condition(text, scope)
         return NEVER
 
     @cached_property

@@ -11,13 +11,13 @@ from app.collections import definitions
 from app.collections.definitions import Definition, is_expression
 from app.collections.table import table_name_for
 from app.errors import NotFound
-from app.rules import Inner, Name, Node, RuleError, Sent, Subquery, parse
+from app.rules import Inner, Name, Node, Old, RuleError, Sent, Subquery, parse
 from app.rules.functions import CALLERS
 from app.rules.nodes import Call
 from app.types import JSONMapping, JSONObject
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-AROUND = r"(?:@(?:record|outer)\s*\.\s*)?"
+AROUND = r"(?:@(?:record|outer|old)\s*\.\s*)?"
 PATH = re.compile(rf"({AROUND}){IDENTIFIER}(\s*\.\s*{IDENTIFIER})*")
 LAST = re.compile(rf"{IDENTIFIER}(?=[\s)]*$)")
 
@@ -102,7 +102,7 @@ def rewritten(
             if isinstance(part, Sent):
                 name = renames.get(part.field, part.field) if of.id == old.id else part.field
                 source = LAST.sub(name, source)
-            elif isinstance(part, Name | Inner):
+            elif isinstance(part, Name | Inner | Old):
                 start: Definition | None = of
                 if isinstance(part, Inner):
                     start = _related(of, part.collection)
@@ -125,7 +125,7 @@ def _place(part: Node) -> int:
 
 
 def _names(node: Node) -> Iterator[Node]:
-    if isinstance(node, Name | Inner | Sent | Subquery):
+    if isinstance(node, Name | Inner | Old | Sent | Subquery):
         yield node
     if not (isinstance(node, Call) and node.name in CALLERS):  # whose arguments are words
         for child in node.children:

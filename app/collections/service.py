@@ -286,7 +286,7 @@ def normalize_rules(
 ) -> JSONObject:
     """Return rules and field lists in flat form; adds problems to `problems`."""
     # With an invalid schema, only the syntax and the roles of rules can be checked.
-    scope = rules.ANYTHING if problems else collection.scope
+    is_form = bool(problems)
     of = None if problems else collection
     flat: JSONObject = {}
     for part, operations in STRUCTURE.items():
@@ -300,10 +300,15 @@ def normalize_rules(
             flat |= {f"{operation}_{suffix}": value for operation in operations}
     # The flat form takes precedence.
     flat |= {key: sent_rules[key] for key in (*RULES, *LISTS) if key in sent_rules}
-    for key in flat:
-        if key in LISTS:
-            flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
-        elif flat[key] is not None:
+    for key in flat.keys() & {*LISTS}:
+        flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
+    resulting = replace(collection, rules={**collection.rules, **flat})
+    kept = collection.rules.get("update_rule") or ""
+    if "update_fields" in flat and ("@old" in kept or "@changed" in kept):
+        flat.setdefault("update_rule", kept)  # what may be written decides what it may compare
+    for key in RULES:
+        if flat.get(key) is not None:
+            scope = rules.ANYTHING if is_form else resulting.rule_scope(key)
             invalid = access.rule_problem(flat[key], scope)
             invalid = invalid or expression_names.problem_in(
                 flat[key], of, collection.rules.get(key)

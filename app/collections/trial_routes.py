@@ -22,6 +22,7 @@ from app.collections.rule_schemas import (
     records_field,
 )
 from app.db import versioned_cache
+from app.errors import problem
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
@@ -36,6 +37,10 @@ blueprint = Blueprint(
     description="Try rules out before they are saved. Superadmins only.",
 )
 
+UNGUARDED = (
+    "A caller may write {}, which is compared with the caller: compare its @old, too, or leave it"
+    " out of update_fields."
+)
 VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}
 ALLOWED = {"result": True, "allowed": True, "error": None, "evaluation_details": None}
 
@@ -45,6 +50,9 @@ class RuleContext(Schema):
 
     record = ma.fields.Dict(keys=ma.fields.String())
     records = records_field()
+    old = ma.fields.Dict(
+        keys=ma.fields.String(), **doc("The record before the change; absent, it was the same.")
+    )
     auth = ma.fields.Nested(RuleSubject, allow_none=True)
 
 
@@ -52,7 +60,9 @@ class RuleToValidate(Schema):
     """A rule, and the names that it may use."""
 
     rule = expression_field(required=True)
-    operation = operation_field(**doc("All operations have the same language."))
+    operation = operation_field(
+        **doc("`update` has `@old` and `@changed`; else all have the same language.")
+    )
     collection = fields.Text(**doc("Check against this collection's fields."))
     collection_fields = ma.fields.List(
         fields.Text(),
@@ -78,7 +88,11 @@ class RuleValidity(View):
         ma.fields.Dict(), **doc("The same with code and position (a character, from 0).")
     )
     warnings = ma.fields.List(
-        ma.fields.Dict(), **doc("Groups that no account has, with code and position.")
+        ma.fields.Dict(),
+        **doc(
+            "Groups that no account has, and fields of an update rule that who is compared with"
+            " them may write, with code and position."
+        ),
     )
 
 
@@ -138,8 +152,8 @@ def validate_rule(body: JSONObject) -> JSONObject:
     Against the fields of a collection and their choices, or against names alone, or else only its
     form. Roles that it names must exist; a group that no account has is a warning.
     """
-    scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
-    collection = body.get("collection")
+    collection, operation = body.get("collection"), body.get("operation")
+    scope = trials.scope_for(collection, body.get("collection_fields", ()), operation)
     of = definitions.get(collection) if collection is not None else None
     problems = trials.rule_problems(body["rule"], scope)
     if not problems and (unknown := expression_names.problem_in(body["rule"], of)):
@@ -151,8 +165,23 @@ def validate_rule(body: JSONObject) -> JSONObject:
         "details": problems,
         "warnings": []
         if problems  # an expression that is too long may take long to read
-        else [one | {"field": "rule"} for one in names.group_warnings(body["rule"])],
+        else [
+            one | {"field": "rule"}
+            for one in (*names.group_warnings(body["rule"]), *_unguarded(body, scope))
+        ],
     }
+
+
+def _unguarded(body: JSONObject, scope: rules.Scope) -> list[JSONObject]:
+    """A warning for each field of an update rule that who is compared with it may write."""
+    if body.get("operation") != "update" or not definitions.is_expression(body["rule"] or ""):
+        return []
+    found = rules.unguarded(rules.condition(body["rule"], scope))
+    return [
+        problem(None, "unguarded_field", UNGUARDED.format(name), position=position)
+        for name, position in found
+        if name in scope.writable
+    ]
 
 
 @roles_blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")
@@ -175,7 +204,7 @@ def test_rule(body: JSONObject) -> JSONObject:
     situation = {**body, **body.get("context", {})}
     caller = situation.get("auth") or rules.Subject()
     record, records = situation.get("record", {}), situation.get("records", {})
-    result = trials.evaluate(body["rule"], record, caller, records)
+    result = trials.evaluate(body["rule"], record, caller, records, situation.get("old"))
     return {"result": result, "allowed": result, "error": None, "evaluation_details": None}
 
 

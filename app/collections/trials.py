@@ -21,7 +21,9 @@ from app.rules import values
 from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definitions.field_types({})
-ANY_NAME: rules.Scope = rules.Scope(SYSTEM_TYPES, open=True, related=lambda name: ANY_NAME)
+ANY_NAME: rules.Scope = rules.Scope(
+    SYSTEM_TYPES, open=True, old=True, related=lambda name: ANY_NAME
+)
 ANY_USER: Any = dict.fromkeys(("id", "email", "account_id", "groups", "mfa"), rules.UNKNOWN)
 
 
@@ -33,14 +35,16 @@ class Reach(StrEnum):
     NONE = "none"
 
 
-def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
+def scope_for(
+    collection: str | None, names: Sequence[str], operation: str | None = None
+) -> rules.Scope:
     """The scope of a rule: a collection's fields, or the given names, of any type."""
     if collection is not None:
-        return definitions.get(collection).scope
+        return definitions.get(collection).rule_scope(operation or "")
     if not names:
         return ANY_NAME
     types = SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY)
-    return rules.Scope(types, related=definitions.related_scope)
+    return rules.Scope(types, related=definitions.related_scope, old=operation == "update")
 
 
 def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
@@ -54,10 +58,12 @@ def evaluate(
     record: JSONMapping,
     caller: rules.Subject,
     records: Mapping[str, Sequence[JSONMapping]] = MappingProxyType({}),
+    old: JSONMapping | None = None,
 ) -> bool:
     """Evaluate a rule for a sample record and caller. Raises InvalidValues.
 
-    `records` are what `@any` and `@count` look at, by collection.
+    `records` are what `@any` and `@count` look at, by collection; `old` is the record before the
+    change, None if it was the same.
     """
     problems = rule_problems(rule, ANY_NAME)
     if problems:
@@ -68,7 +74,8 @@ def evaluate(
         return rule == "" or caller.id is not None
     node = rules.condition(rule, ANY_NAME)
     related = {name.lower(): list(map(_read, rows)) for name, rows in records.items()}
-    context = rules.Context(_read(record), caller, now=clock.now(), related=related)
+    read: Any = _read(record) | ({} if old is None else {rules.OLD: _read(old)})
+    context = rules.Context(read, caller, now=clock.now(), related=related)
     return rules.holds(node, context)
 
 

@@ -278,7 +278,7 @@ def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObjec
     for key in collections.RULES:
         rule = change.new.rules.get(key)
         if rule and key not in new_rules:
-            invalid = access.rule_problem(rule, change.new.scope)
+            invalid = access.rule_problem(rule, change.new.rule_scope(key))
             problems += [invalid | {"field": key}] if invalid else []
     return problems
 
@@ -308,6 +308,6 @@ def _invalid_rules(others: Iterable[Definition]) -> Iterator[tuple[str, JSONObje
         for key in collections.RULES:
             rule = one.rules.get(key) or ""
             reaches = "." in rule or "@" in rule
-            invalid = access.rule_problem(rule, one.scope) if reaches else None
+            invalid = access.rule_problem(rule, one.rule_scope(key)) if reaches else None
             if invalid:
                 yield f"{one.name}.{key}", invalid

@@ -68,7 +68,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         countable = {
             name: rule
             for name, rule in _changed_rules(comparison, change).items()
-            if _is_countable(rule, change.old)
+            if _is_countable(name, rule, change.old)
         }
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
@@ -106,7 +106,7 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
         problem(f"{change.new.name}.{name}", "not_counted", NEW_FIELDS)
         for change in comparison.changes
         for name, rule in _changed_rules(comparison, change).items()
-        if not _is_countable(rule, change.old)
+        if not _is_countable(name, rule, change.old)
     ]
     replaced = {change.old.name.lower() for change in comparison.changes}
     replaced |= {row.name_key for _, row in comparison.removed}
@@ -132,8 +132,8 @@ def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | No
     }
 
 
-def _is_countable(rule: str | None, old: Definition) -> bool:
-    return rule is None or access.rule_problem(rule, old.scope) is None
+def _is_countable(name: str, rule: str | None, old: Definition) -> bool:
+    return rule is None or access.rule_problem(rule, old.rule_scope(name)) is None
 
 
 def run_rule_tests(
@@ -148,7 +148,9 @@ def run_rule_tests(
         for index, test in enumerate(item.get("tests", ())):
             rule = definition.rule(test["operation"])
             try:
-                is_open = trials.evaluate(rule, test["given"], test["as_"], test["records"])
+                is_open = trials.evaluate(
+                    rule, test["given"], test["as_"], test["records"], test.get("old")
+                )
             except InvalidValues:  # the problems of the rule are reported anyway
                 is_open = False
             actual = ALLOW if is_open else DENY

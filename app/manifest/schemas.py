@@ -74,6 +74,9 @@ class RuleTest(Schema):
     operation = operation_field(required=True)
     given = ma.fields.Dict(keys=fields.Text(), load_default=dict)
     records = records_field(load_default=dict)
+    old = ma.fields.Dict(
+        keys=fields.Text(), **doc("The record before the change; absent, it was the same.")
+    )
     as_ = Caller(data_key="as", attribute="as_", load_default=lambda: RuleSubject().load({}))
     expect = ma.fields.String(required=True, validate=ma.validate.OneOf([ALLOW, DENY]))
 

@@ -130,7 +130,7 @@ def _is_visible_or_updatable(
     view_access = accesses.if_open(by, definition, "view")
     update_access = accesses.if_open(by, definition, "update")
     viewable = views.rule_matches(view_access, rows) if view_access else [False] * len(rows)
-    if update_access is None or all(viewable):
+    if update_access is None or update_access.judges_change or all(viewable):
         return viewable
     updatable = views.rule_matches(update_access, rows, values.rule_inputs(update_access, sent))
     return [any(both) for both in zip(viewable, updatable, strict=True)]

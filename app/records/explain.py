@@ -61,7 +61,7 @@ class _Case:
 
     def context(self, caller: rules.Subject) -> rules.Context:
         unknown: list[type[rules.Node]] = []
-        unknown += [rules.Name, rules.Subquery] if self.record is None else []
+        unknown += [rules.Name, rules.Old, rules.Subquery] if self.record is None else []
         unknown += [rules.Sent] if self.sent is None else []
         return rules.Context(
             self.record or {}, caller, self.sent or {}, clock.now(), tuple(unknown)
@@ -109,7 +109,9 @@ def _by_expression(
     if stored is not None:
         stored = references.resolve(collection, [stored], access.dotted_names(node))[0]
     case = _current_case(collection, question, stored)
-    yield _evaluate_rule(node, rule, question, _answered(collection, node, question, case))
+    judges_change = question.operation == "update" and rules.names_old(node)
+    if not (judges_change and _has_result(question, stored)):
+        yield _evaluate_rule(node, rule, question, _answered(collection, node, question, case))
     yield from _check_field_list(collection, question)
     if _has_result(question, stored):
         case = _resulting_case(collection, node, question, stored)
@@ -186,6 +188,7 @@ def _resulting_case(
         _check_account(node, question)
     after = _prepared_row(collection, question, stored)
     after |= references.resolve_one(collection, after, access.dotted_names(node))
+    after |= {} if stored is None else {rules.OLD: stored}
     suffix = "" if stored is None else " for the record as it would be"
     return _Case(after, values.clean_valid(collection, question.data or {}), suffix)
 
@@ -293,8 +296,14 @@ def _undecided(
     kinds = {type(node_) for node_ in rules.walk(part)} & set(context.unknown)
     record = "the new record" if question.operation == "create" else "the record"
     others = "other records"
-    descriptions = {rules.Name: record, rules.Sent: "what is sent", rules.Subquery: others}
-    dependencies = " and on ".join(word for kind, word in descriptions.items() if kind in kinds)
+    descriptions = {
+        rules.Name: record,
+        rules.Old: record,
+        rules.Sent: "what is sent",
+        rules.Subquery: others,
+    }
+    words = (word for kind, word in descriptions.items() if kind in kinds)
+    dependencies = " and on ".join(dict.fromkeys(words))
     source = rule[part.start : part.end]
     return {"allowed": None, "reason": f"It depends on {dependencies}.", "depends_on": source}
 

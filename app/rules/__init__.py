@@ -29,6 +29,11 @@ the condition; `@count` is the number of such records. Inside, names are those r
 one of the record that the outer one looks at. Rules look at all records of the account, filters at
 those that the caller may list.
 
+In update rules, and in filters of webhooks and workflows, `@old.<name>` is a field as it was before
+the change, null before a record was there, and `@changed(name)` tells whether it has another value.
+An update rule that names either is judged once, on the change; others on the record as it was and
+on the new one.
+
 Meaning:
 
 - Conditions are true or false, never null. `=`, `<`, `<=`, `>`, `>=`, `~` and IN are false where
@@ -57,20 +62,23 @@ To add a function, see `functions`. The tests compare both back ends over all of
 
 from app.rules.check import ANYTHING, Scope, condition, value
 from app.rules.cost import Budget, OverBudget
-from app.rules.evaluate import UNKNOWN, Context, Subject, evaluate, holds
+from app.rules.evaluate import OLD, UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.lexer import KEYWORDS
 from app.rules.nodes import (
     Inner,
     Name,
     Node,
+    Old,
     RuleError,
     Sent,
     Subquery,
     Type,
     fixed_fields,
+    names_old,
     required_fields,
     subqueries,
+    unguarded,
     walk,
 )
 from app.rules.parser import parse
@@ -83,6 +91,7 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 __all__ = [
     "ANYTHING",
     "KEYWORDS",
+    "OLD",
     "OPERATIONS",
     "UNKNOWN",
     "Budget",
@@ -91,6 +100,7 @@ __all__ = [
     "Inner",
     "Name",
     "Node",
+    "Old",
     "OverBudget",
     "RuleError",
     "Scope",
@@ -106,6 +116,7 @@ __all__ = [
     "evaluate",
     "fixed_fields",
     "holds",
+    "names_old",
     "parse",
     "partial_evaluate",
     "required_fields",
@@ -114,6 +125,7 @@ __all__ = [
     "surely",
     "truth",
     "undecided",
+    "unguarded",
     "value",
     "walk",
 ]

@@ -18,6 +18,7 @@ from app.rules.nodes import (
     Arithmetic,
     Call,
     Caller,
+    Changed,
     Comparison,
     Contains,
     Inner,
@@ -30,11 +31,14 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Old,
     RuleError,
     Sent,
     Subquery,
     Type,
     map_children,
+    names_old,
+    unguarded,
     walk,
 )
 from app.rules.parser import FURTHEST, parse
@@ -56,6 +60,10 @@ class Scope:
     """The scope that a reference leads to, where the name is one that may be followed."""
     related: Callable[[str], Scope | None] | None = None
     """The scope of a collection that `@any` looks at; None where there is no such thing."""
+    old: bool = False
+    """Whether there is a record as it was before the change."""
+    writable: frozenset[str] = frozenset()
+    """Fields that a caller may have changed."""
     caller: bool = True
     """Whether `@request` and the functions about the caller may be used."""
     open: bool = False
@@ -70,7 +78,7 @@ class Scope:
     """Whether the text was accepted earlier: `cost` bounds new ones only."""
 
 
-ANYTHING: Scope = Scope({}, open=True, related=lambda name: ANYTHING)
+ANYTHING: Scope = Scope({}, open=True, old=True, related=lambda name: ANYTHING)
 """The scope of rules of which only the form can be checked."""
 
 
@@ -93,6 +101,14 @@ class _Checker:
         checked = expect(self.check(parse(text, self.scope.furthest)), expected)
         if sum(1 for _ in walk(checked)) > MAX_NODES:
             raise RuleError("The expression is too long, including its computed fields.", 0)
+        if names_old(checked) and not self.scope.is_stored:
+            for name, position in unguarded(checked):
+                if name in self.scope.writable:
+                    message = (
+                        f"A caller may write {name} and so pass, as the rule judges the change"
+                        " once: compare its @old with the caller, too."
+                    )
+                    raise RuleError(message, position)
         found = [part for part in walk(checked) if isinstance(part, Subquery)]
         if len(found) > MAX_SUBQUERIES:
             message = f"An expression has at most {MAX_SUBQUERIES} times @any and @count."
@@ -131,6 +147,21 @@ class _Checker:
         if last not in scope.fields:
             raise RuleError(_no_field(last, scope), node.start)
         return replace(node, type=scope.fields[last])
+
+    def old(self, node: Old) -> Node:
+        if not self.scope.old:
+            raise RuleError("There is no change here, so no @old.", node.start)
+        return _as_old(self.name(Name(node.start, node.end, node.path)))
+
+    def _changed(self, node: Call) -> Node:
+        self._count(node, 1, 1)
+        if not self.scope.old:
+            raise RuleError("There is no change here, so no @changed.", node.start)
+        (field_,) = node.arguments
+        if not isinstance(field_, Name) or len(field_.path) > 1:
+            raise RuleError("Expected a field of the record.", field_.start)
+        checked = self.name(field_)
+        return _typed(Changed(node.start, node.end, checked, _as_old(checked)))
 
     def _scope_of(self, node: Name | Inner) -> Scope:
         return self.inner[node.depth - 1] if isinstance(node, Inner) else self.scope
@@ -215,6 +246,8 @@ class _Checker:
             return node.attribute in ("id", "account_id")
         if isinstance(node, Sent):
             return node.field in self.scope.ids
+        if isinstance(node, Old):
+            return node.path[-1] in self.scope.ids
         if not isinstance(node, Name | Inner):
             return False
         scope: Scope | None = self._scope_of(node)
@@ -360,6 +393,7 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Literal: _Checker.literal,
     Name: _Checker.name,
     Inner: _Checker.name,
+    Old: _Checker.old,
     Subquery: _Checker.subquery,
     Caller: _Checker.caller,
     Sent: _Checker.sent,
@@ -373,6 +407,13 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Junction: _Checker.junction,
     Call: _Checker.call,
 }
+
+
+def _as_old(node: Node) -> Node:
+    """An expression over the record as it was."""
+    if isinstance(node, Name):
+        return Old(node.start, node.end, node.path, type=node.type)
+    return map_children(node, _as_old)
 
 
 def _typed(node: Node) -> Node:

@@ -14,6 +14,7 @@ from app.rules.nodes import (
     Literal,
     Name,
     Node,
+    Old,
     RuleError,
     Sent,
     Type,
@@ -85,7 +86,7 @@ def _pattern(node: Node) -> int:
 
 def _texts(node: Node) -> int:
     """The number of long texts that the value of an expression may hold."""
-    if isinstance(node, Name | Inner | Sent):
+    if isinstance(node, Name | Inner | Old | Sent):
         return int(node.type in LONG_TYPES)
     if not isinstance(node, Call) or node.type not in LONG_TYPES:
         return 0

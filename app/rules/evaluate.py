@@ -18,6 +18,7 @@ from app.rules.nodes import (
     Arithmetic,
     Call,
     Caller,
+    Changed,
     Comparison,
     Contains,
     Inner,
@@ -29,6 +30,7 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Old,
     Sent,
     Subquery,
     Type,
@@ -37,6 +39,8 @@ from app.rules.nodes import (
 # A property of the caller that has a value, but not the same for all callers considered.
 UNKNOWN: Any = object()
 
+OLD = "@old"
+"""The key of a record's values before the change; without it, nothing has changed."""
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 NOT_JOINED = (Type.JSON, Type.DATE, Type.DATETIME)  # `concat` takes them as texts only
 
@@ -107,6 +111,15 @@ def _at(record: Mapping[Any, object], path: tuple[str, ...]) -> object:
     for step in path:
         value = value.get(step) if isinstance(value, Mapping) else None
     return value
+
+
+def _old(node: Old, context: Context) -> object:
+    old: Any = context.record.get(OLD, context.record)
+    return _at(old, node.path)
+
+
+def _changed(node: Changed, context: Context) -> bool:
+    return bool(evaluate(node.left, context) != evaluate(node.right, context))
 
 
 def _inner(node: Inner, context: Context) -> object:
@@ -323,6 +336,8 @@ EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Literal: _literal,
     Name: _name,
     Inner: _inner,
+    Old: _old,
+    Changed: _changed,
     Subquery: _subquery,
     Caller: _caller,
     Sent: _sent,

@@ -20,6 +20,7 @@ from app.rules.nodes import (
     Name,
     Node,
     Not,
+    Old,
     Subquery,
     Type,
     subqueries,
@@ -103,6 +104,8 @@ def _label(node: Node, text: str) -> str:
     # The parts of a function or a computed field have its position, so its text is not theirs.
     if isinstance(node, Name):
         return ".".join(node.path)
+    if isinstance(node, Old):
+        return ".".join(("@old", *node.path))
     if isinstance(node, Caller):
         return f"@request.auth.{node.attribute}"
     return text[node.start : node.end]
@@ -110,7 +113,7 @@ def _label(node: Node, text: str) -> str:
 
 def _operands(node: Node) -> Iterator[Node]:
     """Yield what a condition's tests are about: their operands, and fields, but no literals."""
-    if isinstance(node, Name | Subquery):
+    if isinstance(node, Name | Old | Subquery):
         yield node
         return
     for part in node.children:

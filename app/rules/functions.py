@@ -43,7 +43,7 @@ PLAIN = {
     "date_add": Function((DATETIME, NUMBER, TEXT), DATETIME, values.date_add, unit=True),
 }
 # Those that look at null, or choose: the checker, the evaluator and the SQL know each by name.
-SPECIAL = ("@contains", "concat", "if", "coalesce", "nullif", "now")
+SPECIAL = ("@contains", "@changed", "concat", "if", "coalesce", "nullif", "now")
 CALLERS = ("@owns_record", "@has_role", "@has_any_role", "@has_group", "@is_superadmin")
 ARITHMETIC = {
     "+": values.add,

@@ -23,6 +23,7 @@ from app.rules.nodes import (
     Membership,
     Name,
     Node,
+    Old,
     RuleError,
     Sent,
     Type,
@@ -164,7 +165,7 @@ def _mentions(part: Node) -> Iterator[Mention]:
                 place = (literal.value, literal.start, literal.end)
                 if _is_role(subject):
                     yield Mention(ROLE, *place, is_certain=certain)
-                elif isinstance(subject, Name | Inner):
+                elif isinstance(subject, Name | Inner | Old):
                     inner = subject.collection if isinstance(subject, Inner) else None
                     yield Mention(CHOICE, *place, subject.path, certain, inner)
                 elif isinstance(subject, Sent):

@@ -63,6 +63,21 @@ class Name(Node):
 
 
 @dataclass(frozen=True)
+class Old(Node):
+    """`@old.<name>`: a field of the record as it was before the change."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Changed(Node):
+    """`@changed(name)`: whether a field has another value than before; never null."""
+
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
 class Inner(Node):
     """A field of a record that `@any` or `@count` looks at; `depth` says of which, from 1."""
 
@@ -208,7 +223,7 @@ def matching_keys(node: Subquery) -> Keys | None:
 
     def is_outside(part: Node) -> bool:
         is_around = isinstance(part, Inner) and part.depth < node.depth
-        return is_around or isinstance(part, Name)
+        return is_around or isinstance(part, Name | Old)
 
     whole = node.condition
     parts = whole.parts if isinstance(whole, Junction) and whole.operator == "and" else [whole]
@@ -221,6 +236,48 @@ def matching_keys(node: Subquery) -> Keys | None:
         if is_field and not looks_inside and inner.type is outer.type:
             return Keys(inner, outer, [part for part in parts if part is not tied[0]])
     return None
+
+
+def names_old(node: Node) -> bool:
+    """Whether an expression looks at the record as it was."""
+    return any(isinstance(part, Old | Changed) for part in walk(node))
+
+
+def unguarded(node: Node) -> Iterator[tuple[str, int]]:
+    """The fields that are compared with the caller while their `@old` is not, with positions.
+
+    Whoever may write such a field makes the comparison true. `!@changed(field)` will do as well.
+    """
+    compared: dict[str, int] = {}
+    guarded = set[str]()
+    for part in walk(node):
+        if isinstance(part, Not) and isinstance(part.part, Changed):
+            guarded |= {one.path[0] for one in walk(part.part.right) if isinstance(one, Old)}
+        for side in _sides_beside_caller(part):
+            for one in walk(side):
+                if isinstance(one, Name):
+                    compared.setdefault(one.path[0], one.start)
+                elif isinstance(one, Sent):
+                    compared.setdefault(one.field, one.start)
+                elif isinstance(one, Old):
+                    guarded.add(one.path[0])
+    yield from ((name, at) for name, at in compared.items() if name not in guarded)
+
+
+def _sides_beside_caller(part: Node) -> Sequence[Node]:
+    """What a test compares with the caller; of a subquery that names the caller, all of it."""
+    if isinstance(part, Subquery):
+        sides: Sequence[Node] = (part.condition,)
+        return sides if any(isinstance(one, Caller) for one in walk(part)) else ()
+    if isinstance(part, Comparison):
+        sides = (part.left, part.right)
+    elif isinstance(part, Membership):
+        sides = (part.value, *part.items)
+    elif isinstance(part, Contains):
+        sides = (part.container, part.item)
+    else:
+        return ()
+    return sides if any(isinstance(one, Caller) for side in sides for one in walk(side)) else ()
 
 
 def required_fields(condition: Node) -> frozenset[str]:
@@ -257,7 +314,7 @@ def fixed_fields(condition: Node) -> frozenset[str]:
         if isinstance(name, Name)
         and len(name.path) == 1
         and other.type is not Type.NULL
-        and not any(isinstance(part, Name | Subquery) for part in walk(other))
+        and not any(isinstance(part, Name | Old | Subquery) for part in walk(other))
     )
 
 

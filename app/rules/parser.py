@@ -23,6 +23,7 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Old,
     RuleError,
     Sent,
     Subquery,
@@ -261,13 +262,17 @@ class _Parser:
 
     def context(self) -> Node:
         """@name = "@now" | "@request.auth." attribute | "@request.data." field | call | subquery
-        | ("@record" | "@outer") "." name
+        | ("@record" | "@outer" | "@old") "." name
         """
         first = self.advance()
         if self.next.value == "(" and self.next.kind == "symbol":
             is_subquery = first.value in ("@any", "@count")
             return self.subquery(first) if is_subquery else self.call(first)
         path, end = self.path(first)
+        if path[0] == "@old" and len(path) > 1:
+            if len(path) > 2:
+                raise RuleError("@old follows no references.", first.start)
+            return self.made(Old(first.start, end, path[1:]))
         if path[0] in OUTSIDE and len(path) > 1:
             needed, message = OUTSIDE[path[0]]
             if len(self.inner) < needed:

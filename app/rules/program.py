@@ -23,6 +23,7 @@ from app.rules.nodes import (
     Name,
     Node,
     Now,
+    Old,
     Sent,
     Subquery,
     Type,
@@ -77,7 +78,7 @@ def parse_program(text: str) -> Program:
 def is_leaf(node: Node) -> bool:
     """Whether the database or the caller provides the value."""
     asks_caller = isinstance(node, Call) and node.name.startswith("@")
-    return asks_caller or isinstance(node, Name | Inner | Subquery | Caller | Sent | Now)
+    return asks_caller or isinstance(node, Name | Inner | Old | Subquery | Caller | Sent | Now)
 
 
 def _fields(part: Any) -> object:

@@ -35,6 +35,7 @@ from app.rules.nodes import (
     Arithmetic,
     Call,
     Caller,
+    Changed,
     Comparison,
     Contains,
     Inner,
@@ -46,6 +47,7 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Old,
     Sent,
     Subquery,
     Type,
@@ -70,6 +72,11 @@ class Columns(Protocol):
 
     def column(self, path: tuple[str, ...]) -> Expression:
         """The expression that a name stands for."""
+        ...
+
+    @property
+    def old(self) -> Columns:
+        """The source of the values before a change; itself where nothing changes."""
         ...
 
     def now(self) -> Expression:
@@ -195,7 +202,9 @@ class _Builder:
     def value(self, node: Node) -> Expression:
         """The expression of a value; conditions are never null."""
         built = self.condition(node)
-        never_null = isinstance(node, Comparison | Contains | Membership | Junction | Subquery)
+        never_null = isinstance(
+            node, Changed | Comparison | Contains | Membership | Junction | Subquery
+        )
         is_condition = never_null and node.type is not Type.NUMBER
         return built.is_(sa.true()) if is_condition else built
 
@@ -206,6 +215,12 @@ class _Builder:
 
     def name(self, node: Name) -> Expression:
         return self.columns.column(node.path)
+
+    def old_name(self, node: Old) -> Expression:
+        return self.columns.old.column(node.path)
+
+    def changed(self, node: Changed) -> Expression:
+        return self.value(node.left).is_distinct_from(self.value(node.right))
 
     def inner_name(self, node: Inner) -> Expression:
         return self.inner[node.depth - 1].column(node.path)
@@ -349,6 +364,8 @@ BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
     Literal: _Builder.literal,
     Name: _Builder.name,
     Inner: _Builder.inner_name,
+    Old: _Builder.old_name,
+    Changed: _Builder.changed,
     Subquery: _Builder.subquery,
     Caller: _Builder.caller,
     Sent: _Builder.sent,

@@ -6,6 +6,8 @@ may be created or changed later. A filter that cannot be evaluated lets the chan
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from app import clock, db, rules
 from app.collections import access
 from app.errors import problem
@@ -22,7 +24,7 @@ def problems(text: str | None) -> list[JSONObject]:
     if not text or not text.strip():
         return []
     try:
-        node = rules.condition(text, rules.Scope({}, open=True))
+        node = rules.condition(text, rules.Scope({}, open=True, old=True))
         for part in rules.walk(node):
             if isinstance(part, rules.Name) and len(part.path) > 1:
                 raise rules.RuleError("Filters cannot follow references.", part.start)
@@ -36,9 +38,15 @@ def problems(text: str | None) -> list[JSONObject]:
 
 
 def matches(
-    text: str | None, event: RecordChanged, record: JSONMapping, hidden: frozenset[str]
+    text: str | None,
+    event: RecordChanged,
+    record: JSONMapping,
+    hidden: frozenset[str],
+    may_view: Callable[[RecordChanged, object], object],
 ) -> bool:
     """Whether a filter matches the record as the webhook may view it.
+
+    What `@old` names is null before the record was there, or could be viewed.
 
     Fields that the webhook may not see do not exist in its filter: deliveries would reveal them.
     """
@@ -51,7 +59,7 @@ def matches(
             _nodes.clear()
         fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
         computed = {k: v for k, v in definition.computed.items() if k not in hidden}
-        scope = rules.Scope(fields, computed, ids=definition.id_names, is_stored=True)
+        scope = rules.Scope(fields, computed, ids=definition.id_names, old=True, is_stored=True)
         try:
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:
@@ -61,6 +69,10 @@ def matches(
         return True
     caller = access.rule_caller(event.by)
     db.check_time()  # many filters of many records run in one transaction
+    if rules.names_old(node):
+        old = event.previous if record is not event.previous else record
+        is_shown = old is record or (old is not None and may_view(event, old))
+        record = {**record, rules.OLD: old if is_shown else {}}
     context = rules.Context(record, caller, now=clock.now(), budget=rules.Budget())
     try:
         return rules.holds(node, context)

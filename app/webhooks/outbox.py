@@ -111,7 +111,7 @@ def note(event: events.RecordChanged) -> None:
             access = view.access_to(event, record)
             if access is None:
                 continue
-            if filters.matches(listener.filter, event, record, view.hidden(access)):
+            if filters.matches(listener.filter, event, record, view.hidden(access), view.access_to):
                 viewer = (listener.created_by, listener.include_pii)
                 if viewer not in payloads:
                     payloads[viewer] = payload.facts(event, view)

@@ -85,6 +85,6 @@ def _names(text: str | None) -> set[str]:
         return {
             part.path[0]
             for part in rules.walk(rules.parse(text or ""))
-            if isinstance(part, rules.Name)
+            if isinstance(part, rules.Name | rules.Old)
         }
     return set()  # an empty one

@@ -266,6 +266,10 @@ class _ResultColumns:
     def column(self, path: tuple[str, ...]) -> Any:
         return self._columns[path[0]]
 
+    @property
+    def old(self) -> _ResultColumns:
+        return self
+
     def now(self) -> Any:
         return TableColumns.now(self)  # type: ignore[arg-type]
 

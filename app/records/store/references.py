@@ -160,32 +160,76 @@ def answers(
     Records for which other values were sent take one of their own, if a subquery reads these.
     """
     parts = [part for one in subqueries for part in rules.walk(one)]
-    names = {part.path[0] for part in parts if isinstance(part, rules.Name)}
-    columns = [definition.table.c[name] for name in {"account_id", *names}]
+    names = {part.path[0] for part in parts if isinstance(part, rules.Name | rules.Old)}
     fields = sorted({part.field for part in parts if isinstance(part, rules.Sent)})
     alike: dict[str, list[int]] = defaultdict(list)
     for n, body in enumerate(sent):
         alike[repr([body.get(name) for name in fields])].append(n)
-    conditions = [rules.partial_evaluate(one, subject) for one in subqueries]
+    conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
+    asked = sql.Compiled(sa.true(), tuple(fields))
     found = [dict[Any, Any](row) for row in rows]
     for numbers in alike.values():
         for start in range(0, len(numbers), LITERAL_ROWS):
             part = numbers[start : start + LITERAL_ROWS]
-            literals = [_literal_row(columns, n, rows[n]) for n in part]
-            literal_rows = sa.union_all(*literals).subquery()
-            reach = _within_one_account({rows[n]["account_id"] for n in part})
-            source = TableColumns(definition, literal_rows, reach, reach)
-            compiled = [sql.value(one, source) for one in conditions]
-            values: dict[str, object] = {}
-            for one in compiled:
-                values |= one.parameters(subject, sent[part[0]])
-            query = sa.select(literal_rows.c[PLACE], *(one.expression for one in compiled))
-            for n, *answered in db.connection().execute(query, values):
-                found[n] |= dict(zip(subqueries, answered, strict=True))
+            account_ids = {rows[n]["account_id"] for n in part}
+            account_id = account_ids.pop() if len(account_ids) == 1 else None
+            key = (conditions, frozenset({"account_id", *names}), len(part), account_id is not None)
+            build = definition.memo.get if len(part) == 1 else lambda build, *key: build(*key)
+            query: sa.Select[Any] = build(_question, definition, *key)
+            values = asked.parameters(subject, sent[part[0]], account_id)
+            for place, n in enumerate(part):
+                for name in key[1]:
+                    values[f"{place}_{name}"] = rows[n].get(name)
+                    values[f"old_{place}_{name}"] = _before(rows[n]).get(name)
+            for place, *answered in db.connection().execute(query, values):
+                found[part[place]] |= dict(zip(subqueries, answered, strict=True))
     return list(found)
 
 
-def _within_one_account(account_ids: Collection[str]) -> Reach:
+def _question(
+    definition: Definition,
+    conditions: Sequence[rules.Node],
+    names: Collection[str],
+    count: int,
+    of_one_account: bool,
+) -> sa.Select[Any]:
+    """The statement of what subqueries find for so many records, whose values are parameters."""
+    columns = [definition.table.c[name] for name in sorted(names)]
+    account = sql.ACCOUNT if of_one_account else None
+    # Citus does not derive the account from rows that are literals.
+    reach = _within_one_account([account] if of_one_account else ())
+    new, old = (
+        sa.union_all(*(_row_of_parameters(columns, n, prefix) for n in range(count))).subquery()
+        for prefix in ("", "old_")
+    )
+    source = TableColumns(definition, new, reach, reach, account)
+    tables: Any = new
+    if any(map(rules.names_old, conditions)):
+        source.before = TableColumns(definition, old, reach, reach, account)
+        tables = new.join(old, new.c[PLACE] == old.c[PLACE])
+    compiled = [sql.value(one, source) for one in conditions]
+    query = sa.select(new.c[PLACE], *(one.expression for one in compiled))
+    return query.select_from(tables)
+
+
+def _row_of_parameters(
+    columns: Sequence[sa.Column[Any]], place: int, prefix: str
+) -> sa.Select[Any]:
+    values = (
+        sa.cast(sa.bindparam(f"{prefix}{place}_{one.name}", type_=one.type), one.type).label(
+            one.name
+        )
+        for one in columns
+    )
+    return sa.select(sa.literal(place).label(PLACE), *values)
+
+
+def _before(row: Row) -> Row:
+    before: Row = row.get(rules.OLD, row)
+    return before
+
+
+def _within_one_account(account_ids: Collection[Any]) -> Reach:
     """If all rows are of one account, limit their references to it by a constant.
 
     Citus does not derive it from rows that are literals.

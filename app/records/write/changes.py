@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import IntegrityError
 
-from app import clock, db, events
+from app import clock, db, events, rules
 from app.accounts.usage import quotas
 from app.accounts.usage.meters import RECORDS, ROW_BYTES
 from app.auth import principal as principals
@@ -169,7 +169,7 @@ def _clashing(change: Change) -> Iterator[tuple[int, Sequence[UniqueKey]]]:
 
 def _after(change: Change) -> list[Row]:
     both = zip(change.before, change.values, strict=bool(change.before))
-    return [{**row, **one} for row, one in both]
+    return [{**row, **one, rules.OLD: row} for row, one in both]
 
 
 def save(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -> list[RecordView]:
@@ -187,7 +187,10 @@ def save(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -
     for index, row in zip(differing, written, strict=True):
         stored[index] = row
     if access.condition is not None:
-        may = views.rule_matches(access, stored, change.sent)
+        changed = stored
+        if before:
+            changed = [{**row, rules.OLD: old} for row, old in zip(stored, before, strict=True)]
+        may = views.rule_matches(access, changed, change.sent)
         refused = [index for index, open_ in enumerate(may) if not open_]
         if refused:
             raise change.problems.refusal(access, refused)
@@ -218,7 +221,7 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
                 return writes.update(definition, before, change.values)
             return writes.insert(definition, change.values)
         except IntegrityError as error:
-            rows = stored or _after(change) or change.values
+            rows = _after(change) or stored or change.values
             raise conflicts.WriteRefused(
                 change.access, rows, change.sent, change.problems
             ) from error
@@ -273,8 +276,15 @@ def lock_for_change(
 def check_rule(
     access: Access, rows: Sequence[Row], sent: Sequence[Body], problems: Problems
 ) -> None:
-    """Raise Forbidden for records that the rule refuses, NotFound if the caller cannot see them."""
-    may = views.rule_matches(access, rows, sent)
+    """Raise Forbidden for records that the rule refuses, NotFound if the caller cannot see them.
+
+    A rule that judges the change does so once it is made, for records that the caller may view.
+    """
+    if access.judges_change:
+        viewed = views.view_access(access.definition, access.caller)
+        may = views.rule_matches(viewed, rows) if viewed else [False] * len(rows)
+    else:
+        may = views.rule_matches(access, rows, sent)
     refused = [index for index, open_ in enumerate(may) if not open_]
     if not refused:
         return

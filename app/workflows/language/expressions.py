@@ -20,7 +20,7 @@ MAX_PATH_LENGTH = 12
 GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
 LOOP_NAMES = frozenset({"item", "index"})
 _VALUES = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, caller=False, is_stored=True)
-_EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, is_stored=True)
+_EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, old=True, is_stored=True)
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ def holds_for(
         "now": now,
     }
     names = {**(record or previous or {}), **event_names, **instance_values_}
+    names[rules.OLD] = previous or {}
     context = rules.Context(names, caller, now=now, budget=rules.Budget())
     try:
         return rules.holds(condition(text, True), context)

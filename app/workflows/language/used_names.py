@@ -44,4 +44,4 @@ def _in(parse: Callable[[], rules.Node]) -> list[Path]:
         node = parse()
     except rules.RuleError:  # of an older version; running it says so
         return []
-    return [part.path for part in rules.walk(node) if isinstance(part, rules.Name)]
+    return [part.path for part in rules.walk(node) if isinstance(part, rules.Name | rules.Old)]
