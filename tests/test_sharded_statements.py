@@ -73,6 +73,7 @@ READS: Mapping[str, str] = {
 CHANGES: Mapping[str, str] = {
     "files": "a job marks files that no record has",
     "record_counts": "a schema change counts its table, and forgets it with it",
+    "record_links": "entries go with their field or collection, and follow a new name",
     "saved_views": "views go with their collection",
     "usage_counts": "a job adds up days that are over",
     "usage_notices": "a job forgets notices of former periods",

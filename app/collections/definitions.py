@@ -19,6 +19,7 @@ from app.collections import eras, indexes, people, table
 from app.collections.columns import TableColumns
 from app.collections.eras import Era
 from app.collections.fields import (
+    PEOPLE,
     RETURN_TYPES,
     SYSTEM_FIELDS,
     TYPES,
@@ -26,9 +27,10 @@ from app.collections.fields import (
     Encoder,
     Field,
     FileField,
+    ListField,
     ReferenceField,
-    UserField,
     encoders_of,
+    kind_of,
 )
 from app.collections.indexes import Index
 from app.collections.models import Collection
@@ -256,7 +258,11 @@ class Definition:
     def id_names(self) -> frozenset[str]:
         """The fields whose values are ids."""
         columns = self.columns.items()
-        return frozenset(name for name, field in columns if isinstance(field, ReferenceField))
+        return frozenset(
+            name
+            for name, field in columns
+            if isinstance(field, ReferenceField) or name in self.lists
+        )
 
     def _followed(self, name: str) -> Scope | None:
         if name in self.files:
@@ -268,6 +274,11 @@ class Definition:
     def files(self) -> Mapping[str, FileField]:
         return {name: one for name, one in self.fields.items() if isinstance(one, FileField)}
 
+    @cached_property
+    def lists(self) -> Mapping[str, ListField]:
+        """The fields that are lists of references or users."""
+        return {name: one for name, one in self.fields.items() if isinstance(one, ListField)}
+
     def target(self, name: str) -> Definition | None:
         """The definition that a reference field refers to, else None."""
         field = self.fields.get(name)
@@ -278,7 +289,8 @@ class Definition:
     def followed(self, name: str) -> Definition | People | None:
         """What a reference or user field leads to; None for other fields."""
         field = self.fields.get(name)
-        return people.PEOPLE if isinstance(field, UserField) else self.target(name)
+        is_person = field is not None and field.leads_to == PEOPLE
+        return people.PEOPLE if is_person else self.target(name)
 
     def expanded(self, name: str) -> Definition | People | None:
         """What `expand` shows of a field: also of the system fields that name people."""
@@ -426,7 +438,8 @@ def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:
     properties = {key: spec[key] for key in PROPERTIES if key in spec}
     if "options" in properties:  # perhaps of an older release
         properties["options"] = with_composed_choices(properties["options"])
-    return TYPES[spec["type"]](**properties, max_bytes=max_bytes)
+    kind = kind_of(spec) or TYPES[spec["type"]]
+    return kind(**properties, max_bytes=max_bytes)
 
 
 def with_composed_choices(options: JSONMapping) -> JSONMapping:

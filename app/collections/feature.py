@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.collections import expression_names, index_builds, service
+from app.collections import expression_names, index_builds, links, service
 from app.web.feature import Check, Feature, Routes
 
 
@@ -32,6 +32,6 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, service),
-    subscribers=(expression_names,),
+    subscribers=(expression_names, links),
     checks=(Check("names", expression_names.check),),
 )

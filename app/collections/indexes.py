@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
 
-from app.collections.fields import LONGEST_INDEXED, SYSTEM_FIELDS, TYPES, Field
+from app.collections.fields import LONGEST_INDEXED, SYSTEM_FIELDS, TYPES, Field, kind_of
 from app.errors import problem
 from app.types import JSONMapping, JSONObject
 
@@ -71,6 +71,7 @@ def max_bytes(schema: Sequence[Spec], specs: Sequence[Spec]) -> dict[str, int]:
 def problems(schema: Sequence[Spec], specs: Sequence[Spec]) -> Iterator[JSONObject]:
     """The problems of `indexes` of a collection with this schema."""
     types = {spec["name"]: spec["type"] for spec in schema}
+    single = {s["name"] for s in schema if (kind_of(s) or Field).may_be_unique}
     # Every table has an index of created_at, which is read in both directions.
     built_in = [Index((IndexField("created_at", descending),)) for descending in (True, False)]
     seen = {*_of_fields(schema), *built_in}
@@ -78,7 +79,7 @@ def problems(schema: Sequence[Spec], specs: Sequence[Spec]) -> Iterator[JSONObje
         yield problem("indexes", "invalid_option", f"At most {MAX_INDEXES} indexes.")
     for place, spec in enumerate(specs[:MAX_INDEXES]):
         index, path = parse(spec), f"indexes[{place}]"
-        for code, message in _field_problems(index, types):
+        for code, message in _field_problems(index, types, single):
             yield problem(path, code, message)
         if index in seen:
             message = "This index exists already: another entry, a field's property or built in."
@@ -89,11 +90,13 @@ def problems(schema: Sequence[Spec], specs: Sequence[Spec]) -> Iterator[JSONObje
 def _of_fields(schema: Sequence[Spec]) -> Iterator[Index]:
     for spec in schema:
         is_indexed = (spec.get("options") or {}).get("index")
-        if spec.get("unique") or is_indexed or TYPES.get(spec["type"], Field).is_indexed:
+        if spec.get("unique") or is_indexed or (kind_of(spec) or Field).is_indexed:
             yield Index((IndexField(spec["name"], False),), bool(spec.get("unique")))
 
 
-def _field_problems(index: Index, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _field_problems(
+    index: Index, types: Mapping[str, str], single: Collection[str]
+) -> Iterator[tuple[str, str]]:
     if not 1 <= len(index.fields) <= MAX_FIELDS:
         yield "invalid_option", f"An index has 1 to {MAX_FIELDS} fields."
     for name in dict.fromkeys(index.names):
@@ -101,7 +104,7 @@ def _field_problems(index: Index, types: Mapping[str, str]) -> Iterator[tuple[st
             yield "invalid_option", f"Leave out {name}, which indexes have anyway."
         elif name not in types and name not in SYSTEM_NAMES:
             yield "unknown_field", f"There is no field {name[:80]}."
-        elif types.get(name) in TYPES and not TYPES[types[name]].may_be_unique:
+        elif types.get(name) in TYPES and name not in single:
             yield "invalid_option", f"{name} cannot be indexed, as its type is {types[name]}."
         if index.names.count(name) > 1:
             yield "invalid_option", f"{name[:80]} occurs more than once."

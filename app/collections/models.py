@@ -50,6 +50,39 @@ class Collection(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)
 
 
+class RecordLink(Base):
+    """An entry of a list of references or users in a record (`app.collections.links`)."""
+
+    __tablename__ = "record_links"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id", "user_id"], ["users.account_id", "users.id"]),
+        # The account comes later, as SQLite finds by it what a caller's records have in common.
+        sa.Index(
+            "ix_record_links_target",
+            *("target_id", "collection_id", "field", "account_id", "record_id"),
+        ),
+        sa.Index(
+            "ix_record_links_record",
+            *("account_id", "record_id", "collection_id", "field", "target_id"),
+        ),
+        sa.Index("ix_record_links_user", "account_id", "user_id"),
+    )
+    __policy__ = TablePolicy(
+        audit=NotAudited("what the lists of records say, whose changes are audited"),
+        bundle=NotBundled("built from the lists as records are imported"),
+        sample={"user_id": None},
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    collection_id: Mapped[str] = mapped_column(Id)
+    field: Mapped[str] = mapped_column(Text)  # no key: a renamed one is followed
+    record_id: Mapped[str] = mapped_column(Id)
+    target_id: Mapped[str] = mapped_column(Id)
+    user_id: Mapped[str | None] = mapped_column(Id)
+    """The target again, if it is a user, for the foreign key."""
+
+
 class RecordCount(Base):
     """A part of the number and bytes of an account's records in a collection (`record_counts`)."""
 

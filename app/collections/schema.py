@@ -15,6 +15,7 @@ from app.collections.definitions import (
     parse_field,
 )
 from app.collections.fields import (
+    MULTIPLE,
     RETURN_TYPES,
     SYSTEM_FIELDS,
     TYPES,
@@ -22,6 +23,7 @@ from app.collections.fields import (
     Field,
     InvalidValue,
     ReferenceField,
+    kind_of,
 )
 from app.errors import problem
 from app.rules import KEYWORDS, Node, RuleError, cost
@@ -62,7 +64,9 @@ def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as stored and returned."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     full.pop("rename_from", None)
-    if kind := TYPES.get(full["type"]):
+    if not full.get("multiple"):
+        full.pop("multiple", None)  # specs of earlier releases have none
+    if kind := kind_of(full):
         full["on_delete"] = full["on_delete"] or kind.default_on_delete
     if full["pii"]:
         full["mask_type"] = full["mask_type"] or "full"
@@ -125,6 +129,9 @@ def change_problems(
             result.append(problem(name, "type_change_not_allowed", message))
         elif new_spec["collection"] != old_spec["collection"]:
             message = f"The field refers to {old_spec['collection']}, which cannot change."
+            result.append(problem(name, "type_change_not_allowed", message))
+        elif bool(new_spec.get("multiple")) != bool(old_spec.get("multiple")):
+            message = "A list stays a list, and a single value a single one."
             result.append(problem(name, "type_change_not_allowed", message))
         elif new_spec["return_type"] != old_spec["return_type"]:
             message = f"The return_type is {old_spec['return_type']} and cannot change."
@@ -214,7 +221,9 @@ def _name(name: str, seen_names: set[str], present: Collection[str] = ()) -> Ite
 
 
 def _properties(spec: Spec) -> Iterator[Problem]:
-    name, kind = spec["name"], TYPES[spec["type"]]
+    name, kind = spec["name"], kind_of(spec) or Field
+    if spec.get("multiple") and spec["type"] not in MULTIPLE:
+        yield problem(name, "invalid_option", "Only a reference or a user has multiple.")
     for code, message in masking.problems(spec):
         yield problem(name, code, message)
     if spec.get("unique") and not kind.may_be_unique:
@@ -293,7 +302,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
-    name, kind, options = spec["name"], TYPES[spec["type"]], spec.get("options") or {}
+    name, kind, options = spec["name"], kind_of(spec) or Field, spec.get("options") or {}
     for key in sorted({*options} - {*kind.known_options, "mask"}):
         message = f"A field of type {kind.type} has no option {key[:80]}."
         yield problem(name, "invalid_option", message)

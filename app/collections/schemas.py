@@ -58,6 +58,9 @@ class FieldDefinition(Schema):
     on_delete = fields.DocumentedChoice(
         ON_DELETE, allow_none=True, **doc("For references (`restrict`) and users (`set_null`).")
     )
+    multiple = fields.StrictBoolean(
+        **doc("A list of references or users, of at most `options.max_items`; true or absent.")
+    )
     pii = fields.StrictBoolean(**doc("Personal data: masked but for superadmins and `pii_access`."))
     mask_type = fields.DocumentedChoice(
         masking.MASKS,

@@ -376,6 +376,8 @@ def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]
 
 def _target_table(field: Field) -> str | None:
     """The table that values of a field refer to."""
+    if field.multiple:
+        return None  # its entries are in a table of their own
     if field.leads_to == PEOPLE:
         return str(User.__tablename__)
     return table_name_for(field.leads_to) if field.leads_to else None

@@ -18,9 +18,9 @@ from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
 from app.audit import append
 from app.audit.models import AuditHead
-from app.collections import definitions
+from app.collections import definitions, links
 from app.collections.definitions import Definition
-from app.collections.fields import UserField
+from app.collections.fields import PEOPLE
 from app.collections.fields.file import files_in
 from app.db import Base, citus
 from app.db.policy import OnClose
@@ -72,6 +72,7 @@ def create_tenant(tenant: Tenant) -> None:
         for definition in build_records(tenant):
             row = tenant.records[definition.name]
             _write(definition.table, row)
+            links.rebuild(definition, account.id)
             file_ids += [
                 file["id"] for name in definition.files for file in files_in(str(row[name]))
             ]
@@ -164,10 +165,10 @@ def _record(tenant: Tenant, definition: Definition) -> dict[str, object]:
 def _content(tenant: Tenant, definition: Definition, name: str) -> object:
     field, target = definition.fields[name], definition.target(name)
     mark = f"{tenant.mark}-{definition.table_name}-{name}"
-    if isinstance(field, UserField):
-        return tenant.id_of("users")
-    if target is not None:
-        return tenant.ids.get(target.table_name)
+    if field.leads_to:
+        table_name = "users" if field.leads_to == PEOPLE else target.table_name if target else ""
+        id = tenant.ids.get(table_name)
+        return [id] if field.multiple and id else id
     if name in definition.files:
         file = {
             "id": new_id(),

@@ -33,7 +33,11 @@ def remove_account(payload: JSONMapping) -> None:
         remaining = [definitions.get(name) for name in collections.names()]
     for definition in remaining:
         table = definition.table
-        nullable = [f.name for f in definition.fields.values() if f.leads_to and not f.required]
+        nullable = [
+            f.name
+            for f in definition.fields.values()
+            if f.leads_to and not (f.required or f.multiple)
+        ]
         if nullable:
             referring = sa.or_(*(table.c[name].is_not(None) for name in nullable))
             cleared = sa.update(table).values(dict.fromkeys(nullable)).where(referring)

@@ -36,6 +36,8 @@ POSTS: list[dict[str, Any]] = [
     {"name": "author", "type": "reference", "collection": "authors"},
     {"name": "parent", "type": "reference", "collection": "posts"},
     {"name": "owner", "type": "user"},
+    {"name": "readers", "type": "user", "multiple": True},
+    {"name": "authors", "type": "reference", "collection": "authors", "multiple": True},
 ]
 PATHS = (
     "account/users",
@@ -72,6 +74,8 @@ def furnish(cast: Cast) -> None:
             paper=upload.json["file"]["id"],
             author=author["id"],
             owner=caller.id,
+            readers=[caller.id],
+            authors=[author["id"]],
         )
         second = make_record(caller, "posts", title="second", views=None, parent=first["id"])
         caller.patch(f"records/authors/{author['id']}", {"best": second["id"]})

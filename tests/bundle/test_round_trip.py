@@ -218,7 +218,10 @@ def test_bundle_clone_has_new_ids_and_no_credentials(
     )
     for post, its_copy in zip(posts, copied, strict=True):
         assert (its_copy["id"], its_copy["title"]) == (post["id"], post["title"])
-        assert (its_copy["created_by"], its_copy["owner"]) == (copy.id, copy.id)
+        assert its_copy["created_by"] == copy.id
+        assert its_copy["owner"] == (copy.id if post["owner"] else None)
+        assert its_copy["readers"] == ([copy.id] if post["readers"] else None)
+        assert its_copy["authors"] == post["authors"]
     for path in ("webhooks", "workflows"):
         assert [one["enabled"] for one in copy.get(path).json["items"]] == [False]
     assert copy.get("api-keys").json["total"] == 0

@@ -54,7 +54,8 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     referring = [
         {"name": "post", "type": "reference", "collection": "posts", "required": True},
         {"name": "owner", "type": "user", "on_delete": "restrict", "required": True},
-        {"name": "reader", "type": "user"},
+        {"name": "readers", "type": "user", "multiple": True},
+        {"name": "posts", "type": "reference", "collection": "posts", "multiple": True},
         {"name": "body", "type": "text"},
     ]
     make_collection(cast.root, "comments", referring)

@@ -21,6 +21,7 @@ from app.collections.fields.field import (
 )
 from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
+from app.collections.fields.many import ListField, ReferencesField, UsersField, entries
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
 from app.collections.fields.select import MultiSelectField, SelectField, removed_choices
@@ -28,9 +29,11 @@ from app.collections.fields.system import SYSTEM_FIELDS
 from app.collections.fields.text import TextField
 from app.collections.fields.url import UrlField
 from app.collections.fields.user import UserField
+from app.types import JSONMapping
 
 __all__ = [
     "LONGEST_INDEXED",
+    "MULTIPLE",
     "PEOPLE",
     "RETURN_TYPES",
     "SYSTEM_FIELDS",
@@ -43,14 +46,19 @@ __all__ = [
     "InvalidValue",
     "JsonField",
     "JsonText",
+    "ListField",
     "MultiSelectField",
     "Number",
     "NumberField",
     "ReferenceField",
+    "ReferencesField",
     "SelectField",
     "TextField",
     "UserField",
+    "UsersField",
     "encoders_of",
+    "entries",
+    "kind_of",
     "plain_number",
     "removed_choices",
     "typed_value",
@@ -75,3 +83,10 @@ TYPES: dict[str, type[Field]] = {
         ComputedField,
     )
 }
+MULTIPLE: dict[str, type[Field]] = {kind.type: kind for kind in (ReferencesField, UsersField)}
+
+
+def kind_of(spec: JSONMapping) -> type[Field] | None:
+    """The class of a field's spec; None if the type is unknown."""
+    kind = TYPES.get(spec["type"])
+    return MULTIPLE.get(spec["type"], kind) if spec.get("multiple") else kind

@@ -49,6 +49,7 @@ class Field:
     expression: str | None = None  # of a computed field
     return_type: str | None = None
     on_delete: str | None = None  # of a reference or user: what a delete of its target does
+    multiple: bool = False  # a list of references or users
     max_bytes: int | None = None  # of an indexed text
 
     type: ClassVar[str]

@@ -109,7 +109,8 @@ def _reference_ids(
     """The id of some record for each reference that the caller may write."""
     if written is None:
         return {}
-    targets = {name: collection.target(name) for name in written.writable}
+    single = written.writable - collection.lists.keys()
+    targets = {name: collection.target(name) for name in single}
     known = {one.name: one for one in targets.values() if one is not None}
     some = list(known.values())[: snippets.MAX_FIELDS]  # each takes a statement
     ids = {one.name: _newest_id(scope, one) for one in some}

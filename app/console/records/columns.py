@@ -11,7 +11,7 @@ from flask import request, url_for
 
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import Field
+from app.collections.fields import Field, entries
 from app.collections.fields.face import Face
 from app.console.records import display, references
 from app.console.shell import form_rows
@@ -131,7 +131,8 @@ def labels(
     for name in names:
         target = scope.collection.followed(name) if name not in access.masked else None
         if target is not None:
-            ids = [row[name] for row in rows if row.get(name) is not None]
+            field = access.definition.fields[name]
+            ids = [id for row in rows for id in entries(field, row.get(name))]
             collection = target.name if isinstance(target, Definition) else ""
             found[name] = (collection, references.labels(target, ids, scope.by))
     return found

@@ -41,7 +41,8 @@ def related(scope: CollectionScope, record_id: str) -> Sequence[Related]:
             searched += 1
             hits = _search(scope, other, field, record_id)
         url_args: UrlArgs = {"account_id": scope.account.id, "name": other.name}
-        url_args |= {"field_0": field, "op_0": "=", "value_0": record_id}
+        operator = "contains" if field in other.lists else "="
+        url_args |= {"field_0": field, "op_0": operator, "value_0": record_id}
         rest = url_for("console.show_records", **url_args)
         result.append(Related(other.name, field, hits, rest))
     return result

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from app import clock, db, jobs, slugs
@@ -21,7 +22,7 @@ from app.audit.security_log.entries import HEADS
 from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
-from app.collections import definitions
+from app.collections import definitions, links
 from app.context import tenancy
 from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict
@@ -179,6 +180,8 @@ class _Import:
         for name, columns, rows in self._pieces():
             self._insert(name, columns, rows)
         self._insert_staged()
+        for definition in definitions.get_all():
+            links.rebuild(definition, self._target.account_id)
         if self._target.is_same:
             self._move_head()
             self._move_security_head()
@@ -259,6 +262,7 @@ class _Import:
         collection = name.removeprefix("records/")
         is_core = collection == name
         table = tables.core_table(name) if is_core else definitions.get(collection).table
+        lists = {} if is_core else definitions.get(collection).lists
         coders = dict(zip(tables.names_of(table), tables.decoders(table, self._roles), strict=True))
         if coders.keys() != set(columns):
             raise Conflict(frames.CUT)
@@ -272,7 +276,14 @@ class _Import:
         values = []
         for row in rows:
             if new_ids:
-                row = [new_ids.get(value, value) if type(value) is str else value for value in row]
+                row = [
+                    _with_new_ids(value, new_ids)
+                    if column in lists
+                    else new_ids.get(value, value)
+                    if type(value) is str
+                    else value
+                    for column, value in zip(columns, row, strict=True)
+                ]
             try:
                 decoded = tables.coded(ordered, row)
             except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -391,3 +402,10 @@ class _Import:
         account_id = self._target.account_id
         target = (append.CREATE, "accounts", account_id)
         append.record(append.Change(account_id, target, [value], about), always=True)
+
+
+def _with_new_ids(value: str | None, new_ids: Mapping[str, str]) -> str | None:
+    """The JSON of a list of ids, of which users have new ones."""
+    if value is None:
+        return None
+    return orjson.dumps([new_ids.get(id, id) for id in orjson.loads(value)]).decode()

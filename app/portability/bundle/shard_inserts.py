@@ -30,7 +30,7 @@ class Staged(NamedTuple):
     @property
     def targets(self) -> dict[str, str]:
         """The collections that its fields refer to, by the names of the fields."""
-        fields = self.definition.fields
+        fields = [name for name, one in self.definition.fields.items() if not one.multiple]
         found = {name: self.definition.target(name) for name in fields}
         return {name: target.table_name for name, target in found.items() if target}
 

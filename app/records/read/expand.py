@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,6 +18,7 @@ from app.collections import access as accesses
 from app.collections import people
 from app.collections.access import Access
 from app.collections.definitions import Definition
+from app.collections.fields import Field, entries
 from app.collections.people import People
 from app.db.versioned_cache import VersionCheck
 from app.errors import problem
@@ -44,6 +45,16 @@ class Branch:
     below: dict[str, Branch]
     shown: Sequence[str] = ()
     """The fields of people that the caller sees."""
+    field: Field | None = None
+    """The field, if it is not one of the system's."""
+
+    @property
+    def is_list(self) -> bool:
+        return self.field is not None and self.field.multiple
+
+    def entries(self, value: Any) -> list[str]:
+        """The ids in a value of the field."""
+        return entries(self.field, value)
 
 
 Tree = Mapping[str, Branch]
@@ -86,7 +97,8 @@ def _add_branch(
     name, *further = steps
     target = access.definition.expanded(name) if name in access.comparable else None
     if isinstance(target, People):
-        tree.setdefault(name, Branch(target, None, {}, people.shown_fields(access.caller)))
+        field = access.definition.fields.get(name)
+        tree.setdefault(name, Branch(target, None, {}, people.shown_fields(access.caller), field))
         for name in further[:1]:
             problems.append(_problem(f"{name[:80]} is no reference."))
         return
@@ -101,7 +113,7 @@ def _add_branch(
     if name not in tree:
         is_open = accesses.is_open(access.caller, target, "view")
         view = accesses.for_operation(access.caller, target, "view") if is_open else None
-        tree[name] = Branch(target, view, {})
+        tree[name] = Branch(target, view, {}, field=access.definition.fields.get(name))
     view = tree[name].access
     # A caller who may not view the target learns nothing of it, not even which names it has.
     if further and view is not None:
@@ -149,14 +161,21 @@ def add(tree: Tree, rows: Sequence[Row], items: Sequence[View], room: SizeLimit)
         level = [inner for one in level for inner in _attach(one, targets, persons, rendered)]
     # Innermost first: a view can be written when what it expands is.
     texts: dict[int, bytes] = {}
+
+    def text_of(target: Any) -> bytes:
+        if isinstance(target, list):
+            return b"[" + b",".join(map(text_of, target)) + b"]"
+        if not isinstance(target, dict):
+            return dumps(target)
+        if id(target) not in texts:
+            texts[id(target)] = dumps(target)
+        return texts[id(target)]
+
     for level in reversed(levels):
         for _, _, view in level:
-            views_by_name = view[NAME]
-            for target in views_by_name.values():
-                if id(target) not in texts:
-                    texts[id(target)] = dumps(target)
-            SizeLimit().take(sum(len(texts[id(one)]) for one in views_by_name.values()))
-            view[NAME] = {n: orjson.Fragment(texts[id(one)]) for n, one in views_by_name.items()}
+            written = {name: text_of(target) for name, target in view[NAME].items()}
+            SizeLimit().take(sum(map(len, written.values())))
+            view[NAME] = {name: orjson.Fragment(text) for name, text in written.items()}
 
 
 def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollection:
@@ -168,7 +187,7 @@ def _read_targets(level: Sequence[Expansion], room: SizeLimit) -> RowsByCollecti
             if branch.access is not None and row[name] is not None:
                 id = branch.access.definition.id
                 access_by_collection[id] = branch.access
-                ids.setdefault(id, set()).add(row[name])
+                ids.setdefault(id, set()).update(branch.entries(row[name]))
     result: RowsByCollection = {}
     for id, access in access_by_collection.items():
         selection = reads.Selection(access, names=frozenset(access.readable), room=room)
@@ -185,7 +204,7 @@ def _read_people(level: Sequence[Expansion]) -> Mapping[people.Key, View]:
         for name, branch in tree.items():
             if branch.shown and row[name] is not None:
                 shown = branch.shown
-                keys.add((row["account_id"], row[name]))
+                keys |= {(row["account_id"], id) for id in branch.entries(row[name])}
     return people.read(keys, shown)
 
 
@@ -199,21 +218,29 @@ def _attach(
     tree, row, view = expansion
     view[NAME] = {}
     for name, branch in tree.items():
-        key_of_target = (row["account_id"], row[name])
-        if isinstance(branch.target, People):
-            if row[name] is not None:
-                view[NAME][name] = persons.get(key_of_target) if branch.shown else row[name]
+        if row[name] is None:
             continue
-        target = targets.get(branch.target.id, {}).get(key_of_target)
-        if target is None or branch.access is None:
-            continue
-        key = (id(branch), target["account_id"], target["id"])
-        if key not in rendered:
-            with by_path(NAME):
-                rendered[key] = views.render(target, list(branch.access.readable), branch.access)
-            if branch.below:
-                yield Expansion(branch.below, target, rendered[key])
-        view[NAME][name] = rendered[key]
+        found = list[Any]()
+        for target_id in branch.entries(row[name]):
+            target_key = (row["account_id"], target_id)
+            if isinstance(branch.target, People):
+                found.append(persons.get(target_key) if branch.shown else target_id)
+                continue
+            target = targets.get(branch.target.id, {}).get(target_key)
+            if target is None or branch.access is None:
+                continue
+            key = (id(branch), *target_key)
+            if key not in rendered:
+                names = list(branch.access.readable)
+                with by_path(NAME):
+                    rendered[key] = views.render(target, names, branch.access)
+                if branch.below:
+                    yield Expansion(branch.below, target, rendered[key])
+            found.append(rendered[key])
+        if branch.is_list:
+            view[NAME][name] = found
+        elif found:
+            view[NAME][name] = found[0]
 
 
 def _problem(message: str) -> JSONObject:

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, rules
+from app.collections import links
 from app.collections.access import Access
 from app.collections.columns import Reach, TableColumns
 from app.collections.definitions import Definition
@@ -250,5 +251,10 @@ def _referring(
     definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
 ) -> tuple[Any, ...]:
     table = definition.table
-    conditions = [filters.is_any_of(table.c[name], ids) for name, ids in targets.items()]
+    conditions = [
+        links.referring(definition, account_id, name, ids)
+        if name in definition.lists
+        else filters.is_any_of(table.c[name], ids)
+        for name, ids in targets.items()
+    ]
     return (table.c.account_id == account_id, sa.or_(*conditions))

@@ -273,11 +273,12 @@ class Import:
         """Replace the addresses of people by their ids, as far as the account has them."""
         names = [n for n, field in self.definition.fields.items() if field.leads_to == PEOPLE]
         given = [(body, n, body[n]) for body in bodies for n in names if body.get(n)]
-        sent = {value for _, _, value in given if isinstance(value, str) and "@" in value}
+        values = (one for _, _, value in given for one in _as_list(value))
+        sent = {one for one in values if isinstance(one, str) and "@" in one}
         ids = people.by_address(self.by.require_account_id(), sent) if sent else {}
         for body, name, value in given if ids else ():
-            if isinstance(value, str):
-                body[name] = ids.get(value, value)
+            found = [ids.get(one, one) if isinstance(one, str) else one for one in _as_list(value)]
+            body[name] = found if isinstance(value, list) else found[0]
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
         """Refuse masks of an export, which would otherwise be stored as values."""
@@ -333,6 +334,10 @@ class Import:
             change = changes.prepare_update(access, ordered, bodies, problems)
             problems.check()
             changes.save(change)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _is_id(value: object) -> bool:

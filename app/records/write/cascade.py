@@ -14,9 +14,9 @@ from sqlalchemy.exc import IntegrityError
 
 from app import clock
 from app.auth.principal import Principal
-from app.collections import definitions
+from app.collections import definitions, links
 from app.collections.definitions import Definition
-from app.collections.fields import PEOPLE
+from app.collections.fields import PEOPLE, entries
 from app.collections.schema import ON_DELETE
 from app.db import versioned_cache
 from app.errors import Conflict
@@ -55,8 +55,11 @@ class Cascade:
         ids = {name: set(ids) for name, ids in targets.items()}
         new = []
         for row in rows:
+            fields = referring.fields
             actions = {
-                referring.fields[name].on_delete for name in targets if row[name] in ids[name]
+                fields[name].on_delete
+                for name in targets
+                if not ids[name].isdisjoint(entries(fields[name], row[name]))
             }
             if "cascade" not in actions:
                 self.cleared.setdefault(referring.name, {})[row["id"]] = row
@@ -91,6 +94,8 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
         _clear_references(cascade, by)
         gone = [(known[name], list(rows)) for name, rows in cascade.gone.items() if rows]
         writes.delete_together(cascade.account_id, gone)
+        for one, ids in gone:
+            links.forget(one, cascade.account_id, ids)
     except IntegrityError as error:
         names = {name: [""] for name in cascade.gone}
         if any(_targets(one, names, ("restrict", None)) for one in known.values()):
@@ -122,8 +127,37 @@ def _clear(
         return
     account_id = next(iter(rows.values()))["account_id"]
     values = {"updated_at": clock.now(), "updated_by": by.user_id}
-    for row in references.clear_references(referring, account_id, list(rows), targets, values):
+    if referring.lists.keys() & targets.keys():
+        after = _without_entries(referring, rows, targets, values)
+    else:
+        after = references.clear_references(referring, account_id, list(rows), targets, values)
+    for row in after:
         changes.announce(referring, "update", row, rows[row["id"]], by)
+
+
+def _without_entries(
+    referring: Definition,
+    rows: Mapping[str, Row],
+    targets: Mapping[str, Sequence[str]],
+    values: Row,
+) -> Sequence[Row]:
+    """Store records without the targets, which their lists have; returns the stored rows."""
+    new = []
+    for row in rows.values():
+        kept = dict(values)
+        for name, ids in targets.items():
+            field = referring.fields[name]
+            present = entries(field, row[name])
+            if left := [id for id in present if id not in ids]:
+                kept[name] = left if field.multiple else row[name]
+            elif present:
+                kept[name] = [] if field.multiple else None
+            else:
+                kept[name] = row[name]
+        new.append(kept)
+    after = writes.update(referring, list(rows.values()), new)
+    links.follow(referring, list(rows.values()), new)
+    return after
 
 
 def places_of_user(account_id: str, user_id: str, most: int) -> tuple[int, list[str]]:

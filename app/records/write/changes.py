@@ -17,6 +17,7 @@ from app.accounts.usage.meters import RECORDS, ROW_BYTES
 from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
+from app.collections import links
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.db import versioned_cache
@@ -218,8 +219,12 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
                 writes.write(definition, before, change.values)
                 return stored
             if before:
-                return writes.update(definition, before, change.values)
-            return writes.insert(definition, change.values)
+                written = writes.update(definition, before, change.values)
+            else:
+                written = writes.insert(definition, change.values)
+            if definition.lists:
+                links.follow(definition, before, change.values)
+            return written
         except IntegrityError as error:
             rows = _after(change) or stored or change.values
             raise conflicts.WriteRefused(

@@ -22,6 +22,7 @@ from app.collections.fields import (
     Field,
     InvalidValue,
     ReferenceField,
+    entries,
 )
 from app.db import versioned_cache
 from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
@@ -306,23 +307,26 @@ def _check_references(
     before: Sequence[store.Row] = (),
 ) -> None:
     """Runs one query per referenced collection and account, and one for users."""
-    references = {n: f.leads_to for n, f in access.definition.fields.items() if f.leads_to}
+    fields = access.definition.fields
+    references = {n: f.leads_to for n, f in fields.items() if f.leads_to}
     wanted: dict[tuple[str, str], set[str]] = {}
     for row, account_id in zip(values, accounts, strict=True):
         for name, target in references.items():
-            if row.get(name) is not None:
-                wanted.setdefault((target, account_id), set()).add(row[name])
+            if ids := entries(fields[name], row.get(name)):
+                wanted.setdefault((target, account_id), set()).update(ids)
     visible = {key: _visible(*key, ids, access.caller) for key, ids in wanted.items()}
     for index, (row, account_id) in enumerate(zip(values, accounts, strict=True)):
-        lost = [
-            name
+        lost = {
+            name: hidden
             for name, target in references.items()
-            if row.get(name) is not None and row[name] not in visible[target, account_id]
-        ]
+            if (ids := entries(fields[name], row.get(name)))
+            and (hidden := {*ids} - visible[target, account_id])
+        }
         if lost and before:
             # An unchanged reference may come back, unless accepting it would confirm a guess.
             seen = views.unmasked_fields(access.definition, before[index], access.caller)
-            lost = [n for n in lost if n not in seen or row[n] != before[index][n]]
+            former = {n: {*entries(fields[n], before[index][n])} for n in lost if n in seen}
+            lost = {n: ids for n, ids in lost.items() if ids - former.get(n, set())}
         found = []
         for name in lost:
             target = references[name]
