@@ -233,6 +233,16 @@ PEOPLE: dict[Route, Case] = {
     ("GET", "/directory/settings"): Superadmin(),
     ("PUT", "/directory/settings"): Superadmin({"fields": ["name"]}),
     ("PATCH", "/directory/settings"): Superadmin({"fields": ["name"]}),
+    **{
+        (verb, f"/attributes/{kind}{more}"): case
+        for kind in ("users", "accounts")
+        for verb, more, case in (
+            ("GET", "", Own()),
+            ("PUT", "", Superadmin({})),
+            ("PATCH", "", Superadmin({})),
+            ("POST", "/plan", Superadmin({})),
+        )
+    },
     ("GET", "/roles"): Superadmin(),
     ("POST", "/roles"): Superadmin({"name": "auditor"}),
     ("GET", f"{ROLE}/permissions"): Superadmin(),

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature
 
 from app import clock, crypto, db, rules
-from app.accounts import directory_index, names
+from app.accounts import attributes, directory_index, names
+from app.accounts.attributes import Kind, Level
+from app.accounts.directory_index import ATTRIBUTE
 from app.accounts.models import InstanceSetting, Role, User
 from app.accounts.names import Name, Use
 from app.context import shown_accounts
@@ -32,7 +34,8 @@ COLUMNS: Mapping[str, Any] = {
     "role": Role.name,
     "is_active": User.is_active,
 }
-"""What may be shown beside the id."""
+"""What may be shown beside the id, besides attributes."""
+UNINDEXED = ("role", "is_active")
 SCOPE = rules.Scope({})
 ID = re.compile(r"[0-9A-Fa-f-]{36}")
 PURPOSE = "directory"
@@ -45,7 +48,15 @@ class Settings:
 
     rule: str
     fields: tuple[str, ...]
-    version_check: VersionCheck
+    attributes: tuple[str, ...]
+    """The names of the shown attributes, which all members see."""
+    version_checks: tuple[VersionCheck, ...]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The fields that are shown, but attributes that no longer are for members."""
+        attributes = {ATTRIBUTE + name for name in self.attributes}
+        return tuple(name for name in self.fields if name in COLUMNS or name in attributes)
 
     @cached_property
     def _condition(self) -> rules.Node:
@@ -64,7 +75,7 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The settings, from a cache: what relies on them checks their version."""
+    """The settings, from a cache: what relies on them checks their versions."""
     return versioned_cache.cache("directory").get(NAME, current) or current()
 
 
@@ -75,23 +86,32 @@ def current() -> Settings:
 
 
 def _settings(row: InstanceSetting) -> Settings:
-    check = VersionCheck(InstanceSetting.__tablename__, (NAME,), row.version)
-    return Settings(row.value["rule"], tuple(row.value["fields"]), check)
+    fields, schema = tuple(row.value["fields"]), attributes.load(Kind.USERS)
+    shown = [
+        name
+        for name, one in schema.by_name.items()
+        if ATTRIBUTE + name in fields and one.may_see(Level.MEMBERS)
+    ]
+    versions = {NAME: row.version, Kind.USERS.setting: schema.version}
+    table = InstanceSetting.__tablename__
+    checks = tuple(VersionCheck(table, (name,), version) for name, version in versions.items())
+    return Settings(row.value["rule"], fields, tuple(shown), checks)
 
 
 def shown_fields(caller: rules.Subject) -> Sequence[str] | None:
     """The fields of others that a caller sees beside their ids; None if no others at all.
 
-    From a cache: what relies on them checks the version of `settings()`.
+    From a cache: what relies on them checks the versions of `settings()`.
     """
     known = settings()
-    return known.fields if known.lets_in(caller) else None
+    return known.shown if known.lets_in(caller) else None
 
 
-def check(body: JSONMapping, former: str | None = None) -> None:
+def check(body: JSONMapping, former: str | None = None, former_fields: Sequence[str] = ()) -> None:
     """Check new settings. Raises InvalidValues with all problems.
 
-    `former`, the stored rule, passes: a role that it names may have gone since.
+    `former`, the stored rule, passes: a role that it names may have gone since. So do the stored
+    fields.
     """
     problems: list[JSONObject] = []
     rule = body.get("rule")
@@ -103,9 +123,13 @@ def check(body: JSONMapping, former: str | None = None) -> None:
         else:
             unknown = names.role_problem(rule)
             problems += [unknown | {"field": "rule"}] if unknown else []
+    schema = attributes.load(Kind.USERS)
+    visible = [
+        ATTRIBUTE + name for name, one in schema.by_name.items() if one.may_see(Level.MEMBERS)
+    ]
     for index, field in enumerate(body.get("fields", ())):
-        if field not in COLUMNS:
-            message = f"Choose one of {', '.join(COLUMNS)}."
+        if field not in (*COLUMNS, *visible) and field not in former_fields:
+            message = f"Choose one of {', '.join((*COLUMNS, *visible))}."
             problems.append(problem(f"fields[{index}]", "invalid_option", message))
     if problems:
         raise InvalidValues(problems)
@@ -116,7 +140,7 @@ def change(body: JSONMapping) -> Settings:
     with db.transaction() as session:
         query = sa.select(InstanceSetting).where(InstanceSetting.name == NAME).with_for_update()
         row = session.scalars(query.execution_options(populate_existing=True)).one()
-        check(body, row.value["rule"])
+        check(body, row.value["rule"], row.value["fields"])
         value = {**row.value, **body}
         value["fields"] = list(dict.fromkeys(value["fields"]))
         if value != row.value:
@@ -158,13 +182,15 @@ def page(
     if not known.lets_in(caller):
         conditions.append(User.id == caller.id)
     key: Sequence[Any] = (User.id,)
-    if "name" in known.fields:
+    if "name" in known.shown:
         # Those without a name come last.
         key = (sa.func.coalesce(sa.func.lower(User.name), "\U0010ffff"), User.id)
     conditions += _after(account_id, key, query.cursor)
     limit = query.limit or (DEFAULT_LIMIT if query.ids is None else MAX_LIMIT)
-    columns = [COLUMNS[name].label(name) for name in known.fields]
-    versions = versioned_cache.combine(*checks, known.version_check).within(account_id)
+    plain = [name for name in known.shown if name in COLUMNS]
+    columns = [COLUMNS[name].label(name) for name in plain]
+    columns += [User.attributes] if known.attributes else []
+    versions = versioned_cache.combine(*checks, *known.version_checks).within(account_id)
     statement = (
         sa.select(*versions.columns, User.id, *columns, *key)
         .join(Role, Role.id == User.role_id)
@@ -179,8 +205,11 @@ def page(
     else:
         versions.verify()
     shown_accounts.note(account_id)
-    shown = ("id", *known.fields)
+    shown = ("id", *plain, *(["attributes"] if known.attributes else ()))
     items = [dict(zip(shown, row[width:], strict=False)) for row in rows[:limit]]
+    for item in items if known.attributes else ():
+        values = item["attributes"]
+        item["attributes"] = {one: values[one] for one in known.attributes if one in values}
     if len(rows) <= limit:
         return items, None
     position = list(rows[limit - 1][-len(key) :])
@@ -199,8 +228,8 @@ def _found(account_id: str, known: Settings, query: Query) -> Iterator[Any]:
         raise InvalidValues([problem("search", "too_long", message)])
     if not terms:
         yield sa.false()
-    roles = _roles() if "role" in known.fields else {}
-    fields = [name for name in directory_index.FIELDS if name in known.fields]
+    roles = _roles() if "role" in known.shown else {}
+    fields = [name for name in known.shown if name not in UNINDEXED]
     table = directory_index.WORDS
     for term in terms:
         indexed = sa.select(table.c.user_id).where(

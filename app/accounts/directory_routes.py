@@ -29,7 +29,10 @@ blueprint = Blueprint(
 
 MAX_RULE = 2**30  # the rule language has its own limit, and answers 400 with a position
 RULE = "Who sees others: an expression over the caller alone. Others see themselves."
-FIELDS = f"What they see beside the ids: {', '.join(COLUMNS)}."
+FIELDS = (
+    f"What they see beside the ids: {', '.join(COLUMNS)}, or as `attributes.department` attributes"
+    " that are `visible_to` members."
+)
 
 
 class DirectoryArgs(Schema):
@@ -60,13 +63,14 @@ class DirectoryArgs(Schema):
 class Person(View):
     """A user as others see them: the id, and the fields that the operator shows."""
 
-    optional = tuple(COLUMNS)
+    optional = (*COLUMNS, "attributes")
 
     id = fields.Id()
     name = ma.fields.String(allow_none=True)
     email = ma.fields.String(metadata=fields.EMAIL)
     role = ma.fields.String()
     is_active = ma.fields.Boolean()
+    attributes = ma.fields.Dict(**doc("The shown attributes, by name."))
 
 
 @example(next_cursor=None)

@@ -11,6 +11,7 @@ from app.web.feature import Feature, Routes
 def routes() -> Routes:
     """Import the routes."""
     from app.accounts import (
+        attribute_routes,
         directory_routes,
         group_routes,
         own_account_routes,
@@ -29,6 +30,7 @@ def routes() -> Routes:
             role_routes.blueprint,
             group_routes.blueprint,
             directory_routes.blueprint,
+            attribute_routes.blueprint,
         ),
         modules=(usage, domains),
     )

@@ -73,6 +73,9 @@ class Account(Base):
     is_active: Mapped[bool] = mapped_column(default=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     settings: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict)
+    attributes: Mapped[JSONObject] = mapped_column(
+        Json, default=dict, server_default="{}", sort_order=1
+    )
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
@@ -205,6 +208,7 @@ class User(Base):
     language: Mapped[str | None] = mapped_column(Text)  # of pages and mails; null: the browser's
     leaving_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Deleted then, but records that refer to the user are still being cleared."""
+    attributes: Mapped[JSONObject] = mapped_column(Json, default=dict, server_default="{}")
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)

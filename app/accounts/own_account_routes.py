@@ -7,6 +7,7 @@ from flask import Response
 
 from app import web
 from app.accounts import roles, sso_settings, tenants, users
+from app.accounts.attributes import Kind
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ChangedUser,
@@ -25,6 +26,7 @@ from app.auth import account_settings, sessions
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
 from app.auth.schemas import SessionPage
+from app.collections import attribute_values
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
@@ -120,10 +122,12 @@ def get_own_account() -> Account:
 def update_own_account(body: Body) -> Account:
     """Change your account's name and settings.
 
-    API keys can change the name only (403). All other changes need a recent sign-in (403
-    `recent_sign_in_required`). A redirect URI added by somebody outside `pii_access` does not work
-    for members of that group until a member has submitted it, too.
+    API keys can change the name and attributes only (403). All other changes need a recent sign-in
+    (403 `recent_sign_in_required`). A redirect URI added by somebody outside `pii_access` does not
+    work for members of that group until a member has submitted it, too.
     """
+    level = attribute_values.level_for_account(principal())
+    body = attribute_values.replaced(Kind.ACCOUNTS, body, level)
     return account_settings.change(_account_id(), body, by=principal())
 
 
@@ -163,6 +167,8 @@ def create_member(body: Body) -> User:
     API keys cannot create admins (403).
     """
     enrolment.check_role(body, by=principal(), joins=_account_id())
+    level = attribute_values.level_for_account(principal())
+    body = attribute_values.replaced(Kind.USERS, body, level, is_new=True)
     return enrolment.enrol(_account_id(), body)
 
 
@@ -193,6 +199,8 @@ def update_member(body: Body, user_id: str) -> User:
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(_account_id(), user_id, body, by=principal())
+    level = attribute_values.level_for_account(principal())
+    body = attribute_values.replaced(Kind.USERS, body, level)
     return users.change(_account_id(), user_id, body, by=principal().user_id)
 
 

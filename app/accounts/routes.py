@@ -7,6 +7,7 @@ from flask import Response
 
 from app import slugs, web
 from app.accounts import tenants, users
+from app.accounts.attributes import Kind, Level
 from app.accounts.models import Account
 from app.accounts.schemas import (
     ACTIVE,
@@ -16,8 +17,10 @@ from app.accounts.schemas import (
     FullAccountView,
     TeamArgs,
     UserPage,
+    values_field,
 )
 from app.accounts.types import Body, Query
+from app.collections import attribute_values
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
@@ -38,6 +41,7 @@ class NewAccount(Schema):
 
     name = fields.Text(shortest=1, longest=200, required=True)
     slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
+    attributes = values_field()
 
 
 class ChangedAccount(Schema):
@@ -45,6 +49,7 @@ class ChangedAccount(Schema):
 
     name = fields.Text(shortest=1, longest=200)
     is_active = fields.StrictBoolean()
+    attributes = values_field()
 
 
 class AccountArgs(PageArgs):
@@ -80,7 +85,8 @@ def create_account(body: Body) -> Account:
     `POST /users` adds the first admin; `/auth/register` creates both at once. A slug that is taken
     is a 409, also if it was derived from the name.
     """
-    return tenants.create(body["name"], body.get("slug"))
+    body = attribute_values.replaced(Kind.ACCOUNTS, body, Level.SUPERADMIN, is_new=True)
+    return tenants.create(body["name"], body.get("slug"), body["attributes"])
 
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])
@@ -104,6 +110,7 @@ def update_account(body: Body, account_id: str) -> Account:
 
     Every request of a suspended account's users and API keys gets a 401.
     """
+    body = attribute_values.replaced(Kind.ACCOUNTS, body, Level.SUPERADMIN)
     return tenants.change(account_id, body)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import marshmallow as ma
 
-from app.accounts import sign_in_settings, users
+from app.accounts import attributes, sign_in_settings, users
+from app.accounts.attributes import Kind, Level
 from app.accounts.sign_in_settings import MfaMode
+from app.collections import attribute_values
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
+from app.web.current_request import get_g
 from app.web.examples import USER_ID
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_of
@@ -18,7 +23,37 @@ CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 ORDER = ma.validate.OneOf(["asc", "desc"])
 ACTIVE = doc("Filter by active or inactive.")
 SORT_BY = doc("Sort field, `created_at` by default.")
+VALUES = "Values of attributes, by name; those that the caller sees."
+CHANGED_VALUES = "Values of attributes, by name; null takes one away, others stay."
 SORT_ORDER = doc("Sort direction, `desc` by default.")
+
+
+class ValuesOf(ma.fields.Field[Any]):
+    """The values of attributes that the caller sees; absent in answers to a sign-in."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(metadata={"type": "object", "description": VALUES})
+        self.kind = kind
+
+    def get_value(self, obj: Any, attr: str, *args: Any, **options: Any) -> Any:
+        """Return the values that the caller sees."""
+        values = getattr(obj, "attributes", None)
+        if not values:
+            return ma.missing if values is None else {}
+        caller = get_g().get("principal")
+        level = attribute_values.level_for_account(caller) if caller else Level.SELF
+        if self.kind is Kind.USERS and caller and caller.user_id == obj.id:
+            level = max(level, Level.SELF)
+        # Once for all rows of a list.
+        schemas = get_g().setdefault("attributes", {})
+        if self.kind not in schemas:
+            schemas[self.kind] = attributes.load(self.kind)
+        return schemas[self.kind].shown(values, level)
+
+
+def values_field() -> ma.fields.Field[Any]:
+    """Values of attributes to change."""
+    return ma.fields.Dict(keys=fields.Text(longest=100), **doc(CHANGED_VALUES))
 
 
 @example(slug="acme", name="Acme")
@@ -44,6 +79,8 @@ class AccountView(View):
 class UserView(View):
     """A user, without the password hash."""
 
+    optional = ("attributes",)
+
     id = fields.Id()
     email = ma.fields.String(metadata=fields.EMAIL)
     name = ma.fields.String(allow_none=True)
@@ -61,6 +98,7 @@ class UserView(View):
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     last_login = fields.Timestamp(allow_none=True)
+    attributes = ValuesOf(Kind.USERS)
     token_type = fields.Choice(
         CREDENTIAL_TYPES,
         dump_default=JWT,
@@ -74,8 +112,11 @@ class UserView(View):
 class FullAccountView(AccountView):
     """An account as superadmins and its own admins see it."""
 
+    optional = ("attributes",)
+
     is_active = ma.fields.Boolean()
     updated_at = fields.Timestamp()
+    attributes = ValuesOf(Kind.ACCOUNTS)
 
 
 UserPage = page_of(UserView)
@@ -98,6 +139,7 @@ class NewMember(Schema):
     name = fields.Text(longest=200, allow_none=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
+    attributes = values_field()
 
 
 class ChangedUser(Schema):
@@ -106,6 +148,7 @@ class ChangedUser(Schema):
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
     is_active = fields.StrictBoolean()
+    attributes = values_field()
 
 
 @example(id=3, name="viewer", description="Reads the account's records.")
@@ -142,6 +185,7 @@ class OwnAccountBody(Schema):
     """The properties of the own account to change."""
 
     name = fields.Text(shortest=1, longest=200)
+    attributes = values_field()
     allowed_redirect_uris = ma.fields.List(
         fields.Text(longest=2000, metadata=fields.URI), validate=ma.validate.Length(max=50)
     )

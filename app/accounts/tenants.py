@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from app import clock, db, events, slugs
-from app.accounts import pii, sign_in_settings, sso_settings
+from app.accounts import attributes, pii, sign_in_settings, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.accounts.sso_settings import Settings
@@ -26,6 +26,7 @@ SORTABLE = {
 }
 # Printable, no fragment, and no characters that browsers and parsers read differently.
 URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
+EMPTY: Body = {}
 UNTRUSTED_REDIRECTS = "redirects_from_outside"
 OWN_SETTINGS = (
     "allowed_redirect_uris",
@@ -75,7 +76,7 @@ def get_for_update(account_id: str) -> Account:
     return _open(accounts.get_for_update(account_id))
 
 
-def create(name: str, slug: str | None) -> Account:
+def create(name: str, slug: str | None, values: Body = EMPTY) -> Account:
     """Create an account without users. Raises InvalidValues or Conflict.
 
     The slug is derived from the name, else it is the account's code.
@@ -86,7 +87,10 @@ def create(name: str, slug: str | None) -> Account:
     if slug and (wrong := slugs.new_slug_problem(slug)):
         problems.append(problem("slug", "slug_invalid", wrong))
     _refuse(problems)
-    return accounts.create_account(name, slug, slug_field="slug")
+    with db.transaction():
+        account = accounts.create_account(name, slug, slug_field="slug")
+        account.attributes = attributes.merged({}, values)
+        return account
 
 
 def change(account_id: str, body: Body) -> Account:
@@ -101,6 +105,9 @@ def change(account_id: str, body: Body) -> Account:
         account = get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
             raise Conflict("The system account cannot be suspended.")
+        if "attributes" in body:
+            merged = attributes.merged(account.attributes, body["attributes"])
+            body = {**body, "attributes": merged}
         for name, value in body.items():
             setattr(account, name, value)
         account.version += 1
@@ -128,6 +135,7 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
         problems += sso_settings.problems(body, account.settings)
         _refuse([*problems, *sign_in_settings.problems(body)])
         account.name = account.name if name is None else name
+        account.attributes = attributes.merged(account.attributes, body.get("attributes", EMPTY))
         own = {name: body[name] for name in OWN_SETTINGS if name in body}
         untrusted = _untrusted_redirects(account, own, by)
         sign_in = sign_in_settings.merge(body, account.settings)
@@ -171,6 +179,7 @@ def close(account_id: str) -> None:
             raise Conflict("The system account cannot be deleted.")
         events.publish(events.AccountClosing(account.id))
         account.is_active, account.closed_at = False, clock.now()
+        account.attributes = {}
         # The slug becomes available again; the code is never reused.
         account.slug = f"closed-{account.id}"
         account.version += 1

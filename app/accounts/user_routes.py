@@ -7,6 +7,7 @@ from flask import Response
 
 from app import web
 from app.accounts import users
+from app.accounts.attributes import Kind, Level
 from app.accounts.models import User
 from app.accounts.schemas import (
     ChangedUser,
@@ -20,6 +21,7 @@ from app.auth import password_resets, verification
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
 from app.auth.principal import NO_PASSWORDS
+from app.collections import attribute_values
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
@@ -122,6 +124,7 @@ def create_user(body: Body) -> User:
     enrolment.check_role(body, by=principal(), joins=body["account_id"])
     if body.get("password") is not None:
         principal().refuse_key(NO_PASSWORDS)
+    body = attribute_values.replaced(Kind.USERS, body, Level.SUPERADMIN, is_new=True)
     return enrolment.enrol(body["account_id"], body)
 
 
@@ -151,6 +154,7 @@ def update_user(body: Body, user_id: str) -> User:
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(None, user_id, body, by=principal())
+    body = attribute_values.replaced(Kind.USERS, body, Level.SUPERADMIN)
     return users.change(None, user_id, body, by=principal().user_id)
 
 

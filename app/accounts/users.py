@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import deleted_addresses, pii, roles
+from app.accounts import attributes, deleted_addresses, pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
@@ -137,6 +137,7 @@ def create(account_id: str, body: Body, password_hash: str | None) -> User:
         password_hash=password_hash,
         role=role.name if role else VIEWER,
         name=body.get("name"),
+        attributes=attributes.merged({}, body.get("attributes", {})),
     )
 
 
@@ -163,6 +164,8 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
             user.name = body["name"]
         if "is_active" in body:
             user.is_active = body["is_active"]
+        if "attributes" in body:
+            user.attributes = attributes.merged(user.attributes, body["attributes"])
         if "email" in body:
             _replace_email(user, body["email"].strip(), by=by)
         _flush_changes(session, user)

@@ -309,7 +309,8 @@ class Mask:
         if self._off:
             return None
         if not table_name.startswith(tables.PREFIX):
-            return _hide if (table_name, column) in PERSONAL else None
+            is_attribute = table_name == "users" and column.startswith("attributes.")
+            return _hide if is_attribute or (table_name, column) in PERSONAL else None
         if column == "id":
             return None
         moment = _moment(occurred_at)

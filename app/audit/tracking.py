@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import ORMExecuteState, Session
 
 from app import events
+from app.accounts import attributes
+from app.accounts.attributes import Kind
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Change
@@ -24,6 +26,7 @@ from app.db.types import json_equal
 from app.types import JSONObject
 
 Row = Mapping[str, Any]
+WITH_ATTRIBUTES = frozenset(kind.value for kind in Kind)
 
 
 def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
@@ -50,6 +53,9 @@ def _values(audited: Audited, table: sa.Table, old: Row, new: Row) -> Iterator[V
     for column in table.columns:
         name, is_json = column.name, isinstance(column.type, sa.JSON)
         before, after = old.get(name), new.get(name)
+        if name == "attributes" and table.name in WITH_ATTRIBUTES:
+            yield from _attributes(table.name, before or {}, after or {})
+            continue
         changed = not json_equal(before, after) if is_json else before != after
         if changed and audited.includes(name):
             old_text, new_text = (
@@ -57,6 +63,18 @@ def _values(audited: Audited, table: sa.Table, old: Row, new: Row) -> Iterator[V
                 for value in (before, after)
             )
             yield name, old_text, new_text
+
+
+def _attributes(table: str, before: Row, after: Row) -> Iterator[Value]:
+    """An entry for each attribute that differs; what only superadmins see is hidden."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    secret = attributes.secret(Kind(table), names) if names else frozenset()
+    for name in names:
+        old, new = (
+            HIDDEN if name in secret and value is not None else append.text(value)
+            for value in (before.get(name), after.get(name))
+        )
+        yield f"attributes.{name}", old, new
 
 
 @sa.event.listens_for(Session, "before_flush")

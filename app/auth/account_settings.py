@@ -7,19 +7,20 @@ from app.accounts.models import Account
 from app.accounts.types import Body
 from app.auth.principal import Principal
 
+PLAIN = {"name", "attributes"}
 NO_SETTINGS = "API keys cannot change sign-in settings or redirect URIs."
 
 
 def change(account_id: str, body: Body, *, by: Principal) -> Account:
     """Change an account's name and settings. Raises InvalidValues or Forbidden.
 
-    API keys change the name only: one-time codes go to redirect URIs, so whoever sets these could
-    take over the sessions of all who sign in.
+    API keys change the name and attributes only: one-time codes go to redirect URIs, so whoever
+    sets these could take over the sessions of all who sign in.
     """
-    if body.keys() - {"name"}:
+    if body.keys() - PLAIN:
         by.refuse_key(NO_SETTINGS)
     stored = tenants.get(account_id).settings
-    if any(_value(body, name) != _value(stored, name) for name in body.keys() - {"name"}):
+    if any(_value(body, name) != _value(stored, name) for name in body.keys() - PLAIN):
         by.require_recent_sign_in()
     return tenants.change_own(account_id, body, by=by.user_id)
 

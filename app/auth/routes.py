@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Response, make_response, request
 
 from app import config, web
+from app.accounts.attributes import Kind, Level
 from app.accounts.models import User
 from app.accounts.schemas import API_KEY, JWT, AccountView, UserView
 from app.accounts.types import Body
@@ -40,6 +41,7 @@ from app.auth.schemas import (
     TokenPair,
     VerifiedAddress,
 )
+from app.collections import attribute_values
 from app.web.access import public, signed_in
 from app.web.blueprint import Blueprint
 from app.web.schemas import Message
@@ -275,4 +277,6 @@ def update_me(body: Body) -> User:
     `current_password`. Where the domain of the address has `sso_only`, only an admin or the
     directory changes it (403 `address_managed`).
     """
-    return verification.change_profile(principal(), body)
+    caller = principal()
+    level = max(Level.SELF, attribute_values.level_for_account(caller.acting_in(caller.home)))
+    return verification.change_profile(caller, attribute_values.replaced(Kind.USERS, body, level))

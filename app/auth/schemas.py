@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshmallow as ma
 
 from app import config, slugs
-from app.accounts.schemas import AccountView, UserView
+from app.accounts.schemas import AccountView, UserView, values_field
 from app.auth.mfa.models import Method
 from app.auth.models import SessionKind
 from app.auth.tokens import BEARER
@@ -159,6 +159,7 @@ class OwnProfile(Schema):
         **doc("Language of the console and of mails; null: the browser's."),
     )
     email = fields.Text(longest=320, metadata=fields.EMAIL)
+    attributes = values_field()
     current_password = fields.Text(
         longest=20_000, **doc("Replaces a recent sign-in when changing the address.")
     )

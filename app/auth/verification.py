@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from app import clock, config, db, jobs
+from app.accounts import attributes, users
 from app.accounts import service as accounts
-from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Body, Problem
 from app.auth import (
@@ -164,6 +164,10 @@ def change_profile(caller: Principal, body: Body) -> User:
         user = auth.get_user(caller)
         if "name" in body:
             user.name = body["name"]
+        if "attributes" in body:
+            session.refresh(user, ["attributes"], with_for_update={"of": User, "key_share": True})
+            user.attributes = attributes.merged(user.attributes, body["attributes"])
+        if {"name", "attributes"} & body.keys():
             accounts.bump_version(user)
         if "language" in body:
             user.language = body["language"]

@@ -10,7 +10,7 @@ from app import db
 from app.accounts.models import Account
 from app.collections import schema, transfer
 from app.errors import InvalidValues, problem
-from app.manifest.kinds import DIRECTORY, OF_ACCOUNT, ROLES
+from app.manifest.kinds import OF_ACCOUNT, ROLES, SINGLES
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1
@@ -40,10 +40,22 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
     return {
         "version": VERSION,
         "roles": [ROLES.export(row) for row in ROLES.rows()],
-        "directory": DIRECTORY.export(DIRECTORY.rows()[0]),
+        **_singles(),
         "collections": collections(),
         "accounts": {slug: sections for slug, sections in accounts.items() if sections},
     }
+
+
+def _singles() -> JSONObject:
+    """Return what the instance has once: attributes and the directory."""
+    result: JSONObject = {}
+    for kind in SINGLES:
+        *outer, last = kind.path
+        section = result
+        for name in outer:
+            section = section.setdefault(name, {})
+        section[last] = kind.export(kind.rows()[0])
+    return result
 
 
 def collections(names: Sequence[str] | None = None) -> list[JSONObject]:

@@ -14,7 +14,7 @@ from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
 from app.manifest.document import Document, Path
 from app.manifest.kind import Key, Kind
-from app.manifest.kinds import DIRECTORY, OF_ACCOUNT, ROLES
+from app.manifest.kinds import OF_ACCOUNT, ROLES, SINGLES
 from app.types import JSONMapping, JSONObject
 
 META = ("rename_from", "removed")
@@ -56,20 +56,16 @@ class Step:
 
     def operation(self, document: Document) -> JSONObject:
         """Return the step as the plan shows it."""
-        before = self._before
-        changes = [
-            {"operation": "change_property", "field": None, "property": name}
-            | ({} if name in self.kind.hidden else {"before": before.get(name), "after": value})
-            for name, value in (self.body.items() if self.action == Action.UPDATE else ())
-        ]
+        changes: list[JSONObject] = []
         if self.action == Action.UPDATE:
+            changes += self.kind.changes(self.row, self.body)
             changes += self.kind.follow_ups(self.row, self.body)
         line = document.line(self.path)
         return {**self.subject, "action": self.action, "changes": changes, "line": line}
 
     @property
     def subject(self) -> JSONObject:
-        name = " ".join(self.kind.key(self._before or self.body)) or self.kind.name
+        name = " ".join(self.kind.key(self._before or self.body)) or ".".join(map(str, self.path))
         return {"kind": self.kind.name, "account": self.account, "name": name}
 
     @property
@@ -103,15 +99,18 @@ class Comparison:
 def compare(
     document: Document, content: JSONMapping, *, by: Principal, renamed: Mapping[str, str]
 ) -> Comparison:
-    """Compare the roles, the directory and the accounts' items of a manifest with the stored ones.
+    """Compare the items of a manifest with the stored ones, but for collections.
 
     `renamed` has the new names of collections that the same manifest renames, by name key.
     """
     comparison = Comparison(document)
     sections = [_Section(ROLES, ("roles",), by, content.get("roles", ()), ROLES.rows())]
-    if DIRECTORY.section in content:
-        item = content[DIRECTORY.section]
-        sections.append(_Section(DIRECTORY, (DIRECTORY.section,), by, [item], DIRECTORY.rows()))
+    for single in SINGLES:
+        item: JSONMapping | None = content
+        for name in single.path:
+            item = (item or {}).get(name)
+        if item is not None:
+            sections.append(_Section(single, single.path, by, [item], single.rows()))
     accounts = content.get("accounts", {})
     acting = dict[str, Principal]()
     for slug in sorted(accounts):
@@ -133,7 +132,7 @@ def compare(
             sections.append(_Section(kind, path, acting[slug], items, rows[account_id]))
     for section in sections:
         section.compare(comparison, renamed)
-    # First of all the directory, whose rule may go on without a role that is removed.
+    # Attributes and the directory first: its rule may go on without a role that is removed.
     order = list(Action)
     comparison.steps.sort(key=lambda step: (not step.kind.is_single, order.index(step.action)))
     return comparison
@@ -227,8 +226,7 @@ class _Section:
         if step is None or step.action == Action.REMOVE:
             return [before if step else identity]
         former = {"rename_from": step.body["name"]} if "name" in step.body else {}
-        changed = {name: before[name] for name in step.body if name in before}
-        return [identity | former | changed]
+        return [identity | former | self.kind.undone(row, step.body)]
 
 
 def run(comparison: Comparison) -> list[JSONObject]:

@@ -58,6 +58,20 @@ class Kind(ABC):
             message = f"A new {self.name} needs this."
             raise InvalidValues([problem(name, "required", message) for name in missing])
 
+    def changes(self, row: Any, body: JSONMapping) -> list[JSONObject]:
+        """Return how an item changes, as a plan shows it."""
+        before = self.export(row)
+        return [
+            {"operation": "change_property", "field": None, "property": name}
+            | ({} if name in self.hidden else {"before": before.get(name), "after": value})
+            for name, value in body.items()
+        ]
+
+    def undone(self, row: Any, body: JSONMapping) -> JSONObject:
+        """Return the properties that undo a change."""
+        before = self.export(row)
+        return {name: before[name] for name in body if name in before}
+
     def follow_ups(self, row: Any, body: JSONMapping) -> list[JSONObject]:
         """Return the changes of other things that changing an item brings along."""
         return []

@@ -9,11 +9,12 @@ from typing import ClassVar
 from cryptography.fernet import InvalidToken
 
 from app import crypto
-from app.accounts import directory, groups, names, roles
+from app.accounts import attributes, directory, groups, names, roles
 from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
 from app.auth.principal import Principal
+from app.collections import attribute_schemas
 from app.db.types import json_equal
 from app.errors import InvalidValues, NotFound
 from app.manifest.kind import Key, Kind
@@ -250,11 +251,72 @@ class Providers(Kind):
         sso.delete(row.id, by=by)
 
 
-class Directory(Kind):
+class Single(Kind):
+    """A kind of which the instance has one item, always."""
+
+    is_single, identity = True, ()
+    path: tuple[str, ...]
+    """The names that lead to the item in a manifest."""
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        raise NotImplementedError
+
+    def remove(self, row: object, *, by: Principal) -> None:
+        raise NotImplementedError
+
+
+class Attributes(Single):
+    """The attributes of users, or of accounts."""
+
+    name, properties = "attributes", ("fields",)
+
+    def __init__(self, of: attributes.Kind) -> None:
+        self.of, self.path = of, ("attributes", of.value)
+        self.section = of.value  # type: ignore[misc]
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[attributes.Attributes]:
+        """Return the schema as the only row."""
+        return [attributes.load(self.of)]
+
+    def export(self, row: attributes.Attributes) -> JSONObject:
+        """Return the attributes without the properties that have their defaults."""
+        defaults = attribute_schemas.DEFAULTS
+        return {
+            "fields": [
+                {key: one[key] for key in one if key not in defaults or one[key] != defaults[key]}
+                for one in row.definitions
+            ]
+        }
+
+    def changed(self, row: attributes.Attributes, body: JSONMapping, by: Principal) -> list[str]:
+        """Return all properties if anything changes. Raises InvalidValues."""
+        plan = attribute_schemas.plan(self.of, body)
+        if plan.problems:
+            raise InvalidValues(plan.problems)
+        return list(body) if plan.operations else []
+
+    def changes(self, row: attributes.Attributes, body: JSONMapping) -> list[JSONObject]:
+        return attribute_schemas.plan(self.of, body).operations
+
+    def undone(self, row: attributes.Attributes, body: JSONMapping) -> JSONObject:
+        """Return the former definitions; the values of removed attributes stay lost."""
+        plan = attribute_schemas.plan(self.of, body)
+        former = {old: {"rename_from": new} for old, new in plan.renamed.items()}
+        added = [one["field"] for one in plan.operations if one["operation"] == "add_field"]
+        fields = [{**one, **former.get(one["name"], {})} for one in row.definitions]
+        return {"fields": fields, **({"remove_fields": added} if added else {})}
+
+    def change(self, row: attributes.Attributes, body: JSONMapping, *, by: Principal) -> None:
+        """Change the schema; the manifest's plan is the one of removals."""
+        plan_hash = attribute_schemas.plan(self.of, body).plan_hash
+        attribute_schemas.change(self.of, body, plan_hash=plan_hash)
+
+
+class Directory(Single):
     """The settings of the directory, which the instance has once."""
 
-    name, section, is_single = "directory", "directory", True
-    properties, identity = ("rule", "fields"), ()
+    name = section = "directory"
+    properties, path = ("rule", "fields"), ("directory",)
 
     def rows(self, account_ids: Sequence[str] | None = None) -> list[Settings]:
         """Return the settings as the only row."""
@@ -265,20 +327,15 @@ class Directory(Kind):
 
     def changed(self, row: Settings, body: JSONMapping, by: Principal) -> list[str]:
         """Return the properties that differ. Raises InvalidValues."""
-        directory.check(body, row.rule)
+        directory.check(body, row.rule, row.fields)
         return [name for name, value in self.export(row).items() if body.get(name, value) != value]
 
     def change(self, row: Settings, body: JSONMapping, *, by: Principal) -> None:
         directory.change(body)
 
-    def create(self, body: JSONMapping, *, by: Principal) -> None:
-        raise NotImplementedError
 
-    def remove(self, row: Settings, *, by: Principal) -> None:
-        raise NotImplementedError
-
-
-ROLES, DIRECTORY = Roles(), Directory()
+ROLES = Roles()
+SINGLES: Sequence[Single] = (*map(Attributes, attributes.Kind), Directory())
 OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
 
 

@@ -32,6 +32,7 @@ MANIFEST = {
     "version": VERSION,
     "roles": [{"name": "auditor", "description": "Reads all."}],
     "directory": {"rule": "true", "fields": ["name"]},
+    "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
     "collections": [
         {
             "name": "posts",
@@ -68,6 +69,7 @@ class ManifestView(View):
     version = ma.fields.Integer()
     roles = ma.fields.List(ma.fields.Dict())
     directory = ma.fields.Dict()
+    attributes = ma.fields.Dict()
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
 
@@ -89,7 +91,9 @@ class ManifestOperation(View):
     """An item that is created, changed or removed."""
 
     kind = ma.fields.String(
-        **doc("collection, role, directory, group, webhook, workflow, hook or provider.")
+        **doc(
+            "collection, role, directory, attributes, group, webhook, workflow, hook or provider."
+        )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))
     name = ma.fields.String()

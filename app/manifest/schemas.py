@@ -7,6 +7,7 @@ from typing import Any
 
 import marshmallow as ma
 
+from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
 from app.accounts.schemas import ChangedRole
 from app.collections.rule_schemas import (
@@ -136,6 +137,13 @@ class ManifestProvider(ChangedProviderRow):
     removed = _removed()
 
 
+class ManifestAttributes(Schema):
+    """Attributes of users and accounts; what is left out stays."""
+
+    users = ma.fields.Nested(AttributesBody)
+    accounts = ma.fields.Nested(AttributesBody)
+
+
 class AccountPart(Schema):
     groups = _list_of(ManifestRole)
     webhooks = _list_of(ManifestWebhook)
@@ -152,6 +160,7 @@ class Manifest(Schema):
     )
     roles = _list_of(ManifestRole)
     directory = ma.fields.Nested(DirectoryBody)
+    attributes = ma.fields.Nested(ManifestAttributes)
     collections = _list_of(ManifestCollection)
     accounts = ma.fields.Dict(
         keys=fields.Text(longest=100),

@@ -197,3 +197,27 @@ def test_search_is_one_statement(app: Flask, cast: Cast) -> None:
     with statements(app) as sent:
         assert names_of(cast.bob, "?search=an") == ["Ann"]
     assert len([one for one in sent if "SELECT" in one]) == 1, sent
+
+
+def test_attributes_for_members_are_shown_and_found(app: Flask, cast: Cast) -> None:
+    fields = [
+        {"name": "department", "type": "text", "visible_to": "members"},
+        {"name": "phone", "type": "text"},
+    ]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    values = {"attributes": {"department": "Große Küche", "phone": "secret"}}
+    assert cast.alice.patch(f"account/users/{cast.bob.id}", values).status_code == 200
+    assert cast.bob.get("directory?search=kuche").json["items"] == []
+    response = cast.root.put(SETTINGS, {"fields": ["attributes.phone", "attributes.x"]})
+    assert [one["code"] for one in response.json["details"]] == ["invalid_option"] * 2
+    setup(cast, fields=["attributes.department"])
+    bob = {"id": cast.bob.id, "attributes": {"department": "Große Küche"}}
+    assert cast.charlie.get("directory").json["items"] == [
+        {"id": cast.charlie.id, "attributes": {}}
+    ]
+    assert cast.alice.get("directory?search=kuche grosse").json["items"] == [bob]
+    assert cast.alice.get("directory?search=secret").json["items"] == []
+    hidden = {"fields": [{"name": "department", "visible_to": "admin"}]}
+    assert cast.root.put("attributes/users", hidden).status_code == 200
+    assert cast.alice.get("directory?search=kuche").json["items"] == []
+    assert cast.alice.get("directory").json["items"][0].keys() == {"id"}

@@ -414,6 +414,48 @@ def test_manifest_indexes_on_filled_tables_are_built(
     ]
 
 
+def test_manifest_attributes_are_planned_applied_and_undone(root: Caller, bob: Caller) -> None:
+    text = """
+        version: 1
+        attributes:
+          users:
+            fields:
+            - {name: department, type: text, writable_by: self}
+          accounts:
+            fields:
+            - {name: plan_code, type: text}
+            - {name: score, type: number}
+        """
+    plan = planned(root, text)
+    assert shape(plan) == [
+        ("update", "attributes", "attributes.users"),
+        ("update", "attributes", "attributes.accounts"),
+    ]
+    assert [len(one["changes"]) for one in plan["operations"]] == [1, 2]
+    done = applied(root, text)
+    fields = [{"name": "department", "type": "text", "writable_by": "self"}]
+    assert exported(root)["attributes"]["users"] == {"fields": fields}
+    assert not planned(root, text)["has_changes"]
+    assert bob.patch("auth/me", {"attributes": {"department": "x"}}).status_code == 200
+    renamed = """
+        version: 1
+        attributes:
+          users: {fields: [{name: unit, rename_from: department}]}
+          accounts: {remove_fields: [score]}
+        """
+    reverse = applied(root, renamed)["reverse"]
+    assert bob.get("auth/me").json["attributes"] == {"unit": "x"}
+    for manifest in (reverse, done["reverse"]):
+        plan_hash = root.post("manifest/plan", {"manifest": manifest}).json["plan_hash"]
+        body = {"manifest": manifest, "plan_hash": plan_hash}
+        assert root.post("manifest/apply", body).status_code == 200
+        left = root.get("attributes/users").json["fields"]
+        assert [one["name"] for one in left] == (["department"] if manifest is reverse else [])
+    wrong = "version: 1\nattributes:\n  users:\n    fields:\n    - {name: x, type: y}\n"
+    [problem] = planned(root, wrong)["problems"]
+    assert (problem["field"], problem["code"]) == ("attributes.users.x", "type_invalid")
+
+
 def test_manifest_directory_is_planned_applied_and_undone(root: Caller) -> None:
     text = """
         version: 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import directory
+from app.accounts import attributes, directory
+from app.accounts.attributes import Kind, Level
+from app.accounts.directory_index import ATTRIBUTE
 from app.console.shell import forms
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
@@ -31,7 +33,13 @@ def show_directory(form: Form | None = None) -> Page:
     if form is None:
         form = Form({"rule": settings.rule})
         form.selected = list(settings.fields)
+    schema = attributes.load(Kind.USERS)
     boxes = [{"id": name, "name": label} for name, label in FIELDS.items()]
+    boxes += [
+        {"id": ATTRIBUTE + name, "name": one.definition["label"] or name}
+        for name, one in schema.by_name.items()
+        if one.may_see(Level.MEMBERS)
+    ]
     return form.render("console/directory.html", boxes=boxes, warnings=settings.warnings)
 
 

@@ -1,0 +1,124 @@
+"""Attributes of users and accounts: a schema each, which the operator sets for the instance.
+
+Values are stored as JSON by name. Who may see or write one is a level; each level includes the
+ones above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+import sqlalchemy as sa
+
+from app import db
+from app.accounts.models import InstanceSetting
+from app.types import JSONMapping, JSONObject
+
+
+class Kind(StrEnum):
+    """Whose attributes a schema describes; also the name of their table."""
+
+    USERS = "users"
+    ACCOUNTS = "accounts"
+
+    @property
+    def setting(self) -> str:
+        return f"attributes.{self}"
+
+
+class Level(IntEnum):
+    """How near somebody is to a user or account; who may more has a higher one."""
+
+    MEMBERS = 0
+    SELF = 1
+    ADMIN = 2
+    SUPERADMIN = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+WORDS = {level.word: level for level in Level}
+WRITERS = tuple(level.word for level in Level if level is not Level.MEMBERS)
+VIEWERS = tuple(WORDS)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of a schema; `definition` has all of its properties, as stored."""
+
+    definition: JSONMapping
+
+    @property
+    def name(self) -> str:
+        return str(self.definition["name"])
+
+    @property
+    def type(self) -> str:
+        return str(self.definition["type"])
+
+    def may_see(self, level: Level) -> bool:
+        """Whether somebody at this level sees it; oneself also sees what oneself may write."""
+        return level >= WORDS[self.definition["visible_to"]] or (
+            level >= Level.SELF and self.may_write(level)
+        )
+
+    def may_write(self, level: Level) -> bool:
+        return level >= WORDS[self.definition["writable_by"]]
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The attributes of users, or of accounts, by name."""
+
+    kind: Kind
+    by_name: Mapping[str, Attribute]
+    version: int
+
+    @property
+    def definitions(self) -> list[JSONMapping]:
+        """The definitions, in the order in which they were added."""
+        return [one.definition for one in self.by_name.values()]
+
+    def seen_by(self, level: Level) -> list[JSONMapping]:
+        """The definitions of what somebody at this level sees."""
+        return [one.definition for one in self.by_name.values() if one.may_see(level)]
+
+    def shown(self, values: JSONMapping, level: Level) -> JSONObject:
+        """The values that somebody at this level sees."""
+        return {
+            name: values[name]
+            for name, one in self.by_name.items()
+            if name in values and one.may_see(level)
+        }
+
+
+def load(kind: Kind, *, lock: bool = False) -> Attributes:
+    """The schema of users or accounts as it is stored."""
+    query = sa.select(InstanceSetting).where(InstanceSetting.name == kind.setting)
+    if lock:
+        query = query.with_for_update()
+    row = db.db.session.scalars(query.execution_options(populate_existing=True)).one()
+    return of(kind, row.value["fields"], row.version)
+
+
+def secret(kind: Kind, names: Sequence[str]) -> frozenset[str]:
+    """The names, of these, whose values only superadmins see; also in the midst of a flush."""
+    query = sa.select(InstanceSetting.value).where(InstanceSetting.name == kind.setting)
+    schema = of(kind, db.connection().execute(query).scalar_one()["fields"], 0)
+    seen = {one["name"] for one in schema.seen_by(Level.ADMIN)}
+    return frozenset({*names} - seen)
+
+
+def of(kind: Kind, definitions: Sequence[JSONMapping], version: int) -> Attributes:
+    """A schema with these definitions."""
+    return Attributes(kind, {one["name"]: Attribute(one) for one in definitions}, version)
+
+
+def merged(stored: JSONMapping, changes: JSONMapping) -> JSONObject:
+    """The values after a change; null takes a value away."""
+    values = {**stored, **changes}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,226 @@
+"""Attributes of users and accounts: their schemas, who sees and writes which values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast
+
+pytestmark = pytest.mark.both_databases
+USERS = [
+    {"name": "department", "type": "text", "visible_to": "members", "label": "Department"},
+    {"name": "phone", "type": "text", "writable_by": "self"},
+    {"name": "team", "type": "select", "options": {"choices": ["red", "blue"]}},
+    {"name": "level", "type": "number", "options": {"min": 1}, "visible_to": "self"},
+    {"name": "since", "type": "date"},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
+    {"name": "risk", "type": "text", "writable_by": "superadmin", "visible_to": "superadmin"},
+    {"name": "plan", "type": "text", "writable_by": "superadmin", "visible_to": "self"},
+]
+ACCOUNTS = [
+    {"name": "plan_code", "type": "text", "writable_by": "superadmin"},
+    {"name": "industry", "type": "text"},
+    {"name": "score", "type": "number", "writable_by": "superadmin", "visible_to": "superadmin"},
+]
+
+
+def define(cast: Cast, fields: Any, kind: str = "users", **more: Any) -> list[dict[str, Any]]:
+    response = cast.root.put(f"attributes/{kind}", {"fields": fields, **more})
+    assert response.status_code == 200, response.json
+    return list(response.json["fields"])
+
+
+@pytest.fixture
+def defined(cast: Cast) -> Cast:
+    define(cast, USERS)
+    define(cast, ACCOUNTS, "accounts")
+    return cast
+
+
+def codes(response: Any) -> list[tuple[str, str]]:
+    return [(one["field"], one["code"]) for one in response.json["details"]]
+
+
+def write(caller: Caller, path: str, **values: Any) -> Any:
+    return caller.patch(path, {"attributes": values})
+
+
+def test_values_are_cleaned_and_merge(defined: Cast) -> None:
+    one = f"account/users/{defined.bob.id}"
+    values = {"department": "Sales", "team": "red", "level": 2.0, "since": "2026-01-02"}
+    response = write(defined.alice, one, **values, tags=["b", "a"])
+    assert response.status_code == 200, response.json
+    assert response.json["attributes"] == values | {"level": 2, "tags": ["b", "a"]}
+    response = write(defined.alice, one, team=None, department="Care", since=None, tags=None)
+    assert response.json["attributes"] == {"department": "Care", "level": 2}
+    wrong = {"team": "green", "level": 0, "since": "today", "tags": ["a", "a"], "x": 1, "phone": 1}
+    assert codes(write(defined.alice, one, **wrong)) == [
+        ("attributes.team", "invalid_option"),
+        ("attributes.level", "number_out_of_range"),
+        ("attributes.since", "invalid_date"),
+        ("attributes.tags", "invalid_option"),
+        ("attributes.x", "unknown_field"),
+        ("attributes.phone", "invalid_type"),
+    ]
+    assert write(defined.alice, one, phone="1" * 2001).status_code == 400
+    assert defined.alice.get(one).json["attributes"] == {"department": "Care", "level": 2}
+
+
+def test_each_sees_what_is_theirs_to_see(defined: Cast) -> None:
+    values = dict.fromkeys(("department", "phone", "risk", "plan"), "x") | {"team": "red"}
+    assert write(defined.root, f"users/{defined.bob.id}", **values).status_code == 200
+    one = f"account/users/{defined.bob.id}"
+    seen = defined.alice.get(one).json["attributes"]
+    assert seen == {name: value for name, value in values.items() if name != "risk"}
+    own = defined.bob.get("auth/me").json["attributes"]
+    assert own == {"department": "x", "phone": "x", "plan": "x"}
+    assert defined.root.get(f"users/{defined.bob.id}").json["attributes"] == values
+    visible = [
+        {one["name"] for one in caller.get("attributes/users").json["fields"]}
+        for caller in (defined.bob, defined.alice, defined.root)
+    ]
+    names = {one["name"] for one in USERS}
+    assert visible == [{"department", "phone", "level", "plan"}, names - {"risk"}, names]
+    assert "claim" not in defined.alice.get("attributes/users").json["fields"][0]
+
+
+@pytest.mark.parametrize(
+    ("who", "path", "values", "expected"),
+    [
+        ("bob", "auth/me", {"phone": "1"}, 200),
+        ("bob", "auth/me", {"department": "x"}, (403, "field_denied")),
+        ("bob", "auth/me", {"team": "red"}, (400, "unknown_field")),
+        ("bob", "auth/me", {"risk": "x"}, (400, "unknown_field")),
+        ("bob", "auth/me", {"plan": "x"}, (403, "field_denied")),
+        ("alice", "auth/me", {"team": "red"}, 200),
+        ("alice", "auth/me", {"plan": "x"}, (403, "field_denied")),
+        ("alice", "account", {"industry": "x"}, 200),
+        ("alice", "account", {"plan_code": "pro"}, (403, "field_denied")),
+        ("alice", "account", {"score": 1}, (400, "unknown_field")),
+        ("bob", "account", {"industry": "x"}, 403),
+        ("root", "auth/me", {"risk": "x"}, 200),
+    ],
+)
+def test_each_writes_what_is_theirs_to_write(
+    defined: Cast, who: str, path: str, values: Any, expected: Any
+) -> None:
+    response = write(getattr(defined, who), path, **values)
+    if isinstance(expected, int):
+        assert response.status_code == expected, response.json
+    else:
+        assert (response.status_code, response.json["details"][0]["code"]) == expected
+    if expected == 200:
+        assert response.json["attributes"] == values
+
+
+def test_accounts_have_attributes(defined: Cast) -> None:
+    made = defined.root.post("accounts", {"name": "X", "attributes": {"plan_code": "pro"}})
+    assert made.json["attributes"] == {"plan_code": "pro"}
+    path = f"accounts/{defined.alice.account_id}"
+    values = {"plan_code": "pro", "score": 3}
+    assert write(defined.root, path, **values).json["attributes"] == values
+    assert defined.alice.get("account").json["attributes"] == {"plan_code": "pro"}
+    key = defined.alice.post("api-keys", {"name": "sync"}).json["key"]
+    by_key = Caller(defined.alice.app, Authorization=f"Bearer {key}")
+    assert write(by_key, "account", industry="y").status_code == 200
+
+
+def test_required_values_are_given_and_kept(cast: Cast) -> None:
+    define(cast, [{"name": "desk", "type": "text", "required": True}])
+    body = {"email": "dora@acme.example"}
+    assert codes(cast.alice.post("account/users", body)) == [
+        ("attributes.desk", "required_missing")
+    ]
+    made = cast.alice.post("account/users", body | {"attributes": {"desk": "1a"}})
+    assert made.json["attributes"] == {"desk": "1a"}
+    one = f"account/users/{made.json['id']}"
+    assert codes(write(cast.alice, one, desk=None)) == [("attributes.desk", "required_null")]
+
+
+def test_audit_log_has_an_entry_for_each_attribute(defined: Cast) -> None:
+    one = f"users/{defined.bob.id}"
+    assert write(defined.root, one, department="Sales", risk="high").status_code == 200
+    assert write(defined.root, one, department="Care").status_code == 200
+    path = f"account/audit-logs?table_name=users&record_id={defined.bob.id}&sort_order=desc"
+    entries = [
+        (one["column_name"], one["old_value"], one["new_value"])
+        for one in defined.alice.get(path).json["items"]
+        if one["column_name"].startswith("attributes")
+    ]
+    assert sorted(entries, key=str) == [
+        ("attributes.department", "Sales", "Care"),
+        ("attributes.department", None, "Sales"),
+        ("attributes.risk", None, "***"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ({"name": "1x", "type": "text"}, "name_invalid"),
+        ({"name": "and", "type": "text"}, "name_reserved"),
+        ({"name": "x", "type": "file"}, "type_invalid"),
+        ({"name": "x"}, "type_invalid"),
+        ({"name": "DEPARTMENT", "type": "text"}, "name_duplicate"),
+        ({"name": "department", "type": "number"}, "type_change_not_allowed"),
+        ({"name": "x", "type": "select"}, "invalid_option"),
+        ({"name": "x", "type": "text", "options": {"index": True}}, "invalid_option"),
+        ({"name": "x", "type": "text", "options": {"nonsense": 1}}, "invalid_option"),
+        ({"name": "plan", "sso": "plan"}, "invalid_option"),
+        ({"name": "plan", "scim": "plan"}, "invalid_option"),
+        ({"name": "team", "claim": "team"}, "invalid_option"),
+    ],
+)
+def test_definitions_are_checked(defined: Cast, field: Any, expected: str) -> None:
+    before = defined.root.get("attributes/users").json
+    response = defined.root.put("attributes/users", {"fields": [field]})
+    assert response.status_code == 400, response.json
+    assert expected in [code for _, code in codes(response)]
+    assert defined.root.get("attributes/users").json == before
+    planned = defined.root.post("attributes/users/plan", {"fields": [field]}).json["problems"]
+    assert expected in [one["code"] for one in planned]
+
+
+def test_what_is_left_out_stays_and_renames_keep_values(defined: Cast) -> None:
+    one = f"account/users/{defined.bob.id}"
+    assert write(defined.alice, one, department="Sales", team="red").status_code == 200
+    fields = define(defined, [{"name": "unit", "rename_from": "department", "required": True}])
+    assert fields[0]["name"] == "unit"
+    assert (fields[0]["label"], fields[0]["visible_to"]) == ("Department", "members")
+    assert len(fields) == len(USERS)
+    assert defined.alice.get(one).json["attributes"] == {"unit": "Sales", "team": "red"}
+    again = define(defined, [{"name": "unit", "rename_from": "department", "required": True}])
+    assert again == fields
+    shorter = {"name": "team", "options": {"choices": ["blue"]}}
+    response = defined.root.put("attributes/users", {"fields": [shorter]})
+    assert codes(response) == [("team", "in_use")]
+    assert write(defined.alice, one, team="blue").status_code == 200
+    define(defined, [shorter])
+
+
+def test_removals_need_a_plan_and_lose_values(defined: Cast) -> None:
+    one = f"account/users/{defined.bob.id}"
+    assert write(defined.alice, one, department="Sales").status_code == 200
+    body = {"remove_fields": ["department", "gone"]}
+    assert codes(defined.root.put("attributes/users", body)) == [("plan_hash", "plan_required")]
+    plan = defined.root.post("attributes/users/plan", body).json
+    assert plan["lost"] == [{"field": "department", "count": 1}]
+    stale = {**body, "plan_hash": plan["plan_hash"]}
+    define(defined, [{"name": "desk", "type": "text"}])
+    assert defined.root.put("attributes/users", stale).json["error"] == "plan_stale"
+    plan = defined.root.post("attributes/users/plan", body).json
+    define(defined, [], remove_fields=["department"], plan_hash=plan["plan_hash"])
+    define(defined, [{"name": "department", "type": "number"}])
+    assert defined.alice.get(one).json["attributes"] == {}
+
+
+@pytest.mark.parametrize("kind", ["users", "accounts"])
+def test_only_superadmins_define_attributes(cast: Cast, app: Flask, kind: str) -> None:
+    for caller in (cast.alice, cast.bob):
+        assert caller.put(f"attributes/{kind}", {}).status_code == 403
+        assert caller.post(f"attributes/{kind}/plan", {}).status_code == 403
+        assert caller.get(f"attributes/{kind}").json == {"fields": []}
+    assert Caller(app).get(f"attributes/{kind}").status_code == 401
