@@ -231,16 +231,16 @@ PEOPLE: dict[Route, Case] = {
     ("GET", "/accounts/<uuid:account_id>/certificate"): Superadmin(),
     ("GET", "/directory"): Own(),
     ("GET", "/directory/settings"): Superadmin(),
-    ("PUT", "/directory/settings"): Superadmin({"fields": ["name"]}),
-    ("PATCH", "/directory/settings"): Superadmin({"fields": ["name"]}),
+    ("PUT", "/directory/settings"): Superadmin({"fields": ["role"]}),
+    ("PATCH", "/directory/settings"): Superadmin({"fields": ["role"]}),
     **{
         (verb, f"/attributes/{kind}{more}"): case
         for kind in ("users", "accounts")
         for verb, more, case in (
             ("GET", "", Own()),
-            ("PUT", "", Superadmin({})),
-            ("PATCH", "", Superadmin({})),
-            ("POST", "/plan", Superadmin({})),
+            ("PUT", "", Superadmin({"fields": TITLE})),
+            ("PATCH", "", Superadmin({"fields": TITLE})),
+            ("POST", "/plan", Superadmin({"fields": TITLE})),
         )
     },
     ("GET", "/roles"): Superadmin(),

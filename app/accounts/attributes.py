@@ -12,8 +12,10 @@ from enum import IntEnum, StrEnum
 
 import sqlalchemy as sa
 
-from app import db
+from app import db, rules
 from app.accounts.models import InstanceSetting
+from app.rules import attributes as rule_attributes
+from app.rules.nodes import OF_USER
 from app.types import JSONMapping, JSONObject
 
 
@@ -98,16 +100,23 @@ class Attributes:
 
 def load(kind: Kind, *, lock: bool = False) -> Attributes:
     """The schema of users or accounts as it is stored."""
-    query = sa.select(InstanceSetting).where(InstanceSetting.name == kind.setting)
+    query = sa.select(InstanceSetting).where(InstanceSetting.id == kind.setting)
     if lock:
         query = query.with_for_update()
     row = db.db.session.scalars(query.execution_options(populate_existing=True)).one()
     return of(kind, row.value["fields"], row.version)
 
 
+def choices(kind: Kind, name: str) -> Sequence[str] | None:
+    """The only values of an attribute; None if it has others, or does not exist."""
+    one = load(kind).by_name.get(name)
+    found: Sequence[str] | None = one.definition["options"].get("choices") if one else None
+    return found
+
+
 def secret(kind: Kind, names: Sequence[str]) -> frozenset[str]:
     """The names, of these, whose values only superadmins see; also in the midst of a flush."""
-    query = sa.select(InstanceSetting.value).where(InstanceSetting.name == kind.setting)
+    query = sa.select(InstanceSetting.value).where(InstanceSetting.id == kind.setting)
     schema = of(kind, db.connection().execute(query).scalar_one()["fields"], 0)
     seen = {one["name"] for one in schema.seen_by(Level.ADMIN)}
     return frozenset({*names} - seen)
@@ -116,6 +125,24 @@ def secret(kind: Kind, names: Sequence[str]) -> frozenset[str]:
 def of(kind: Kind, definitions: Sequence[JSONMapping], version: int) -> Attributes:
     """A schema with these definitions."""
     return Attributes(kind, {one["name"]: Attribute(one) for one in definitions}, version)
+
+
+RULE_TYPES = {
+    "number": rules.Type.NUMBER,
+    "boolean": rules.Type.BOOLEAN,
+    "date": rules.Type.DATE,
+    "datetime": rules.Type.DATETIME,
+    "multi_select": rules.Type.LIST,
+}
+"""The types of values in expressions; all others are texts."""
+
+
+@rule_attributes.provide
+def rule_types(prefix: str) -> Mapping[str, rules.Type]:
+    """The types of attributes by name, for expressions."""
+    kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
+    by_name = load(kind).by_name
+    return {name: RULE_TYPES.get(one.type, rules.Type.TEXT) for name, one in by_name.items()}
 
 
 def merged(stored: JSONMapping, changes: JSONMapping) -> JSONObject:

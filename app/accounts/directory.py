@@ -81,7 +81,7 @@ def settings() -> Settings:
 
 def current() -> Settings:
     """The settings as they are stored."""
-    query = sa.select(InstanceSetting).where(InstanceSetting.name == NAME)
+    query = sa.select(InstanceSetting).where(InstanceSetting.id == NAME)
     return _settings(db.db.session.scalars(query.execution_options(populate_existing=True)).one())
 
 
@@ -138,7 +138,7 @@ def check(body: JSONMapping, former: str | None = None, former_fields: Sequence[
 def change(body: JSONMapping) -> Settings:
     """Change the settings; what is absent stays. Raises InvalidValues."""
     with db.transaction() as session:
-        query = sa.select(InstanceSetting).where(InstanceSetting.name == NAME).with_for_update()
+        query = sa.select(InstanceSetting).where(InstanceSetting.id == NAME).with_for_update()
         row = session.scalars(query.execution_options(populate_existing=True)).one()
         check(body, row.value["rule"], row.value["fields"])
         value = {**row.value, **body}
@@ -152,9 +152,17 @@ def change(body: JSONMapping) -> Settings:
 @names.place
 def in_directory(name: Name) -> Iterator[Use]:
     """The rule of the directory."""
-    rule = current().rule
-    if named.names(rule, name.kind, name.value):
-        yield Use("directory", {"rule": rule}, change)
+    stored = current()
+    if named.names(stored.rule, name.kind, name.value):
+        yield Use("directory", {"rule": stored.rule}, change)
+    shown = ATTRIBUTE + name.value
+    if name.kind == named.ATTRIBUTE and shown in stored.fields:
+
+        def follow(texts: Mapping[str, str]) -> None:
+            new = ATTRIBUTE + texts["fields"]
+            change({"fields": [new if one == shown else one for one in current().fields]})
+
+        yield Use("directory", {"fields": name.value}, follow, are_names=True)
 
 
 @dataclass(frozen=True)

@@ -148,13 +148,12 @@ class InstanceSetting(Base):
         noun=Noun(
             lazy_gettext("Setting of the instance"),
             lazy_gettext("Settings of the instance"),
-            named_by="name",
             order=235,
             list_page="console.show_directory",
         ),
     )
 
-    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    id: Mapped[str] = mapped_column(Text, primary_key=True)
     value: Mapped[JSONObject] = mapped_column(Json)
     version: Mapped[int] = mapped_column(default=1)
 

@@ -17,16 +17,19 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, rules
+from app.accounts import attributes
+from app.accounts.attributes import Kind
 from app.accounts.models import Account, Group, Role
 from app.context import tenancy
 from app.db import citus
 from app.errors import Conflict, problem, truncated
 from app.rules import named
-from app.rules.named import GROUP, ROLE, NamesRole
+from app.rules.named import ACCOUNT_CHOICE, ATTRIBUTE_CHOICE, GROUP, ROLE, NamesRole
 from app.types import JSONObject
 
 PAGE = 500
 MAX_SHOWN = 5
+CHOICES = {ATTRIBUTE_CHOICE: Kind.USERS, ACCOUNT_CHOICE: Kind.ACCOUNTS}
 CANNOT_FOLLOW = "The {} is named where a new name cannot follow: {}."
 IN_USE = "The {} is named in: {}. Change these first."
 MAPPING = "sso_group_roles"
@@ -155,7 +158,7 @@ def pages(query: Any, *key: Any) -> Iterator[Any]:
 def about_callers(column: Any) -> Any:
     """The condition that a text or JSON may name roles or groups."""
     text = sa.cast(column, sa.Text)
-    return sa.or_(text.contains("@has_"), text.contains("@request"))
+    return sa.or_(*(text.contains(one) for one in ("@has_", "@request", "@account")))
 
 
 @place
@@ -244,15 +247,27 @@ def unknown(kind: str, values: Set[str]) -> set[str]:
 
 
 def role_problem(text: str | None, names_role: NamesRole = named.no_role) -> JSONObject | None:
-    """The first role of an expression that does not exist, as a problem without a field."""
+    """The first role, or choice of an attribute, that does not exist: a problem without a field."""
     found = named.mentions(text, names_role)
     roles = [one for one in found if one.kind == ROLE and one.is_certain]
     missing = unknown(ROLE, {one.value for one in roles})
     first = next((one for one in roles if one.value in missing), None)
     if first is None:
-        return None
+        return _choice_problem(text)
     message = f"There is no role {first.value[:80]}."
     return problem(None, "unknown_role", message, position=first.start)
+
+
+def _choice_problem(text: str | None) -> JSONObject | None:
+    """The first value of an expression that an attribute never has."""
+    for one in named.mentions(text):
+        if one.kind in CHOICES and one.is_certain:
+            name, _, value = one.value.partition("=")
+            choices = attributes.choices(CHOICES[one.kind], name)
+            if choices is not None and value not in choices:
+                message = f"{name} is never {value[:80]!r}. It is one of: {', '.join(choices[:20])}"
+                return problem(None, "unknown_choice", message, position=one.start)
+    return None
 
 
 def group_warnings(text: str | None) -> list[JSONObject]:

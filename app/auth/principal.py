@@ -47,6 +47,7 @@ class AccountRef:
     cors_origins: tuple[str, ...] = ()
     session_limits: SessionLimits = SERVICE_LIMITS
     quotas: Quotas = ()
+    attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     def matches(self, reference: str) -> bool:
         """Whether this is the slug, code or id of the account."""
@@ -82,6 +83,8 @@ class Principal:
     read_only: bool = False
     """Whether the caller is an API key that may only read."""
     key_check: VersionCheck | None = field(default=None, repr=False)
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    """The values of the user's attributes; of the account's, `account` has them."""
     setup: frozenset[str] | None = None
     """The parts that the holder of a setup link may set up; None for everybody else."""
 
@@ -283,6 +286,7 @@ def _load_user(account_id: str, user_id: str) -> Principal | None:
             groups=frozenset(group.name for group in user.groups),
             user_check=VersionCheck("users", (account_id, user.id), user.version),
             min_token_id=first_id(valid_from) if valid_from else "",
+            attributes=user.attributes,
         )
 
 
@@ -320,4 +324,6 @@ def _ref(account: Account) -> AccountRef:
     names = (account.id, account.slug, account.account_code, account.name)
     limits = sign_in_settings.session_limits(account.settings)
     own_quotas = quotas.of_account(account.id, account.settings)
-    return AccountRef(*names, version_check, origins, limits, own_quotas)
+    return AccountRef(
+        *names, version_check, origins, limits, own_quotas, attributes=account.attributes
+    )

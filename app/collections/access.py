@@ -220,6 +220,8 @@ def rule_caller(caller: Principal) -> rules.Subject:
         caller.groups,
         caller.is_superadmin,
         caller.mfa,
+        caller.attributes,
+        caller.account.attributes if caller.account else {},
     )
 
 

@@ -18,11 +18,13 @@ from app import db
 from app.accounts import attributes, directory_index, names
 from app.accounts.attributes import VIEWERS, WRITERS, Attributes, Kind, Level
 from app.accounts.models import Account, InstanceSetting, User
+from app.accounts.names import Name
 from app.collections import schema
 from app.collections.definitions import parse_field, with_composed_choices
 from app.collections.fields import TYPES
 from app.context import tenancy
 from app.errors import Conflict, InvalidValues, problem
+from app.rules.named import ACCOUNT_ATTRIBUTE, ACCOUNT_CHOICE, ATTRIBUTE, ATTRIBUTE_CHOICE
 from app.types import JSONMapping, JSONObject
 
 ALLOWED_TYPES = (
@@ -39,6 +41,8 @@ DEFAULTS: JSONMapping = {
     "scim": None,
     "sso": None,
 }
+MENTIONS = {Kind.USERS: ATTRIBUTE, Kind.ACCOUNTS: ACCOUNT_ATTRIBUTE}
+CHOICES = {Kind.USERS: ATTRIBUTE_CHOICE, Kind.ACCOUNTS: ACCOUNT_CHOICE}
 FILLED_BY = ("scim", "sso")
 MAX_ATTRIBUTES = 50
 TABLES: dict[Kind, Any] = {Kind.USERS: User.__table__, Kind.ACCOUNTS: Account.__table__}
@@ -79,6 +83,20 @@ class Change:
         return [*result, *(one | {"property": None} for one in removed)]
 
     @property
+    def ended_choices(self) -> list[str]:
+        """The choices that attributes lose, as expressions name them: `team=red`."""
+        former: dict[str, str] = {new: old for old, new in self.renamed.items()}
+        ended = []
+        for one in self.definitions:
+            name: str = one["name"]
+            old = self.before.by_name.get(former.get(name, name))
+            if old is not None:
+                kept = {*one["options"].get("choices", ())}
+                lost = (c for c in old.definition["options"].get("choices", ()) if c not in kept)
+                ended += [f"{old.name}={choice}" for choice in lost]
+        return ended
+
+    @property
     def plan_hash(self) -> str:
         parts = (self.before.kind, self.before.version, self.operations)
         return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -99,7 +117,10 @@ def plan(kind: Kind, body: JSONMapping) -> Change:
 
 
 def change(kind: Kind, body: JSONMapping, *, plan_hash: str | None = None) -> Attributes:
-    """Change a schema. Raises InvalidValues with all problems, or Conflict."""
+    """Change a schema; expressions follow new names. Raises InvalidValues with all problems.
+
+    Raises Conflict for another plan, and with the places that name what would be removed.
+    """
     with db.transaction() as session:
         compared = _compare(attributes.load(kind, lock=True), body)
         if compared.problems:
@@ -110,11 +131,16 @@ def change(kind: Kind, body: JSONMapping, *, plan_hash: str | None = None) -> At
             raise Conflict(PLAN_STALE, error="plan_stale")
         if not compared.operations:
             return compared.before
-        query = sa.select(InstanceSetting).where(InstanceSetting.name == kind.setting)
+        query = sa.select(InstanceSetting).where(InstanceSetting.id == kind.setting)
         row = session.scalars(query).one()
+        for name in compared.removed:
+            names.refuse_deletion(Name(MENTIONS[kind], name))
+        for choice in compared.ended_choices:
+            names.refuse_deletion(Name(CHOICES[kind], choice))
         row.value, row.version = {"fields": compared.definitions}, row.version + 1
         session.flush()
         for former, name in compared.renamed.items():
+            names.follow(Name(MENTIONS[kind], former), name)
             _replace_values(kind, former, name)
         for name in compared.removed:
             _replace_values(kind, name, None)

@@ -23,7 +23,7 @@ from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
-from app.rules.nodes import Call, Caller, Literal, walk
+from app.rules.nodes import OF_ACCOUNT, Call, Caller, Literal, Type, walk
 from app.types import JSONMapping
 
 OPERATIONS = ("list", "view", "update", "delete")
@@ -65,6 +65,17 @@ class _Users:
             return sa.literal(self.mfa)
         column: sa.ColumnElement[Any] = getattr(User, name)
         return column
+
+    def defined(self, node: Caller) -> sa.ColumnElement[Any]:
+        """The value of an attribute of the user, or of the user's account."""
+        _, _, name = node.attribute.partition(".")
+        if not node.attribute.startswith(OF_ACCOUNT):
+            value: sa.ColumnElement[Any] = _attribute(User.attributes, name, node.type)
+            return value
+        own = sa.select(_attribute(Account.attributes, name, node.type))
+        found: sa.ColumnElement[Any]
+        found = own.where(Account.id == User.account_id).correlate(User).scalar_subquery()
+        return found
 
     def asked(self, node: Call) -> sa.ColumnElement[Any]:
         """`@has_group`: whether the user is a member. Partial evaluation has decided the others."""
@@ -166,6 +177,21 @@ def _gained_and_lost(
     return _count_records(present, gained, scope), _count_records(present, lost, scope)
 
 
+def _attribute(column: Any, name: str, kind: Type) -> Any:
+    """A value of a JSON column as expressions read it."""
+    value: Any = column[name]
+    if kind is Type.NUMBER:
+        return value.as_float()
+    if kind is Type.BOOLEAN:
+        return value.as_boolean()
+    if kind is Type.LIST:
+        return sa.cast(value, sa.Text)
+    text = value.as_string()
+    if kind in (Type.DATE, Type.DATETIME) and not db.has_one_writer():
+        return sa.cast(text, sa.Date if kind is Type.DATE else sa.TIMESTAMP(timezone=True))
+    return text
+
+
 def _kinds_of_session(conditions: Iterable[rules.Node | None]) -> tuple[bool, ...]:
     """With and without a second factor, if a condition distinguishes them."""
     parts = chain.from_iterable(walk(node) for node in conditions if node is not None)
@@ -228,4 +254,5 @@ def _caller_of_role(role: str | None, *, mfa: bool) -> rules.Subject:
     if role is None:
         return rules.Subject()
     unknown = rules.UNKNOWN
-    return rules.Subject(unknown, unknown, role, unknown, unknown, mfa=mfa)
+    held = {"attributes": unknown, "account_attributes": unknown}
+    return rules.Subject(unknown, unknown, role, unknown, unknown, mfa=mfa, **held)

@@ -24,7 +24,13 @@ SYSTEM_TYPES = definitions.field_types({})
 ANY_NAME: rules.Scope = rules.Scope(
     SYSTEM_TYPES, open=True, old=True, related=lambda name: ANY_NAME
 )
-ANY_USER: Any = dict.fromkeys(("id", "email", "account_id", "groups", "mfa"), rules.UNKNOWN)
+ANY_USER: Any = dict.fromkeys(
+    (
+        *("id", "email", "account_id", "groups", "mfa"),
+        *("attributes", "account_attributes"),
+    ),
+    rules.UNKNOWN,
+)
 
 
 class Reach(StrEnum):

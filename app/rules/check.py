@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.rules import cost, values
+from app.rules import attributes, cost, values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
 from app.rules.lexer import KEYWORDS
 from app.rules.matching import OPAQUE, TEMPORAL, WORDS, alike, check_ordered, expect, united
@@ -179,7 +179,13 @@ class _Checker:
 
     def caller(self, node: Caller) -> Node:
         self._about_caller(node)
-        return node
+        if not node.is_defined:
+            return node
+        prefix, _, name = node.attribute.partition(".")
+        types = attributes.types_of(f"{prefix}.")
+        if name not in types:
+            raise RuleError(f"There is no attribute {name[:63]}: {node.written[:80]}.", node.start)
+        return replace(node, type=types[name])
 
     def sent(self, node: Sent) -> Node:
         self._about_caller(node)

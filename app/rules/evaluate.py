@@ -15,6 +15,7 @@ from app.rules import values
 from app.rules.cost import MAX_PATTERN, Budget
 from app.rules.functions import ARITHMETIC, PLAIN
 from app.rules.nodes import (
+    OF_USER,
     Arithmetic,
     Call,
     Caller,
@@ -41,6 +42,11 @@ UNKNOWN: Any = object()
 
 OLD = "@old"
 """The key of a record's values before the change; without it, nothing has changed."""
+READ: Mapping[Type, Callable[[Any], object]] = {
+    Type.DATE: date.fromisoformat,
+    Type.DATETIME: values.moment,
+}
+"""How values of attributes are read that JSON has as texts."""
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
 NOT_JOINED = (Type.JSON, Type.DATE, Type.DATETIME)  # `concat` takes them as texts only
 
@@ -57,6 +63,21 @@ class Subject:
     is_superadmin: bool = False
     mfa: bool = False
     """Whether the session has passed a second factor."""
+    attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """The user's, as JSON has them."""
+    account_attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """Those of the account acted in."""
+
+    def value(self, node: Caller) -> Any:
+        """What an expression reads of the caller; null if there is nothing."""
+        if not node.is_defined:
+            return getattr(self, node.attribute)
+        prefix, _, name = node.attribute.partition(".")
+        held = self.attributes if f"{prefix}." == OF_USER else self.account_attributes
+        if held is UNKNOWN:
+            return UNKNOWN
+        value = held.get(name)
+        return value if value is None or node.type not in READ else READ[node.type](value)
 
     def __post_init__(self) -> None:
         """Normalize texts to NFC, as those in expressions are."""
@@ -140,7 +161,7 @@ def _subquery(node: Subquery, context: Context) -> object:
 
 
 def _caller(node: Caller, context: Context) -> object:
-    return getattr(context.subject, node.attribute)
+    return context.subject.value(node)
 
 
 def _sent(node: Sent, context: Context) -> object:

@@ -107,7 +107,7 @@ def _label(node: Node, text: str) -> str:
     if isinstance(node, Old):
         return ".".join(("@old", *node.path))
     if isinstance(node, Caller):
-        return f"@request.auth.{node.attribute}"
+        return node.written
     return text[node.start : node.end]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from app.rules import values
 from app.rules.lexer import KEYWORDS, tokens
 from app.rules.nodes import (
+    OF_USER,
     Call,
     Caller,
     Comparison,
@@ -32,6 +33,9 @@ from app.rules.nodes import (
 from app.rules.parser import LONGEST, parse
 
 ROLE, GROUP, CHOICE = "role", "group", "choice"
+ATTRIBUTE, ACCOUNT_ATTRIBUTE = "attribute", "account attribute"
+ATTRIBUTE_CHOICE, ACCOUNT_CHOICE = "attribute choice", "account attribute choice"
+"""The value of such a mention is the attribute and its choice: `team=red`."""
 TESTS = {"@has_role": ROLE, "@has_any_role": ROLE, "@has_group": GROUP}
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FURTHEST = 12  # steps of a name in a workflow
@@ -155,6 +159,10 @@ def _mentions(part: Node) -> Iterator[Mention]:
                 )
                 if isinstance(value, str):
                     yield Mention(TESTS[part.name], value, word.start, word.end)
+    if isinstance(part, Caller) and part.is_defined:
+        prefix, _, name = part.attribute.partition(".")
+        kind = ATTRIBUTE if f"{prefix}." == OF_USER else ACCOUNT_ATTRIBUTE
+        yield Mention(kind, name, part.end - len(name), part.end)
     one_side, other_side = _compared(part)
     for subjects, literals in ((one_side, other_side), (other_side, one_side)):
         certain = sum(one.type is not Type.NULL for one in subjects) == 1
@@ -165,6 +173,12 @@ def _mentions(part: Node) -> Iterator[Mention]:
                 place = (literal.value, literal.start, literal.end)
                 if _is_role(subject):
                     yield Mention(ROLE, *place, is_certain=certain)
+                elif isinstance(subject, Caller) and subject.is_defined:
+                    prefix, _, name = subject.attribute.partition(".")
+                    is_of_user = f"{prefix}." == OF_USER
+                    kind = ATTRIBUTE_CHOICE if is_of_user else ACCOUNT_CHOICE
+                    value = f"{name}={literal.value}"
+                    yield Mention(kind, value, *place[1:], is_certain=certain)
                 elif isinstance(subject, Name | Inner | Old):
                     inner = subject.collection if isinstance(subject, Inner) else None
                     yield Mention(CHOICE, *place, subject.path, certain, inner)

@@ -62,6 +62,10 @@ class Name(Node):
     path: tuple[str, ...]
 
 
+OF_USER, OF_ACCOUNT = "attributes.", "account."
+"""Begin the attributes of callers and accounts that the operator defines."""
+
+
 @dataclass(frozen=True)
 class Old(Node):
     """`@old.<name>`: a field of the record as it was before the change."""
@@ -103,9 +107,25 @@ class Subquery(Node):
 
 @dataclass(frozen=True)
 class Caller(Node):
-    """`@request.auth.<attribute>`: who asks; null where nobody signed in."""
+    """`@request.auth.<attribute>`: who asks; null where nobody signed in.
+
+    An attribute of users is `attributes.<name>`; one of the account acted in, `account.<name>`.
+    """
 
     attribute: str
+
+    @property
+    def written(self) -> str:
+        """The name as expressions write it."""
+        of_account = self.attribute.removeprefix(OF_ACCOUNT)
+        if of_account != self.attribute:
+            return f"@account.attributes.{of_account}"
+        return f"@request.auth.{self.attribute}"
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether it is an attribute that the operator defines."""
+        return self.attribute.startswith((OF_USER, OF_ACCOUNT))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import replace
 from app.rules import values
 from app.rules.lexer import Token, tokens
 from app.rules.nodes import (
+    OF_ACCOUNT,
+    OF_USER,
     Arithmetic,
     Call,
     Caller,
@@ -285,8 +287,14 @@ class _Parser:
             return self.made(Sent(first.start, end, path[2]))
         if path[:2] == ("@request", "auth") and len(path) == 3 and path[2] in CALLER:
             return self.made(Caller(first.start, end, path[2], type=CALLER[path[2]]))
-        known = ", ".join(f"@request.auth.{attribute}" for attribute in CALLER)
-        message = f"Expected {known}, @request.data.<field> or @now."
+        if path[:3] == ("@request", "auth", "attributes") and len(path) == 4:
+            return self.made(Caller(first.start, end, OF_USER + path[3]))
+        if path[:2] == ("@account", "attributes") and len(path) == 3:
+            return self.made(Caller(first.start, end, OF_ACCOUNT + path[2]))
+        known = ", ".join(
+            f"@request.auth.{attribute}" for attribute in (*CALLER, "attributes.<name>")
+        )
+        message = f"Expected {known}, @account.attributes.<name>, @request.data.<field> or @now."
         raise RuleError(message, first.start)
 
     def accept(self, *values: str) -> Token | None:

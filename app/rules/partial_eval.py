@@ -86,9 +86,11 @@ def _answer(node: Node, subject: Subject) -> bool | None:
         decided = truth(node.part)
         return None if decided is None else not decided
     if isinstance(node, Caller):
-        value = getattr(subject, node.attribute)
+        value = subject.value(node)
         return value if isinstance(value, bool) else None
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
+        if node.value.is_defined and subject.value(node.value) is UNKNOWN:
+            return None  # users of a role may have none
         return _is_missing(node.value, subject) is not node.negated
     if isinstance(node, Contains) and _is_missing(node.item, subject):
         return False
@@ -106,7 +108,7 @@ def _compared(node: Comparison, subject: Subject) -> bool | None:
         return negated
     caller = next((side for side in sides if isinstance(side, Caller)), None)
     literal = next((side for side in sides if isinstance(side, Literal)), None)
-    value = getattr(subject, caller.attribute) if caller else UNKNOWN
+    value = subject.value(caller) if caller else UNKNOWN
     if literal and value is not UNKNOWN and node.operator in ("=", "!="):
         equal = type(value) is type(literal.value) and value == literal.value
         return equal is not negated
@@ -114,7 +116,7 @@ def _compared(node: Comparison, subject: Subject) -> bool | None:
 
 
 def _is_missing(node: Node, subject: Subject) -> bool:
-    return isinstance(node, Caller) and getattr(subject, node.attribute) is None
+    return isinstance(node, Caller) and subject.value(node) is None
 
 
 def _boolean_literal(node: Node, value: bool) -> Literal:

@@ -7,7 +7,7 @@ language does. Only where a condition is negated or used as a value it is made t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -110,6 +110,10 @@ class Callers(Protocol):
         """The column of `@request.auth.<name>`."""
         ...
 
+    def defined(self, node: Caller) -> Expression:
+        """The value of an attribute that the operator defines."""
+        ...
+
     def asked(self, node: Call) -> Expression: ...
 
 
@@ -119,6 +123,8 @@ class Compiled:
 
     expression: Expression
     sent: tuple[str, ...] = ()
+    defined: tuple[Caller, ...] = ()
+    """The attributes that it uses."""
 
     def parameters(
         self,
@@ -128,6 +134,7 @@ class Compiled:
     ) -> dict[str, object]:
         """The bind parameters of the expression; `account_id` is that of `ACCOUNT`."""
         caller_values = {f"_caller_{name}": getattr(subject, name) for name in CALLER}
+        caller_values |= {_parameter_name(one): subject.value(one) for one in self.defined}
         sent_values = {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
         return {**caller_values, **sent_values, ACCOUNT.key: account_id}
 
@@ -136,12 +143,12 @@ def condition(
     node: Node, columns: Columns, callers: Callers | None = None, room: int = ROOM
 ) -> Compiled:
     """Compile a checked condition for WHERE; caller properties are parameters or columns."""
-    return _compiled(_builder(node, columns, callers, room).condition(node), node)
+    return compiled(_builder(node, columns, callers, room).condition(node), walk(node))
 
 
 def value(node: Node, columns: Columns, room: int = ROOM) -> Compiled:
     """Compile a checked expression as a column; conditions become true or false."""
-    return _compiled(_builder(node, columns, None, room, Nothing()).value(node), node)
+    return compiled(_builder(node, columns, None, room, Nothing()).value(node), walk(node))
 
 
 def _builder(
@@ -150,9 +157,17 @@ def _builder(
     return _Builder(columns, callers, {}, nothing).with_room(node, room)
 
 
-def _compiled(expression: Expression, node: Node) -> Compiled:
-    sent = sorted({part.field for part in walk(node) if isinstance(part, Sent)})
-    return Compiled(expression, tuple(sent))
+def compiled(expression: Expression, parts: Iterable[Node]) -> Compiled:
+    """What an expression over these parts asks of the caller and the body."""
+    parts = list(parts)
+    sent = sorted({part.field for part in parts if isinstance(part, Sent)})
+    callers = [part for part in parts if isinstance(part, Caller) and part.is_defined]
+    defined = {part.attribute: part for part in callers}
+    return Compiled(expression, tuple(sent), tuple(defined.values()))
+
+
+def _parameter_name(node: Caller) -> str:
+    return f"_caller_{node.attribute.replace('.', '_')}"
 
 
 class _Builder:
@@ -245,6 +260,10 @@ class _Builder:
         return self.cast(query.scalar_subquery(), node) if counts else query.exists()
 
     def caller(self, node: Caller) -> Expression:
+        if node.is_defined:
+            if self.callers:
+                return self.callers.defined(node)
+            return self.parameter(_parameter_name(node), node.type)
         if self.callers:
             return self.callers.attribute(node.attribute)
         return self.parameter(f"_caller_{node.attribute}", CALLER[node.attribute])

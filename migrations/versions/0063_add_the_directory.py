@@ -29,13 +29,13 @@ def upgrade() -> None:
     """Apply the revision."""
     settings = op.create_table(
         "instance_settings",
-        sa.Column("name", Text, nullable=False),
+        sa.Column("id", Text, nullable=False),
         sa.Column("value", sa.JSON(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_instance_settings")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_instance_settings")),
     )
     value = {"rule": "true", "fields": ["name"]}
-    op.bulk_insert(settings, [{"name": "directory", "value": value, "version": 1}])
+    op.bulk_insert(settings, [{"id": "directory", "value": value, "version": 1}])
     op.create_table(
         "user_words",
         sa.Column("account_id", Id, nullable=False),

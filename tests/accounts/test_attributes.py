@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast
+from tests.builders import Caller, Cast, make_collection
 
 pytestmark = pytest.mark.both_databases
 USERS = [
@@ -224,3 +224,113 @@ def test_only_superadmins_define_attributes(cast: Cast, app: Flask, kind: str) -
         assert caller.post(f"attributes/{kind}/plan", {}).status_code == 403
         assert caller.get(f"attributes/{kind}").json == {"fields": []}
     assert Caller(app).get(f"attributes/{kind}").status_code == 401
+
+
+RULES = {
+    "department": ("@request.auth.attributes.department = title", "Sales", "Care"),
+    "level": ("@request.auth.attributes.level >= 3", 3, 2),
+    "since": ("@request.auth.attributes.since < '2026-02-01'", "2026-01-31", "2026-02-01"),
+    "tags": ("@contains(@request.auth.attributes.tags, title)", ["Sales"], ["Care"]),
+    "team": ("@request.auth.attributes.team IN ['red', 'pink']", "red", "blue"),
+    "seen": (
+        "@request.auth.attributes.seen < @now",
+        "2020-01-01T00:00:00Z",
+        "2999-01-01T00:00:00Z",
+    ),
+    "trusted": ("@request.auth.attributes.trusted", True, False),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_read_attributes_of_callers(cast: Cast, name: str) -> None:
+    types = {"level": "number", "since": "date", "seen": "datetime", "trusted": "boolean"}
+    lists = {"team": ["red", "blue", "pink"], "tags": ["Sales", "Care"]}
+    kind = types.get(name, "multi_select" if name == "tags" else "select")
+    field: dict[str, Any] = {"name": name, "type": kind if name != "department" else "text"}
+    define(cast, [field | ({"options": {"choices": lists[name]}} if name in lists else {})])
+    rule, letting, refusing = RULES[name]
+    make_collection(cast.root, list_rule=rule, view_rule=rule, create_rule=rule)
+    id = cast.root.acting_in("acme").post("records/posts", {"title": "Sales"}).json["id"]
+    one = f"account/users/{cast.bob.id}"
+    for value, expected in ((None, False), (letting, True), (refusing, False), (letting, True)):
+        assert write(cast.alice, one, **{name: value}).status_code == 200
+        listed = cast.bob.get("records/posts")
+        shown = bool(listed.json["items"]) if listed.status_code == 200 else False
+        viewed = cast.bob.get(f"records/posts/{id}").status_code == 200
+        assert (shown, viewed) == (expected, expected), (value, listed.json)
+        created = cast.bob.post("records/posts", {"title": "Sales"}).status_code
+        assert created == (201 if expected else 403)
+
+
+def test_rules_read_attributes_of_the_account(defined: Cast) -> None:
+    rule = "@account.attributes.plan_code = 'pro'"
+    make_collection(defined.root, list_rule=rule, create_rule=rule)
+    path = f"accounts/{defined.alice.account_id}"
+    for plan, status in ((None, 403), ("pro", 201), ("basic", 403), ("pro", 201)):
+        assert write(defined.root, path, plan_code=plan).status_code == 200
+        assert defined.bob.post("records/posts", {"title": "x"}).status_code == status
+        shown = defined.bob.get("records/posts").json["items"]
+        assert bool(shown) is (status == 201)
+    assert defined.charlie.post("records/posts", {"title": "x"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "position"),
+    [
+        ("1 = 1 && @request.auth.attributes.x = 'y'", "rule_invalid", 9),
+        ("@account.attributes.x = 'y'", "rule_invalid", 0),
+        ("@request.auth.attributes = 'y'", "rule_invalid", 0),
+        ("@request.auth.attributes.level = 'y'", "rule_invalid", 0),
+        ("@request.auth.attributes.team = 'green'", "unknown_choice", 32),
+        ("@contains(@request.auth.attributes.tags, 'c')", "unknown_choice", 41),
+    ],
+)
+def test_names_of_attributes_in_rules_are_checked(
+    defined: Cast, rule: str, code: str, position: int
+) -> None:
+    make_collection(defined.root)
+    [detail] = defined.root.put("collections/posts/rules", {"list_rule": rule}).json["details"]
+    assert (detail["code"], detail["field"]) == (code, "list_rule")
+    assert detail["position"] == position or code == "rule_invalid"
+
+
+def test_expressions_follow_attributes_or_keep_them(defined: Cast) -> None:
+    rule = "@request.auth.attributes.department = 'x' || @request.auth.attributes.team = 'red'"
+    make_collection(defined.root, list_rule=rule, view_rule="@account.attributes.industry = 'x'")
+    body = {"rule": "@request.auth.attributes.department = 'x'"}
+    shown = {"fields": ["name", "attributes.department"]}
+    assert defined.root.put("directory/settings", {**body, **shown}).status_code == 200
+    define(defined, [{"name": "unit", "rename_from": "department"}])
+    rules = defined.root.get("collections/posts/rules").json
+    assert rules["list_rule"] == rule.replace("department", "unit")
+    settings = defined.root.get("directory/settings").json
+    assert settings["rule"] == body["rule"].replace("department", "unit")
+    assert settings["fields"] == ["name", "attributes.unit"]
+    for kind, name, places in (
+        ("users", "unit", ["collections.posts.list_rule", "directory.fields", "directory.rule"]),
+        ("users", "team", ["collections.posts.list_rule"]),
+        ("accounts", "industry", ["collections.posts.view_rule"]),
+    ):
+        removal = {"remove_fields": [name]}
+        plan = defined.root.post(f"attributes/{kind}/plan", removal).json
+        removal["plan_hash"] = plan["plan_hash"]
+        response = defined.root.put(f"attributes/{kind}", removal)
+        assert response.status_code == 409, response.json
+        assert sorted(one["field"] for one in response.json["details"]) == places
+    fewer = {"fields": [{"name": "team", "options": {"choices": ["blue"]}}]}
+    response = defined.root.put("attributes/users", fewer)
+    assert response.status_code == 409
+    assert [one["field"] for one in response.json["details"]] == ["collections.posts.list_rule"]
+
+
+def test_access_previews_know_attributes(defined: Cast) -> None:
+    make_collection(defined.root)
+    defined.root.acting_in("acme").post("records/posts", {"title": "Sales"})
+    one = f"account/users/{defined.bob.id}"
+    assert write(defined.alice, one, department="Sales").status_code == 200
+    rule = "title = @request.auth.attributes.department && @account.attributes.industry = null"
+    text = f"version: 1\ncollections:\n- {{name: posts, rules: {{list_rule: {rule!r}}}}}\n"
+    for industry, lost in ((None, 0), ("x", 1)):
+        assert write(defined.alice, "account", industry=industry).status_code == 200
+        access = defined.root.post("manifest/plan", {"yaml": text}).json["access"]
+        assert sum(one["lost"] for one in access if one["role"] == "viewer") == lost

@@ -167,7 +167,7 @@ def answers(
     for n, body in enumerate(sent):
         alike[repr([body.get(name) for name in fields])].append(n)
     conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
-    asked = sql.Compiled(sa.true(), tuple(fields))
+    asked = sql.compiled(sa.true(), parts)
     found = [dict[Any, Any](row) for row in rows]
     for numbers in alike.values():
         for start in range(0, len(numbers), LITERAL_ROWS):

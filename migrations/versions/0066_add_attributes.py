@@ -1,7 +1,7 @@
 """add attributes of users and accounts
 
-Revision ID: 0068
-Revises: 0067
+Revision ID: 0066
+Revises: 0065
 Create Date: 2026-11-30 01:40:00.000000
 """
 
@@ -10,15 +10,15 @@ from alembic import op
 
 from migrations.support.types import Text
 
-revision = "0068"
-down_revision = "0067"
+revision = "0066"
+down_revision = "0065"
 branch_labels = None
 depends_on = None
 
 TABLES = ("users", "accounts")
 SETTINGS = sa.table(
     "instance_settings",
-    sa.column("name", Text),
+    sa.column("id", Text),
     sa.column("value", sa.JSON()),
     sa.column("version", sa.Integer()),
 )
@@ -30,13 +30,11 @@ def upgrade() -> None:
         column = sa.Column("attributes", sa.JSON(), nullable=False, server_default="{}")
         op.add_column(table, column)
     names = [f"attributes.{table}" for table in TABLES]
-    op.bulk_insert(
-        SETTINGS, [{"name": one, "value": {"fields": []}, "version": 1} for one in names]
-    )
+    op.bulk_insert(SETTINGS, [{"id": one, "value": {"fields": []}, "version": 1} for one in names])
 
 
 def downgrade() -> None:
     """Revert the revision; all values are lost."""
-    op.execute("DELETE FROM instance_settings WHERE name LIKE 'attributes.%'")
+    op.execute("DELETE FROM instance_settings WHERE id LIKE 'attributes.%'")
     for table in TABLES:
         op.drop_column(table, "attributes")
