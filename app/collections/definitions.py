@@ -42,6 +42,7 @@ from app.errors import NotFound
 from app.rules import (
     KEYWORDS,
     OPERATIONS,
+    Fragment,
     Inner,
     Name,
     Node,
@@ -96,6 +97,8 @@ class Definition:
     options: JSONMapping = dataclasses.field(default_factory=dict)
     indexes: tuple[JSONMapping, ...] = ()
     former_names: tuple[JSONMapping, ...] = ()
+    fragments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The fragments that the rules use."""
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -245,11 +248,12 @@ class Definition:
 
     def rule_scope(self, operation: str) -> Scope:
         """The scope of the rule of an operation, or of a key such as `update_rule`."""
+        scope = dataclasses.replace(self.scope, fragments=self.fragments)
         if operation.removesuffix("_rule") != "update":
-            return self.scope
+            return scope
         opened = self.field_list("update")
         writable = self.fields if opened == ALL_FIELDS else self.fields.keys() & {*opened}
-        return dataclasses.replace(self.scope, old=True, writable=frozenset(writable))
+        return dataclasses.replace(scope, old=True, writable=frozenset(writable))
 
     def _related_scope(self, name: str) -> Scope | None:
         return self.scope if name.lower() == self.name.lower() else related_scope(name)
@@ -313,7 +317,8 @@ class Definition:
     @cached_property
     def _judged(self) -> tuple[frozenset[VersionCheck], Mapping[str, Node | None]]:
         # Versions first: they must not be newer than the trees.
-        texts = (self.rule(operation) or "" for operation in OPERATIONS)
+        texts = [self.rule(operation) or "" for operation in OPERATIONS]
+        texts += self.fragments.values()
         referenced = {
             one.version_check for text in texts for one in referenced_definitions(self, text)
         }
@@ -352,6 +357,12 @@ class Definition:
         """The version check of this definition without its rules' references."""
         return VersionCheck("collections", (self.id,), self.version)
 
+    def effective_rule(self, operation: str) -> tuple[str | None, JSONMapping]:
+        """The rule of an operation, and the fragments that it uses."""
+        rule = self.rule(operation)
+        names = fragment_names(rule)
+        return rule, {name: text for name, text in self.fragments.items() if name in names}
+
     def rule(self, operation: str) -> str | None:
         """The rule of an operation; None closes it."""
         text: str | None = self.rules.get(f"{operation}_rule")
@@ -365,6 +376,14 @@ class Definition:
     def field_list(self, operation: str) -> Any:
         """The fields that the operation may access, or `*`."""
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
+
+
+def fragment_names(rule: str | None) -> set[str]:
+    """The fragments that a rule uses."""
+    with suppress(RuleError):
+        if rule and "@rule" in rule:
+            return {part.name for part in walk(parse(rule)) if isinstance(part, Fragment)}
+    return set()
 
 
 def is_expression(rule: str) -> bool:
@@ -465,6 +484,7 @@ def from_row(row: Collection) -> Definition:
         options=row.options or {},
         indexes=tuple(row.indexes or ()),
         former_names=tuple(row.former_names or ()),
+        fragments=row.fragments or {},
     )
 
 

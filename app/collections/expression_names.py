@@ -164,6 +164,7 @@ def _unknown_choices(of: Iterable[Definition]) -> Iterator[tuple[str, str, str]]
     for one in of:
         texts = {key: one.rules.get(key) for key in RULES}
         texts |= {name: field.expression for name, field in one.declared.items()}
+        texts |= {f"@rule({name})": text for name, text in one.fragments.items()}
         for key, text in texts.items():
             for mention in named.mentions(text):
                 choices = choices_of(one, mention)

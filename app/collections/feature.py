@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from app.collections import expression_names, index_builds, links, service
+from app.collections import expression_names, fragments, index_builds, links, service
 from app.web.feature import Check, Feature, Routes
 
 
 def routes() -> Routes:
     """Import the routes."""
     from app.collections import (
+        fragment_routes,
         open_routes,
         permission_routes,
         revision_routes,
@@ -24,6 +25,7 @@ def routes() -> Routes:
             open_routes.blueprint,
             revision_routes.blueprint,
             trial_routes.blueprint,
+            fragment_routes.blueprint,
         ),
         modules=(permission_routes,),
     )
@@ -32,6 +34,6 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, service),
-    subscribers=(expression_names, links),
+    subscribers=(expression_names, fragments, links),
     checks=(Check("names", expression_names.check),),
 )

@@ -9,7 +9,16 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import definitions, expression_names, revisions, schema, table, totals, updates
+from app.collections import (
+    definitions,
+    expression_names,
+    fragments,
+    revisions,
+    schema,
+    table,
+    totals,
+    updates,
+)
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
 from app.collections.definitions import Definition
@@ -83,6 +92,7 @@ def run(import_: Import, built: Builds) -> list[str]:
     """Carry out a plan without problems. Returns the ids of the new revisions."""
     for row in import_.made:
         row.rules = {**row.rules, **import_.rules[row.name_key]}
+        row.fragments = fragments.used(row.rules, lock=True)
         row.options = dict(import_.given[row.name_key].get("options", {}))
     db.db.session.add_all(import_.made)
     for row, change in import_.updated:

@@ -21,7 +21,7 @@ class Collection(Base):
 
     __tablename__ = "collections"
     __policy__ = TablePolicy(
-        audit=Audited(chain=None, ignored=("name_key", "former_names")),
+        audit=Audited(chain=None, ignored=("name_key", "former_names", "fragments")),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
         placement=Placement.SHARED,
         noun=Noun(
@@ -45,6 +45,8 @@ class Collection(Base):
     former_names: Mapped[list[JSONObject]] = mapped_column(
         sa.JSON, default=list, server_default="[]"
     )
+    # Copies of those that its rules use: `version` tells of a change of them, too.
+    fragments: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)
@@ -81,6 +83,29 @@ class RecordLink(Base):
     target_id: Mapped[str] = mapped_column(Id)
     user_id: Mapped[str | None] = mapped_column(Id)
     """The target again, if it is a user, for the foreign key."""
+
+
+class RuleFragment(Base):
+    """A named part of rules, which those of all collections may use."""
+
+    __tablename__ = "rule_fragments"
+    __policy__ = TablePolicy(
+        audit=Audited(chain=None),
+        bundle=NotBundled("shared by all accounts; a bundle has rules with their fragments"),
+        placement=Placement.SHARED,
+        noun=Noun(
+            lazy_gettext("Fragment of rules"),
+            lazy_gettext("Fragments of rules"),
+            named_by="name",
+            order=225,
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(Text, unique=True)
+    text: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)
 
 
 class RecordCount(Base):

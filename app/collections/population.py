@@ -137,7 +137,7 @@ def differences(
     changed_operations = {
         operation
         for operation in OPERATIONS
-        if renames or present.rule(operation) != proposed.rule(operation)
+        if renames or present.effective_rule(operation) != proposed.effective_rule(operation)
     }
     result = []
     for role in (*roles, None):

@@ -10,7 +10,7 @@ from contextlib import suppress
 import sqlalchemy as sa
 
 from app import db, events
-from app.collections import definitions, revisions, table, totals
+from app.collections import definitions, fragments, revisions, table, totals
 from app.collections import service as collections
 from app.collections.changes import IN_USE
 from app.collections.definitions import Definition
@@ -36,7 +36,7 @@ def delete(collection_id: str, also: Sequence[str] = ()) -> JSONObject:
         raise Conflict(f"Other collections refer to this one: {names}.")
     going = {row.name_key for row in rows}
     staying = (one for one in definitions.get_all() if one.name.lower() not in going)
-    if places := list(naming(going, staying)):
+    if places := [*naming(going, staying), *fragments.looking_at(going)]:
         raise Conflict(NAMED.format(", ".join(places)), details=naming_problems(places))
     tables = [definitions.from_row(row).table for row in rows]
     for table_ in tables:

@@ -16,6 +16,7 @@ from app.collections import (
     access,
     definitions,
     expression_names,
+    fragments,
     indexes,
     revisions,
     schema,
@@ -85,6 +86,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     if not problems:
         problems += expression_names.field_problems(specs, definitions.from_row(row), {})
     row.rules = {**row.rules, **normalize_rules(rules_, definitions.from_row(row), problems)}
+    row.fragments = fragments.used(row.rules, lock=True)
     row.options = dict(rules_.get("options", {}))
     if problems:
         raise InvalidValues(problems)
@@ -253,6 +255,7 @@ def change_rules(
         if problems:
             raise InvalidValues(problems)
         row.rules = {**row.rules, **new_rules}
+        row.fragments = fragments.used(row.rules, lock=True)
         row.version += 1
         session.flush()
         return row
@@ -265,7 +268,8 @@ def proposed_rules(reference: str, changes: JSONMapping) -> tuple[Definition, De
     new_rules = normalize_rules(changes, present, problems)
     if problems:
         raise InvalidValues(problems)
-    return present, replace(present, rules={**present.rules, **new_rules})
+    proposed = replace(present, rules={**present.rules, **new_rules})
+    return present, fragments.with_current(proposed)
 
 
 def rules_view(row: Collection) -> JSONObject:
@@ -302,13 +306,15 @@ def normalize_rules(
     flat |= {key: sent_rules[key] for key in (*RULES, *LISTS) if key in sent_rules}
     for key in flat.keys() & {*LISTS}:
         flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
-    resulting = replace(collection, rules={**collection.rules, **flat})
+    resulting = fragments.with_current(replace(collection, rules={**collection.rules, **flat}))
     kept = collection.rules.get("update_rule") or ""
-    if "update_fields" in flat and ("@old" in kept or "@changed" in kept):
+    looks_back = any(word in kept for word in ("@old", "@changed", "@rule"))
+    if "update_fields" in flat and looks_back:
         flat.setdefault("update_rule", kept)  # what may be written decides what it may compare
     for key in RULES:
         if flat.get(key) is not None:
-            scope = rules.ANYTHING if is_form else resulting.rule_scope(key)
+            scope = resulting.rule_scope(key)
+            scope = replace(rules.ANYTHING, fragments=scope.fragments) if is_form else scope
             invalid = access.rule_problem(flat[key], scope)
             invalid = invalid or expression_names.problem_in(
                 flat[key], of, collection.rules.get(key)

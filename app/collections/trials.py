@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -14,7 +15,7 @@ from app import clock, db, rules
 from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.collections import access, definitions
+from app.collections import access, definitions, fragments
 from app.context import shown_accounts
 from app.errors import InvalidValues, problem
 from app.rules import values
@@ -46,11 +47,13 @@ def scope_for(
 ) -> rules.Scope:
     """The scope of a rule: a collection's fields, or the given names, of any type."""
     if collection is not None:
-        return definitions.get(collection).rule_scope(operation or "")
+        definition = dataclasses.replace(definitions.get(collection), fragments=fragments.load())
+        return definition.rule_scope(operation or "")
     if not names:
-        return ANY_NAME
+        return dataclasses.replace(ANY_NAME, fragments=fragments.load())
     types = SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY)
-    return rules.Scope(types, related=definitions.related_scope, old=operation == "update")
+    scope = rules.Scope(types, related=definitions.related_scope, old=operation == "update")
+    return dataclasses.replace(scope, fragments=fragments.load())
 
 
 def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
@@ -71,14 +74,15 @@ def evaluate(
     `records` are what `@any` and `@count` look at, by collection; `old` is the record before the
     change, None if it was the same.
     """
-    problems = rule_problems(rule, ANY_NAME)
+    scope = scope_for(None, ())
+    problems = rule_problems(rule, scope)
     if problems:
         raise InvalidValues(problems)
     if rule is None or caller.is_superadmin:
         return caller.is_superadmin
     if not definitions.is_expression(rule):
         return rule == "" or caller.id is not None
-    node = rules.condition(rule, ANY_NAME)
+    node = rules.condition(rule, scope)
     related = {name.lower(): list(map(_read, rows)) for name, rows in records.items()}
     read: Any = _read(record) | ({} if old is None else {rules.OLD: _read(old)})
     context = rules.Context(read, caller, now=clock.now(), related=related)

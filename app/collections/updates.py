@@ -14,6 +14,7 @@ from app.collections import (
     definitions,
     eras,
     expression_names,
+    fragments,
     index_builds,
     indexes,
     renaming,
@@ -199,6 +200,7 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
+        row.fragments = fragments.used(row.rules, lock=True)
         if change.ended_names or change.former_name:
             entry = eras.entry(change.ended_names, change.former_name)
             row.former_names = [*row.former_names, entry]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.collections import definitions, imports, removal, schema
+from app.collections import definitions, fragments, imports, removal, schema
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definitions import Definition
@@ -37,7 +37,9 @@ class Comparison:
     def definitions(self) -> dict[str, Definition]:
         """Return the resulting definitions by name key, with the rules of the manifest."""
         return {
-            key: replace(one, rules={**one.rules, **self.import_.rules.get(key, {})})
+            key: fragments.with_current(
+                replace(one, rules={**one.rules, **self.import_.rules.get(key, {})})
+            )
             for key, one in self.import_.definitions().items()
         }
 
@@ -136,7 +138,7 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
         rules_naming = removal.naming(
             {row.name_key}, (one for key, one in named.items() if key not in keys)
         )
-        if places := list(rules_naming):
+        if places := [*rules_naming, *fragments.looking_at({row.name_key})]:
             message = removal.NAMED.format(", ".join(places))
             comparison.problems.append(comparison.document.problem(path, "in_use", message))
 

@@ -10,6 +10,7 @@ from app.collections import (
     access,
     definitions,
     expression_names,
+    fragments,
     imports,
     population,
     table,
@@ -72,6 +73,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         }
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
+        proposed = fragments.with_current(proposed)
         compared.append((change.new.name, change.old, names.followed(proposed)))
     if names.renames:  # which may change who passes the rules of other collections
         changed_ids = {change.old.id for change in comparison.changes}
@@ -133,7 +135,8 @@ def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | No
 
 
 def _is_countable(name: str, rule: str | None, old: Definition) -> bool:
-    return rule is None or access.rule_problem(rule, old.rule_scope(name)) is None
+    present = fragments.with_current(replace(old, rules={**old.rules, name: rule}))
+    return rule is None or access.rule_problem(rule, present.rule_scope(name)) is None
 
 
 def run_rule_tests(

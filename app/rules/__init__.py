@@ -14,7 +14,7 @@ Grammar:
     product = atom (("*" | "/" | "%") atom)*          | null | name | @name | call | any
                                                       | "(" expr ")" | "-" atom
     name    = identifier ("." identifier)*
-    any     = ("@any" | "@count") "(" collection "," expr ")"
+    any     = ("@any" | "@count") "(" collection "," expr ")" | "@rule" "(" identifier ")"
 
 Words in capitals are written so. In quotes a backslash stands for itself, but before a quote or
 another backslash it gives that character.
@@ -30,6 +30,8 @@ the condition; `@count` is the number of such records. Inside, names are those r
 `@record.<name>` is one of the record that is judged and `@outer.<name>`, in the inner one of two,
 one of the record that the outer one looks at. Rules look at all records of the account, filters at
 those that the caller may list.
+
+`@rule(name)` stands for a fragment, which rules share: the condition that has this name.
 
 In update rules, and in filters of webhooks and workflows, `@old.<name>` is a field as it was before
 the change, null before a record was there, and `@changed(name)` tells whether it has another value.
@@ -68,6 +70,7 @@ from app.rules.evaluate import OLD, UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.lexer import KEYWORDS
 from app.rules.nodes import (
+    Fragment,
     Inner,
     Name,
     Node,
@@ -99,6 +102,7 @@ __all__ = [
     "Budget",
     "Clause",
     "Context",
+    "Fragment",
     "Inner",
     "Name",
     "Node",

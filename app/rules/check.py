@@ -21,6 +21,7 @@ from app.rules.nodes import (
     Changed,
     Comparison,
     Contains,
+    Fragment,
     Inner,
     IsNull,
     Junction,
@@ -60,6 +61,8 @@ class Scope:
     """The scope that a reference leads to, where the name is one that may be followed."""
     related: Callable[[str], Scope | None] | None = None
     """The scope of a collection that `@any` looks at; None where there is no such thing."""
+    fragments: Mapping[str, str] | None = None
+    """The texts of fragments; None where none may be used."""
     old: bool = False
     """Whether there is a record as it was before the change."""
     writable: frozenset[str] = frozenset()
@@ -176,6 +179,20 @@ class _Checker:
         checked = _Checker(self.scope, (*self.inner, related)).check(node.condition)
         kind = Type.BOOLEAN if node.function == "any" else Type.NUMBER
         return replace(node, condition=expect(checked, Type.BOOLEAN), type=kind)
+
+    def fragment(self, node: Fragment) -> Node:
+        if self.scope.fragments is None:
+            raise RuleError("@rule cannot be used here.", node.start)
+        text = self.scope.fragments.get(node.name)
+        if text is None:
+            raise RuleError(f"There is no fragment {node.name[:63]}.", node.start)
+        within = _Checker(replace(self.scope, fragments=None))
+        try:
+            tree = expect(within.check(parse(text, self.scope.furthest)), Type.BOOLEAN)
+        except RuleError as error:
+            message = f"The fragment {node.name} does not fit here: {error}"
+            raise RuleError(message, node.start) from error
+        return _placed(tree, node)
 
     def caller(self, node: Caller) -> Node:
         self._about_caller(node)
@@ -399,6 +416,7 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Literal: _Checker.literal,
     Name: _Checker.name,
     Inner: _Checker.name,
+    Fragment: _Checker.fragment,
     Old: _Checker.old,
     Subquery: _Checker.subquery,
     Caller: _Checker.caller,
@@ -413,6 +431,12 @@ CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Junction: _Checker.junction,
     Call: _Checker.call,
 }
+
+
+def _placed(node: Node, place: Node) -> Node:
+    """A tree of another text, at a place of this one."""
+    moved = replace(node, start=place.start, end=place.end)
+    return map_children(moved, lambda part: _placed(part, place))
 
 
 def _as_old(node: Node) -> Node:

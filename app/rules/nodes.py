@@ -67,6 +67,13 @@ OF_USER, OF_ACCOUNT = "attributes.", "account."
 
 
 @dataclass(frozen=True)
+class Fragment(Node):
+    """`@rule(name)`: a named part of a rule; the check puts its condition in its place."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Old(Node):
     """`@old.<name>`: a field of the record as it was before the change."""
 

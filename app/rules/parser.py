@@ -15,6 +15,7 @@ from app.rules.nodes import (
     Call,
     Caller,
     Comparison,
+    Fragment,
     Inner,
     IsNull,
     Junction,
@@ -233,6 +234,18 @@ class _Parser:
                 arguments.append(self.argument())
         return self.made(Call(name.start, end.end, name.value, tuple(arguments)))
 
+    def fragment(self, function: Token) -> Node:
+        """fragment = "@rule" "(" identifier ")" """
+        self.accept("(")
+        name = self.next
+        if name.kind != "name" or name.value.startswith("@"):
+            raise self.wrong("the name of a fragment")
+        self.advance()
+        if self.inner:
+            raise RuleError("@rule cannot be used in @any and @count.", function.start)
+        end = self.accept(")") or self.fail("`)`")
+        return self.made(Fragment(function.start, end.end, name.value))
+
     def subquery(self, function: Token) -> Node:
         """subquery = ("@any" | "@count") "(" identifier "," expr ")" """
         self.accept("(")
@@ -264,10 +277,12 @@ class _Parser:
 
     def context(self) -> Node:
         """@name = "@now" | "@request.auth." attribute | "@request.data." field | call | subquery
-        | ("@record" | "@outer" | "@old") "." name
+        | fragment | ("@record" | "@outer" | "@old") "." name
         """
         first = self.advance()
         if self.next.value == "(" and self.next.kind == "symbol":
+            if first.value == "@rule":
+                return self.fragment(first)
             is_subquery = first.value in ("@any", "@count")
             return self.subquery(first) if is_subquery else self.call(first)
         path, end = self.path(first)

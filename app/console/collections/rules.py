@@ -96,7 +96,7 @@ def check_rule(collection_id: str, operation: str) -> str:
     text = checks.submitted()
     with versioned_cache.reloading():
         _, collection = load(collection_id)
-        problems = trials.rule_problems(text, collection.rule_scope(operation))
+        problems = trials.rule_problems(text, trials.scope_for(collection.name, (), operation))
     if not text:
         problems = [problem("rule", "required", str(rules_form.EXPRESSION_REQUIRED))]
     valid = gettext("Valid rule.")

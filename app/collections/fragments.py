@@ -1,0 +1,248 @@
+"""Fragments: named parts of rules, such as `staff: @has_any_role([agent, lead])`.
+
+A collection has copies of those that its rules use, under its own version: a changed fragment is
+effective at once in every process, as a changed rule is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from app import db, rules
+from app.accounts import names
+from app.accounts.names import Name, Use
+from app.collections import access, definitions, expression_names, population
+from app.collections.changes import IN_USE
+from app.collections.definitions import Definition, fragment_names
+from app.collections.models import Collection, RuleFragment
+from app.db import versioned_cache
+from app.errors import Conflict, InvalidValues, problem
+from app.rules import OPERATIONS, named
+from app.rules.nodes import Call
+from app.types import JSONMapping, JSONObject
+
+RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+MAX_FRAGMENTS = 100
+MAX_COUNTED = 10_000
+PLAN_STALE = (
+    "The rules or fragments were changed after this plan, or the plan is of another change."
+)
+Texts = Mapping[str, str]
+
+_instead: ContextVar[Texts | None] = ContextVar("instead", default=None)
+
+
+@contextmanager
+def override(texts: Texts) -> Iterator[None]:
+    """Let `load` return these fragments."""
+    token = _instead.set(texts)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+def load(*, lock: bool = False) -> Texts:
+    """All fragments by name; `lock` keeps them as they are until the transaction ends."""
+    if (instead := _instead.get()) is not None and not lock:
+        return instead
+    query = sa.select(RuleFragment.name, RuleFragment.text).order_by(RuleFragment.name)
+    rows = db.db.session.execute(query.with_for_update(read=True) if lock else query)
+    return {row.name: row.text for row in rows}
+
+
+def used(texts: Mapping[str, object], *, lock: bool = False) -> dict[str, str]:
+    """The fragments that rules use, of those that there are."""
+    wanted = _names_in(texts)
+    return {n: text for n, text in load(lock=lock).items() if n in wanted} if wanted else {}
+
+
+def with_current(definition: Definition) -> Definition:
+    """The definition with the present texts of the fragments that its rules use."""
+    return replace(definition, fragments=used(definition.rules))
+
+
+def _names_in(texts: Mapping[str, object]) -> set[str]:
+    found = (fragment_names(text) for text in texts.values() if isinstance(text, str))
+    return set().union(*found)
+
+
+@versioned_cache.reloading()
+def plan(texts: Texts) -> JSONObject:
+    """Return the hash of a change of all fragments, and its effect on each rule that uses them.
+
+    Raises InvalidValues, or Conflict with the places of a fragment that is used.
+    """
+    present = load()
+    affected = _checked(present, texts)
+    effect: list[JSONObject] = []
+    for old, new in affected:
+        by_operation: dict[str, list[JSONObject]] = {
+            operation: []
+            for operation in OPERATIONS
+            if old.effective_rule(operation) != new.effective_rule(operation)
+        }
+        for one in population.differences(old, new, None, MAX_COUNTED):
+            if one.gained.count or one.lost.count:
+                counts = {"gained": one.gained.count, "lost": one.lost.count}
+                by_operation[one.operation].append({"role": one.role, **counts})
+        for operation, roles in by_operation.items():
+            rule = {"collection": old.name, "operation": operation, "rule": old.rule(operation)}
+            effect.append({**rule, "roles": roles})
+    return {"plan_hash": _hash(present, texts, affected), "effect": effect}
+
+
+@versioned_cache.reloading()
+def change(texts: Texts, plan_hash: str | None = None) -> Texts:
+    """Replace all fragments; the rules that use them follow at once. Returns the fragments.
+
+    Raises InvalidValues, and Conflict: with the places of a fragment that is used, or if this is
+    not what was planned.
+    """
+    with db.transaction() as session:
+        query = sa.select(RuleFragment).order_by(RuleFragment.name).with_for_update()
+        rows = {row.name: row for row in session.scalars(query)}
+        present = {name: row.text for name, row in rows.items()}
+        affected = _checked(present, texts)
+        if plan_hash not in (None, _hash(present, texts, affected)):
+            raise Conflict(PLAN_STALE, error="plan_stale")
+        for name, row in rows.items():
+            if name not in texts:
+                session.delete(row)
+            elif row.text != texts[name]:
+                row.text = texts[name]
+        session.add_all(
+            RuleFragment(name=name, text=text) for name, text in texts.items() if name not in rows
+        )
+        session.flush()
+        _store_copies(texts)
+    return dict(sorted(texts.items()))
+
+
+def _checked(present: Texts, texts: Texts) -> list[tuple[Definition, Definition]]:
+    """The collections whose rules use a changed fragment, before and after."""
+    problems = [*_problems(present, texts)]
+    if problems:
+        raise InvalidValues(problems)
+    changed = {name for name, text in present.items() if texts.get(name) != text}
+    all_ = definitions.get_all() if changed else []
+    places = {name: [*places_of(name, all_)] for name in sorted(changed)}
+    in_use = [
+        problem(place, IN_USE, f"This uses the fragment {name}, which would be removed.")
+        for name in sorted(changed - texts.keys())
+        for place in places[name]
+    ]
+    if in_use:
+        shown = ", ".join(one["field"] for one in in_use)
+        raise Conflict(f"Rules use these fragments: {shown}. Change them first.", details=in_use)
+    for name in sorted(changed & texts.keys()):
+        if places[name] and _looks_back(present[name]) != _looks_back(texts[name]):
+            message = (
+                "A fragment does not gain or lose @old and @changed while rules use it:"
+                f" {', '.join(places[name])}."
+            )
+            problems.append(problem(name, "in_use", message))
+    affected = []
+    for old in all_:
+        if changed & old.fragments.keys():
+            new = replace(old, fragments={name: texts[name] for name in old.fragments})
+            affected.append((old, new))
+            for key in RULES:
+                rule = new.rules.get(key) or ""
+                if changed & fragment_names(rule):
+                    invalid = access.rule_problem(rule, new.rule_scope(key))
+                    invalid = invalid or _unknown_choice(rule, old, new)
+                    problems += [invalid | {"field": f"{new.name}.{key}"}] if invalid else []
+    if problems:
+        raise InvalidValues(problems)
+    return affected
+
+
+def _unknown_choice(rule: str, old: Definition, new: Definition) -> JSONObject:
+    for name in sorted(fragment_names(rule)):
+        if found := expression_names.problem_in(new.fragments[name], new, old.fragments[name]):
+            return found
+    return {}
+
+
+def _problems(present: Texts, texts: Texts) -> Iterator[JSONObject]:
+    """The problems of fragments by themselves."""
+    if len(texts) > MAX_FRAGMENTS:
+        yield problem(None, "too_many", f"There are at most {MAX_FRAGMENTS} fragments.")
+    for name, text in texts.items():
+        if not NAME.fullmatch(name):
+            message = "A fragment's name has letters, digits and underscores, at most 63."
+            yield problem(name[:80], "name_invalid", message)
+        elif not isinstance(text, str) or not text.strip():
+            yield problem(name, "required", "Enter a condition.")
+        elif present.get(name) != text:
+            found = access.rule_problem(text, rules.ANYTHING)
+            found = found or expression_names.problem_in(text, None)
+            if found:
+                yield found | {"field": name}
+
+
+def places_of(name: str, of: Sequence[Definition]) -> Iterator[str]:
+    """The rules that use a fragment."""
+    for one in of:
+        for key in RULES:
+            if name in one.fragments and name in fragment_names(one.rules.get(key)):
+                yield f"{one.name}.{key}"
+
+
+def looking_at(name_keys: set[str]) -> Iterator[str]:
+    """The fragments that look at any of these collections."""
+    for name, text in load().items():
+        with suppress(rules.RuleError):
+            parts = rules.walk(rules.parse(text))
+            looks = (one.collection.lower() for one in parts if isinstance(one, rules.Subquery))
+            if not name_keys.isdisjoint(looks):
+                yield f"fragments.{name}"
+
+
+def _looks_back(text: str) -> bool:
+    return any(
+        isinstance(one, rules.Old) or (isinstance(one, Call) and one.name == "@changed")
+        for one in rules.walk(rules.parse(text))
+    )
+
+
+def _hash(present: Texts, texts: Texts, affected: Sequence[tuple[Definition, Definition]]) -> str:
+    versions = sorted((old.id, old.version) for old, _ in affected)
+    stated = json.dumps([sorted(present.items()), sorted(texts.items()), versions])
+    return hashlib.sha256(stated.encode()).hexdigest()
+
+
+def _store_copies(texts: Texts) -> None:
+    """Give the collections that use fragments their new texts, under new versions."""
+    query = sa.select(Collection).order_by(Collection.id).with_for_update()
+    for row in db.db.session.scalars(query.execution_options(populate_existing=True)).all():
+        copies = {n: texts[n] for n in _names_in(row.rules) if n in texts}
+        if copies != (row.fragments or {}):
+            row.fragments = copies
+            row.version += 1
+
+
+@names.place
+def in_fragments(name: Name) -> Iterator[Use]:
+    """The fragments that name a role or group."""
+    texts = {n: text for n, text in load().items() if named.names(text, name.kind, name.value)}
+    if texts:
+        yield Use("fragments", texts, _follow)
+
+
+def _follow(changed: JSONMapping) -> None:
+    texts = {**load(), **changed}
+    for row in db.db.session.scalars(sa.select(RuleFragment)).all():
+        row.text = texts[row.name]
+    db.db.session.flush()
+    _store_copies(texts)
