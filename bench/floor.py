@@ -25,15 +25,14 @@ from flask import Flask, Response, request
 from uuid_utils import uuid7
 
 from app.audit import append
+from app.context.actor import Actor, acting
 
 DATABASE, ACCOUNT, USER = (os.environ[f"FLOOR_{n}"] for n in ("DATABASE", "ACCOUNT", "USER"))
 AUDITED = os.environ.get("FLOOR_AUDITED", "1") != "0"
 ON_SQLITE = DATABASE.startswith("sqlite")
 FIELDS = os.environ.get("FLOOR_FIELDS", "title,code,views,live,at").split(",")
 SYSTEM = ("id", "created_at", "updated_at", "created_by", "updated_by")
-TOLD = append.ActorColumns(
-    USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None
-)
+TOLD = Actor(USER, "alice@acme.example", None, "127.0.0.1")
 JSON = "application/json"
 
 app = Flask(__name__)
@@ -97,15 +96,14 @@ def writing() -> Iterator[Any]:
     connection.autocommit = True
 
 
-def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> None:
-    """Write the entries of changes, as part of the transaction."""
-    prepared = append._prepared(changes, TOLD, moment, {})
+def audit(through: Any, changes: Sequence[append.Change]) -> None:
+    """Write changes for the audit log, as part of the transaction."""
+    with acting(TOLD):
+        new = list(append._rows(changes))
     if ON_SQLITE:
-        append._insert_sqlite(through, ACCOUNT, prepared, TOLD)
-    elif len(prepared) < append.COPY_THRESHOLD:
-        through.execute(*append.calls([(ACCOUNT, prepared)], TOLD))
+        through.executemany(append._INSERT, new)
     else:
-        append._copy(through, ACCOUNT, prepared, TOLD)
+        psycopg2.extras.execute_values(through, f"{append._INTO}) VALUES %s", new)
 
 
 def shown(row: Sequence[Any]) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def create() -> Response:
     with writing() as through:
         through.execute(f"{INSERT} {ROW}", row)
         if AUDITED:
-            audit(through, [created(row, body)], moment)
+            audit(through, [created(row, body)])
     return answer(shown(row[1:]), 201)
 
 
@@ -189,7 +187,7 @@ def patch(record_id: str) -> Response:
         if AUDITED:
             place = (append.UPDATE, "col_posts", record_id)
             change = append.Change(ACCOUNT, place, [("title", old, title)], None, None)
-            audit(through, [change], moment)
+            audit(through, [change])
     return answer(shown(row))
 
 
@@ -204,7 +202,7 @@ def batch() -> Response:
         else:
             psycopg2.extras.execute_values(through, f"{INSERT} %s", new)
         if AUDITED:
-            audit(through, [created(r, b) for r, b in zip(new, bodies, strict=True)], moment)
+            audit(through, [created(r, b) for r, b in zip(new, bodies, strict=True)])
     return answer({"created": [shown(row[1:]) for row in new], "count": len(new)}, 201)
 
 

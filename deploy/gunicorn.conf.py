@@ -92,6 +92,7 @@ def when_ready(server):
 def post_fork(server, worker_):
     """Dispose of the master's database connections; leave the worker time to exit."""
     from app.accounts.usage import request_counter
+    from app.audit import sealing
     from app.db import dispose_after_fork
     from app.web.error_handlers import http_error_response
 
@@ -100,6 +101,7 @@ def post_fork(server, worker_):
     app.register_error_handler(ParseException, lambda _: http_error_response(BadRequest()))
     dispose_after_fork(app)
     request_counter.start_flushing(app)
+    sealing.start(app)
 
 
 def worker_exit(server, worker_):

@@ -27,6 +27,7 @@ from app.ops import backup_proofs, backups
 from app.ops.backups import Saved
 from app.ops.scratch_databases import _prefix
 from tests import builders, services
+from tests.audit.chains import verified
 from tests.builders import Cast
 from tests.conftest import make_own_app, settings_for
 
@@ -331,7 +332,8 @@ def test_backup_verify_with_lost_rows_writes_no_proof(
 
 
 def test_backup_verify_of_broken_audit_log_fails(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
-    app, _ = kept
+    app, cast = kept
+    assert verified(cast.root)["valid"]  # seals the changes
     with app.app_context(), db.transaction() as session:
         session.execute(sa.text("UPDATE audit_heads SET checksum = '00'"))
     refused = run(app, "backup", str(tmp_path / "x.backup"), "--verify")

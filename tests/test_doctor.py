@@ -16,6 +16,7 @@ from cryptography.fernet import Fernet
 from flask import Flask
 
 from app import create_app, db, jobs
+from app.audit import sealing
 from app.collections import revisions
 from app.context import tenancy
 from app.db import disk
@@ -37,6 +38,7 @@ def used(app: Flask, cast: Cast) -> Flask:
     hook = {"url": "https://receiver.example/", "events": ["create"], "collection": "posts"}
     assert cast.alice.post("webhooks", hook).status_code == 201
     with app.app_context():
+        sealing.settle(None)
         worker.schedule_periodic()  # as a worker does first
     return app
 

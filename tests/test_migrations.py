@@ -21,6 +21,7 @@ from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
 from app.ops import cli
 from tests import builders
+from tests.audit.chains import verified
 from tests.conftest import settings_for
 
 DIRECTORY = str(MIGRATIONS)
@@ -230,5 +231,6 @@ def test_migration_downgrade_deletes_read_only_keys(empty: Flask) -> None:
     for read_only in (True, False):
         answer = cast.alice.post("api-keys", {"name": str(read_only), "read_only": read_only})
         assert answer.status_code == 201
+    assert verified(cast.root)["valid"]  # a downgrade is refused while changes are not sealed
     flask_migrate.downgrade(directory=DIRECTORY, revision="0055")
     assert run("SELECT name FROM api_keys") == [("False",)]

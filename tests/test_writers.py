@@ -109,14 +109,16 @@ def test_sqlite_record_write_prepares_everything_before_its_turn(
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     assert cast.alice.post(f"records/{path}", body).status_code == 201  # all is known now
-    digests, meanwhile = append._prepared, list[str]()
+    stored, meanwhile = append.stored_values, list[str]()
 
     def write_meanwhile(*about: Any) -> Any:
-        with somebody_writing(app):
+        if not meanwhile:
             meanwhile.append("a write")
-        return digests(*about)
+            with somebody_writing(app):
+                pass
+        return stored(*about)
 
-    monkeypatch.setattr(append, "_prepared", write_meanwhile)
+    monkeypatch.setattr(append, "stored_values", write_meanwhile)
     assert cast.alice.post(f"records/{path}", body).status_code == 201
     assert meanwhile == ["a write"]
 

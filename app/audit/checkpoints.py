@@ -8,6 +8,7 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, config, db, jobs
+from app.audit import sealing
 from app.audit.chain import digest, signing
 from app.audit.models import AuditChange, AuditCheckpoint, AuditHead
 from app.outbound import mail
@@ -60,12 +61,14 @@ def create_due() -> int:
     """Create a checkpoint for every chain that has grown. Returns the number created."""
     if not signing.public_keys():
         return 0
+    sealing.seal_due()
     grown = sa.select(AuditHead.account_id).where(AuditHead.last_id > AuditHead.checkpoint_id)
     return sum(create(account_id) for account_id in db.db.session.scalars(grown).all())
 
 
 def create(account_id: str) -> bool:
     """Create a checkpoint of a chain, if it has grown and its last entry matches the head."""
+    sealing.settle(account_id)
     with db.transaction() as session:
         heads = sa.select(AuditHead).with_for_update()
         head = session.scalar(heads.where(AuditHead.account_id == account_id))

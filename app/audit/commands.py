@@ -42,7 +42,7 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
         raise click.ClickException(f"The file has no entries of the account {account}.")
     for fault in verify.faults(result):
         click.echo(f"BROKEN: {fault}")
-    counts = ("checked", "values_masked", "values_erased")
+    counts = ("checked", "unsealed", "values_masked", "values_erased")
     click.echo(", ".join(f"{name} {result[name]}" for name in counts))
     for report in result["chains"]:
         if report["valid"] and report["head"]:

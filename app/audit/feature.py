@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.audit import checkpoints, records, tracking, verifications
+from app.audit import sealing as changes
 from app.audit.security_log import erasing, sealing, subscribers, suppressed, verifying
 from app.web.feature import Check, Feature, Routes
 
@@ -17,7 +18,7 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(checkpoints, erasing, sealing, suppressed, verifying),
+    jobs=(checkpoints, changes, erasing, sealing, suppressed, verifying),
     subscribers=(records, tracking, erasing, subscribers),
     checks=(Check("audit", verifications.check),),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from app import db
-from app.audit import append, checkpoints, entries, verifications
+from app.audit import append, checkpoints, entries, sealing, verifications
 from app.audit.chain.log import LOWEST, Log
 from app.audit.entries import CHANGES, HEADS, STARTS
 from app.audit.models import AuditCheckpoint
@@ -32,6 +32,7 @@ def _read(
 def _accounts() -> set[str]:
     found = set(db.connection().scalars(sa.select(HEADS.c.account_id)))
     found.update(db.connection().scalars(sa.select(CHECKPOINTS.c.account_id).distinct()))
+    found.update(sealing.due())
     account, last = CHANGES.c.account_id, ""
     while True:  # an index skip scan
         smallest = sa.select(sa.func.min(account)).where(account > last)
@@ -69,6 +70,8 @@ AUDIT = Log(
     entries_of=entries.of_change,
     accounts=_accounts,
     checkpoints=checkpoints.for_account,
+    pending=sealing.PENDING,
+    settle=sealing.settle,
     end=_end,
     record_cut=_record_cut,
 )

@@ -91,8 +91,48 @@ class AuditChange(Base):
     """That of the last entry."""
 
 
+class PendingChange(Base):
+    """A change as its transaction stored it, before it has a place in the chain and in the feed.
+
+    The database refuses UPDATE, and DELETE of what the log does not have (migration 0068).
+    """
+
+    __tablename__ = "audit_pending"
+    __policy__ = TablePolicy(
+        audit=NotAudited("the log itself, before its chain"),
+        bundle=NotBundled("sealed before an export"),
+        on_close=OnClose.KEPT,
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(sa.BigInteger, sa.Identity(), primary_key=True)
+    """Ascends from a change to all that begins after its commit."""
+    operation: Mapped[str] = mapped_column(Text)
+    table_name: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    size: Mapped[int] = mapped_column(sa.BigInteger)
+    columns: Mapped[str] = mapped_column(Text)
+    old_values: Mapped[str | None] = mapped_column(Text)
+    new_values: Mapped[str | None] = mapped_column(Text)
+    unchanged: Mapped[str | None] = mapped_column(Text)
+    user_id: Mapped[str] = mapped_column(Text)
+    user_email: Mapped[str | None] = mapped_column(Text)
+    user_name: Mapped[str | None] = mapped_column(Text)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(Text)
+    es_username: Mapped[str | None] = mapped_column(Text)
+    es_reason: Mapped[str | None] = mapped_column(Text)
+    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    extra_metadata: Mapped[str | None] = mapped_column(Text)
+    salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    """16 bytes for each entry; null for a change that is not audited."""
+    actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+
+
 class AuditHead(Base):
-    """The end of an account's chain; its row lock serializes the account's writers."""
+    """The end of an account's chain; its row lock serializes those who seal changes."""
 
     __tablename__ = "audit_heads"
     __policy__ = TablePolicy(

@@ -132,10 +132,17 @@ class ChainStart(View):
     account_id=None,
     checked=41,
     head={"id": 41, "checksum": "23" * 32},
+    unsealed=0,
     values_masked=0,
     values_erased=0,
 )
-@example(checked=41, head={"id": 41, "checksum": "23" * 32}, values_masked=0, values_erased=0)
+@example(
+    checked=41,
+    head={"id": 41, "checksum": "23" * 32},
+    unsealed=0,
+    values_masked=0,
+    values_erased=0,
+)
 class ChainReport(View):
     """The verification result of one chain, up to its first fault."""
 
@@ -150,6 +157,7 @@ class ChainReport(View):
     start = ma.fields.Nested(
         ChainStart, allow_none=True, **doc("Where the chain begins, if older entries were removed.")
     )
+    unsealed = ma.fields.Integer(**doc("Committed changes that have no place in the chain yet."))
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
 

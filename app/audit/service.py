@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
 from app.accounts.types import Query
-from app.audit import entries
+from app.audit import entries, sealing
 from app.audit.chain.log import BrokenRow
 from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
@@ -50,6 +50,7 @@ def page(
 
     The total is approximate beyond `max_total`.
     """
+    sealing.settle(query.get("account_id"))
     total = None
     if query["include_total"]:
         counts = sa.select(CHANGES.c.entries).where(*_conditions(query, CHANGES))
@@ -71,6 +72,7 @@ def page_of_account(
 ) -> tuple[list[Entry], int | None]:
     """The same of one account's chain, with values as far as the caller may see them."""
     query, total = {**query, "account_id": account_id}, None
+    sealing.settle(query.get("account_id"))
     if query["include_total"]:
         counts = sa.select(sa.func.sum(CHANGES.c.entries)).where(*_conditions(query, CHANGES))
         total = int(db.connection().scalar(counts) or 0)
@@ -177,7 +179,9 @@ def list_changes(
 
     The number is at most `max_total` + 1. Large values are left out.
     """
-    conditions = _conditions(_scoped(query, by), CHANGES)
+    query = _scoped(query, by)
+    sealing.settle(query.get("account_id"))
+    conditions = _conditions(query, CHANGES)
     matching = sa.select(sa.literal(1)).select_from(CHANGES).where(*conditions)
     if max_total is not None:
         matching = matching.limit(max_total + 1)
@@ -269,7 +273,9 @@ def _of_change(id: int, by: Principal) -> Iterator[Entry]:
 
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain in order of their ids."""
-    return Mask(by).entries(entries.iter_changes(_conditions(_scoped(query, by), CHANGES)))
+    query = _scoped(query, by)
+    sealing.settle(query.get("account_id"))
+    return Mask(by).entries(entries.iter_changes(_conditions(query, CHANGES)))
 
 
 def count_hidden(query: Query, *, by: Principal) -> dict[str, int]:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app import clock, db
-from app.audit.models import AuditChange, AuditHead, ChainVerification
+from app.audit.models import AuditChange, AuditHead, ChainVerification, PendingChange
 from app.context import tenancy
 from app.db import Base
 from app.web.feature import Finding
@@ -24,6 +24,8 @@ from app.web.feature import Finding
 AUDIT, SECURITY = "audit", "security"
 TABLE = Base.metadata.tables[ChainVerification.__tablename__]
 KEY = ("account_id", "log")
+LATE = timedelta(minutes=5)
+"""Changes that wait longer for their place in the log are reported by `doctor`."""
 MAX_NAMED = 5  # chains that `doctor` names
 
 
@@ -120,6 +122,12 @@ def check() -> Finding:
             f" when it was verified at {clock.iso(found.verified_at)}: {found.reason}"
         )
         return Finding("fail", message)
+    waiting = sa.select(PendingChange.account_id, PendingChange.occurred_at)
+    late = waiting.where(PendingChange.occurred_at < clock.now() - LATE)
+    if oldest := db.connection().execute(late.order_by(PendingChange.occurred_at).limit(1)).first():
+        since = clock.iso(oldest.occurred_at)
+        message = f"changes of {oldest.account_id} have no place in the log since {since}"
+        return Finding("warn", f"{message}: a worker has to run, and its log says what fails")
     return Finding("ok", "every chain matches its head")
 
 

@@ -23,6 +23,7 @@ from app.db.transactions import (
     rollback_held,
     savepoint,
     transaction,
+    transaction_apart,
     write_limit,
 )
 
@@ -52,5 +53,6 @@ __all__ = [
     "savepoint",
     "sqlite_file",
     "transaction",
+    "transaction_apart",
     "write_limit",
 ]

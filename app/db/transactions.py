@@ -100,6 +100,22 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         _commit_held(work)
 
 
+@contextmanager
+def transaction_apart() -> Iterator[None]:
+    """Commit at the end of the block, whatever transaction is open around it.
+
+    On SQLite, which has one writer, the block is part of that one.
+    """
+    if current_work() is None:
+        with transaction():
+            yield
+    elif engine.has_one_writer():
+        yield
+    else:
+        with config.running().app_context(), transaction():
+            yield
+
+
 def flush_before_commit() -> None:
     """Write what waits for the end of the open transaction, so that memory stays bounded.
 

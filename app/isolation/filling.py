@@ -16,7 +16,7 @@ from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
-from app.audit import append
+from app.audit import append, sealing
 from app.audit.models import AuditHead
 from app.collections import definitions, links
 from app.collections.definitions import Definition
@@ -82,6 +82,7 @@ def create_tenant(tenant: Tenant) -> None:
         value = f"{tenant.mark}-audited"
         target = (append.UPDATE, "groups", tenant.ids["groups"])
         append.record(append.Change(account.id, target, [("name", value, value)]))
+    sealing.settle(tenant.account_id)
     head = db.db.session.get_one(AuditHead, tenant.account_id)
     tenant.ids["audit_entries"] = str(head.last_id)
 
@@ -94,6 +95,7 @@ def _write(table: sa.Table, row: Mapping[str, object]) -> None:
 def digest_tables(tenant: Tenant) -> dict[str, str]:
     """Return a digest of the account's rows for each table."""
     request_counter.current().collect_all()  # or any request would store what was counted before
+    sealing.settle(tenant.account_id)
     tables = [*tenant_tables(), *(definition.table for definition in definitions.get_all())]
     digests = {
         table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables

@@ -53,11 +53,22 @@ DO $$ BEGIN
     SELECT FROM information_schema.columns
     WHERE table_schema = 'public' AND table_name = 'audit_heads' AND column_name = 'expired_change'
   ) THEN
+    IF to_regclass('public.audit_pending') IS NOT NULL THEN
+      INSERT INTO public.audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)
+      SELECT account_id, 0, repeat('0', 64), 0, max(occurred_at) FROM public.audit_pending
+      GROUP BY account_id ON CONFLICT DO NOTHING;
+    END IF;
     UPDATE public.audit_heads SET expired_change = {first_change};
     PERFORM setval('public.audit_log_ids', {first_change});
   END IF;
 END $$;
 """
+# Of accounts that have none yet, as none of their changes is sealed.
+NEW_HEADS = (
+    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
+    " SELECT account_id, 0, printf('%064d', 0), 0, max(occurred_at) FROM audit_pending"
+    " WHERE true GROUP BY account_id ON CONFLICT DO NOTHING"
+)
 FILE_KEY = re.compile(r"[0-9a-f-]{36}/[0-9a-f-]{36}")
 # Entries that name roles or extensions, which another server may lack; `row_security` recreates the
 # former, and none of our tables needs the latter.
@@ -267,6 +278,8 @@ def _restore_sqlite(path: Path, first_change: int | None) -> None:
                     columns = target.execute("SELECT name FROM pragma_table_info('audit_heads')")
                     if ("expired_change",) in columns:  # else the backup has no feed
                         with target:
+                            if "audit_pending" in tables:
+                                target.execute(NEW_HEADS)
                             change = "UPDATE audit_heads SET expired_change = ?"
                             target.execute(change, (first_change,))
     except sqlite3.Error as error:

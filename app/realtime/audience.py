@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from app import clock
+from app.audit import sealing
 from app.audit.security_log import reads
 from app.collections import definitions
 from app.collections import table as tables
@@ -58,6 +59,7 @@ class Audience:
         with tenancy.in_account(self._account_id):
             scan = None
             if following:
+                sealing.settle(self._account_id)
                 start = min(one.position for _, one in following)
                 scan = changes.scan(self._account_id, start, _tables(following))
             # After the scan: whoever lost a right before a change is not sent it.

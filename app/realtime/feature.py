@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.realtime import hub, limits
+from app.realtime import limits
 from app.realtime.feed import purge
 from app.web.feature import Check, Feature, Routes
 
@@ -18,6 +18,5 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(purge,),
-    subscribers=(hub,),
     checks=(Check("streams", limits.check, reads_tables=False),),
 )

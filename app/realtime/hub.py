@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import structlog
 from flask import Flask
 
-from app import clock, config, db, events
+from app import clock, config, db
+from app.audit import append
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.context import tenancy
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-CHANGES = wakeups.Topic("changes", lock=0x41747269)
 LOOK_SECONDS = 2
 SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
 ACCOUNTS = 500  # of a statement
@@ -125,7 +125,7 @@ class Hub:
     def start(self) -> None:
         """Start the thread, and hear of changes."""
         with self._app.app_context():
-            wakeups.listen(CHANGES, self.on_change)
+            wakeups.listen(append.NEWS, self.on_change)
             self._interval = SQLITE_LOOK_SECONDS if has_one_writer() else LOOK_SECONDS
         threading.Thread(target=self._run, name="hub", daemon=True).start()
 
@@ -236,11 +236,6 @@ def _hub(app: Flask) -> Hub:
             hub.start()
             _hubs[key] = hub
         return _hubs[key]
-
-
-@events.subscribe(events.RecordChanged)
-def _on_record_changed(event: events.RecordChanged) -> None:
-    db.on_commit(wakeups.News(CHANGES, event.account_id))
 
 
 def _find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from app import clock, config, db, events, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import entries
+from app.audit import entries, sealing
 from app.audit.entries import CHANGES
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
@@ -78,6 +78,8 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
     same_account = ProviderSetting.account_id == account_id
     query = sa.select(ProviderSetting).where(same_account)
     settings = {setting.id: setting for setting in db.db.session.scalars(query)}
+    account = db.db.session.get(Account, account_id)
+    sealing.settle(account_id)  # after the rows were read: their own changes are among the entries
     changes = (
         CHANGES.c.account_id == account_id,
         CHANGES.c.user_id == user_id,
@@ -88,7 +90,6 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
     for id, changed_at in db.connection().execute(changed.order_by(last.desc())).all():
         if setting := settings.get(id):
             found.append(Left(LeftKind.PROVIDER, id, setting.display_name, changed_at))
-    account = db.db.session.get(Account, account_id)
     present = _redirects(account.settings) if account else set()
     for address, changed_at in _added_redirects(account_id, user_id).items():
         if address in present:

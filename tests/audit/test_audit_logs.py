@@ -320,14 +320,20 @@ def test_audit_tables_are_append_only_in_the_database(app: Flask, cast: Cast) ->
         "UPDATE audit_changes SET record_id = 'x'",
         "DELETE FROM audit_changes",
         "DELETE FROM audit_changes WHERE first_id > 3",
+        "UPDATE audit_pending SET new_values = 'x'",
+        "UPDATE audit_pending SET salts = NULL",
+        "DELETE FROM audit_pending",
     ]
+    assert verified(cast.root)["valid"]  # or no change is sealed
+    make_collection(cast.root)
     with app.app_context():
         if db.db.engine.dialect.name == "postgresql":
-            statements.append("TRUNCATE audit_changes")
+            statements += ["TRUNCATE audit_changes", "TRUNCATE audit_pending"]
         else:
-            statements.append(
-                "INSERT OR REPLACE INTO audit_changes SELECT * FROM audit_changes LIMIT 1"
-            )
+            statements += [
+                "INSERT OR REPLACE INTO audit_changes SELECT * FROM audit_changes LIMIT 1",
+                "INSERT OR REPLACE INTO audit_pending SELECT * FROM audit_pending LIMIT 1",
+            ]
         for statement in statements:
             with (
                 pytest.raises(sa.exc.DBAPIError, match="append-only"),

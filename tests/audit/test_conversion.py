@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from flask import Flask
 
 from app import db
-from app.audit import append, erase
+from app.audit import append, erase, sealing
 from app.audit.chain import verify
 from app.audit.entries import CHANGES, LOG, iter_entries
 from app.audit.log import AUDIT
@@ -121,6 +121,7 @@ def test_audit_log_conversion_accepts_writes_of_previous_version(
     """A new version starts beside the one that it replaces."""
     with app.app_context():
         append_now()
+        sealing.settle(ACCOUNT)
         write(ACCOUNT, [("id", None, "1"), ("title", None, NASTY), ("note", "x", None)])
         append_now()
         report = verify.verify_all(AUDIT, ACCOUNT)

@@ -492,7 +492,7 @@ def test_audit_append_failure_rolls_back_the_change(
     def fail(*args: Any) -> Any:
         raise RuntimeError("the log cannot be written")
 
-    monkeypatch.setattr(append, "_prepared", fail)
+    monkeypatch.setattr(append, "stored_values", fail)
     assert cast.alice.post("records/posts", {"title": "x"}).status_code == 500
     assert cast.alice.patch("auth/me", {"name": "Al"}).status_code == 500
     monkeypatch.undo()

@@ -17,7 +17,7 @@ from flask import Flask
 from sqlalchemy.exc import DBAPIError
 
 from app import clock, db
-from app.audit import checkpoints, erase, exports
+from app.audit import checkpoints, erase, exports, sealing
 from app.audit.chain import cut, signing, verify
 from app.audit.entries import CHANGES, HEADS, STARTS
 from app.audit.log import AUDIT
@@ -104,6 +104,7 @@ def test_audit_cut_can_be_repeated(acme: str, cast: Cast) -> None:
 def test_audit_cut_removes_only_entries_before_the_moment(acme: str, cast: Cast) -> None:
     moment = clock.now()
     make_record(cast.alice, title="new")
+    sealing.settle(acme)
     ids = sa.select(CHANGES.c.first_id).where(CHANGES.c.account_id == acme)
     newer = set(db.db.session.scalars(ids.where(CHANGES.c.occurred_at >= moment)))
     cut.cut(AUDIT, acme, moment)
@@ -144,6 +145,7 @@ def test_audit_cut_without_checkpoint_key_is_refused(
 
 
 def test_audit_cut_of_broken_chain_is_refused(acme: str) -> None:
+    sealing.settle(acme)
     with unguarded_transaction():
         first = sa.select(sa.func.min(CHANGES.c.first_id)).where(CHANGES.c.account_id == acme)
         change = sa.update(CHANGES).where(CHANGES.c.first_id == first.scalar_subquery())

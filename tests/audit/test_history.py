@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from flask import Flask
 
 from app import clock
+from app.records.history import audit_view
 from tests.audit.chains import verified
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
@@ -297,8 +299,26 @@ def test_record_history_needs_at_most_six_statements(app: Flask, cast: Cast) -> 
     id = make_record(cast.alice, **FIRST)["id"]
     for n in range(5):
         cast.alice.patch(ONE.format(id), {"views": n})
+    history(cast.alice, id)  # seals the changes
     with statements(app) as run:
         assert len(history(cast.alice, id, limit=2)) == 2
     assert len(run) <= 6, run
     # The page is cut by the database, not after all entries have been read.
     assert [" LIMIT " in one for one in run if "old_value" in one] == [True, True]
+
+
+def test_record_as_of_ignores_what_is_changed_meanwhile(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    made = make_record(cast.alice, **FIRST)
+    read_one = audit_view.reads.read_one
+
+    def read_after_write(*about: Any) -> Any:
+        monkeypatch.undo()
+        assert cast.bob.patch(ONE.format(made["id"]), {"views": 99}).status_code == 200
+        return read_one(*about)
+
+    monkeypatch.setattr(audit_view.reads, "read_one", read_after_write)
+    seen = as_of(cast.alice, made["id"], made["updated_at"]).json
+    assert (seen["views"], seen["updated_by"]) == (3, cast.alice.id)

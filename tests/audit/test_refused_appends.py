@@ -31,7 +31,7 @@ def refuse(app: Flask) -> Iterator[Refuse]:
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$"
             f" BEGIN IF nextval('refusals') <= {times} THEN RAISE 'no' USING ERRCODE = '{code}';"
             " END IF; RETURN NEW; END $$",
-            "CREATE TRIGGER refuse BEFORE INSERT ON audit_changes"
+            "CREATE TRIGGER refuse BEFORE INSERT ON audit_pending"
             " FOR EACH ROW WHEN (NEW.columns LIKE '%title%') EXECUTE FUNCTION refuse()",
         )
 

@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 
 from app import clock
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit.chain import cut
 from app.audit.log import AUDIT
 from app.audit.security_log import sealing
@@ -20,11 +20,12 @@ from app.audit.security_log.log import SECURITY
 from app.auth import principal
 from app.context import tenancy
 from app.db import db, reencryption
-from app.portability.bundle import importing, tables
+from app.portability.bundle import exporting, importing, tables
 from app.webhooks import headers
 from app.webhooks.models import Webhook
 from app.workflows.language import step_headers
 from app.workflows.models import Workflow
+from tests.audit.chains import entries, verified
 from tests.builders import PASSWORD, Caller, Cast, make_record, make_user
 from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, view
 from tests.conftest import make_app, settings_for
@@ -238,3 +239,30 @@ def test_bundled_rows_follow_the_rows_that_they_refer_to() -> None:
         referred = {key.referred_table.name for key in table.foreign_key_constraints}
         for name in referred & {*written} - {table.name}:
             assert written.index(name) < written.index(table.name), (table.name, name)
+
+
+def test_bundle_export_during_writes_has_an_audit_entry_of_each_record(
+    cast: Cast, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    furnish(cast)
+    begin, written = exporting.snapshot, list[str]()
+
+    def begin_after_write() -> Any:
+        if len(written) < 3:  # by somebody else, once all is sealed
+            written.append(make_record(cast.alice, title="meanwhile")["id"])
+        return begin()
+
+    monkeypatch.setattr(exporting, "snapshot", begin_after_write)
+    file = export(app, tmp_path)
+    assert len(written) == 3
+    result = import_(app, file, *ROOT, "--slug", "copy")
+    assert result.exit_code == 0, result.output
+    with app.app_context(), tenancy.across_accounts():
+        account_id = db.session.query(Account).filter_by(slug="copy").one().id
+    copy = caller_of(app, account_id, cast.alice.email)
+    ids = {post["id"] for post in copy.get("records/posts?limit=100").json["items"]}
+    query = {"account_id": account_id, "table_name": "col_posts", "operation": "CREATE"}
+    told = {entry["record_id"] for entry in entries(cast.root, **query)}
+    assert set(written) <= ids
+    assert ids <= told
+    assert verified(cast.root, account_id)["valid"]

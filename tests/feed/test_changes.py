@@ -330,6 +330,7 @@ def test_change_feed_reads_changes_of_older_process(app: Flask, cast: Cast) -> N
     made = make_record(cast.alice, title="one", views=1)
     path = f"records/posts/{made['id']}"
     changed = cast.alice.patch(path, {"title": "two"}).json
+    now(cast.alice)  # seals the changes
     with app.app_context(), db.transaction() as session:
         without = {"columns": '["title"]', "old_values": '["one"]', "new_values": '["two"]'}
         row = session.execute(sa.select(changes.CHANGES).order_by(changes.CHANGES.c.last_id.desc()))

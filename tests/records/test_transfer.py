@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app import db
+from app.audit import sealing
 from app.audit.models import AuditChange
 from app.collections import definitions
 from app.records.transfer import formats, stream
@@ -206,6 +207,7 @@ def test_record_import_creates_records(
     assert picked == [["a", 1, True, None, "A"], ["b", 2.5, False, "", "B"]]
     assert {one["created_by"] for one in made} == {alice.id}
     with app.app_context():
+        sealing.settle(alice.account_id)
         told = sa.select(AuditChange.record_id).where(AuditChange.table_name == "col_things")
         assert sorted(db.db.session.scalars(told)) == [one["id"] for one in made]
 

@@ -25,6 +25,7 @@ NO_KEY = "Set SERVICE_AUDIT_CHECKPOINT_KEY to cut a log."
 
 def count(log: Log, account_id: str, before: datetime) -> int:
     """The number of entries that `cut` would remove."""
+    log.settle(account_id)
     rows, end = log.rows, log.end(account_id)
     newer = sa.select(sa.func.min(rows.c[log.first])).where(
         rows.c.account_id == account_id, rows.c.occurred_at >= before

@@ -27,10 +27,6 @@ class Read(Protocol):
         """Return the next rows, each with `previous`: the checksum before it."""
 
 
-def _nothing(account_id: str) -> None:
-    """Nothing to do: the log is always up to date."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Log:
     """A log of which each account has a chain; its rows hold one or more consecutive entries."""
@@ -57,7 +53,9 @@ class Log:
     """The stored checkpoints of an account's chain."""
     signs_again: bool = False
     """A checkpoint by a former key is no fault: the next one replaces it."""
-    settle: Callable[[str], object] = _nothing
+    pending: sa.Table
+    """What is stored and has no place in a chain yet."""
+    settle: Callable[[str], object]
     """Brings an account's chain up to date before it is verified or cut."""
     end: Callable[[str], int]
     """The first entry of an account that has to stay, whatever its age."""

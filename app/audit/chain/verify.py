@@ -11,15 +11,18 @@ from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 
 import sqlalchemy as sa
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import db
 from app.accounts.models import Account
 from app.audit import verifications
 from app.audit.chain import digest, signing
 from app.audit.chain.log import LOWEST, BrokenRow, Log, Row
-from app.errors import NotFound
+from app.errors import NotFound, error_location
 from app.types import JSONMapping, JSONObject
 
+logger = structlog.get_logger()
 Entry = JSONMapping
 Summary = JSONObject
 Progress = Callable[[int], None]
@@ -39,6 +42,8 @@ class Report:
     start: JSONObject | None = None
     """The signed start, where the log was cut."""
     head: JSONObject | None = None
+    unsealed: int = 0
+    """The changes that have no place in the chain yet."""
     values_masked: int = 0
     values_erased: int = 0
 
@@ -168,7 +173,10 @@ def iter_reports(
     external, checked = list(external), 0
     named = (checkpoint["account_id"].removesuffix(log.suffix) for checkpoint in external)
     for id in [account_id] if account_id else sorted({*log.accounts(), *named}):
-        log.settle(id)
+        try:
+            log.settle(id)
+        except SQLAlchemyError as error:  # what is sealed can be verified, the rest be counted
+            logger.warning("changes are not sealed", account=id, **error_location(error))
         for result in _verify(log, id, external):
             if isinstance(result, Report):
                 checked += result.checked
@@ -207,7 +215,7 @@ def summarize(reports: list[Report], *, alone: bool) -> Summary:
     """The result of all chains together, with the report of each."""
     broken = next((report for report in reports if not report.valid), None)
     summary = asdict(broken or Report(""))
-    for name in ("checked", "values_masked", "values_erased"):
+    for name in ("checked", "unsealed", "values_masked", "values_erased"):
         summary[name] = sum(getattr(report, name) for report in reports)
     single = reports[0] if alone and reports else None
     summary["account_id"] = broken.account_id if broken else single and single.account_id
@@ -270,6 +278,8 @@ def _verify(
                 _check_head(chain, head)
                 break
     report = chain.close()
+    unsealed = sa.select(sa.func.count()).where(log.pending.c.account_id == account_id)
+    report.unsealed = db.connection().scalar(unsealed) or 0
     if not report.valid and signing.start_of(log, account_id) != start:
         yield from _verify(log, account_id, external)  # it was cut meanwhile
     else:

@@ -77,6 +77,7 @@ SECURITY = Log(
     accounts=_accounts,
     checkpoints=_checkpoints,
     signs_again=True,
+    pending=PENDING,
     settle=_settle,
     end=_end,
     record_cut=_record_cut,

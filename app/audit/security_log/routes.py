@@ -248,6 +248,7 @@ class SecurityVerification(View):
     first_broken_id = ma.fields.Integer(allow_none=True)
     reason = ma.fields.String(allow_none=True)
     head = ma.fields.Nested(audit.ChainHead, allow_none=True)
+    unsealed = ma.fields.Integer(**doc("Events that have no place in the chain yet."))
     values_masked = ma.fields.Integer()
     values_erased = ma.fields.Integer()
     start = ma.fields.Nested(SecurityStart, allow_none=True, **doc("If it was cut."))

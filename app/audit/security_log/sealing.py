@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import checkpoints
+from app.audit import sealing as changes
 from app.audit.chain import digest, signing
 from app.audit.entries import CHANGES
 from app.audit.security_log import entries
@@ -152,6 +153,7 @@ def _operators(account_id: str, user_ids: set[str]) -> set[str]:
         found = {id for id, account in accounts.items() if account == SYSTEM_ACCOUNT_ID}
         gone = user_ids - accounts.keys()
         if gone:  # of users that are deleted since, the audit log knows the account
+            changes.settle(SYSTEM_ACCOUNT_ID)
             was = (CHANGES.c.account_id == SYSTEM_ACCOUNT_ID, CHANGES.c.table_name == "users")
             former = sa.select(CHANGES.c.record_id).where(*was, CHANGES.c.record_id.in_(gone))
             found |= set(db.connection().scalars(former.distinct()))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 import structlog
 
 from app import db, jobs
-from app.audit import verifications
+from app.audit import sealing, verifications
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.models import AuditHead
@@ -25,6 +25,7 @@ DAY = timedelta(days=1)
 def verify_periodically(payload: JSONMapping) -> None:
     """Verify the logs of accounts that were not verified today; for a minute, or until one ends."""
     end = time.monotonic() + RUN_SECONDS
+    sealing.seal_due()
     while due := _due():
         for account_id in due:
             if time.monotonic() >= end:

@@ -13,7 +13,7 @@ from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.audit import append, checkpoints, exports, service, verifications
+from app.audit import append, checkpoints, exports, sealing, service, verifications
 from app.audit.chain import signing, verify
 from app.audit.chain.verify import Report
 from app.audit.entries import STARTS
@@ -243,6 +243,7 @@ def _people(account_id: str) -> dict[str, str]:
 
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:
+    sealing.settle(None)
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
     query = sa.select(AuditHead, Account.name, *STARTS.c).outerjoin(
         Account, Account.id == AuditHead.account_id

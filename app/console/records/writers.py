@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.audit import sealing
 from app.audit.models import AuditChange
 from app.console.shell.scopes import AccountScope
 from app.context import tenancy
@@ -54,6 +55,7 @@ def _users(account_id: str, ids: Iterable[str]) -> dict[str, str]:
 
 def _logged(account_id: str, ids: Iterable[str]) -> dict[str, str]:
     """The names that the newest changes of users have in the audit log."""
+    sealing.settle(account_id)
     name = sa.func.coalesce(sa.func.nullif(AuditChange.user_name, ""), AuditChange.user_email)
     newest = (
         sa.select(AuditChange.user_id, name.label("name"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 import orjson
@@ -12,6 +13,7 @@ from cryptography.fernet import InvalidToken
 
 from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Role
+from app.audit import sealing as changes
 from app.audit.chain import digest, signing
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
@@ -20,7 +22,7 @@ from app.collections import definitions, revisions
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db.snapshots import snapshot
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, Unavailable
 from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
@@ -33,6 +35,7 @@ NO_ENTRY = (0, digest.FIRST_PREVIOUS)
 ROLE_NAMES = sa.select(Role.id, Role.name)
 Progress = Callable[[int], None]
 SYSTEM = "The system account cannot be exported."
+PATIENCE_SECONDS = 30
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
 
 
@@ -53,12 +56,29 @@ def write(
     and Conflict for the system account, or if a stored secret cannot be read.
     """
     _refuse_system(account_id)
-    with tenancy.in_account(account_id), snapshot() as connection:
+    with tenancy.in_account(account_id), _complete_snapshot(account_id) as connection:
         export = _Export(connection, account_id, frames.Writer(target, header, key), progress)
         try:
             return export.run()
         except InvalidToken:
             raise Conflict(UNREADABLE) from None
+
+
+@contextmanager
+def _complete_snapshot(account_id: str) -> Iterator[sa.Connection]:
+    """A snapshot in which every change of the account has its place in the audit log.
+
+    Raises Unavailable if the account never pauses for a moment.
+    """
+    pending = sa.select(1).where(changes.PENDING.c.account_id == account_id).limit(1)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        changes.settle(account_id)
+        with snapshot() as connection:
+            if connection.scalar(pending) is None:
+                yield connection
+                return
+    raise Unavailable
 
 
 def personal_collections(account_id: str) -> list[Definition]:

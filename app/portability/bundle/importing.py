@@ -15,6 +15,7 @@ from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.audit import append, checkpoints
+from app.audit import sealing as changes
 from app.audit.chain import digest, signing
 from app.audit.models import AuditChange, AuditHead
 from app.audit.security_log import sealing
@@ -111,6 +112,7 @@ class _Target:
 
 def _target(contents: Contents, slug: str, *, as_copy: bool) -> _Target:
     account_id = contents.account["id"]
+    changes.settle(account_id)
     copy = _Target(new_id(), slug, is_same=False)
     if as_copy:
         return copy

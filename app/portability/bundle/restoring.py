@@ -18,6 +18,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
+from app.audit import sealing
 from app.audit.entries import CHANGES, is_of
 from app.auth.principal import Principal
 from app.collections import definitions
@@ -245,6 +246,7 @@ def _changed_records(moment: datetime, by: Principal) -> Iterator[Batch]:
             .limit(BATCH_SIZE)
         )
         last = ""
+        sealing.settle(by.require_account_id())
         while page := db.connection().execute(query.where(CHANGES.c.record_id > last)).all():
             ids, changes = list[str](), 0
             for record_id, changed in page:

@@ -1,7 +1,7 @@
 """Reading the stored changes of an account in the order of their numbers.
 
-The number of a change is drawn under a lock that its transaction holds until its commit
-(`app/audit/append.py`): whoever sees a change sees all those with lower numbers.
+The number of a change is drawn under a lock that is held until the number is stored
+(`app/audit/sealing.py`): whoever sees a change sees all those with lower numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.audit import unchanged
+from app.audit import sealing, unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import FeedChange
 from app.collections import table as tables
@@ -39,16 +39,15 @@ class Bounds(NamedTuple):
 
 
 def newest(account_ids: Collection[str]) -> dict[str, int]:
-    """The newest change of each account that has any."""
-    found = dict[str, int]()
-    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
-        last = sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
-        query = sa.select(HEADS.c.account_id, last.scalar_subquery())
-        for account_id, change in db.connection().execute(
-            query.where(HEADS.c.account_id.in_(account_ids))
-        ):
-            found[account_id] = max(found.get(account_id, 0), change or 0)
-    return found
+    """The newest change of each account that has any; one more where some are not sealed."""
+    last = [
+        sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
+        for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
+    ]
+    unsealed = sa.exists().where(sealing.PENDING.c.account_id == HEADS.c.account_id)
+    query = sa.select(HEADS.c.account_id, *(one.scalar_subquery() for one in last), unsealed)
+    rows = db.connection().execute(query.where(HEADS.c.account_id.in_(account_ids)))
+    return {row[0]: max(row[1] or 0, row[2] or 0) + bool(row[3]) for row in rows}
 
 
 class Scan(NamedTuple):
@@ -61,7 +60,7 @@ class Scan(NamedTuple):
 
 
 def bounds(account_id: str) -> Bounds:
-    """The bounds of an account's feed."""
+    """The bounds of an account's feed, with what is committed by now."""
     heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account_id)
     ends = [heads, generations.NEWEST]
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
@@ -72,7 +71,11 @@ def bounds(account_id: str) -> Bounds:
         )
         ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
     query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
-    row = db.connection().execute(query).one()
+    unsealed = sa.exists().where(sealing.PENDING.c.account_id == account_id)
+    *row, is_late = db.connection().execute(query.add_columns(unsealed)).one()
+    if is_late:
+        sealing.settle(account_id)
+        row = list(db.connection().execute(query).one())
     expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
     if generations.is_ended(*timelines):
         begun = generations.start_new()

@@ -13,6 +13,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, rules
+from app.audit import sealing
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, STARTS, is_of
 from app.auth.principal import Principal
@@ -169,8 +170,10 @@ def load_history(
     present = reads.read_one(
         definition, account_id, record_id, versioned_cache.combine(*definition.version_checks)
     )
-    alive = present is not None and read is load_last_entries
-    entries = [] if alive else read(definition, account_id, record_id)
+    entries: Sequence[object] = []
+    if present is None or read is not load_last_entries:
+        sealing.settle(account_id)  # after the row was read: its own changes are among the entries
+        entries = read(definition, account_id, record_id)
     return RecordHistory(definition, record_id, account_id, present, entries)
 
 
@@ -184,6 +187,7 @@ def load_histories(
         *store.scope(definition, account_id), filters.is_any_of(table.c.id, record_ids)
     )
     rows = {row["id"]: row for row in store.rows(definition, db.connection().execute(present))}
+    sealing.settle(account_id)  # after the rows were read: their own changes are among the entries
     backfilled, own = _entries_since(definition, account_id, record_ids, since)
     for id in record_ids:
         entries = sorted((*backfilled, *own.get(id, ())), key=attrgetter("id"))

@@ -18,7 +18,7 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
-from app.audit import erase
+from app.audit import erase, sealing
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, is_of
 from app.auth.models import Invitation
@@ -80,6 +80,7 @@ def _find_erasable(
         return definition.table_name, former, present
     except NotFound:
         versioned_cache.verify(by.version_checks)
+        sealing.settle(by.require_account_id())
         table_name = tables.table_name_for(collection)
         values = {"account_id": by.require_account_id(), "table_name": table_name}
         conditions = [CHANGES.c[name] == value for name, value in values.items()]
@@ -108,6 +109,7 @@ def _was_recreated(target: JSONMapping) -> bool:
             scoped = store.scope(definition, target["account_id"])
             if reads.existing_ids(definition, scoped, [target["record_id"]]):
                 return True
+    sealing.settle(target["account_id"])
     # The creation of the erased record was erased, too, so this belongs to a later record.
     conditions = [
         CHANGES.c[name] == target[name] for name in ("account_id", "table_name", "record_id")
@@ -122,6 +124,7 @@ def user(user_id: str, *, by: Principal) -> Erased:
     Also erases deleted users.
     """
     user_id = user_id.lower()
+    sealing.settle(None)
     here = (User.id == user_id, User.leaving_at.is_(None))
     present = db.db.session.scalar(sa.select(User).where(*here))
     account_id = present.account_id if present else _account_id(user_id)
@@ -163,6 +166,7 @@ def _enqueue(kind: str, target: JSONMapping) -> None:
 
 def _erase_traces_of_record(target: JSONMapping) -> Erased:
     table, account_ids = idempotency.TABLE.c, (target["account_id"], SYSTEM_ACCOUNT_ID)
+    sealing.settle(target["account_id"])
     superadmins = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID)
     # Superadmins act in other accounts, but their responses are stored in their own.
     is_relevant = sa.or_(table.account_id.in_(account_ids), table.caller.in_(superadmins))
@@ -183,6 +187,7 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
     account_id, user_id = target["account_id"], target["user_id"]
     # Across accounts, as superadmins' responses about the user may be stored anywhere.
     with tenancy.across_accounts(), db.transaction():
+        sealing.settle(None)
         emails = _emails(target) | _stored_emails(target)
         acted_in = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id).distinct()
         account_ids = sorted({*db.connection().scalars(acted_in), account_id})

@@ -18,6 +18,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
+from app.audit import sealing
 from app.audit.entries import LOG
 from app.audit.security_log import reads
 from app.auth.principal import Principal
@@ -100,6 +101,7 @@ def page(collection: str, record_id: str, skip: int, limit: int, *, by: Principa
     definition = _get_definition(collection, by)
     _, view = _load_visible(definition, record_id, "update", by, pasts.load_last_entries)
     key = (by.require_account_id(), record_id)
+    sealing.settle(key[0])
     conditions = pasts.change_conditions(definition, *key)
     # Skip hidden fields: their changes would confirm guesses of their values.
     readable = view.readable if view else SYSTEM_FIELDS

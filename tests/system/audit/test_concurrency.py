@@ -7,10 +7,11 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config, create_app, db
-from app.audit import append
+from app.audit import append, sealing
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.models import AuditChange
+from app.context import deadline
 from tests.processes import forked
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
@@ -52,11 +53,14 @@ def test_audit_chain_is_valid_after_concurrent_processes(app: Flask, count: int)
         assert db.connection().scalar(mine) == written
 
 
-def test_audit_append_does_not_block_other_accounts(app: Flask) -> None:
-    """On PostgreSQL, where one writer holds the head of another account."""
+def test_audit_log_of_stuck_account_holds_up_no_writer_and_no_other_account(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, where somebody holds the head of its chain."""
     with app.app_context():
         for account_id in ACCOUNTS:
             append_to(account_id)
+        sealing.settle(None)
         if db.db.engine.dialect.name == "sqlite":  # one writer at a time, and no lock to hold
             assert verify.verify_all(AUDIT)["valid"]
             return
@@ -64,16 +68,22 @@ def test_audit_append_does_not_block_other_accounts(app: Flask) -> None:
         with engine.begin() as other:
             held = sa.text("SELECT 1 FROM audit_heads WHERE account_id = :id FOR UPDATE")
             other.execute(held, {"id": ACCOUNTS[0]})
-            append_to(ACCOUNTS[1])
-            with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
-                append_to(ACCOUNTS[0])
-        assert verify.verify_all(AUDIT)["valid"]
+            for account_id in ACCOUNTS:
+                append_to(account_id)
+            monkeypatch.setattr(sealing, "STUCK_SECONDS", 0.5)
+            sealing.seal_due()
+            with deadline.within(deadline.Limit(0.5)):
+                with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+                    sealing.settle(ACCOUNTS[0])
+                found = verify.verify_all(AUDIT)
+            assert sealing.due() == [ACCOUNTS[0]]
+        assert (found["valid"], found["unsealed"]) == (True, 1)
+        found = verify.verify_all(AUDIT)
+        assert (found["valid"], found["unsealed"], found["checked"]) == (True, 0, 6)
 
 
 def append_to(account_id: str) -> None:
-    """Append an entry, waiting for a lock for a moment only."""
-    with db.transaction() as session:
-        if session.get_bind().dialect.name == "postgresql":
-            session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+    """Append an entry."""
+    with db.transaction():
         target = (append.CREATE, "col_posts", "1")
         append.record(append.Change(account_id, target, [("id", None, "1")]))

@@ -1,0 +1,204 @@
+"""Sealing: stored changes get their place in the chain and in the feed after their commit.
+
+Whoever seals holds the head of the account's chain, draws numbers, links the changes to the chain
+and removes them from where they waited, all in one short transaction. Numbers become visible in
+their order, as nobody else draws any meanwhile. Whoever reads the log or the feed seals first, so
+that everybody sees what they did; a thread seals what nobody reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+import structlog
+from flask import Flask
+from sqlalchemy.dialects import sqlite
+
+from app import clock, db
+from app.audit.append import NEWS
+from app.audit.chain import digest
+from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
+from app.context import deadline, tenancy
+from app.db import Base
+from app.errors import error_location
+from app.jobs import wakeups, worker
+
+log = structlog.get_logger()
+LOOK_SECONDS = 2
+"""Between looks for what was not announced."""
+STUCK_SECONDS = 5
+"""For a statement, or a lock on an account's head: then other accounts have their turn."""
+BATCH_SIZE, ROOM = 200, 4 * 2**20  # changes, and characters of their values, in memory at once
+PENDING, CHANGES, FEED, HEADS = (
+    Base.metadata.tables[model.__tablename__]
+    for model in (PendingChange, AuditChange, FeedChange, AuditHead)
+)
+# Numbers follow from what is stored, as there is a single writer. The last rows have the highest
+# ones, or newer ones expired.
+_NEWEST = (
+    sa.select(CHANGES.c.last_id).order_by(sa.text("rowid DESC")).limit(1).scalar_subquery(),
+    sa.select(FEED.c.change).order_by(sa.text("rowid DESC")).limit(1).scalar_subquery(),
+    sa.select(sa.func.max(FeedGeneration.first_change)).scalar_subquery(),
+)
+
+
+def settle(account_id: str | None) -> None:
+    """Seal the changes of an account (None: of all) that are committed: readers of now see them."""
+    for one in due() if account_id is None else (account_id,):
+        own = PENDING.c.account_id == one
+        with tenancy.in_account(one):
+            until = db.connection().scalar(sa.select(sa.func.max(PENDING.c.id)).where(own))
+            while until is not None and _seal(one, until):
+                pass
+
+
+def settle_before_commit(account_id: str) -> None:
+    """Seal an account's changes in the open transaction, also those that it has recorded so far."""
+    db.before_commit(_settle_within, account_id, last=True)
+
+
+def _settle_within(account_ids: list[str]) -> None:
+    for account_id in sorted(set(account_ids)):
+        with tenancy.in_account(account_id):
+            while _seal_in_transaction(account_id):
+                pass
+
+
+def due() -> Sequence[str]:
+    """The accounts with changes that are not sealed."""
+    query = sa.select(PENDING.c.account_id).distinct().order_by(PENDING.c.account_id)
+    return db.connection().scalars(query).all()
+
+
+def _seal(account_id: str, until: int) -> bool:
+    """Seal the oldest changes up to one. Returns whether there may be more."""
+    limit = db.write_limit.set(None)  # whoever may write nothing may read
+    try:
+        with db.transaction_apart():
+            return _seal_in_transaction(account_id, until)
+    finally:
+        db.write_limit.reset(limit)
+
+
+def _seal_in_transaction(account_id: str, until: int = 2**63 - 1) -> bool:
+    newest, checksum = _lock_head(account_id)
+    own = PENDING.c.account_id == account_id
+    oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, PENDING.c.id <= until)
+    found = db.connection().execute(oldest.order_by(PENDING.c.id).limit(BATCH_SIZE)).all()
+    ends = accumulate(row.size for row in found)
+    ids = [row.id for row, end in zip(found, ends, strict=True) if end <= ROOM or row is found[0]]
+    if not ids:
+        return False
+    same = (own, PENDING.c.id.in_(ids))
+    query = sa.select(PENDING).where(*same).order_by(PENDING.c.id)
+    _link(account_id, db.connection().execute(query).mappings().all(), newest, checksum)
+    db.connection().execute(sa.delete(PENDING).where(*same))
+    return len(found) == BATCH_SIZE or len(ids) < len(found)
+
+
+def _lock_head(account_id: str) -> tuple[int, str]:
+    """The last number so far, and the checksum at the end of the chain, which is locked."""
+    if not db.has_one_writer():
+        lock = sa.select(sa.func.lock_audit_head(account_id, clock.now()))
+        return 0, db.connection().execute(lock).scalar_one()
+    new = {"last_id": 0, "checksum": digest.FIRST_PREVIOUS, "changed_at": clock.now()}
+    head = sqlite.insert(HEADS).values(account_id=account_id, checkpoint_id=0, **new)
+    db.connection().execute(head.on_conflict_do_nothing())
+    query = sa.select(HEADS.c.checksum, HEADS.c.last_id, HEADS.c.expired_change, *_NEWEST)
+    row = db.connection().execute(query.where(HEADS.c.account_id == account_id)).one()
+    return max(number or 0 for number in row[1:]), row.checksum
+
+
+def _link(account_id: str, pending: Sequence[Any], newest: int, checksum: str) -> None:
+    digests = [_digests(change) for change in pending]
+    ids, audited, unaudited = iter(_numbers(newest, sum(map(len, digests)))), [], []
+    for change, own_digests in zip(pending, digests, strict=True):
+        own = [next(ids) for _ in own_digests]
+        row = {name: value for name, value in change.items() if name != "id"}
+        if change["salts"] is None:
+            unaudited.append({"change": own[0], **{n: row[n] for n in row if n in FEED.c}})
+            continue
+        *_, checksum = digest.checksums(checksum, own, own_digests)
+        is_gapless = own[-1] - own[0] == len(own) - 1
+        row |= {"first_id": own[0], "last_id": own[-1], "entries": len(own)}
+        row |= {"ids": None if is_gapless else orjson.dumps(own).decode()}
+        audited.append(row | {"checksum": bytes.fromhex(checksum)})
+    if unaudited:
+        db.connection().execute(sa.insert(FEED), unaudited)
+    if audited:
+        db.connection().execute(sa.insert(CHANGES), audited)
+        end = {"last_id": audited[-1]["last_id"], "checksum": checksum}
+        end |= {"changed_at": audited[-1]["occurred_at"]}
+        head = sa.update(HEADS).where(HEADS.c.account_id == account_id)
+        db.connection().execute(head.values(**end))
+
+
+def _numbers(newest: int, count: int) -> Sequence[int]:
+    """The next numbers; on PostgreSQL other accounts draw between them."""
+    if db.has_one_writer():
+        return range(newest + 1, newest + 1 + count)
+    drawn = sa.func.array_agg(sa.func.nextval("audit_log_ids"))
+    query = sa.select(drawn).select_from(sa.func.generate_series(1, count))
+    return sorted(db.connection().execute(query).scalar_one())
+
+
+def _digests(change: Any) -> Sequence[str]:
+    """The digest of each entry; of a change that is not audited, one that nobody needs."""
+    if change["salts"] is None:
+        return [""]
+    shared = {**change, "occurred_at": clock.iso(change["occurred_at"])}
+    shared["es_timestamp"] = change["es_timestamp"] and clock.iso(change["es_timestamp"])
+    shared["extra_metadata"] = orjson.loads(change["extra_metadata"] or "null")
+    columns = orjson.loads(change["columns"])
+    olds, news = (
+        [None] * len(columns) if change[name] is None else orjson.loads(change[name])
+        for name in ("old_values", "new_values")
+    )
+    digester = digest.EntryDigester(change["account_id"], shared)
+    values = list(zip(columns, olds, news, strict=True))
+    return digester.digests(values, change["salts"], change["actor_salts"])
+
+
+@worker.loop("sealing")
+def work(stop: threading.Event, woken: threading.Event) -> None:
+    """Seal what is announced, and now and then all there is, until `stop` is set."""
+    with wakeups.listening(NEWS, lambda accounts: woken.set(), threading.Event()):
+        while not stop.is_set():
+            woken.clear()
+            try:
+                seal_due()
+            except Exception as error:  # noqa: BLE001 - the database may be away for a while
+                log.warning("changes are not sealed", **error_location(error))
+            db.db.session.remove()
+            woken.wait(LOOK_SECONDS)
+
+
+def seal_due() -> None:
+    """Seal what is committed, account by account; one that fails does not stop the others."""
+    with tenancy.across_accounts():
+        accounts = due()
+    limit = None if db.has_one_writer() else deadline.Limit(STUCK_SECONDS)
+    for account_id in accounts:
+        try:
+            with deadline.within(limit):
+                settle(account_id)
+        except Exception as error:  # noqa: BLE001 - its readers see it
+            log.warning("changes are not sealed", account=account_id, **error_location(error))
+            db.db.session.remove()
+
+
+def start(app: Flask) -> None:
+    """Seal in a thread of this process, where SQLite has no other process that hears at once."""
+
+    def run() -> None:
+        with app.app_context():
+            work(threading.Event(), threading.Event())
+
+    with app.app_context():
+        if db.has_one_writer():
+            threading.Thread(target=run, name="sealing", daemon=True).start()
