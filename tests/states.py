@@ -62,7 +62,8 @@ class State:
         return _Raw(self._engine)
 
     def _tables(self) -> list[str]:
-        return list(Base.metadata.tables)
+        # The heads first: whoever still seals, as the thread of streams does, ends before.
+        return sorted(Base.metadata.tables, key=lambda name: name != "audit_heads")
 
     def _filled(self) -> list[str]:
         """Those of the tables that have rows at this moment."""

@@ -35,6 +35,7 @@ READS: Mapping[str, str] = {
     "audit_changes": SUPERADMIN,
     "audit_checkpoints": SUPERADMIN,
     "audit_heads": DUE,
+    "audit_pending": DUE,
     "audit_starts": SUPERADMIN,
     "chain_verifications": DUE,
     "feed_changes": EXPIRED,

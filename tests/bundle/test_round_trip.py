@@ -12,7 +12,7 @@ import pytest
 from flask import Flask
 
 from app import clock
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit.chain import cut
 from app.audit.log import AUDIT
 from app.audit.security_log import sealing
@@ -242,7 +242,7 @@ def test_bundled_rows_follow_the_rows_that_they_refer_to() -> None:
 
 
 def test_bundle_export_during_writes_has_an_audit_entry_of_each_record(
-    cast: Cast, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     furnish(cast)
     begin, written = exporting.snapshot, list[str]()
@@ -255,14 +255,14 @@ def test_bundle_export_during_writes_has_an_audit_entry_of_each_record(
     monkeypatch.setattr(exporting, "snapshot", begin_after_write)
     file = export(app, tmp_path)
     assert len(written) == 3
-    result = import_(app, file, *ROOT, "--slug", "copy")
-    assert result.exit_code == 0, result.output
-    with app.app_context(), tenancy.across_accounts():
-        account_id = db.session.query(Account).filter_by(slug="copy").one().id
-    copy = caller_of(app, account_id, cast.alice.email)
-    ids = {post["id"] for post in copy.get("records/posts?limit=100").json["items"]}
+    key = trusted(import_(other, file, *ROOT).output)
+    assert import_(other, file, *ROOT, "--trust", key).exit_code == 0
+    account_id = cast.alice.account_id
+    moved = caller_of(other, account_id, cast.alice.email)
+    root = caller_of(other, SYSTEM_ACCOUNT_ID, ROOT[1])
+    ids = {post["id"] for post in moved.get("records/posts?limit=100").json["items"]}
     query = {"account_id": account_id, "table_name": "col_posts", "operation": "CREATE"}
-    told = {entry["record_id"] for entry in entries(cast.root, **query)}
+    told = {entry["record_id"] for entry in entries(root, **query)}
     assert set(written) <= ids
     assert ids <= told
-    assert verified(cast.root, account_id)["valid"]
+    assert verified(root, account_id)["valid"]

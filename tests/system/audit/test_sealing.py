@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -80,6 +83,14 @@ def test_audit_log_of_hot_account_is_complete_and_keeps_causes_before_effects(
         assert (report["valid"], report["checked"], report["unsealed"]) == (True, total, 0)
 
 
+def wait_until(happened: Callable[[], object]) -> None:
+    """Look every few milliseconds, for some seconds."""
+    end = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def die(settings: config.Config, moment: str) -> None:
     """Commit changes, and be killed at a moment of their sealing."""
 
@@ -107,3 +118,35 @@ def test_audit_log_of_killed_process_has_each_change_once(app: Flask, moment: st
         report = verify.verify_all(AUDIT, ACCOUNT)
         assert (report["valid"], report["checked"], report["unsealed"]) == (True, 3, 0)
         assert stored() == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_audit_log_is_sealed_at_once_where_nobody_reads(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, woken, looks = threading.Event(), threading.Event(), list[float]()
+    seal_due = sealing.seal_due
+
+    def look() -> None:
+        seal_due()
+        looks.append(time.monotonic())
+
+    def run() -> None:
+        with app.app_context():
+            sealing.work(stop, woken)
+
+    monkeypatch.setattr(sealing, "LOOK_SECONDS", 60)  # only what is announced wakes it
+    monkeypatch.setattr(sealing, "seal_due", look)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: looks)
+        for number in range(3):
+            with app.app_context():
+                change(1, number)
+                committed = time.monotonic()
+                wait_until(lambda: not sealing.due())
+                assert time.monotonic() - committed < 1
+    finally:
+        stop.set()
+        woken.set()
+        thread.join()
