@@ -246,7 +246,8 @@ class _Builder:
         inner = (*self.inner[: node.depth - 1], related.columns)
         builder = _Builder(self.columns, self.callers, {}, NULL, inner)
         builder = builder.with_room(node.condition, CONDITION[node.depth])
-        if node.function == "any" and related.apart and (keys := matching_keys(node)):
+        is_whole = id(node.condition) not in builder.known  # too deep for SQL as it stands
+        if node.function == "any" and related.apart and is_whole and (keys := matching_keys(node)):
             # A list that is read once, by which an index of the judged records is searched:
             # SQLite would look for each record.
             within, conditions = related.apart
