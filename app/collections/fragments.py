@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -36,6 +36,7 @@ MAX_COUNTED = 10_000
 PLAN_STALE = (
     "The rules or fragments were changed after this plan, or the plan is of another change."
 )
+LOOKS_BACK = "A fragment does not gain or lose @old and @changed while rules use it: {}."
 Texts = Mapping[str, str]
 
 _instead: ContextVar[Texts | None] = ContextVar("instead", default=None)
@@ -55,6 +56,11 @@ def load(*, lock: bool = False) -> Texts:
     """All fragments by name; `lock` keeps them as they are until the transaction ends."""
     if (instead := _instead.get()) is not None and not lock:
         return instead
+    return stored_texts(lock=lock)
+
+
+def stored_texts(*, lock: bool = False) -> Texts:
+    """All fragments as they are stored."""
     query = sa.select(RuleFragment.name, RuleFragment.text).order_by(RuleFragment.name)
     rows = db.db.session.execute(query.with_for_update(read=True) if lock else query)
     return {row.name: row.text for row in rows}
@@ -115,17 +121,54 @@ def change(texts: Texts, plan_hash: str | None = None) -> Texts:
         affected = _checked(present, texts)
         if plan_hash not in (None, _hash(present, texts, affected)):
             raise Conflict(PLAN_STALE, error="plan_stale")
-        for name, row in rows.items():
-            if name not in texts:
-                session.delete(row)
-            elif row.text != texts[name]:
-                row.text = texts[name]
-        session.add_all(
-            RuleFragment(name=name, text=text) for name, text in texts.items() if name not in rows
-        )
-        session.flush()
-        _store_copies(texts)
+        store(texts)
+        store_copies(texts)
     return dict(sorted(texts.items()))
+
+
+def store(texts: Texts) -> None:
+    """Store checked fragments, in the open transaction, without the copies of collections."""
+    session = db.db.session
+    rows = {row.name: row for row in session.scalars(sa.select(RuleFragment).with_for_update())}
+    for name, row in rows.items():
+        if name not in texts:
+            session.delete(row)
+        elif row.text != texts[name]:
+            row.text = texts[name]
+    session.add_all(
+        RuleFragment(name=name, text=text) for name, text in texts.items() if name not in rows
+    )
+    session.flush()
+
+
+def problems_with(
+    present: Texts, texts: Texts, resulting: Sequence[Definition]
+) -> Iterator[JSONObject]:
+    """The problems of a change of fragments, beside the collections as they will be."""
+    yield from _problems(present, texts)
+    changed = {name for name, text in present.items() if texts.get(name) != text}
+    for name in sorted(changed):
+        places = ", ".join(places_of(name, resulting))
+        if places and name not in texts:
+            yield problem(f"fragments.{name}", IN_USE, f"Rules use this fragment: {places}.")
+        elif places and _looks_back(present[name]) != _looks_back(texts[name]):
+            yield problem(f"fragments.{name}", IN_USE, LOOKS_BACK.format(places))
+    with override(texts):
+        for one in map(with_current, resulting):
+            yield from _misfits(changed & texts.keys(), one, present)
+
+
+def _misfits(changed: Set[str], of: Definition, present: Texts) -> Iterator[JSONObject]:
+    """The rules of a collection that changed fragments do not fit."""
+    for key in RULES:
+        rule = of.rules.get(key) or ""
+        if names_used := changed & fragment_names(rule):
+            found = access.rule_problem(rule, of.rule_scope(key))
+            for name in sorted(names_used):
+                text = of.fragments.get(name)
+                found = found or expression_names.problem_in(text, of, present.get(name))
+            if found:
+                yield found | {"field": f"{of.name}.{key}"}
 
 
 def _checked(present: Texts, texts: Texts) -> list[tuple[Definition, Definition]]:
@@ -146,32 +189,17 @@ def _checked(present: Texts, texts: Texts) -> list[tuple[Definition, Definition]
         raise Conflict(f"Rules use these fragments: {shown}. Change them first.", details=in_use)
     for name in sorted(changed & texts.keys()):
         if places[name] and _looks_back(present[name]) != _looks_back(texts[name]):
-            message = (
-                "A fragment does not gain or lose @old and @changed while rules use it:"
-                f" {', '.join(places[name])}."
-            )
-            problems.append(problem(name, "in_use", message))
+            message = LOOKS_BACK.format(", ".join(places[name]))
+            problems.append(problem(name, IN_USE, message))
     affected = []
     for old in all_:
         if changed & old.fragments.keys():
             new = replace(old, fragments={name: texts[name] for name in old.fragments})
             affected.append((old, new))
-            for key in RULES:
-                rule = new.rules.get(key) or ""
-                if changed & fragment_names(rule):
-                    invalid = access.rule_problem(rule, new.rule_scope(key))
-                    invalid = invalid or _unknown_choice(rule, old, new)
-                    problems += [invalid | {"field": f"{new.name}.{key}"}] if invalid else []
+            problems += _misfits(changed, new, present)
     if problems:
         raise InvalidValues(problems)
     return affected
-
-
-def _unknown_choice(rule: str, old: Definition, new: Definition) -> JSONObject:
-    for name in sorted(fragment_names(rule)):
-        if found := expression_names.problem_in(new.fragments[name], new, old.fragments[name]):
-            return found
-    return {}
 
 
 def _problems(present: Texts, texts: Texts) -> Iterator[JSONObject]:
@@ -195,7 +223,7 @@ def places_of(name: str, of: Sequence[Definition]) -> Iterator[str]:
     """The rules that use a fragment."""
     for one in of:
         for key in RULES:
-            if name in one.fragments and name in fragment_names(one.rules.get(key)):
+            if name in fragment_names(one.rules.get(key)):
                 yield f"{one.name}.{key}"
 
 
@@ -222,7 +250,7 @@ def _hash(present: Texts, texts: Texts, affected: Sequence[tuple[Definition, Def
     return hashlib.sha256(stated.encode()).hexdigest()
 
 
-def _store_copies(texts: Texts) -> None:
+def store_copies(texts: Texts) -> None:
     """Give the collections that use fragments their new texts, under new versions."""
     query = sa.select(Collection).order_by(Collection.id).with_for_update()
     for row in db.db.session.scalars(query.execution_options(populate_existing=True)).all():
@@ -245,4 +273,4 @@ def _follow(changed: JSONMapping) -> None:
     for row in db.db.session.scalars(sa.select(RuleFragment)).all():
         row.text = texts[row.name]
     db.db.session.flush()
-    _store_copies(texts)
+    store_copies(texts)

@@ -82,9 +82,15 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
             for unchanged in definitions.get_all()
             if unchanged.id not in changed_ids
         ]
+    compared_ids = {old.id for _, old, _ in compared}
+    for one in definitions.get_all():  # whose rules use fragments that change
+        followed = fragments.with_current(one)
+        if one.id not in compared_ids and followed.fragments != one.fragments:
+            compared.append((one.name, one, followed))
     result = []
     for collection, old, new in compared:
-        if new.rules == old.rules and not names.affects(old) and not names.affects(new):
+        is_same = (new.rules, new.fragments) == (old.rules, old.fragments)
+        if is_same and not names.affects(old) and not names.affects(new):
             continue
         for difference in population.differences(
             old, new, account_id=None, max_count=MAX_COUNTED, renames=names.renames

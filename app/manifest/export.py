@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import Account
-from app.collections import schema, transfer
+from app.collections import fragments, schema, transfer
 from app.errors import InvalidValues, problem
 from app.manifest.kinds import OF_ACCOUNT, ROLES, SINGLES
 from app.types import JSONMapping, JSONObject
@@ -41,6 +41,7 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
         "version": VERSION,
         "roles": [ROLES.export(row) for row in ROLES.rows()],
         **_singles(),
+        "fragments": dict(fragments.load()),
         "collections": collections(),
         "accounts": {slug: sections for slug, sections in accounts.items() if sections},
     }

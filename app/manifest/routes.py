@@ -33,6 +33,7 @@ MANIFEST = {
     "roles": [{"name": "auditor", "description": "Reads all."}],
     "directory": {"rule": "true", "fields": ["name"]},
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
+    "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
         {
             "name": "posts",
@@ -70,6 +71,7 @@ class ManifestView(View):
     roles = ma.fields.List(ma.fields.Dict())
     directory = ma.fields.Dict()
     attributes = ma.fields.Dict()
+    fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
 
@@ -92,7 +94,8 @@ class ManifestOperation(View):
 
     kind = ma.fields.String(
         **doc(
-            "collection, role, directory, attributes, group, webhook, workflow, hook or provider."
+            "collection, fragment, role, directory, attributes, group, webhook, workflow, hook or"
+            " provider."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))

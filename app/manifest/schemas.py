@@ -162,6 +162,11 @@ class Manifest(Schema):
     directory = ma.fields.Nested(DirectoryBody)
     attributes = ma.fields.Nested(ManifestAttributes)
     collections = _list_of(ManifestCollection)
+    fragments = ma.fields.Dict(
+        keys=fields.Text(longest=100),
+        values=fields.Text(longest=2**30, allow_none=True),
+        **doc("Fragments of rules by name; null removes one."),
+    )
     accounts = ma.fields.Dict(
         keys=fields.Text(longest=100),
         values=ma.fields.Nested(AccountPart),

@@ -10,15 +10,16 @@ import orjson
 from sqlalchemy.exc import DBAPIError
 
 from app.auth.principal import Principal
-from app.collections import changes, imports, index_builds
+from app.collections import changes, fragments, imports, index_builds
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.index_builds import Builds
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
-from app.manifest import definitions, effects, items, name_changes, schemas
+from app.manifest import definitions, effects, fragment_changes, items, name_changes, schemas
 from app.manifest.document import Document
 from app.manifest.export import VERSION
+from app.manifest.fragment_changes import FragmentChanges
 from app.manifest.name_changes import NameChanges
 from app.types import JSONMapping, JSONObject
 
@@ -36,12 +37,14 @@ class _Comparison:
     operations: Sequence[JSONMapping]
     tests: Sequence[JSONMapping]
     names: NameChanges
+    fragments: FragmentChanges
 
     @property
     def problems(self) -> list[JSONObject]:
         """All problems but those of present records, by line."""
         failed = effects.rule_test_problems(self.tests)
         problems = [*self.definitions.problems, *self.items.problems, *failed]
+        problems += self.fragments.problems
         return sorted(problems, key=lambda one: one.get("line") or 0)
 
     @property
@@ -50,7 +53,7 @@ class _Comparison:
         changed = [change.plan_hash for change in self.definitions.changes]
         removed = [(row.id, row.version) for _, row in self.definitions.removed]
         operations = [{**one, "line": None} for one in self.operations]
-        parts = (self.content, operations, changed, removed)
+        parts = (self.content, operations, changed, removed, self.fragments.present)
         text = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(text).hexdigest()
 
@@ -59,7 +62,7 @@ class _Comparison:
         """The manifest that undoes the plan."""
         own = [] if self.definitions.problems else definitions.reverse(self.definitions)
         listed = {"collections": own} if own else {}
-        return {"version": VERSION, **listed, **self.items.reverse}
+        return {"version": VERSION, **self.fragments.reverse, **listed, **self.items.reverse}
 
 
 def plan(document: Document, *, by: Principal) -> JSONObject:
@@ -70,7 +73,11 @@ def plan(document: Document, *, by: Principal) -> JSONObject:
     """
     content = schemas.load(document)
     try:
-        with versioned_cache.reloading(), name_changes.find(content).expected():
+        with (
+            versioned_cache.reloading(),
+            name_changes.find(content).expected(),
+            fragments.override(fragment_changes.resulting(content)),
+        ):
             compared = _compare(document, content, by)
             own, names = compared.definitions, compared.names
             result = {
@@ -115,7 +122,8 @@ def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
-        with name_changes.find(content).expected():
+        changed = fragments.override(fragment_changes.resulting(content))
+        with name_changes.find(content).expected(), changed:
             compared = _compare(document, content, by)
         _check(compared, plan_hash)
         return compared.definitions.changes
@@ -129,7 +137,8 @@ def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
 def _apply(
     document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal
 ) -> JSONObject:
-    with name_changes.find(content).expected():
+    changed = fragments.override(fragment_changes.resulting(content))
+    with name_changes.find(content).expected(), changed:
         compared = _compare(document, content, by, lock=True)
         _check(compared, plan_hash)
         result = {
@@ -145,7 +154,8 @@ def _apply(
         for problem in imports.row_problems(own.import_, built):
             own.add_problem(problem)
         changes.refuse(own.problems)
-        result["migrations_created"] = definitions.run(own, built)
+        with compared.fragments.stored():
+            result["migrations_created"] = definitions.run(own, built)
         result["secrets"] = items.run(compared.items)
         if compared.items.problems:
             raise InvalidValues(compared.items.problems)
@@ -162,12 +172,14 @@ def _compare(
     listed = items.compare(document, content, by=by, renamed=renamed)
     names = name_changes.find(content)
     operations = [] if own.problems else definitions.operations(own)
+    changed = fragment_changes.compare(document, content, own)
+    operations = [*changed.operations, *operations]
     with name_changes.future(own):
         operations += [step.operation(document) for step in listed.steps]
     future = {} if own.problems else own.definitions()
     followed = {key: names.followed(one) for key, one in future.items()}
     tests = effects.run_rule_tests(document, own.items, followed)
-    return _Comparison(document.content, own, listed, operations, tests, names)
+    return _Comparison(document.content, own, listed, operations, tests, names, changed)
 
 
 def _check(compared: _Comparison, plan_hash: str) -> None:

@@ -167,3 +167,49 @@ def test_only_rules_have_fragments(cast: Cast) -> None:
     question = {"operation": "view", "user_id": cast.bob.id}
     cast.root.put("collections/posts/rules", {"view_rule": "@rule(staff) || name = 'b'"})
     assert cast.root.post("collections/posts/rules/explain", question).status_code == 200
+
+
+def manifest(root: Caller, content: dict[str, Any], status: int = 200) -> Any:
+    """Plan and apply a manifest; the plan, or the refusal."""
+    body = {"manifest": {"version": 1, **content}}
+    planned = root.post("manifest/plan", body)
+    assert planned.status_code == 200, planned.json
+    answer = root.post("manifest/apply", {**body, "plan_hash": planned.json["plan_hash"]})
+    assert answer.status_code == status, answer.json
+    return planned.json if status == 200 else answer.json
+
+
+def test_manifest_has_fragments(cast: Cast) -> None:
+    put(cast.root, {"old_one": "true"})
+    make_posts(cast, "@rule(old_one)")
+    rules = {"list_rule": "@rule(staff)"}
+    allowed = {"operation": "list", "as": "editor", "expect": "allow"}
+    changed = {
+        "fragments": {**STAFF, "old_one": None},
+        "collections": [{"name": "posts", "rules": rules, "tests": [allowed]}],
+    }
+    planned = manifest(cast.root, changed)
+    actions = [(one["kind"], one["name"], one["action"]) for one in planned["operations"]]
+    assert actions == [
+        ("fragment", "staff", "create"),
+        ("fragment", "old_one", "remove"),
+        ("collection", "posts", "update"),
+    ]
+    assert [one["passed"] for one in planned["tests"]] == [True]
+    assert (count(cast.bob), count(cast.alice)) == (0, 1)
+    assert cast.root.get("rules/fragments").json == STAFF
+    planned = manifest(cast.root, {"fragments": {"staff": "@has_role(viewer)"}})
+    access = {(one["role"], one["operation"]): one["gained"] for one in planned["access"]}
+    assert access["viewer", "list"] == 1
+    assert (count(cast.bob), count(cast.alice)) == (1, 0)
+    assert manifest(cast.root, planned["reverse"])["has_changes"]
+    assert cast.root.get("rules/fragments").json == STAFF
+    assert cast.root.get("manifest/export").json["fragments"] == STAFF
+    for texts, code in (
+        ({"staff": None}, "in_use"),
+        ({"staff": "size > 1"}, "rule_invalid"),
+        ({"staff": "@changed(name)"}, "in_use"),
+    ):
+        refused = manifest(cast.root, {"fragments": texts}, 400)
+        assert code in {one["code"] for one in refused["details"]}
+    assert (count(cast.bob), count(cast.alice)) == (0, 1)
