@@ -10,6 +10,11 @@ const COMPARED = new RegExp(
   String.raw`(${NAME})\s*(?:(?:!?[=~]|[<>]=?)\s*|(?:NOT\s+)?IN\s*[[(](?:[^\])"']|"[^"]*"|'[^']*')*|,\s*)(["'])([^"'\\]*)$`,
 );
 
+// What has a record of its own before a dot: the judged one, or that of the outer @any.
+const RECORDS = ["@record", "@old", "@outer"];
+const OPENED = /@(?:any|count)\s*\(\s*([A-Za-z_]\w*)\s*,|[()]/g;
+const COLLECTION = /@(?:any|count)\s*\(\s*(\w*)$/;
+
 function word(text, next) {
   if (text.startsWith("@")) return "macroName";
   if (KEYWORDS.includes(text)) return "keyword";
@@ -36,8 +41,8 @@ export const language = {
 
 // Completions by what may be named: fields by collection, and the functions with their results.
 export function completions({ start = "", collections = {}, calls = {}, caller = false }) {
-  function follow(names) {
-    let fields = collections[start];
+  function follow(names, from) {
+    let fields = collections[from];
     for (const name of names) {
       const field = Object.hasOwn(fields ?? {}, name) ? fields[name] : {};
       fields = field.parts ?? collections[field.to];
@@ -45,15 +50,25 @@ export function completions({ start = "", collections = {}, calls = {}, caller =
     return fields ?? {};
   }
 
-  function choices(path) {
+  // The collections of the records that may be named at a place, the innermost last.
+  function around(before) {
+    const open = [];
+    for (const [token, name] of withoutTexts(before).matchAll(OPENED)) {
+      if (token === ")") open.pop();
+      else open.push(name ?? null);
+    }
+    return [start, ...open.filter(Boolean)];
+  }
+
+  function choices(path, from) {
     const names = path.split(".");
     const last = names.pop();
-    const fields = follow(names);
+    const fields = follow(names, from);
     return Object.hasOwn(fields, last) ? (fields[last].choices ?? []) : [];
   }
 
-  const named = (names) =>
-    Object.entries(follow(names)).map(([label, { type }]) => ({ label, detail: type, boost: 1 }));
+  const named = (names, from) =>
+    Object.entries(follow(names, from)).map(([label, { type }]) => ({ label, detail: type, boost: 1 }));
   const plain = (labels) => labels.map((label) => ({ label }));
   const called = Object.entries(calls).map(([call, info]) => {
     const label = call.slice(0, call.indexOf("("));
@@ -62,11 +77,16 @@ export function completions({ start = "", collections = {}, calls = {}, caller =
   const words = [...plain([...KEYWORDS, ...ATOMS, "@now"]), ...called];
   if (caller) words.push(...plain(["@request.auth.", "@request.data."]));
 
-  function after(path) {
+  function after(path, places) {
     if (path === "@request.auth") return caller ? plain(CALLER) : [];
-    if (path === "@request.data") return caller ? named([]) : [];
-    const names = path.split(".");
-    return names.length > MOST_DOTS ? [] : named(names);
+    if (path === "@request.data") return caller ? named([], start) : [];
+    let names = path.split(".");
+    let from = places.at(-1);
+    if (RECORDS.includes(names[0])) {
+      from = names[0] === "@outer" ? places.at(-2) : start;
+      names = names.slice(1);
+    }
+    return names.length > MOST_DOTS ? [] : named(names, from);
   }
 
   return (context) => {
@@ -76,21 +96,30 @@ export function completions({ start = "", collections = {}, calls = {}, caller =
       const [, path, quote, text] = compared;
       const closing = context.state.sliceDoc(context.pos, context.pos + 1) === quote ? "" : quote;
       const escaped = (choice) => choice.replace(/[\\"']/g, (one) => (one === quote || one === "\\" ? `\\${one}` : one));
-      const options = choices(path).map((label) => ({ label, apply: escaped(label) + closing }));
+      const options = choices(path, around(before).at(-1)).map((label) => ({ label, apply: escaped(label) + closing }));
       return { from: context.pos - text.length, options, validFor: /^[^"'\\]*$/ };
     }
     if (isInText(before)) return null;
+    const collection = COLLECTION.exec(before);
+    if (collection) {
+      return { from: context.pos - collection[1].length, options: plain(Object.keys(collections)), validFor: /^\w*$/ };
+    }
     const typed = WORD.exec(before)?.[0] ?? "";
     if (!typed && !context.explicit) return null;
     const dot = typed.lastIndexOf(".");
-    const isMacro = typed.startsWith("@") && !/^@request\.(auth|data)\./.test(typed);
+    const isMacro = typed.startsWith("@") && !/^@(request\.(auth|data)|record|old|outer)\./.test(typed);
+    const places = around(before);
     if (dot < 0 || isMacro) {
-      return { from: context.pos - typed.length, options: [...named([]), ...words], validFor: /^@?\w*$/ };
+      return { from: context.pos - typed.length, options: [...named([], places.at(-1)), ...words], validFor: /^@?\w*$/ };
     }
-    return { from: context.pos - typed.length + dot + 1, options: after(typed.slice(0, dot)), validFor: /^\w*$/ };
+    return { from: context.pos - typed.length + dot + 1, options: after(typed.slice(0, dot), places), validFor: /^\w*$/ };
   };
 }
 
+function withoutTexts(before) {
+  return before.replace(/"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/gs, "");
+}
+
 function isInText(before) {
-  return /["']/.test(before.replace(/"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/gs, ""));
+  return /["']/.test(withoutTexts(before));
 }

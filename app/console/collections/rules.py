@@ -8,7 +8,7 @@ from typing import Any
 
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.collections import access, population, service, trials
+from app.collections import access, definitions, population, service, trials
 from app.collections.definitions import FIELD_LISTS, Definition
 from app.collections.models import Collection
 from app.collections.population import Difference
@@ -58,9 +58,12 @@ def show_rules(
             words=rules_form.LABELS,
             offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
             names=completions.names(collection),
-            functions=completions.functions(),
-            completions=completions.of_access(
-                access.for_operation(guard.require_caller(), collection, "view")
+            functions=completions.functions() | completions.RULE_FUNCTIONS,
+            completions=completions.of_rules(
+                [
+                    access.for_operation(guard.require_caller(), one, "view")
+                    for one in (collection, *definitions.get_all())
+                ]
             ),
         )
 
@@ -106,12 +109,12 @@ def check_rule(collection_id: str, operation: str) -> str:
 def _compare(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:
     missing = form.missing()
     try:
-        definitions = service.proposed_rules(row.id, form.rules())
+        compared = service.proposed_rules(row.id, form.rules())
     except InvalidValues as error:
         raise InvalidValues([*missing, *error.details]) from error
     if missing:
         raise InvalidValues(missing)
-    return definitions
+    return compared
 
 
 def _changes(current: Definition, proposed: Definition) -> Iterator[tuple[str, str, str]]:

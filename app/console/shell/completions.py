@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -39,6 +39,14 @@ SPECIAL_FUNCTIONS = {
     "now()": "datetime",
 }
 
+# What only rules have.
+RULE_FUNCTIONS = {
+    "@any(collection, condition)": lazy_gettext("a record of this collection meets the condition"),
+    "@count(collection, condition)": lazy_gettext("how many records of it meet the condition"),
+    "@changed(field)": lazy_gettext("an update gives the field another value"),
+    "@rule(name)": lazy_gettext("the fragment of this name holds"),
+}
+
 # Limits for all collections together; the nearest come first.
 MAX_FIELDS, MAX_CHOICE_CHARACTERS = 1_000, 20_000
 
@@ -53,12 +61,21 @@ def plain(names: JSONMapping | None = None, *, caller: bool = True) -> JSONObjec
     return {"calls": calls, "caller": caller, "start": "", "collections": {"": names or {}}}
 
 
-def of_access(access: Access | None, *, follow: bool = True) -> JSONObject:
+def of_rules(accesses_: Sequence[Access]) -> JSONObject:
+    """Completions of the rules of the first collection, which may look at the others."""
+    described = of_access(accesses_[0], others=accesses_[1:])
+    calls = {call: str(gives) for call, gives in RULE_FUNCTIONS.items()}
+    return described | {"calls": described["calls"] | calls}
+
+
+def of_access(
+    access: Access | None, *, follow: bool = True, others: Sequence[Access] = ()
+) -> JSONObject:
     """Completions of the fields that a caller may compare, and of what it may view by reference."""
     if access is None:
         return plain()
     room, found = _Room(), dict[str, JSONObject]()
-    waiting = deque([access])
+    waiting = deque([access, *others])
     while waiting and room.fields:
         one = waiting.popleft()
         if one.definition.name in found:
