@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from app.console.collections import api_examples, explain, listing, manifest, rules, schemas
+from app.console.collections import (
+    api_examples,
+    explain,
+    fragments,
+    listing,
+    manifest,
+    rules,
+    schemas,
+)
 
 PAGES = (
+    fragments,
     api_examples,
     listing,
     explain,

@@ -23,6 +23,7 @@ MAX_BYTES = 400 * 2**10
 """The limit of a file: the form that applies the plan sends its text as a value of up to 500 kB."""
 KINDS = {
     "collection": lazy_gettext("Collection"),
+    "fragment": lazy_gettext("Fragment of rules"),
     "role": lazy_gettext("Role"),
     "group": lazy_gettext("Group"),
     "webhook": lazy_gettext("Webhook"),

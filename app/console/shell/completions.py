@@ -62,8 +62,8 @@ def plain(names: JSONMapping | None = None, *, caller: bool = True) -> JSONObjec
 
 
 def of_rules(accesses_: Sequence[Access]) -> JSONObject:
-    """Completions of the rules of the first collection, which may look at the others."""
-    described = of_access(accesses_[0], others=accesses_[1:])
+    """Completions of the rules of the first collection, if any, which may look at the others."""
+    described = of_access(accesses_[0], others=accesses_[1:]) if accesses_ else plain()
     calls = {call: str(gives) for call, gives in RULE_FUNCTIONS.items()}
     return described | {"calls": described["calls"] | calls}
 
