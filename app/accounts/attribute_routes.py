@@ -9,8 +9,8 @@ from app.accounts import attributes
 from app.accounts.attributes import VIEWERS, WRITERS, Attributes, Kind, Level
 from app.accounts.types import Body
 from app.auth.guard import principal
-from app.collections import attribute_schemas, attribute_values
-from app.collections.attribute_schemas import ALLOWED_TYPES, MAX_ATTRIBUTES, Change
+from app.collections import attribute_definitions, attribute_values
+from app.collections.attribute_definitions import ALLOWED_TYPES, MAX_ATTRIBUTES, Change
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import signed_in, superadmin
@@ -145,7 +145,7 @@ def plan_attributes_of_users(body: Body) -> Change:
 
     Changes nothing.
     """
-    return attribute_schemas.plan(Kind.USERS, body)
+    return attribute_definitions.plan(Kind.USERS, body)
 
 
 @blueprint.route("/accounts", methods=["GET"])
@@ -181,7 +181,7 @@ def plan_attributes_of_accounts(body: Body) -> Change:
 
     Changes nothing.
     """
-    return attribute_schemas.plan(Kind.ACCOUNTS, body)
+    return attribute_definitions.plan(Kind.ACCOUNTS, body)
 
 
 def _shown(schema: Attributes, level: Level) -> Shown:
@@ -192,5 +192,5 @@ def _shown(schema: Attributes, level: Level) -> Shown:
 
 def _changed(kind: Kind, body: Body) -> Shown:
     sent = {key: value for key, value in body.items() if key != "plan_hash"}
-    changed = attribute_schemas.change(kind, sent, plan_hash=body.get("plan_hash"))
+    changed = attribute_definitions.change(kind, sent, plan_hash=body.get("plan_hash"))
     return _shown(changed, Level.SUPERADMIN)

@@ -47,7 +47,7 @@ def cleaned(kind: Kind, sent: JSONMapping, level: Level, *, is_new: bool = False
             denied.append(place)
         elif value is not None:
             try:
-                values[name] = _clean(field_of(one), value)
+                values[name] = clean(field_of(one), value)
             except InvalidValue as error:
                 problems.append(problem(place, error.code, str(error)))
         elif one.definition["required"]:
@@ -78,9 +78,10 @@ def replaced(kind: Kind, body: JSONMapping, level: Level, *, is_new: bool = Fals
     return {**body, "attributes": values}
 
 
-def _clean(field: Field, value: object) -> object:
-    clean = field.clean(value)
-    clean = clean if isinstance(clean, list) else field.shown(clean)
-    if isinstance(clean, str) and len(clean) > LONGEST:
+def clean(field: Field, value: object) -> object:
+    """The JSON to store for a value that is not null. Raises InvalidValue."""
+    found = field.clean(value)
+    found = found if isinstance(found, list) else field.shown(found)
+    if isinstance(found, str) and len(found) > LONGEST:
         raise InvalidValue("too_long", LONG)
-    return clean
+    return found

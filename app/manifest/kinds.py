@@ -14,7 +14,7 @@ from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
 from app.auth.principal import Principal
-from app.collections import attribute_schemas
+from app.collections import attribute_definitions
 from app.db.types import json_equal
 from app.errors import InvalidValues, NotFound
 from app.manifest.kind import Key, Kind
@@ -280,27 +280,21 @@ class Attributes(Single):
 
     def export(self, row: attributes.Attributes) -> JSONObject:
         """Return the attributes without the properties that have their defaults."""
-        defaults = attribute_schemas.DEFAULTS
-        return {
-            "fields": [
-                {key: one[key] for key in one if key not in defaults or one[key] != defaults[key]}
-                for one in row.definitions
-            ]
-        }
+        return {"fields": attribute_definitions.compact(row)}
 
     def changed(self, row: attributes.Attributes, body: JSONMapping, by: Principal) -> list[str]:
         """Return all properties if anything changes. Raises InvalidValues."""
-        plan = attribute_schemas.plan(self.of, body)
+        plan = attribute_definitions.plan(self.of, body)
         if plan.problems:
             raise InvalidValues(plan.problems)
         return list(body) if plan.operations else []
 
     def changes(self, row: attributes.Attributes, body: JSONMapping) -> list[JSONObject]:
-        return attribute_schemas.plan(self.of, body).operations
+        return attribute_definitions.plan(self.of, body).operations
 
     def undone(self, row: attributes.Attributes, body: JSONMapping) -> JSONObject:
         """Return the former definitions; the values of removed attributes stay lost."""
-        plan = attribute_schemas.plan(self.of, body)
+        plan = attribute_definitions.plan(self.of, body)
         former = {old: {"rename_from": new} for old, new in plan.renamed.items()}
         added = [one["field"] for one in plan.operations if one["operation"] == "add_field"]
         fields = [{**one, **former.get(one["name"], {})} for one in row.definitions]
@@ -308,8 +302,8 @@ class Attributes(Single):
 
     def change(self, row: attributes.Attributes, body: JSONMapping, *, by: Principal) -> None:
         """Change the schema; the manifest's plan is the one of removals."""
-        plan_hash = attribute_schemas.plan(self.of, body).plan_hash
-        attribute_schemas.change(self.of, body, plan_hash=plan_hash)
+        plan_hash = attribute_definitions.plan(self.of, body).plan_hash
+        attribute_definitions.change(self.of, body, plan_hash=plan_hash)
 
 
 class Directory(Single):

@@ -22,7 +22,7 @@ from app.auth import invitations
 from app.auth.models import Invitation
 from app.db import errors
 from app.errors import BadRequest, Conflict
-from app.sso import roles
+from app.sso import attributes, roles
 from app.sso.connections import Claims, Connection
 from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
@@ -149,6 +149,9 @@ def link(session: Session, connection: Connection, claimed: Claims) -> tuple[Use
         identity.is_trusted = False
     if name and user.name != name and user.auth_provider == provider:
         user.name = name
+        accounts.bump_version(user)
+    if claimed.sent and (values := attributes.from_claims(user, claimed.sent)) is not None:
+        user.attributes = values
         accounts.bump_version(user)
     session.flush()
     return user, is_new

@@ -139,6 +139,8 @@ class Claims:
     """Whether the provider verified more than one factor."""
     hosted_domain: str | None = None
     """The domain of the Google Workspace that the user belongs to now."""
+    sent: JSONMapping = field(default_factory=dict, repr=False)
+    """All claims, or SAML attributes, by name, of a provider who may fill the user's attributes."""
 
 
 def has_custom_endpoints(config: JSONMapping) -> bool:

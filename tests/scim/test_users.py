@@ -325,3 +325,42 @@ def test_scim_attributes_parameter_limits_response(okta: Directory) -> None:
 def test_scim_attribute_names_are_case_insensitive(okta: Directory) -> None:
     answer = okta.post("Users", {"USERNAME": "a@b.example", "Name": {"GIVENNAME": "A"}})
     assert (answer.status_code, answer.json["name"]) == (201, {"givenName": "A"})
+
+
+ENTERPRISE = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
+
+
+def test_scim_fills_attributes_that_name_it(cast: Cast, okta: Directory) -> None:
+    fields = [
+        {"name": "department", "type": "text", "scim": f"{ENTERPRISE}:department"},
+        {"name": "manager", "type": "text", "scim": f"{ENTERPRISE}:manager.value"},
+        {"name": "job", "type": "text", "scim": "title"},
+        {"name": "level", "type": "number", "scim": "userType"},
+        {"name": "plan", "type": "text"},
+    ]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    extension = {"department": "Sales", "manager": {"value": "42"}}
+    user = okta.make_user(title="Clerk", **{ENTERPRISE: extension})
+    assert (user["title"], user[ENTERPRISE]) == ("Clerk", extension)
+    assert ENTERPRISE in user["schemas"]
+    one = f"Users/{user['id']}"
+    values = {"department": "Sales", "manager": "42", "job": "Clerk"}
+    assert stored(cast, user["id"])["attributes"] == values
+    changes = [
+        {"op": "replace", "path": f"{ENTERPRISE}:department", "value": "Care"},
+        {"op": "remove", "path": "title"},
+        {"op": "add", "value": {f"{ENTERPRISE.upper()}:manager.value": "43", "plan": "pro"}},
+        {"op": "add", "value": {"USERTYPE": 3}},
+    ]
+    assert okta.patch(one, patch(*changes)).status_code == 200
+    values = {"department": "Care", "manager": "43", "level": 3}
+    assert stored(cast, user["id"])["attributes"] == values
+    refused(
+        okta.patch(one, patch({"op": "replace", "path": "userType", "value": "x"})), "invalidValue"
+    )
+    body = {"userName": "dora@acme.example", ENTERPRISE: {"department": "Care"}}
+    assert okta.put(one, body).status_code == 200
+    assert stored(cast, user["id"])["attributes"] == values
+    assert okta.get("Users").json["Resources"][-1][ENTERPRISE]["department"] == "Care"
+    assert okta.patch(one, patch({"op": "remove", "path": ENTERPRISE})).status_code == 200
+    assert stored(cast, user["id"])["attributes"] == {"level": 3}

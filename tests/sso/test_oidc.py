@@ -547,3 +547,26 @@ def test_oidc_and_saml_mapped_group_counts_at_any_position(stage: Stage, positio
     assert stage.traded(stage.sign_in("acme-id"))["user"]["role"] == "editor"
     answer = stage.assert_in(subject="erin@acme.example", attributes={"groups": groups})
     assert stage.traded(answer)["user"]["role"] == "editor"
+
+
+def test_oidc_claims_fill_attributes_that_name_them(stage: Stage) -> None:
+    fields = [
+        {"name": "department", "type": "text", "sso": "https://acme.example/dept"},
+        {"name": "level", "type": "number", "sso": "level"},
+        {"name": "teams", "type": "multi_select", "sso": "teams", "options": {"choices": ["a"]}},
+        {"name": "phone", "type": "text"},
+    ]
+    assert stage.cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    stage.oidc(stage.cast.alice)
+    stage.provider.who |= {"phone": "1", "https://acme.example/dept": "Sales", "level": "7"}
+
+    def values() -> Any:
+        body = stage.traded(stage.sign_in("oidc"))
+        user = stage.cast.alice.get(f"account/users/{body['user']['id']}").json
+        return user["attributes"]
+
+    assert values() == {"department": "Sales", "level": 7}
+    stage.provider.who |= {"https://acme.example/dept": ["Care"], "level": "x", "teams": "a"}
+    assert values() == {"department": "Care", "level": 7, "teams": ["a"]}
+    stage.provider.who |= {"https://acme.example/dept": None, "level": True, "teams": ["b"]}
+    assert values() == {"level": 7, "teams": ["a"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.console.admin import (
     account_settings,
+    attributes,
     audit,
     domains,
     exports,
@@ -22,6 +23,7 @@ from app.console.admin import (
 
 PAGES = (
     account_settings,
+    attributes,
     audit,
     instance,
     domains,

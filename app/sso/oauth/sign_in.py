@@ -169,14 +169,19 @@ def _from_openid(connection: Connection, claims: JSONMapping, user: JSONMapping)
         groups=_groups(connection, claims) if in_directory else [],
         in_directory=in_directory,
         hosted_domain=hosted_domain if isinstance(hosted_domain, str) else None,
+        sent=claims if in_directory and not _is_open(connection) else {},
     )
 
 
 def _groups(connection: Connection, claims: JSONMapping) -> list[str]:
-    # Where anyone can have an account, anyone can make groups.
-    if connection.provider.discovers and connection.is_open_to_all:
+    if _is_open(connection):
         return []
     return group_names(claims.get(_groups_claim(connection)), connection)
+
+
+def _is_open(connection: Connection) -> bool:
+    """Whether anyone can have an account at the provider, and make groups and claims there."""
+    return connection.provider.discovers and connection.is_open_to_all
 
 
 def _is_email_verified(connection: Connection, claims: JSONMapping) -> bool:

@@ -278,6 +278,7 @@ def _read_assertion(connection: Connection, parsed: Any) -> Assertion:
         name=_name(attributes, config.get("name_attribute")),
         groups=group_names(groups, connection),
         mfa=not MULTIPLE_FACTORS.isdisjoint(parsed.get_authn_contexts()),
+        sent=attributes,
     )
     assertion = checks.get_assertion(parsed)
     times = [

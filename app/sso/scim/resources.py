@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from app import clock, config
 from app.accounts.models import Group, User
 from app.errors import NotFound
+from app.sso.attributes import Extra, add_to
 from app.sso.scim import schemas
 from app.sso.scim.attributes import GROUP, RESOURCE_TYPES, USER, ResourceType
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
@@ -34,8 +35,8 @@ def group_etag(group: Group, row: DirectoryGroup | None, member_ids: Sequence[st
     return f'W/"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:32]}"'
 
 
-def user(user: User, row: DirectoryUser | None) -> JSONObject:
-    """Return a user as a resource."""
+def user(user: User, row: DirectoryUser | None, extras: Sequence[Extra] = ()) -> JSONObject:
+    """Return a user as a resource, with the attributes that the directory fills."""
     stored = row.attributes if row else {}
     # Once the user or an admin has changed the name, theirs counts.
     is_from_directory = name_of(stored) == user.name
@@ -52,6 +53,7 @@ def user(user: User, row: DirectoryUser | None) -> JSONObject:
         ],
         "meta": _meta(USER, user, user_etag(user)),
     }
+    add_to(resource, user, extras)
     return _assigned(resource)
 
 

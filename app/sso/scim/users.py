@@ -18,6 +18,7 @@ from app.accounts.models import ADMIN, VIEWER, User
 from app.accounts.types import Body
 from app.db import errors
 from app.errors import InvalidValues, NotFound
+from app.sso import attributes as filled
 from app.sso.scim import conditions, filters, patch, resources, roles, schemas
 from app.sso.scim.attributes import USER, canonical
 from app.sso.scim.errors import invalid_value, not_changeable, not_unique
@@ -52,12 +53,13 @@ def page(
     total = sa.select(sa.func.count()).select_from(User).outerjoin(*_JOIN).where(*where)
     query = _query().where(*where).order_by(User.id).offset(start - 1).limit(count)
     rows = db.db.session.execute(query).all() if count else []
-    return [resources.user(*row) for row in rows], db.db.session.scalar(total) or 0
+    extras = filled.extras() if rows else ()
+    return [resources.user(*row, extras) for row in rows], db.db.session.scalar(total) or 0
 
 
 def get(account_id: str, user_id: str) -> JSONObject:
     """Return a user. Raises NotFound."""
-    return resources.user(*_get(account_id, user_id))
+    return resources.user(*_get(account_id, user_id), filled.extras())
 
 
 def create(account_id: str, body: JSONMapping) -> JSONObject:
@@ -74,6 +76,7 @@ def create(account_id: str, body: JSONMapping) -> JSONObject:
     problems = [accounts.email_problem(email), accounts.name_problem(name or "")]
     if any(problems):
         raise InvalidValues([problem for problem in problems if problem])
+    own = filled.checked(filled.from_resource(body, filled.extras()))
     with errors.conflict_on_unique(*UNIQUE_NAME), db.transaction() as session:
         accounts.get_for_update(account_id)
         user = accounts.create_user(
@@ -84,6 +87,7 @@ def create(account_id: str, body: JSONMapping) -> JSONObject:
             name=name,
             auth_provider=PROVIDER,
             is_active=values.get("active") is not False,
+            attributes={key: value for key, value in own.items() if value is not None},
         )
         row = DirectoryUser(account_id=account_id, user_id=user.id, is_created=True)
         row.given_role_id = user.role_id
@@ -100,15 +104,17 @@ def replace(account_id: str, user_id: str, body: JSONMapping, only_if: Precondit
 
     Raises NotFound, BadRequest, Conflict or PreconditionFailed.
     """
-    return _change(account_id, user_id, lambda present: body, only_if)
+    own = filled.from_resource(body, filled.extras())
+    return _change(account_id, user_id, lambda present: body, only_if, own)
 
 
 def modify(
     account_id: str, user_id: str, operations: Sequence[Operation], only_if: Preconditions
 ) -> JSONObject:
     """Apply PATCH operations to a user; otherwise like `replace`."""
+    rest, own = filled.from_operations(operations, filled.extras())
     return _change(
-        account_id, user_id, lambda present: patch.apply(present, operations, USER), only_if
+        account_id, user_id, lambda present: patch.apply(present, rest, USER), only_if, own
     )
 
 
@@ -131,7 +137,9 @@ def _change(
     user_id: str,
     change: Callable[[JSONObject], JSONMapping],
     only_if: Preconditions,
+    own: JSONMapping,
 ) -> JSONObject:
+    """Change a user; `own` has the values of attributes that the directory fills."""
     with errors.conflict_on_unique(*UNIQUE_NAME), db.transaction() as session:
         account_users.get_for_update(session, account_id, user_id)
         user, row = _get(account_id, user_id)
@@ -142,6 +150,8 @@ def _change(
         row = row or DirectoryUser(account_id=account_id, user_id=user.id)
         attributes = _attributes(values)
         changes = _changes(user, values, attributes)
+        if clean := filled.checked(own):
+            changes["attributes"] = clean
         _check_may_change(user, row, changes)
         _describe(row, values, attributes)
         _check_name_is_free(row)

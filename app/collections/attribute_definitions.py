@@ -111,6 +111,14 @@ class Change:
         ]
 
 
+def compact(schema: Attributes) -> list[JSONObject]:
+    """The definitions without the properties that have their defaults."""
+    return [
+        {key: one[key] for key in one if key not in DEFAULTS or one[key] != DEFAULTS[key]}
+        for one in schema.definitions
+    ]
+
+
 def plan(kind: Kind, body: JSONMapping) -> Change:
     """What a change would do, with its problems."""
     return _compare(attributes.load(kind), body)
