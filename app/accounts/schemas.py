@@ -37,12 +37,13 @@ class ValuesOf(ma.fields.Field[Any]):
 
     def get_value(self, obj: Any, attr: str, *args: Any, **options: Any) -> Any:
         """Return the values that the caller sees."""
-        values = getattr(obj, "attributes", None)
+        values, caller = getattr(obj, "attributes", None), get_g().get("principal")
+        if values is None or caller is None:
+            return ma.missing
         if not values:
-            return ma.missing if values is None else {}
-        caller = get_g().get("principal")
-        level = attribute_values.level_for_account(caller) if caller else Level.SELF
-        if self.kind is Kind.USERS and caller and caller.user_id == obj.id:
+            return {}
+        level = attribute_values.level_for_account(caller)
+        if self.kind is Kind.USERS and caller.user_id == obj.id:
             level = max(level, Level.SELF)
         # Once for all rows of a list.
         schemas = get_g().setdefault("attributes", {})

@@ -20,7 +20,7 @@ from tests.mailbox import run_jobs
 from tests.parallel import under_way
 from tests.sql import statements
 
-KEYS = {"id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
+KEYS = {"attributes", "id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
 HOME = "https://x.example/"
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
 

@@ -48,7 +48,7 @@ def test_own_account_shows_settings(alice: Caller) -> None:
         "AA0001",
     )
     rest = {"id", "slug", "account_code", "name", "is_active", "created_at", "updated_at"}
-    assert set(shown) == {*DEFAULTS, *rest}
+    assert set(shown) == {*DEFAULTS, *rest, "attributes"}
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])

@@ -18,6 +18,7 @@ from tests.parallel import at_once
 NEW_PASSWORD = "Another-horse-2"
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
 KEYS = {
+    "attributes",
     "id",
     "email",
     "name",

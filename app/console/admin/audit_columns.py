@@ -99,6 +99,7 @@ LABELS: Mapping[str, str] = {
     "url": lazy_gettext("URL"),
     "user_id": lazy_gettext("User"),
     "user_name": lazy_gettext("User name"),
+    "value": lazy_gettext("Value"),
     "verified_at": lazy_gettext("Verified at"),
 }
 
