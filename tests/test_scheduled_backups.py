@@ -22,6 +22,7 @@ from app.ops.backup_targets import StoredBackup, Target
 from app.ops.backups import Saved
 from app.ops.pg_programs import BackupError
 from tests import builders
+from tests.audit.chains import verified
 from tests.builders import Cast
 from tests.conftest import make_own_app
 from tests.console.browser import Browser
@@ -157,6 +158,7 @@ def test_scheduled_backup_failure_is_shown_and_retried(
     console = Browser(app, cast.root)
     assert "No backup was proved in time." in console.get("health").text
     assert "none is proved yet" in cli(app, "doctor").output
+    assert verified(cast.root)["valid"]  # seals the changes
     run_sql(app, "UPDATE audit_heads SET last_id = last_id + 1")
     look(app)
     look(app)
@@ -277,7 +279,8 @@ def test_scheduled_backup_retention_keeps_newest_of_days_and_weeks(
 def test_scheduled_backup_deletes_older_after_newer_is_proved(
     app_of: Callable[..., tuple[Flask, Cast]], place: str
 ) -> None:
-    app, _ = app_of(place, backup_daily=1, backup_weekly=0)
+    app, cast = app_of(place, backup_daily=1, backup_weekly=0)
+    assert verified(cast.root)["valid"]  # seals the changes
     look(app)
     with app.app_context():  # another instance has the same place
         (first,) = target(app).backups()

@@ -135,6 +135,7 @@ def test_account_restore_statements_do_not_grow_with_records(cast: Cast, app: Fl
             cast.alice.post(url, {"records": new}),
         )
         assert [one.status_code for one in answers] == [200, 200, 201]
+        assert cast.alice.get("changes").status_code == 200  # seals the changes
         with sql.statements(app) as statements:
             restored(app, moment)
         counted.append(len(statements))

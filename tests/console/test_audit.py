@@ -20,7 +20,7 @@ from app.console.admin.audit_columns import LABELS
 from app.context import tenancy
 from app.db import Base
 from app.ids import new_id
-from tests.audit.chains import entries
+from tests.audit.chains import entries, verified
 from tests.audit.test_coverage import audited_tables
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert
@@ -461,10 +461,12 @@ def test_console_audit_entry_omits_interleaved_changes_of_other_accounts(
     app: Flask, cast: Cast
 ) -> None:
     make_collection(cast.root)
+    assert verified(cast.root)["valid"]  # seals the changes
     step = "ALTER SEQUENCE audit_log_ids INCREMENT BY {}"
     with app.app_context(), tenancy.as_owner(), db.transaction():
         db.connection().exec_driver_sql(step.format(2))
     make_record(cast.alice, title="of acme")
+    assert verified(cast.root)["valid"]
     ids = "SELECT max(last_id) FROM audit_changes"
     with app.app_context(), tenancy.as_owner(), db.transaction():
         newest = db.connection().exec_driver_sql(ids).scalar_one()
