@@ -91,6 +91,7 @@ LABELS: Mapping[str, str] = {
     "subject": lazy_gettext("Subject claim"),
     "table_name": lazy_gettext("Table name"),
     "tested_at": lazy_gettext("Tested at"),
+    "text": lazy_gettext("Condition"),
     "token": lazy_gettext("Token"),
     "token_hash": lazy_gettext("Token hash"),
     "token_key": lazy_gettext("Token key"),
