@@ -516,7 +516,7 @@ CASES: dict[Route, Case] = {
     ("POST", "/rules/validate"): Superadmin({"rule": "true"}),
     ("POST", "/rules/test"): Superadmin({"rule": "true"}),
     ("GET", "/rules/fragments"): Superadmin(),
-    ("PUT", "/rules/fragments"): Superadmin({}),
+    ("PUT", "/rules/fragments"): Superadmin({"staff": "true"}),
     ("POST", "/rules/fragments/plan"): Superadmin({}),
     ("POST", "/roles/validate-rule"): Superadmin({"rule": "true"}),
     ("POST", "/roles/test-rule"): Superadmin({"rule": "true"}),

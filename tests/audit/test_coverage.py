@@ -88,6 +88,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/account/security-log/stream/test"): "nothing: it only tries",
     ("POST", "/account/security-log/stream/take-over"): "nothing where the caller is the maker",
     ("POST", "/rules/test"): "nothing: it only tries",
+    ("POST", "/rules/fragments/plan"): "nothing: it only shows what would change",
     ("POST", "/roles/validate-rule"): "nothing: it only judges",
     ("POST", "/roles/test-rule"): "nothing: it only tries",
     ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
