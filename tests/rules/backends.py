@@ -52,13 +52,20 @@ ROWS = sa.Table(
     prefixes=["TEMPORARY"],
 )
 # Rows that references lead to; a record in Python holds them below the reference's name.
-SCOPE = Scope(FIELDS, follow=lambda name: Scope(FIELDS) if name == "parent" else None)
+SCOPE = Scope(
+    FIELDS, follow=lambda name: Scope(FIELDS) if name == "parent" else None, old=True
+)
 
 
 class RowColumns:
     """The columns of the table; `parent.<name>` those of the row that `parent` names by its `t`."""
 
     types = COLUMN_TYPES
+
+    @property
+    def old(self) -> RowColumns:
+        """The columns themselves: nothing changes."""
+        return self
 
     def column(self, path: tuple[str, ...]) -> Any:
         """A column, or that of the parent."""

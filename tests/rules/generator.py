@@ -275,6 +275,10 @@ def _contains(dice: Random, depth: int) -> str:
     return f"@contains({_leaf(dice, Type.LIST)}, {_expression(dice, Type.TEXT, depth)})"
 
 
+def _changed(dice: Random, depth: int) -> str:
+    return f"@changed({dice.choice(list(FIELDS))})"
+
+
 def _null_test(dice: Random, depth: int) -> str:
     kind = dice.choice([*MAKERS, Type.JSON, Type.LIST])
     tested = _leaf(dice, kind) if kind not in MAKERS else _expression(dice, kind, depth)
@@ -315,6 +319,7 @@ MAKERS: dict[Type, list[Callable[[Random, int], str]]] = {
         *[_match] * 2,
         _membership,
         *[_contains] * 2,
+        _changed,
         _null_test,
         _junction,
         _negation,

@@ -149,7 +149,7 @@ def test_rule_is_parsed_and_compiled_once_per_version(
         monkeypatch.setattr(module, name, call)
 
     counted(check, "parse")
-    counted(sql, "_compiled")
+    counted(sql, "compiled")
     one = posts.bob.get("records/posts").json["items"][0]
     for caller in (posts.bob, posts.alice):
         caller.get("records/posts")
@@ -162,7 +162,7 @@ def test_rule_is_parsed_and_compiled_once_per_version(
     posts.root.put("collections/posts/rules", {"list_rule": "views > 3"})
     calls.clear()
     posts.bob.get("records/posts")
-    assert {"parse", "_compiled"} <= set(calls)
+    assert {"parse", "compiled"} <= set(calls)
     calls.clear()
     posts.bob.get("records/posts")
     assert calls == []
@@ -171,13 +171,13 @@ def test_rule_is_parsed_and_compiled_once_per_version(
 def test_rule_equal_reference_paths_are_compiled_once(
     app: Flask, posts: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    followed, compiled = [], sql._compiled
+    followed, compiled = [], sql.compiled
 
     def counted(*args: Any) -> Any:
         followed.append(args)
         return compiled(*args)
 
-    monkeypatch.setattr(sql, "_compiled", counted)
+    monkeypatch.setattr(sql, "compiled", counted)
     names = [f"team.{('name', 'lead')[i % 2]} != 'x{i}'" for i in range(40)]
     for wanted, found in ((names, 30), ([*names, "team.name = 'x'"], 0)):
         followed.clear()

@@ -608,7 +608,7 @@ def test_webhook_filter_that_is_false_makes_no_delivery(
 ) -> None:
     seen: list[Any] = []
 
-    def only_large(text: Any, event: Any, record: Any, hidden: Any) -> bool:
+    def only_large(text: Any, event: Any, record: Any, *about_caller: Any) -> bool:
         seen.append((text, event.previous, event.by.email))
         return bool(record["n"] > 1)
 
