@@ -184,7 +184,8 @@ def page(
     of what says who the caller is. Raises Stale, and InvalidValues.
     """
     known = settings()
-    conditions = [User.account_id == account_id, *_found(account_id, known, query)]
+    mine = (User.account_id == account_id, User.leaving_at.is_(None))
+    conditions = [*mine, *_found(account_id, known, query)]
     if query.ids is None:
         conditions.append(User.is_active)
     if not known.lets_in(caller):

@@ -11,7 +11,7 @@ from app.accounts import directory
 from app.accounts.directory import COLUMNS, MAX_IDS, MAX_LIMIT, Settings
 from app.accounts.types import Body, Query
 from app.auth.guard import optimistic, principal
-from app.collections import access
+from app.auth.principal import rule_caller
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import signed_in, superadmin
@@ -122,7 +122,7 @@ def list_people(args: Query) -> dict[str, Any]:
     caller = principal()
     items, cursor = directory.page(
         caller.require_account_id(),
-        access.rule_caller(caller),
+        rule_caller(caller),
         caller.version_checks,
         directory.Query(**args),
     )

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from app import clock
+from app import clock, rules
 from app.accounts import sign_in_settings
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
@@ -178,6 +178,22 @@ class Principal:
     def acting_in(self, account: AccountRef | None) -> Principal:
         """The caller, acting in another account."""
         return self if account is self.account else replace(self, account=account)
+
+
+def rule_caller(caller: Principal) -> rules.Subject:
+    """The caller as rules see it."""
+    home = caller.home.id if caller.home else None
+    return rules.Subject(
+        caller.user_id,
+        caller.email,
+        caller.role,
+        home,
+        caller.groups,
+        caller.is_superadmin,
+        caller.mfa,
+        caller.attributes,
+        caller.account.attributes if caller.account else {},
+    )
 
 
 def for_user(account_id: str, user_id: str) -> Principal | None:

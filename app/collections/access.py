@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, rules
-from app.auth.principal import Principal
+from app.auth.principal import Principal, rule_caller
 from app.collections import definitions, masking, people
 from app.collections.columns import TableColumns
 from app.collections.definitions import ALL_FIELDS, Definition, is_expression
@@ -207,22 +207,6 @@ def is_open(caller: Principal, definition: Definition, operation: str) -> bool:
 def sees_masked(caller: Principal, field: Field) -> bool:
     """Whether the caller sees a field's values masked."""
     return field.pii and masking.masks_for(caller)
-
-
-def rule_caller(caller: Principal) -> rules.Subject:
-    """The caller as rules see it."""
-    home = caller.home.id if caller.home else None
-    return rules.Subject(
-        caller.user_id,
-        caller.email,
-        caller.role,
-        home,
-        caller.groups,
-        caller.is_superadmin,
-        caller.mfa,
-        caller.attributes,
-        caller.account.attributes if caller.account else {},
-    )
 
 
 def closed_fields(caller: rules.Subject, definition: Definition, right: str) -> frozenset[str]:

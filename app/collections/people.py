@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
 from app import db
+from app.accounts import directory
 from app.accounts import service as accounts
+from app.accounts.directory_index import ATTRIBUTE
 from app.accounts.models import Role, User
-from app.auth.principal import Principal
+from app.auth.principal import Principal, rule_caller
 from app.collections.fields import FileField
 from app.db import filters
 from app.rules import Node, Scope, Type
@@ -42,7 +44,7 @@ class People:
 
     table = (
         sa.select(_users.c.account_id, _users.c.id, _users.c.name, _users.c.email)
-        .add_columns(_users.c.is_active, _role.label(ROLE))
+        .add_columns(_users.c.is_active, _role.label(ROLE), _users.c.attributes)
         .where(_users.c.leaving_at.is_(None))
         .subquery("people")
     )
@@ -60,29 +62,38 @@ PEOPLE = People()
 
 
 def shown_fields(caller: Principal) -> Sequence[str]:
-    """The fields of people that a caller sees, filters and searches by; none: ids are all."""
-    return ("id", "name") if caller.signed_in else ()
+    """The fields of people that the directory shows to a caller; none: ids are all."""
+    settings = directory.current() if caller.signed_in else None
+    if settings is None or not settings.lets_in(rule_caller(caller)):
+        return ()
+    return ("id", *settings.shown)
 
 
 def filter_scope(caller: Principal) -> Scope | None:
     """The names of people in the caller's filters; None if there are none."""
-    names = shown_fields(caller)
+    names = [name for name in shown_fields(caller) if name in FIELDS]
     return Scope({name: FIELDS[name] for name in names}, ids=frozenset({"id"})) if names else None
 
 
 def read(keys: Iterable[Key], names: Sequence[str]) -> dict[Key, JSONObject]:
-    """These fields of users; without those who are gone."""
+    """These fields of users, attributes as one object; without those who are gone."""
     keys = set(keys)
     if not keys:
         return {}
     table = PEOPLE.table.c
-    query = sa.select(table.account_id, table.id, *(table[name].label(name) for name in names))
+    attributes = [name.removeprefix(ATTRIBUTE) for name in names if name.startswith(ATTRIBUTE)]
+    shown = [name for name in names if name in FIELDS] + (["attributes"] if attributes else [])
+    query = sa.select(table.account_id, table.id, *(table[name].label(name) for name in shown))
     query = query.where(
         table.account_id.in_({account_id for account_id, _ in keys}),
         table.id.in_({id for _, id in keys}),
     )
     rows = db.connection().execute(query)
-    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in rows}
+    found = {(row[0], row[1]): dict(zip(shown, row[2:], strict=True)) for row in rows}
+    for person in found.values() if attributes else ():
+        values = person["attributes"]
+        person["attributes"] = {name: values[name] for name in attributes if name in values}
+    return found
 
 
 def labels(caller: Principal, ids: Collection[str]) -> dict[str, str]:
@@ -110,8 +121,9 @@ def search(caller: Principal, text: str, limit: int) -> list[tuple[str, str]] | 
 def _labelled(caller: Principal) -> sa.Select[str, str]:
     """The name of each user of the account, for admins else the address, which they may see."""
     table = PEOPLE.table.c
-    shown = sa.func.coalesce(sa.func.nullif(table.name, ""), table.email)
-    label = shown if caller.is_admin else table.name
+    label: Any = table.name if "name" in shown_fields(caller) else sa.null()
+    if caller.is_admin:
+        label = sa.func.coalesce(sa.func.nullif(table.name, ""), table.email)
     query = sa.select(table.id, label.label("label"))
     return query.where(table.account_id == caller.require_account_id())
 

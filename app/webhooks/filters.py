@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app import clock, db, rules
-from app.collections import access
+from app.auth.principal import rule_caller
 from app.errors import problem
 from app.events import RecordChanged
 from app.rules.nodes import Sent
@@ -67,7 +67,7 @@ def matches(
     node = _nodes[key]
     if node is None:
         return True
-    caller = access.rule_caller(event.by)
+    caller = rule_caller(event.by)
     db.check_time()  # many filters of many records run in one transaction
     if rules.names_old(node):
         old = event.previous if record is not event.previous else record

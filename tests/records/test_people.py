@@ -191,6 +191,31 @@ def test_expand_shows_people_by_name(
         assert problems(alice.get(f"records/tasks?expand={wrong}"))[0][0] == "expand"
 
 
+def test_expand_and_filters_show_of_people_what_the_directory_shows(
+    tasks: None, alice: Caller, bob: Caller, root: Caller, dora: Caller
+) -> None:
+    schema = {"fields": [{"name": "team", "type": "text", "visible_to": "members"}]}
+    assert root.put("attributes/users", schema).status_code == 200
+    given = root.patch(f"users/{dora.id}", {"attributes": {"team": "Sales"}})
+    assert given.status_code == 200, given.json
+    make_record(alice, "tasks", title="a", assignee=dora.id)
+    url, by_role = "records/tasks?expand=assignee", 'records/tasks?filter=assignee.role="editor"'
+    assert bob.get(url).json["items"][0]["expand"]["assignee"].keys() == {"id", "name"}
+    assert bob.get(by_role).status_code == 400
+
+    fields = ["role", "attributes.team"]
+    assert root.put("directory/settings", {"fields": fields}).status_code == 200
+    shown = {"id": dora.id, "role": "editor", "attributes": {"team": "Sales"}}
+    assert bob.get(url).json["items"][0]["expand"] == {"assignee": shown}
+    assert bob.get(by_role).json["total"] == 1
+    assert bob.get('records/tasks?filter=assignee.name="x"').status_code == 400
+
+    assert root.put("directory/settings", {"rule": "@has_role(admin)"}).status_code == 200
+    assert bob.get(url).json["items"][0]["expand"] == {"assignee": dora.id}
+    assert bob.get(by_role).status_code == 400
+    assert alice.get(by_role).json["total"] == 1
+
+
 def test_deleted_user_leaves_records_as_on_delete_says(
     root: Caller, alice: Caller, dora: Caller, charlie: Caller, changes: list[RecordChanged]
 ) -> None:

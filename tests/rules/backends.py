@@ -52,9 +52,7 @@ ROWS = sa.Table(
     prefixes=["TEMPORARY"],
 )
 # Rows that references lead to; a record in Python holds them below the reference's name.
-SCOPE = Scope(
-    FIELDS, follow=lambda name: Scope(FIELDS) if name == "parent" else None, old=True
-)
+SCOPE = Scope(FIELDS, follow=lambda name: Scope(FIELDS) if name == "parent" else None, old=True)
 
 
 class RowColumns:

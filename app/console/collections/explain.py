@@ -7,8 +7,8 @@ from flask import request
 from app import rules
 from app.auth import principal as principals
 from app.auth import service as auth
-from app.collections import access, trials
 from app.collections import service as collections
+from app.collections import trials
 from app.collections.definitions import Definition
 from app.console.collections import listing
 from app.console.collections.listing import COLLECTION, load
@@ -171,7 +171,7 @@ def _subject(form: Form) -> rules.Subject:
     if user is None or not user.is_active:
         message = gettext("This account has no active user with this address.")
         raise InvalidValues([problem("email", "invalid_reference", message)])
-    return access.rule_caller(trials.load_caller(user.id))
+    return principals.rule_caller(trials.load_caller(user.id))
 
 
 def _page(collection_id: str, form: Form, explanation: JSONObject | None = None) -> Page:

@@ -120,7 +120,9 @@ def _described(
             described["parts"] = {name: {"type": type_.value} for name, type_ in parts}
         if field.leads_to == PEOPLE:
             shown = people.shown_fields(caller)
-            described["parts"] = {one: {"type": people.FIELDS[one].value} for one in shown}
+            described["parts"] = {
+                one: {"type": people.FIELDS[one].value} for one in shown if one in people.FIELDS
+            }
         yield name, described
 
 

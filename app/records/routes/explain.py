@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 import marshmallow as ma
 
 from app import clock, rules
-from app.collections import access, definitions, trials
+from app.auth.principal import rule_caller
+from app.collections import definitions, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
@@ -220,7 +221,7 @@ def _caller(body: JSONObject) -> tuple[rules.Subject, str | None]:
     if "user_id" in body:
         caller = trials.load_caller(body["user_id"])
         # A superadmin may act in any account.
-        return access.rule_caller(caller), None if caller.is_superadmin else caller.account_id
+        return rule_caller(caller), None if caller.is_superadmin else caller.account_id
     given_caller = body.get("auth") or rules.Subject()
     # Where nobody has signed in, the account is only that of the records.
     return given_caller if given_caller.id else rules.Subject(), given_caller.account_id

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.audit.security_log import reads
-from app.auth.principal import Principal
-from app.collections import access, masking
+from app.auth.principal import Principal, rule_caller
+from app.collections import masking
 from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
@@ -131,7 +131,7 @@ def _wake_waiting(view: _EventView, name: str, collection: str) -> None:
 class _EventView:
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
-        self._caller = access.rule_caller(event.by)
+        self._caller = rule_caller(event.by)
         self._views: dict[tuple[str, str, str], tuple[JSONObject, bool]] = {}
         self._owners: dict[tuple[str, str, str], Principal | None] = {}
 
