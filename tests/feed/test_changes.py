@@ -203,6 +203,26 @@ def test_change_feed_long_values_are_those_of_the_moment(cast: Cast) -> None:
 
 
 @pytest.mark.usefixtures("audited")
+def test_change_feed_long_values_are_not_those_of_a_change_meanwhile(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = [{"name": "title", "type": "text"}, {"name": "body", "type": "text"}]
+    make_collection(cast.root, schema=schema)
+    long, scan = "x" * 20_000, changes.scan
+    path = f"records/posts/{make_record(cast.alice, title='one', body=long)['id']}"
+    assert cast.alice.patch(path, {"title": "two"}).status_code == 200
+
+    def scan_before_write(*about: Any) -> Any:
+        monkeypatch.undo()
+        found = scan(*about)
+        assert cast.bob.patch(path, {"body": "y"}).status_code == 200
+        return found
+
+    monkeypatch.setattr(changes, "scan", scan_before_write)
+    assert [one["record"]["body"] for one in feed(cast.alice)["items"]] == [long, long]
+
+
+@pytest.mark.usefixtures("audited")
 def test_change_feed_reports_erased_record_only_as_deleted(cast: Cast) -> None:
     make_collection(cast.root)
     made = make_record(cast.alice, title="Ada Lovelace")

@@ -10,7 +10,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
-from app.audit import unchanged
+from app.audit import sealing, unchanged
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.unchanged import Unchanged
 from app.collections.definitions import ByFormerName, Definition
@@ -169,11 +169,12 @@ def _fill(
             if collections.find(row.table_name, row.occurred_at) is definition
             and column in _names(definition, row)
         ]
-        # The record first: a change meanwhile is then found among the later ones.
+        # The record first: a change meanwhile, once sealed, is found among the later ones.
         mine = store.scope(definition, account_id)
         is_any = filters.is_any_of(definition.table.c.id, ids)
         found = db.connection().execute(sa.select(*definition.selected).where(*mine, is_any))
         present = {row["id"]: row for row in store.rows(definition, found)}
+        sealing.settle(account_id)
         later = changes.next_changes(account_id, definition, column, ids, rows[-1].change)
         for gap in own:
             same = (row for row in here if row.record_id == gap.record_id)
