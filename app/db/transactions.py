@@ -28,6 +28,7 @@ from app.db.session import (
     current_work,
     db,
     driver,
+    hold_commits,
     holds_commits,
     open_work,
     release,
@@ -107,8 +108,13 @@ def transaction_apart() -> Iterator[None]:
     On SQLite, which has one writer, the block is part of that one.
     """
     if current_work() is None:
-        with transaction():
-            yield
+        is_holding = holds_commits()
+        hold_commits(hold=False)  # or nobody could go on from it beside this transaction
+        try:
+            with transaction():
+                yield
+        finally:
+            hold_commits(hold=is_holding)
     elif engine.has_one_writer():
         yield
     else:

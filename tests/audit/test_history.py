@@ -8,6 +8,7 @@ import pytest
 from flask import Flask
 
 from app import clock
+from app.audit import sealing
 from app.records.history import audit_view
 from tests.audit.chains import verified
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -322,3 +323,17 @@ def test_record_as_of_ignores_what_is_changed_meanwhile(
     monkeypatch.setattr(audit_view.reads, "read_one", read_after_write)
     seen = as_of(cast.alice, made["id"], made["updated_at"]).json
     assert (seen["views"], seen["updated_by"]) == (3, cast.alice.id)
+
+
+def test_record_restore_with_idempotency_key_seals_in_batches(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, **FIRST)["id"]
+    create = history(cast.alice, id)[-1]
+    for n in range(5):
+        cast.alice.patch(ONE.format(id), {"views": n})
+    monkeypatch.setattr(sealing, "BATCH_SIZE", 2)
+    back = (f"{ONE.format(id)}/restore", {"audit_id": create["audit_id"]})
+    restored = cast.bob.post(*back, headers={"Idempotency-Key": "back"})
+    assert (restored.status_code, restored.json["views"]) == (200, 3)
