@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from app import db, events, jobs
+from app.audit import sealing
 from app.collections import definitions
 from app.collections import service as collections
 from app.db import versioned_cache
@@ -29,6 +30,7 @@ def _remove_later(event: events.AccountClosed) -> None:
 def remove_account(payload: JSONMapping) -> None:
     """Remove an account's rows except its audit entries; can be interrupted and run again."""
     account_id = payload["account_id"]
+    sealing.settle(account_id)  # or the changes for the feed alone would get there later
     with versioned_cache.reloading():
         remaining = [definitions.get(name) for name in collections.names()]
     for definition in remaining:

@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
+from app.audit import sealing
 from app.ids import new_id
 from app.realtime.feed import changes, purge
+from app.records import purge as accounts_purge
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 
@@ -365,3 +367,16 @@ def test_change_feed_reads_changes_of_older_process(app: Flask, cast: Cast) -> N
     newest_item = feed(cast.alice)["items"][-1]
     assert newest_item["record"]["views"] == changed["views"] == 1
     assert newest_item["record"]["created_at"] == made["created_at"]
+
+
+def test_change_feed_of_removed_account_is_empty(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit(app, monkeypatch, False)
+    make_collection(cast.root)
+    make_record(cast.alice, title="Ada")
+    with app.app_context():
+        accounts_purge.remove_account({"account_id": cast.alice.account_id})
+        sealing.settle(cast.alice.account_id)
+        own = changes.FEED.c.account_id == cast.alice.account_id
+        assert db.connection().execute(sa.select(changes.FEED).where(own)).all() == []
