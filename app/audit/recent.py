@@ -17,7 +17,7 @@ from app.db import daily
 
 def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
     """The newest changes of an account (None: of all), with the actor's email address."""
-    sealing.settle(account_id)
+    sealing.settle_for_list(account_id)
     conditions = [] if account_id is None else [CHANGES.c.account_id == account_id]
     order = CHANGES.c.occurred_at.desc(), CHANGES.c.first_id.desc()
     newest = CHANGES.select().where(*conditions).order_by(*order).limit(limit)
@@ -26,7 +26,7 @@ def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
 
 def select_days(account_id: str | None, since: datetime, limit: int | None) -> Any:
     """Select the day and operation of the newest changes of an account (None: of all)."""
-    sealing.settle(account_id)
+    sealing.settle_for_list(account_id)
     occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
     query = sa.select(daily.day(occurred_at), kind, sa.literal("").label("source"))
     if account_id is not None:
@@ -39,7 +39,7 @@ def select_days(account_id: str | None, since: datetime, limit: int | None) -> A
 
 def is_deleted(account_id: str | None, table_name: str, record_id: str) -> bool:
     """Whether the audit log has a deletion of this row, in an account (None: in any)."""
-    sealing.settle(account_id)
+    sealing.settle_for_list(account_id)
     conditions = [] if account_id is None else [CHANGES.c.account_id == account_id]
     values = {"table_name": table_name, "record_id": record_id, "operation": DELETE}
     exists = sa.exists().where(

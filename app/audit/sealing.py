@@ -8,8 +8,11 @@ that everybody sees what they did; a thread seals what nobody reads.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +21,7 @@ import sqlalchemy as sa
 import structlog
 from flask import Flask
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, db
 from app.audit.append import NEWS
@@ -25,7 +29,7 @@ from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
 from app.context import deadline, tenancy
 from app.db import Base
-from app.errors import error_location
+from app.errors import Unavailable, error_location
 from app.jobs import wakeups, worker
 
 log = structlog.get_logger()
@@ -48,13 +52,46 @@ _NEWEST = (
 
 
 def settle(account_id: str | None) -> None:
-    """Seal the changes of an account (None: of all) that are committed: readers of now see them."""
+    """Seal the changes of an account (None: of all) that are committed: readers of now see them.
+
+    Raises Unavailable if that takes longer than a statement may, or a change cannot be read.
+    """
+    limit = deadline.limit.get()
+    end = time.monotonic() + limit.seconds if limit else math.inf
     for one in due() if account_id is None else (account_id,):
-        own = PENDING.c.account_id == one
-        with tenancy.in_account(one):
-            until = db.connection().scalar(sa.select(sa.func.max(PENDING.c.id)).where(own))
-            while until is not None and _seal(one, until):
-                pass
+        _settle(one, end)
+
+
+def _settle(account_id: str, end: float = math.inf) -> None:
+    own = PENDING.c.account_id == account_id
+    with tenancy.in_account(account_id):
+        until = db.connection().scalar(sa.select(sa.func.max(PENDING.c.id)).where(own))
+        while until is not None and _seal(account_id, until):
+            if time.monotonic() > end:
+                raise Unavailable
+
+
+def settle_for_list(account_id: str | None) -> None:
+    """Seal the changes that a list shows; that of all accounts (None) lacks what cannot be sealed.
+
+    Raises Unavailable, and SQLAlchemyError where no account can be sealed.
+    """
+    if account_id is not None:
+        settle(account_id)
+        return
+    for one in due():
+        try:
+            with brief():
+                settle(one)
+        except (SQLAlchemyError, Unavailable) as error:
+            if db.has_one_writer() and not isinstance(error, Unavailable):
+                raise
+            log.warning("changes are not sealed", account=one, **error_location(error))
+
+
+def brief(seconds: float = STUCK_SECONDS) -> AbstractContextManager[None]:
+    """Let sealing give up soon, for those who have other accounts to look after."""
+    return nullcontext() if db.has_one_writer() else deadline.within(deadline.Limit(seconds))
 
 
 def settle_before_commit(account_id: str) -> None:
@@ -96,7 +133,11 @@ def _seal_in_transaction(account_id: str, until: int = 2**63 - 1) -> bool:
         return False
     same = (own, PENDING.c.id.in_(ids))
     query = sa.select(PENDING).where(*same).order_by(PENDING.c.id)
-    _link(account_id, db.connection().execute(query).mappings().all(), newest, checksum)
+    changes = db.connection().execute(query).mappings().all()
+    try:
+        _link(account_id, changes, newest, checksum)
+    except (ValueError, TypeError, LookupError) as error:  # somebody else wrote it
+        raise Unavailable from error
     db.connection().execute(sa.delete(PENDING).where(*same))
     return len(found) == BATCH_SIZE or len(ids) < len(found)
 
@@ -182,11 +223,10 @@ def seal_due() -> None:
     """Seal what is committed, account by account; one that fails does not stop the others."""
     with tenancy.across_accounts():
         accounts = due()
-    limit = None if db.has_one_writer() else deadline.Limit(STUCK_SECONDS)
     for account_id in accounts:
         try:
-            with deadline.within(limit):
-                settle(account_id)
+            with brief():
+                _settle(account_id)
         except Exception as error:  # noqa: BLE001 - its readers see it
             log.warning("changes are not sealed", account=account_id, **error_location(error))
             db.db.session.remove()

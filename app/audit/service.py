@@ -50,7 +50,7 @@ def page(
 
     The total is approximate beyond `max_total`.
     """
-    sealing.settle(query.get("account_id"))
+    sealing.settle_for_list(query.get("account_id"))
     total = None
     if query["include_total"]:
         counts = sa.select(CHANGES.c.entries).where(*_conditions(query, CHANGES))
@@ -72,7 +72,7 @@ def page_of_account(
 ) -> tuple[list[Entry], int | None]:
     """The same of one account's chain, with values as far as the caller may see them."""
     query, total = {**query, "account_id": account_id}, None
-    sealing.settle(query.get("account_id"))
+    sealing.settle_for_list(query.get("account_id"))
     if query["include_total"]:
         counts = sa.select(sa.func.sum(CHANGES.c.entries)).where(*_conditions(query, CHANGES))
         total = int(db.connection().scalar(counts) or 0)
@@ -180,7 +180,7 @@ def list_changes(
     The number is at most `max_total` + 1. Large values are left out.
     """
     query = _scoped(query, by)
-    sealing.settle(query.get("account_id"))
+    sealing.settle_for_list(query.get("account_id"))
     conditions = _conditions(query, CHANGES)
     matching = sa.select(sa.literal(1)).select_from(CHANGES).where(*conditions)
     if max_total is not None:
@@ -274,7 +274,7 @@ def _of_change(id: int, by: Principal) -> Iterator[Entry]:
 def export(query: Query, *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain in order of their ids."""
     query = _scoped(query, by)
-    sealing.settle(query.get("account_id"))
+    sealing.settle_for_list(query.get("account_id"))
     return Mask(by).entries(entries.iter_changes(_conditions(query, CHANGES)))
 
 

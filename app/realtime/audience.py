@@ -27,6 +27,7 @@ from app.web.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read
 TURN_SECONDS = 0.2  # then other accounts have their turn
+SEALING_SECONDS = 1  # of a statement, where the feed of an account has to be sealed first
 Collections = Mapping[str, Definition]
 """The definitions by table name."""
 
@@ -59,7 +60,8 @@ class Audience:
         with tenancy.in_account(self._account_id):
             scan = None
             if following:
-                sealing.settle(self._account_id)
+                with sealing.brief(SEALING_SECONDS):  # or no account has its turn
+                    sealing.settle(self._account_id)
                 start = min(one.position for _, one in following)
                 scan = changes.scan(self._account_id, start, _tables(following))
             # After the scan: whoever lost a right before a change is not sent it.

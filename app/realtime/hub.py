@@ -20,7 +20,7 @@ import structlog
 from flask import Flask
 
 from app import clock, config, db
-from app.audit import append
+from app.audit import append, sealing
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.context import tenancy
@@ -84,7 +84,7 @@ def subscribe(connection: Connection, subscription: Subscription, done: Done) ->
 def _subscribe(connection: Connection, subscription: Subscription, done: Done) -> None:
     error: AppError | None = None
     try:
-        with versioned_cache.reloading():
+        with versioned_cache.reloading(), sealing.brief():
             open_stream(connection.credential.principal(), [subscription])
         connection.add(subscription)
     except InvalidValues as refusal:

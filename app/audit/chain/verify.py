@@ -19,7 +19,7 @@ from app.accounts.models import Account
 from app.audit import verifications
 from app.audit.chain import digest, signing
 from app.audit.chain.log import LOWEST, BrokenRow, Log, Row
-from app.errors import NotFound, error_location
+from app.errors import NotFound, Unavailable, error_location
 from app.types import JSONMapping, JSONObject
 
 logger = structlog.get_logger()
@@ -175,7 +175,8 @@ def iter_reports(
     for id in [account_id] if account_id else sorted({*log.accounts(), *named}):
         try:
             log.settle(id)
-        except SQLAlchemyError as error:  # what is sealed can be verified, the rest be counted
+        except (SQLAlchemyError, Unavailable) as error:
+            # What is sealed can be verified, the rest be counted.
             logger.warning("changes are not sealed", account=id, **error_location(error))
         for result in _verify(log, id, external):
             if isinstance(result, Report):

@@ -243,7 +243,7 @@ def _people(account_id: str) -> dict[str, str]:
 
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:
-    sealing.settle(None)
+    sealing.settle_for_list(None)
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
     query = sa.select(AuditHead, Account.name, *STARTS.c).outerjoin(
         Account, Account.id == AuditHead.account_id

@@ -1,0 +1,34 @@
+"""An account whose changes cannot be sealed holds up nobody but its readers."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from flask import Flask
+
+from app import clock, db
+from app.audit import sealing
+from app.context import tenancy
+from tests.builders import Cast, make_collection, make_record
+
+
+def test_account_with_unreadable_change_is_503_for_its_readers_only(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    assert cast.root.get("audit-logs").status_code == 200
+    make_record(cast.alice, title="one")
+    foreign = {"account_id": cast.alice.account_id, "operation": "UPDATE", "size": 1, "user_id": ""}
+    foreign |= {"table_name": "col_posts", "record_id": "x", "columns": "no JSON", "id": 10**6}
+    foreign |= {"salts": b"", "actor_salts": b"", "occurred_at": clock.now()}
+    with app.app_context(), tenancy.as_owner(), db.transaction():
+        db.connection().execute(sa.insert(sealing.PENDING).values(**foreign))
+    make_record(cast.charlie, title="two")
+    found = cast.root.get("audit-logs", query_string={"table_name": "col_posts"})
+    assert [one["account_id"] for one in found.json["items"]] == [cast.charlie.account_id] * 2
+    assert cast.root.get("audit-logs/export").status_code == 200
+    report = cast.root.get("audit-logs/verify").json
+    assert (report["valid"], report["unsealed"]) == (True, 2)
+    for path in ("changes", "audit-logs"):
+        own = {"account_id": cast.alice.account_id} if path == "audit-logs" else {}
+        answer = (cast.root if own else cast.alice).get(path, query_string=own)
+        assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
+    assert cast.charlie.get("changes").status_code == 200
+    assert cast.alice.get("records/posts").status_code == 200
