@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import structlog
 from flask import Flask
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, InternalError, SQLAlchemyError
 
 from app import clock, db
 from app.audit.append import NEWS
@@ -54,7 +54,7 @@ _NEWEST = (
 def settle(account_id: str | None) -> None:
     """Seal the changes of an account (None: of all) that are committed: readers of now see them.
 
-    Raises Unavailable if that takes longer than a statement may, or a change cannot be read.
+    Raises Unavailable if that takes longer than a statement may, or a change cannot be sealed.
     """
     limit = deadline.limit.get()
     end = time.monotonic() + limit.seconds if limit else math.inf
@@ -118,6 +118,8 @@ def _seal(account_id: str, until: int) -> bool:
     try:
         with db.transaction_apart():
             return _seal_in_transaction(account_id, until)
+    except (IntegrityError, InternalError) as error:  # a server that takes no writes, for example
+        raise Unavailable from error
     finally:
         db.write_limit.reset(limit)
 

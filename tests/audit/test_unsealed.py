@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import sqlalchemy as sa
 from flask import Flask
+from sqlalchemy.exc import IntegrityError, InternalError, OperationalError
 
 from app import clock, db
 from app.audit import sealing
@@ -32,3 +36,22 @@ def test_account_with_unreadable_change_is_503_for_its_readers_only(app: Flask, 
         assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1")
     assert cast.charlie.get("changes").status_code == 200
     assert cast.alice.get("records/posts").status_code == 200
+
+
+@pytest.mark.parametrize("kind", [IntegrityError, InternalError, OperationalError])
+def test_change_that_the_database_does_not_seal_is_503_until_it_does(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    make_collection(cast.root)
+    id = make_record(cast.alice, title="one")["id"]
+    present = cast.alice.get(f"records/posts/{id}")
+
+    def refuse(*change: Any) -> None:
+        raise kind("INSERT", {}, Exception("it takes no writes"))
+
+    monkeypatch.setattr(sealing, "_link", refuse)
+    for path in ("changes", f"records/posts/{id}/history"):
+        assert cast.alice.get(path).status_code == 503
+    assert cast.alice.get(f"records/posts/{id}").json == present.json
+    monkeypatch.undo()
+    assert [one["record_id"] for one in cast.alice.get("changes").json["items"]] == [id]
