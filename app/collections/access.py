@@ -308,6 +308,7 @@ def _scope(
         {name: node for name, node in computed.items() if name in names},
         follow,
         ids=definition.id_names,
+        lists=frozenset(definition.lists),
         refused={name: MASKED.format(name) for name in masked},
     )
 

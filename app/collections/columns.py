@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import False_
 
-from app import clock
+from app import clock, db
 from app.collections.fields import RETURN_TYPES, FileField, JsonText
+from app.collections.models import RecordLink
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
 from app.rules.elements import CodePoints, Expression, Parameter, Property
+from app.rules.nodes import Comparison, Inner, Old, Some, Subquery, list_of
 from app.types import JSONMapping
 
 Reach = Callable[[Any, Any], Iterable[Any]]
@@ -23,6 +26,11 @@ EVERYWHERE: Reach = lambda definition, source: ()  # noqa: E731
 
 class Named(Protocol):
     """The part of a collection definition that names are resolved with."""
+
+    @property
+    def id(self) -> str:
+        """The id of the collection."""
+        ...
 
     @property
     def table(self) -> Any:
@@ -130,6 +138,17 @@ class TableColumns:
         within, own = (one.c.account_id == self.account for one in (self.source, source))
         return sql.Related(columns, source, conditions, (within, [own, *listed]))
 
+    def entries(self, node: Some) -> ListEntries:
+        """The entries of the list that a condition is about."""
+        *steps, name = node.path
+        columns, entries = self, ListEntries(self, node)
+        for step in steps:
+            columns, join_conditions = columns._followed(step)
+            entries.conditions += join_conditions
+            entries.sources.append(columns.source)
+        entries.read(columns, name)
+        return entries
+
     def _own(self, name: str) -> Expression:
         if name in self.definition.computed:
             return self._computed(name)
@@ -163,3 +182,89 @@ class TableColumns:
         ]
         columns = TableColumns(target, source, self.reach, self.listed, self.account)
         return columns, conditions
+
+
+class ListEntries:
+    """Resolves names of the entries of a list; `outer` resolves all others."""
+
+    types = TableColumns.types
+
+    def __init__(self, outer: TableColumns, node: Some) -> None:
+        self.outer, self.path, self.node = outer, node.path, node
+        links: Any = RecordLink.__table__
+        self.link = links.alias()
+        self.sources: list[Any] = [self.link]
+        self.conditions: list[sa.ColumnElement[bool]] = []
+        self.target: TableColumns | None = None
+        self.around: ListEntries | None = None
+        """The entries of a condition that this one is part of."""
+
+    def read(self, owner: TableColumns, name: str) -> None:
+        """Take the entries from a list of what `owner` reads."""
+        link, source = self.link, owner.source
+        self.of_field = [link.c.collection_id == owner.definition.id, link.c.field == name]
+        here = [link.c.account_id == source.c.account_id, link.c.record_id == source.c.id]
+        self.conditions += [*here, *self.of_field]
+        target = owner.definition.followed(name)
+        if self.node.follows and target is not None:
+            table = target.table.alias()
+            self.target = TableColumns(target, table, owner.reach, owner.listed, owner.account)
+            self.sources.append(table)
+            self.conditions += [
+                table.c.account_id == link.c.account_id,
+                table.c.id == link.c.target_id,
+                *owner.reach(target, table),
+            ]
+
+    @property
+    def old(self) -> TableColumns:
+        """The columns of the record before a change."""
+        return self.outer.old
+
+    def related(self, collection: str) -> sql.Related:
+        """The records of another collection in the account of the one with the list."""
+        return self.outer.related(collection)
+
+    def now(self) -> Expression:
+        """The moment at which the statement is sent."""
+        return self.outer.now()
+
+    def column(self, path: tuple[str, ...]) -> Expression:
+        """A field of an entry, or of a record outside."""
+        if path[: len(self.path)] != self.path:
+            return (self.around or self.outer).column(path)
+        rest = path[len(self.path) :]
+        if not rest:
+            found: Expression = self.link.c.target_id
+            return found
+        if self.target is None:
+            raise LookupError(".".join(path))
+        return self.target.column(rest)
+
+    def entries(self, node: Some) -> ListEntries:
+        """The entries of another list, within a condition about this one."""
+        inner = self.outer.entries(node)
+        inner.around = self
+        return inner
+
+    def exists(self, condition: Expression) -> Expression:
+        """Whether there is an entry that meets a condition."""
+        if isinstance(condition, False_):  # it would leave no condition that joins the tables
+            return condition
+        link, source = self.link, self.outer.source
+        if len(self.path) == 1 and _is_found_by_id(self.node) and db.has_one_writer():
+            # By the index of the target: SQLite would look at the entries of each record.
+            key = sa.tuple_(source.c.account_id, source.c.id)
+            query = sa.select(link.c.account_id, link.c.record_id).where(*self.of_field, condition)
+            return key.in_(query)
+        query = sa.select(sa.literal(1)).where(*self.conditions, condition)
+        return query.correlate_except(*self.sources).exists()
+
+
+def _is_found_by_id(node: Some) -> bool:
+    """Whether it is about entries with one id, that no other field of the record gives."""
+    condition = node.condition
+    if node.follows or not isinstance(condition, Comparison) or condition.operator != "=":
+        return False
+    names = [part for part in walk(condition) if isinstance(part, Name | Inner | Old | Subquery)]
+    return len(names) == 1 and list_of(names[0]) == (node.depth, node.path)

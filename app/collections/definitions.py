@@ -243,8 +243,8 @@ class Definition:
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
         follow = self._followed
-        types, ids = field_types(self.declared), self.id_names
-        return Scope(types, self.computed, follow, self._related_scope, ids=ids)
+        types, ids, lists = field_types(self.declared), self.id_names, frozenset(self.lists)
+        return Scope(types, self.computed, follow, self._related_scope, ids=ids, lists=lists)
 
     def rule_scope(self, operation: str) -> Scope:
         """The scope of the rule of an operation, or of a key such as `update_rule`."""

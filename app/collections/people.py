@@ -38,6 +38,7 @@ class People:
     """The users of an account as names of expressions reach them, like records of a collection."""
 
     def __init__(self) -> None:
+        self.id = "people"
         self.columns: JSONMapping = FIELDS
         self.computed: Mapping[str, Node] = {}
         self.files: Mapping[str, FileField] = {}

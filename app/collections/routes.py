@@ -100,6 +100,10 @@ def create_collection(body: JSONObject) -> JSONObject:
     reference, which must not be required. For a field of type `user`, which has the id of a user of
     the account, `set_null` is the default.
 
+    With `multiple: true` a reference or user field is a list of distinct ids, of at most
+    `options.max_items` (100, at most 1,000); `set_null` takes an entry out. In rules and filters, a
+    name through it means any of the entries.
+
     `indexes` are within each account. Text in an index of several texts has a limit: together they
     have at most 2,000 bytes, each an equal share.
     """

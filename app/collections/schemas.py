@@ -50,7 +50,8 @@ class FieldDefinition(Schema):
         allow_none=True,
         **doc(
             "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
-            " integer; select and multi_select: choices; any but json and multi_select: index."
+            " integer; select and multi_select: choices; lists of references or users: max_items;"
+            " any but json, multi_select and lists: index."
             " Texts, choices among them, are stored in Unicode's form NFC, and lengths count so."
         ),
     )

@@ -54,6 +54,9 @@ Meaning:
 - Texts that are written out are read in Unicode's form NFC, in which values are stored.
 - Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
 - `@contains(field, text)` is true where a multi_select has the text, else false.
+- A name that goes through a list of references or users means any of its entries, with every
+  operator: `members.name != "Ann"` is true where one differs, `!(members.name = "Ann")` where none
+  is Ann. The list itself compares by its ids, so that `members = x` is `@contains(members, x)`.
 - Dates and moments compare with ISO texts that are written out; a date is the first moment of its
   day in UTC. `date_diff(a, b, unit)` is a - b: with parts of a unit for days, hours, minutes and
   seconds, whole for months and years; `date_add` keeps the day, or takes a shorter month's last.
@@ -88,7 +91,7 @@ from app.rules.nodes import (
 )
 from app.rules.parser import parse
 from app.rules.partial_eval import depends_on_caller, depends_on_time, partial_evaluate, truth
-from app.rules.values import composed, spellings
+from app.rules.values import composed, items, spellings
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 """The operations for each of which a collection has a rule."""
@@ -122,6 +125,7 @@ __all__ = [
     "evaluate",
     "fixed_fields",
     "holds",
+    "items",
     "names_old",
     "parse",
     "partial_evaluate",

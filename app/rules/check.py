@@ -6,7 +6,7 @@ texts compared with moments have become moments, computed fields their expressio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,8 +35,10 @@ from app.rules.nodes import (
     Old,
     RuleError,
     Sent,
+    Some,
     Subquery,
     Type,
+    list_of,
     map_children,
     names_old,
     unguarded,
@@ -45,6 +47,7 @@ from app.rules.nodes import (
 from app.rules.parser import FURTHEST, parse
 
 WORDS_OF_VALUES = {None: "null", True: "true", False: "false"}
+ONLY_IN_CONDITIONS = "A name that goes through a list stands in conditions."
 MAX_SUBQUERIES = 5
 # With the expressions of the computed fields that it names.
 MAX_NODES = 1000
@@ -77,6 +80,8 @@ class Scope:
     """Names of ids, whose texts compare in any case."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Names that are there but may not be used, and what is said of them."""
+    lists: frozenset[str] = frozenset()
+    """Names of lists of references: a condition holds if it does for any of the entries."""
     is_stored: bool = False
     """Whether the text was accepted earlier: `cost` bounds new ones only."""
 
@@ -101,7 +106,11 @@ class _Checker:
         self.innermost = inner[-1] if inner else scope
 
     def whole(self, text: str, expected: Type) -> Node:
-        checked = expect(self.check(parse(text, self.scope.furthest)), expected)
+        parsed = parse(text, self.scope.furthest)
+        is_condition = expected is Type.BOOLEAN
+        checked = self._condition(parsed) if is_condition else expect(self.check(parsed), expected)
+        if free := next(_free(checked), None):
+            raise RuleError(ONLY_IN_CONDITIONS, free.start)
         if sum(1 for _ in walk(checked)) > MAX_NODES:
             raise RuleError("The expression is too long, including its computed fields.", 0)
         if names_old(checked) and not self.scope.is_stored:
@@ -138,7 +147,12 @@ class _Checker:
         if scope.open:
             return replace(node, type=scope.fields.get(node.path[-1], Type.ANY))
         *steps, last = node.path
-        for step in steps:
+        many = 0
+        for place, step in enumerate(steps, start=1):
+            if step in scope.lists:
+                if many:
+                    raise RuleError("A name goes through one list at most.", node.start)
+                many = place
             target = scope.follow(step)
             if target is None:
                 message_ = f"{step} is not a reference that can be followed here."
@@ -146,10 +160,10 @@ class _Checker:
                 raise RuleError(message, node.start)
             scope = target
         if last in scope.computed:
-            return _through_references(scope.computed[last], tuple(steps), node)
+            return _through_references(scope.computed[last], tuple(steps), node, many)
         if last not in scope.fields:
             raise RuleError(_no_field(last, scope), node.start)
-        return replace(node, type=scope.fields[last])
+        return replace(node, type=scope.fields[last], many=many)
 
     def old(self, node: Old) -> Node:
         if not self.scope.old:
@@ -166,7 +180,7 @@ class _Checker:
         checked = self.name(field_)
         return _typed(Changed(node.start, node.end, checked, _as_old(checked)))
 
-    def _scope_of(self, node: Name | Inner) -> Scope:
+    def _scope_of(self, node: Name | Inner | Old) -> Scope:
         return self.inner[node.depth - 1] if isinstance(node, Inner) else self.scope
 
     def subquery(self, node: Subquery) -> Node:
@@ -176,9 +190,15 @@ class _Checker:
         if related is None:
             message = f"There is no collection {node.collection[:63]}."
             raise RuleError(message, node.place)
-        checked = _Checker(self.scope, (*self.inner, related)).check(node.condition)
+        checked = _Checker(self.scope, (*self.inner, related))._condition(node.condition)
+        if free := next(_free(checked), None):
+            raise RuleError(ONLY_IN_CONDITIONS, free.start)
+        for part in walk(checked):
+            if isinstance(part, Some) and not part.depth:
+                message = "Within @any and @count, a name of @record goes through no list."
+                raise RuleError(message, part.start)
         kind = Type.BOOLEAN if node.function == "any" else Type.NUMBER
-        return replace(node, condition=expect(checked, Type.BOOLEAN), type=kind)
+        return replace(node, condition=checked, type=kind)
 
     def fragment(self, node: Fragment) -> Node:
         if self.scope.fragments is None:
@@ -188,7 +208,7 @@ class _Checker:
             raise RuleError(f"There is no fragment {node.name[:63]}.", node.start)
         within = _Checker(replace(self.scope, fragments=None))
         try:
-            tree = expect(within.check(parse(text, self.scope.furthest)), Type.BOOLEAN)
+            tree = within._condition(parse(text, self.scope.furthest))
         except RuleError as error:
             message = f"The fragment {node.name} does not fit here: {error}"
             raise RuleError(message, node.start) from error
@@ -237,27 +257,28 @@ class _Checker:
         if Type.NULL in (left.type, right.type):
             if node.operator in ("=", "!="):
                 tested = right if left.type is Type.NULL else left
-                return _typed(IsNull(node.start, node.end, tested, negated))
+                return _some(_typed(IsNull(node.start, node.end, tested, negated)))
             return Literal(node.start, node.end, negated, type=Type.BOOLEAN)
+        left, right = self._entry(left), self._entry(right)
         if node.operator in ("~", "!~"):
             left, right = expect(left, Type.TEXT), expect(right, Type.TEXT)
         else:
             left, right = alike(*self._in_lower_case(left, right))
             if node.operator not in ("=", "!="):
                 check_ordered(left)
-        return _typed(replace(node, left=left, right=right))
+        return _some(_typed(replace(node, left=left, right=right)))
 
     def membership(self, node: Membership) -> Node:
-        tested = self.check(node.value)
+        tested = self._entry(self.check(node.value))
         items = []
-        for checked in map(self.check, node.items):
+        for checked in map(self._entry, map(self.check, node.items)):
             tested, item = self._in_lower_case(tested, checked)
             if item.type is not Type.NULL:
                 # The literal null equals nothing; what it is compared with stays as it is.
                 tested, like = alike(tested, item)
                 items.append(like)
         items = [alike(tested, item)[1] for item in items]
-        return _typed(replace(node, value=tested, items=tuple(items)))
+        return _some(_typed(replace(node, value=tested, items=tuple(items))))
 
     def _in_lower_case(self, left: Node, right: Node) -> tuple[Node, Node]:
         """The sides of a comparison; written ids become lower-case, as ids are stored."""
@@ -269,24 +290,43 @@ class _Checker:
             return node.attribute in ("id", "account_id")
         if isinstance(node, Sent):
             return node.field in self.scope.ids
-        if isinstance(node, Old):
-            return node.path[-1] in self.scope.ids
-        if not isinstance(node, Name | Inner):
+        if not isinstance(node, Name | Inner | Old):
             return False
+        scope = self._last_scope(node)
+        return scope is not None and node.path[-1] in scope.ids
+
+    def _last_scope(self, node: Name | Inner | Old) -> Scope | None:
+        """The scope of a name's last step."""
         scope: Scope | None = self._scope_of(node)
-        *steps, last = node.path
-        for step in steps:
+        for step in node.path[:-1]:
             scope = scope.follow(step) if scope else None
-        return scope is not None and last in scope.ids
+        return scope
+
+    def _entry(self, node: Node) -> Node:
+        """An entry of the list, if a name stands for one of references.
+
+        Not of the judged record's within `@any`: its links may not be stored yet.
+        """
+        names = Inner if self.inner else Name
+        if not isinstance(node, names) or node.type is not Type.LIST or node.many:
+            return node
+        scope = self._last_scope(node)
+        is_list = scope is not None and node.path[-1] in scope.lists
+        return replace(node, type=Type.TEXT, many=len(node.path)) if is_list else node
+
+    def _condition(self, node: Node) -> Node:
+        """The checked node as a condition."""
+        checked = expect(self.check(node), Type.BOOLEAN)
+        return _some(checked) if isinstance(checked, Name | Inner) else checked
 
     def is_null(self, node: IsNull) -> Node:
-        return _typed(replace(node, value=self.check(node.value)))
+        return _some(_typed(replace(node, value=self.check(node.value))))
 
     def negation(self, node: Not) -> Node:
-        return _typed(replace(node, part=expect(self.check(node.part), Type.BOOLEAN)))
+        return _typed(replace(node, part=self._condition(node.part)))
 
     def junction(self, node: Junction) -> Node:
-        parts = tuple(expect(self.check(part), Type.BOOLEAN) for part in node.parts)
+        parts = tuple(map(self._condition, node.parts))
         return _typed(replace(node, parts=parts))
 
     def call(self, node: Call) -> Node:
@@ -350,7 +390,11 @@ class _Checker:
         if container.type not in (Type.LIST, Type.ANY):
             message = f"Expected {WORDS[Type.LIST]}, found {WORDS[container.type]}."
             raise RuleError(message, container.start)
-        return _typed(Contains(node.start, node.end, container, expect(item, Type.TEXT)))
+        container, item = self._in_lower_case(container, expect(item, Type.TEXT))
+        entry = self._entry(container)
+        if entry is not container:
+            return _some(_typed(Comparison(node.start, node.end, "=", entry, item)))
+        return _some(_typed(Contains(node.start, node.end, container, item)))
 
     def _concat(self, node: Call) -> Node:
         self._count(node, 1, None)
@@ -367,7 +411,7 @@ class _Checker:
     def _if(self, node: Call) -> Node:
         self._count(node, 3, 3)
         condition, *choices = node.arguments
-        return self._chosen(node, choices, expect(self.check(condition), Type.BOOLEAN))
+        return self._chosen(node, choices, self._condition(condition))
 
     def _coalesce(self, node: Call) -> Node:
         self._count(node, 1, None)
@@ -464,11 +508,28 @@ def _no_field(name: str, scope: Scope) -> str:
     return f"There is no field {name[:63]}.{hint}"
 
 
-def _through_references(node: Node, path: tuple[str, ...], name: Name | Inner) -> Node:
+def _some(node: Node) -> Node:
+    """A condition about any of the entries of each list that its names go through."""
+    for depth, path in sorted(set(filter(None, map(list_of, _free(node))))):
+        node = _typed(Some(node.start, node.end, path, node, depth))
+    return node
+
+
+def _free(node: Node) -> Iterator[Node]:
+    """Yield the names through lists that no `Some` is about."""
+    if list_of(node):
+        yield node
+    for part in node.children:
+        for one in _free(part):
+            if not isinstance(node, Some) or list_of(one) != (node.depth, node.path):
+                yield one
+
+
+def _through_references(node: Node, path: tuple[str, ...], name: Name | Inner, many: int) -> Node:
     """A computed field's expression with its names prefixed by a reference path."""
     moved = replace(node, start=name.start, end=name.end)
     if isinstance(moved, Name):
         if len(path) + len(moved.path) > FURTHEST + 1:
             raise RuleError(f"A name follows at most {FURTHEST} references.", name.start)
-        moved = replace(name, path=(*path, *moved.path), type=moved.type)
-    return map_children(moved, lambda part: _through_references(part, path, name))
+        moved = replace(name, path=(*path, *moved.path), type=moved.type, many=many)
+    return map_children(moved, lambda part: _through_references(part, path, name, many))

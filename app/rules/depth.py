@@ -18,6 +18,7 @@ from app.rules.nodes import (
     Membership,
     Name,
     Node,
+    Some,
     Subquery,
     walk,
 )
@@ -31,6 +32,8 @@ INNER = 25
 DOTTED, CALL = 10, 10
 # Those of a subquery's own, and of its condition by how deep it stands.
 SUBQUERY, CONDITION = 8, {1: INNER, 2: 12}
+# Those of the condition about the entries of a list.
+SOME = 12
 LAYER = 10  # levels of a tree
 
 
@@ -70,7 +73,7 @@ def _measure(node: Node, needed: dict[int, int]) -> int:
     """Store the symbols that each part needs, by the id of its node; return those of the whole."""
     first, further = _symbols(node)
     most = _leaf(node) if is_leaf(node) else 1
-    for index, child in enumerate(() if isinstance(node, Subquery) else node.children):
+    for index, child in enumerate(() if isinstance(node, Some | Subquery) else node.children):
         most = max(most, (further if index else first) + _measure(child, needed))
     needed[id(node)] = most
     return most
@@ -79,9 +82,13 @@ def _measure(node: Node, needed: dict[int, int]) -> int:
 def _leaf(node: Node) -> int:
     """The symbols of a value that the database provides."""
     if isinstance(node, Subquery):
-        nested = any(isinstance(part, Subquery) for part in walk(node.condition))
+        nested = [part for part in walk(node.condition) if isinstance(part, Subquery)]
         deeper = SUBQUERY + CONDITION[2] if nested else 0
+        if any(isinstance(part, Some) for one in nested for part in walk(one.condition)):
+            deeper += DOTTED + SOME
         return SUBQUERY + CONDITION[node.depth] + deeper
+    if isinstance(node, Some):
+        return DOTTED + (_leaf(node.condition) if isinstance(node.condition, Some) else SOME)
     return DOTTED if isinstance(node, Name | Inner) and len(node.path) > 1 else 1
 
 

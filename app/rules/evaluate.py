@@ -33,8 +33,10 @@ from app.rules.nodes import (
     Now,
     Old,
     Sent,
+    Some,
     Subquery,
     Type,
+    list_of,
 )
 
 # A property of the caller that has a value, but not the same for all callers considered.
@@ -98,6 +100,10 @@ class Context:
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
     """Kinds of nodes without a value yet, such as fields before the record is read (`explain`)."""
+    entries: Mapping[tuple[int, tuple[str, ...]], Mapping[str, object]] = field(
+        default_factory=dict
+    )
+    """The entries that are looked at, by the depth and path of their list."""
     budget: Budget | None = None
     """Limits the characters that are read; None for rules, which have to decide."""
     related: Mapping[str, Sequence[Mapping[str, object]]] | None = None
@@ -121,7 +127,12 @@ def _literal(node: Literal, context: Context) -> object:
 
 
 def _name(node: Name, context: Context) -> object:
-    return _at(context.record, node.path)
+    return _of_entry(node, context) if node.many else _at(context.record, node.path)
+
+
+def _of_entry(node: Name | Inner, context: Context) -> object:
+    place = list_of(node)
+    return _at(context.entries[place], node.path[node.many :] or ("id",)) if place else None
 
 
 def _at(record: Mapping[Any, object], path: tuple[str, ...]) -> object:
@@ -144,6 +155,8 @@ def _changed(node: Changed, context: Context) -> bool:
 
 
 def _inner(node: Inner, context: Context) -> object:
+    if node.many:
+        return _of_entry(node, context)
     return _at(context.inner[node.depth - 1], node.path)
 
 
@@ -274,6 +287,20 @@ def _is_null(node: IsNull, context: Context) -> bool:
     return (evaluate(node.value, context) is None) is not node.negated
 
 
+def _some(node: Some, context: Context) -> bool:
+    """Of entries, `<path>.*` of the record has the values that the condition reads."""
+    record = context.inner[node.depth - 1] if node.depth else context.record
+    if node.follows:
+        listed: Any = record.get(f"{'.'.join(node.path)}.*") or ()
+    else:
+        listed = [{"id": id} for id in values.items(_at(record, node.path))]
+    place = (node.depth, node.path)
+    return any(
+        holds(node.condition, replace(context, entries={**context.entries, place: entry}))
+        for entry in listed
+    )
+
+
 def _not(node: Not, context: Context) -> bool:
     return not holds(node.part, context)
 
@@ -369,6 +396,7 @@ EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Contains: _contains,
     IsNull: _is_null,
     Not: _not,
+    Some: _some,
     Junction: _junction,
     Call: _call,
 }

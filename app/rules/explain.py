@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from app.rules.evaluate import Context, evaluate, holds
 from app.rules.nodes import (
@@ -74,7 +75,14 @@ def deciding(node: Node, text: str, context: Context) -> Clause:
     chosen = _decisive(node, context)
     values: dict[str, object] = {}
     for part in _operands(chosen):
-        if not _reads_unknown(part, context):
+        if isinstance(part, Name) and part.many:
+            path, rest = (".".join(one) for one in (part.path[: part.many], part.path[part.many :]))
+            entries: Any = context.record.get(f"{path}.*") or ()
+            whole = Name(0, 0, part.path)
+            values[_label(part, text)] = (
+                [entry.get(rest) for entry in entries] if rest else items(evaluate(whole, context))
+            )
+        elif not _reads_unknown(part, context):
             value = evaluate(part, context)
             is_list = part.type is Type.LIST and value is not None
             values[_label(part, text)] = items(value) if is_list else value

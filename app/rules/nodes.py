@@ -60,6 +60,8 @@ class Name(Node):
     """A field, or with more than one step a field of the record that references lead to."""
 
     path: tuple[str, ...]
+    many: int = 0
+    """The steps to a list of references, whose entries the name stands for; 0 without one."""
 
 
 OF_USER, OF_ACCOUNT = "attributes.", "account."
@@ -95,6 +97,8 @@ class Inner(Node):
     path: tuple[str, ...]
     depth: int
     collection: str
+    many: int = 0
+    """As of Name."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,29 @@ class Junction(Node):
     parts: tuple[Node, ...]
 
 
+@dataclass(frozen=True)
+class Some(Node):
+    """Whether a condition holds for an entry of the list that a path leads to; never null."""
+
+    path: tuple[str, ...]
+    condition: Node
+    depth: int = 0
+    """Whose list it is: 0 for that of the record that is judged, else as of Inner."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the condition reads more of the entries than their ids."""
+        names = (part for part in walk(self.condition) if list_of(part) == (self.depth, self.path))
+        return any(isinstance(one, Name | Inner) and one.many < len(one.path) for one in names)
+
+
+def list_of(node: Node) -> tuple[int, tuple[str, ...]] | None:
+    """The list that a name goes through, as the depth and path of a Some; None without one."""
+    if not isinstance(node, Name | Inner) or not node.many:
+        return None
+    return node.depth if isinstance(node, Inner) else 0, node.path[: node.many]
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it."""
     left = [node]
@@ -249,7 +276,7 @@ def matching_keys(node: Subquery) -> Keys | None:
     """The equality that alone ties an `@any` to what is outside of it; None if there is none."""
 
     def is_outside(part: Node) -> bool:
-        is_around = isinstance(part, Inner) and part.depth < node.depth
+        is_around = isinstance(part, Inner | Some) and part.depth < node.depth
         return is_around or isinstance(part, Name | Old)
 
     whole = node.condition
@@ -259,7 +286,9 @@ def matching_keys(node: Subquery) -> Keys | None:
         return None
     for inner, outer in ((tied[0].left, tied[0].right), (tied[0].right, tied[0].left)):
         is_field = isinstance(inner, Inner) and (inner.depth, len(inner.path)) == (node.depth, 1)
-        looks_inside = any(isinstance(p, Inner) and p.depth >= node.depth for p in walk(outer))
+        looks_inside = any(
+            isinstance(part, Inner | Some) and part.depth >= node.depth for part in walk(outer)
+        )
         if is_field and not looks_inside and inner.type is outer.type:
             return Keys(inner, outer, [part for part in parts if part is not tied[0]])
     return None
@@ -341,7 +370,7 @@ def fixed_fields(condition: Node) -> frozenset[str]:
         if isinstance(name, Name)
         and len(name.path) == 1
         and other.type is not Type.NULL
-        and not any(isinstance(part, Name | Old | Subquery) for part in walk(other))
+        and not any(isinstance(part, Name | Old | Some | Subquery) for part in walk(other))
     )
 
 

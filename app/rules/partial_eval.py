@@ -21,6 +21,7 @@ from app.rules.nodes import (
     Node,
     Not,
     Now,
+    Some,
     Subquery,
     Type,
     map_children,
@@ -85,6 +86,8 @@ def _answer(node: Node, subject: Subject) -> bool | None:
     if isinstance(node, Not):
         decided = truth(node.part)
         return None if decided is None else not decided
+    if isinstance(node, Some):
+        return False if truth(node.condition) is False else None
     if isinstance(node, Caller):
         value = subject.value(node)
         return value if isinstance(value, bool) else None

@@ -25,6 +25,7 @@ from app.rules.nodes import (
     Now,
     Old,
     Sent,
+    Some,
     Subquery,
     Type,
     map_children,
@@ -78,7 +79,8 @@ def parse_program(text: str) -> Program:
 def is_leaf(node: Node) -> bool:
     """Whether the database or the caller provides the value."""
     asks_caller = isinstance(node, Call) and node.name.startswith("@")
-    return asks_caller or isinstance(node, Name | Inner | Old | Subquery | Caller | Sent | Now)
+    names = Name | Inner | Old | Subquery | Some
+    return asks_caller or isinstance(node, names | Caller | Sent | Now)
 
 
 def _fields(part: Any) -> object:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from app.rules import program, values
-from app.rules.depth import CONDITION, ROOM, cuts, split_layers
+from app.rules.depth import CONDITION, ROOM, SOME, cuts, split_layers
 from app.rules.elements import (
     CodePoints,
     Evaluated,
@@ -49,6 +49,7 @@ from app.rules.nodes import (
     Now,
     Old,
     Sent,
+    Some,
     Subquery,
     Type,
     matching_keys,
@@ -83,6 +84,10 @@ class Columns(Protocol):
         """The moment of the evaluation."""
         ...
 
+    def entries(self, node: Some) -> Entries:
+        """The entries of the list that a condition is about."""
+        ...
+
     def related(self, collection: str) -> Related:
         """The records of another collection, in the account of this one's."""
         ...
@@ -101,6 +106,14 @@ class Related(NamedTuple):
 
 ACCOUNT: Any = sa.bindparam("_account", None, type_=sa.Text())
 """The account of all records that a statement is about."""
+
+
+class Entries(Columns, Protocol):
+    """The entries of a list of references."""
+
+    def exists(self, condition: Expression) -> Expression:
+        """Whether there is one that meets a condition, built of these columns."""
+        ...
 
 
 class Callers(Protocol):
@@ -218,7 +231,7 @@ class _Builder:
         """The expression of a value; conditions are never null."""
         built = self.condition(node)
         never_null = isinstance(
-            node, Changed | Comparison | Contains | Membership | Junction | Subquery
+            node, Changed | Comparison | Contains | Membership | Junction | Some | Subquery
         )
         is_condition = never_null and node.type is not Type.NUMBER
         return built.is_(sa.true()) if is_condition else built
@@ -321,6 +334,16 @@ class _Builder:
     def negation(self, node: Not) -> Expression:
         return self.condition(node.part).is_not(sa.true())
 
+    def some(self, node: Some) -> Expression:
+        columns, around = self.columns, list(self.inner)
+        entries = (around[node.depth - 1] if node.depth else columns).entries(node)
+        if node.depth:
+            around[node.depth - 1] = entries
+        else:
+            columns = entries
+        inner = _Builder(columns, self.callers, {}, self.nothing, tuple(around))
+        return entries.exists(inner.with_room(node.condition, SOME).condition(node.condition))
+
     def junction(self, node: Junction) -> Expression:
         join = sa.or_ if node.operator == "or" else sa.and_
         return join(*map(self.condition, node.parts))
@@ -396,6 +419,7 @@ BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
     Contains: _Builder.contains,
     IsNull: _Builder.is_null,
     Not: _Builder.negation,
+    Some: _Builder.some,
     Junction: _Builder.junction,
     Call: _Builder.call,
 }

@@ -1281,3 +1281,37 @@ def test_console_person_is_picked_shown_and_filtered_by_name(
     options = admin.get(place(cast, "/tasks/options?field=owner&text=acme")).json
     assert {"id": cast.bob.id, "label": "Bob Acme"} in options["options"]
     assert cast.charlie.id not in str(options)
+
+
+def test_console_list_of_people_is_edited_and_shown_by_name(
+    cast: Cast, app: Flask, admin: Browser
+) -> None:
+    change_user(app, cast.alice.id, name="Ann")
+    change_user(app, cast.bob.id, name="Bob")
+    members = {"name": "members", "type": "user", "multiple": True}
+    make_collection(cast.root, "projects", [{"name": "title", "type": "text"}, members])
+    path = place(cast, "/projects/new")
+    page = admin.get(path).text
+    for name, person in (("bo", cast.bob), ("an", cast.alice)):
+        sent = form_of(page) | {"f_title": "typed", "find_members": name}
+        sent["f_members"] = re.findall(r'name="f_members" value="([^"]*)" checked', page)
+        page = admin.send(path, **sent, do="find:members").text
+        sent["f_members"] = re.findall(r'name="f_members" value="([^"]*)" checked', page)
+        page = admin.send(path, **sent, do=f"pick:members:{person.id}").text
+    assert re.findall(r'value="([^"]*)" checked> (\w+)<', page) == [
+        (cast.bob.id, "Bob"),
+        (cast.alice.id, "Ann"),
+    ]
+    both = [cast.bob.id, cast.alice.id]
+    admin.done(path, **form_of(page) | {"f_members": both}, do="save")
+    (made,) = cast.alice.get("records/projects").json["items"]
+    assert made["members"] == both
+    one = place(cast, f"/projects/{made['id']}")
+    assert re.findall(r'value="[^"]*" checked> (\w+)<', admin.get(one).text) == ["Bob", "Ann"]
+    assert "Bob, Ann" in admin.get(place(cast, "/projects?column=members")).text
+    for value, count in ((cast.bob.id, 1), ("bo", 1), ("nobody", 0)):
+        args = {"field_0": "members", "op_0": "contains", "value_0": value}
+        found = admin.get(place(cast, f"/projects?{urlencode(args)}")).text
+        assert found.count(">typed<") == count, value
+    admin.done(one, **form_of(admin.get(one).text) | {"f_members": [cast.alice.id]}, do="save")
+    assert cast.alice.get(f"records/projects/{made['id']}").json["members"] == [cast.alice.id]

@@ -247,3 +247,148 @@ def test_import_and_export_of_lists(
     for person in (charlie.email, "nobody@acme.example"):
         refused = alice.post("records/projects/import", [{"members": [bob.email, person]}])
         assert problems(refused) == [("members", "invalid_reference")]
+
+
+@pytest.fixture
+def team(
+    app: Flask, root: Caller, alice: Caller, bob: Caller, dora: Caller, charlie: Caller
+) -> dict[str, str]:
+    """Projects with members and tags; returns the titles by id."""
+    for person, name in ((alice, "Ann"), (bob, "Bob"), (dora, "Dan"), (charlie, "Ann")):
+        change_user(app, person.id, name=name)
+    change_user(app, dora.id, is_active=False)
+    make_collection(root, "areas", [TITLE])
+    area = {"name": "area", "type": "reference", "collection": "areas"}
+    loud = {"name": "loud", "type": "computed", "expression": "upper(title)"}
+    make_collection(root, "tags", [TITLE, area, loud | {"return_type": "text"}])
+    project = {"name": "project", "type": "reference", "collection": "projects"}
+    make_collection(root, "projects", [TITLE, many("members"), many("tags", "tags")])
+    make_collection(root, "tasks", [TITLE, project])
+    areas = [make_record(alice, "areas", title=title)["id"] for title in ("north", "south")]
+    tags = [
+        make_record(alice, "tags", title=title, area=areas[n % 2])["id"]
+        for n, title in enumerate(("new", "hot", "old"))
+    ]
+    made = {}
+    for title, members, marks in (
+        ("both", [alice.id, bob.id], tags[:2]),
+        ("ann", [alice.id], tags[2:]),
+        ("dan", [dora.id], []),
+        ("none", [], tags),
+        ("null", None, None),
+    ):
+        id = make_record(alice, "projects", title=title, members=members, tags=marks)["id"]
+        make_record(alice, "tasks", title=title, project=id)
+        made[title] = id
+    make_record(charlie, "projects", title="theirs", members=[charlie.id])
+    return made
+
+
+VERDICTS = [
+    ("@contains(members, @request.auth.id)", "both"),
+    ("members = @request.auth.id", "both"),
+    ("@request.auth.id = members", "both"),
+    ("members != @request.auth.id", "both ann dan"),
+    ("!(members = @request.auth.id)", "ann dan none null"),
+    ("!@contains(members, @request.auth.id)", "ann dan none null"),
+    ("members IN [@request.auth.id, 'x']", "both"),
+    ("members NOT IN [@request.auth.id]", "both ann dan"),
+    ("members = null", "null"),
+    ("members IS NOT NULL", "both ann dan none"),
+    ("members.name = 'Ann'", "both ann"),
+    ('members.name != "Ann"', "both dan"),
+    ('!(members.name = "Ann")', "dan none null"),
+    ("!(members.name != 'Ann')", "ann none null"),
+    ("members.name ~ 'b%' || members.name IN ['Dan']", "both dan"),
+    ("members.name > 'Ann'", "both dan"),
+    ("length(members.name) = 3 && title != 'ann'", "both dan"),
+    ("members.role = @request.auth.role", "both"),
+    ("members.email = @request.auth.email", "both"),
+    ("members.is_active", "both ann"),
+    ("!members.is_active", "dan none null"),
+    ("members.is_active = false", "dan"),
+    ("members.name = members.name", "both ann dan"),
+    ("if(members.is_active, title, 'x') = 'both'", "both"),
+    ("tags.title = 'hot'", "both none"),
+    ("tags.loud = 'OLD'", "ann none"),
+    ("tags.area.title = 'south'", "both none"),
+    ("tags.area.title != 'north'", "both none"),
+    ("tags.title = 'new' && members.name = 'Bob'", "both"),
+    ("members.name = tags.title || tags.title < members.name", ""),
+    ("tags.title > members.name && tags.area = null", ""),
+    ("members.name = null", ""),
+    ("@request.data.title = 'x' && members.id = 'y'", ""),
+]
+
+
+@pytest.mark.parametrize(("rule", "expected"), VERDICTS)
+def test_names_through_lists_mean_any_alike_in_sql_and_python(
+    team: dict[str, str], root: Caller, bob: Caller, rule: str, expected: str
+) -> None:
+    rules = dict.fromkeys(("list_rule", "view_rule", "update_rule"), rule)
+    changed = root.put("collections/projects/rules", rules)
+    assert changed.status_code == 200, changed.json
+    seen = set(expected.split())
+    assert {one["title"] for one in bob.get("records/projects").json["items"]} == seen
+    for title, id in team.items():
+        assert bob.get(f"records/projects/{id}").status_code == (200 if title in seen else 404)
+        updated = bob.patch(f"records/projects/{id}", {"title": title})
+        assert updated.status_code == (200 if title in seen else 404), (title, updated.json)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [(rule, expected) for rule, expected in VERDICTS if "tags" not in rule and "if(" not in rule],
+)
+def test_names_through_reference_and_list_mean_any(
+    team: dict[str, str], root: Caller, bob: Caller, rule: str, expected: str
+) -> None:
+    rule = rule.replace("members", "project.members").replace("title", "project.title")
+    if "@request.data" in rule:
+        return
+    rules = dict.fromkeys(("list_rule", "update_rule"), rule)
+    changed = root.put("collections/tasks/rules", rules)
+    assert changed.status_code == 200, changed.json
+    listed = {one["title"]: one["id"] for one in bob.get("records/tasks").json["items"]}
+    assert listed.keys() == set(expected.split())
+    for one in root.acting_in("acme").get("records/tasks").json["items"]:
+        updated = bob.patch(f"records/tasks/{one['id']}", {"title": one["title"]})
+        assert updated.status_code == (200 if one["title"] in listed else 403)
+
+
+def test_create_rule_judges_lists_that_are_not_stored(
+    projects: None, root: Caller, alice: Caller, bob: Caller
+) -> None:
+    rule = "@contains(members, @request.auth.id) && !(members.role = 'admin')"
+    root.put("collections/projects/rules", {"create_rule": rule})
+    assert bob.post("records/projects", {"members": [bob.id]}).status_code == 201
+    for members in ([], None, [alice.id], [bob.id, alice.id]):
+        assert bob.post("records/projects", {"members": members}).status_code == 403
+
+
+def test_filters_through_lists_see_what_callers_see(
+    team: dict[str, str], root: Caller, bob: Caller
+) -> None:
+    def found(text: str) -> set[str]:
+        answer = bob.get("records/projects", query_string={"filter": text})
+        assert answer.status_code == 200, answer.json
+        return {one["title"] for one in answer.json["items"]}
+
+    assert found("members.name = 'Ann'") == {"both", "ann"}
+    assert found(f"members = '{bob.id.upper()}'") == {"both"}
+    assert found(f"@contains(members, '{bob.id}') && tags.title = 'hot'") == {"both"}
+    refused = bob.get("records/projects", query_string={"filter": "members.email = 'x'"})
+    assert problems(refused) == [("filter", "filter_invalid")]
+    assert found("tags.title = 'hot'") == {"both", "none"}
+    root.put("collections/tags/rules", {"view_rule": "title != 'hot'"})
+    assert found("tags.title = 'hot'") == set()
+    assert found("tags.title != 'x'") == {"both", "ann", "none"}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["members > 'x' + 1", "members.name", "concat(members.name, 'x')", "tags.projects.title = 'x'"],
+)
+def test_names_through_lists_out_of_place_are_400(root: Caller, projects: None, rule: str) -> None:
+    root.patch("collections/tags", {"schema": [many("projects", "projects")]})
+    assert root.put("collections/projects/rules", {"view_rule": rule}).status_code == 400

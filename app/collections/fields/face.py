@@ -18,6 +18,7 @@ class WidgetKind(StrEnum):
     CHOICES = "choices"
     DATE = "date"
     EMAIL = "email"
+    ENTRIES = "entries"
     FILES = "files"
     FLAG = "flag"
     JSON = "json"

@@ -97,7 +97,7 @@ class ReferencesField(ListField):
 
     type = "reference"
     label = ReferenceField.label
-    face = Face(WidgetKind.JSON, COMPARISONS, "reference", width=24)
+    face = Face(WidgetKind.ENTRIES, COMPARISONS, "reference", width=24)
     default_on_delete = ReferenceField.default_on_delete
 
 
@@ -106,7 +106,7 @@ class UsersField(ListField):
 
     type = "user"
     label = UserField.label
-    face = Face(WidgetKind.JSON, COMPARISONS, "reference", width=24)
+    face = Face(WidgetKind.ENTRIES, COMPARISONS, "reference", width=24)
     default_on_delete = UserField.default_on_delete
 
     @property

@@ -14,7 +14,15 @@ from typing import Any
 
 from flask import request
 
-from app.collections.fields import SYSTEM_FIELDS, TYPES, Field, InvalidValue, NumberField
+from app.collections.fields import (
+    MULTIPLE,
+    SYSTEM_FIELDS,
+    TYPES,
+    Field,
+    InvalidValue,
+    NumberField,
+    kind_of,
+)
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.shell import form_rows, names
@@ -31,13 +39,13 @@ TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "exp
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
-    ("min_length", "max_length", "max_bytes", "max_files"),
+    ("min_length", "max_length", "max_bytes", "max_files", "max_items"),
     ("min", "max"),
     ("pattern", "mask"),
     ("integer", "index"),
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices", "mime_types")
-INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS, "remove", "rename")
+INPUTS = (*TEXTS, "return_type", *FLAGS, "multiple", *OPTIONS, "remove", "rename")
 # Properties that cannot change later.
 IMMUTABLE = ("name", "type", "collection", "return_type")
 SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
@@ -69,6 +77,8 @@ LABELS = {
     "max_length": lazy_gettext("longest"),
     "max_bytes": lazy_gettext("size"),
     "max_files": lazy_gettext("number of files"),
+    "max_items": lazy_gettext("number of entries"),
+    "multiple": lazy_gettext("several"),
     "mime_types": lazy_gettext("types"),
     "min": lazy_gettext("minimum"),
     "max": lazy_gettext("maximum"),
@@ -268,6 +278,11 @@ class SchemaForm(Form):
         """The value of one input of a row."""
         return self[f"{key}_{n}"]
 
+    def is_list(self, n: int) -> bool:
+        """Whether the field of a row is a list of references or users."""
+        stored = self._stored(n)
+        return bool(stored.get("multiple") if stored else self.value(n, "multiple"))
+
     def new_name(self, n: int) -> str:
         """The name that the field of a row gets."""
         return self.value(n, "rename") or self.value(n, "name")
@@ -323,6 +338,8 @@ class SchemaForm(Form):
                 spec |= {"name": self.value(n, "rename"), "rename_from": spec["name"]}
         kind = spec["type"]
         spec |= {key: bool(self.value(n, key)) for key in FLAGS}
+        if kind in MULTIPLE:
+            spec["multiple"] = self.is_list(n)
         spec["options"] = dict(self._options(n, spec, problems))
         spec["default"] = self._default(n, kind, problems)
         if kind == "reference":
@@ -340,7 +357,7 @@ class SchemaForm(Form):
     def _options(
         self, n: int, spec: JSONMapping, problems: list[JSONObject]
     ) -> Iterator[tuple[str, object]]:
-        for key in _option_keys(spec["type"], custom=spec["pii"] and self.value(n, "mask_type")):
+        for key in _option_keys(spec, custom=spec["pii"] and self.value(n, "mask_type")):
             text, stored = self.value(n, key), self._stored(n).get("options", {}).get(key)
             if stored is not None and text.strip() == _input_text(key, stored).strip():
                 yield key, stored
@@ -385,8 +402,8 @@ class SchemaForm(Form):
         return None
 
 
-def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
-    yield from TYPES.get(kind, Field).known_options
+def _option_keys(spec: JSONMapping, *, custom: object) -> Iterator[str]:
+    yield from (kind_of(spec) or Field).known_options
     if custom == "custom":
         yield "mask"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from flask import request
 
 from app.collections.fields.face import WidgetKind
@@ -9,7 +11,7 @@ from app.console.records import references
 from app.console.records.record_form import RecordForm
 from app.console.shell.scopes import CollectionScope
 
-PICKED = (WidgetKind.REFERENCE, WidgetKind.PERSON)
+PICKED = (WidgetKind.REFERENCE, WidgetKind.PERSON, WidgetKind.ENTRIES)
 
 
 def run(scope: CollectionScope, form: RecordForm) -> bool:
@@ -18,7 +20,12 @@ def run(scope: CollectionScope, form: RecordForm) -> bool:
     name, _, record_id = rest.partition(":")
     pickers = {w.field.name: w for w in form.widgets if w.kind in PICKED}
     if action == "pick" and name in pickers:
-        form.values[pickers[name].name] = record_id
+        picker = pickers[name]
+        if picker.kind == WidgetKind.ENTRIES:
+            chosen = dict.fromkeys([*form.chosen(picker), record_id])
+            form.values[picker.name] = json.dumps(list(chosen))
+        else:
+            form.values[picker.name] = record_id
         form.values[pickers[name].search_name] = ""
         return True
     if action != "save":  # the Enter key searches if a search input has text
@@ -41,5 +48,9 @@ def load_labels(scope: CollectionScope, form: RecordForm) -> None:
     for widget in form.widgets:
         target = scope.collection.followed(widget.field.name)
         if target is not None and form[widget.name] and widget.kind in PICKED:
+            if widget.kind == WidgetKind.ENTRIES:
+                ids = form.chosen(widget)
+                form.entry_labels[widget.name] = references.labels(target, ids, scope.by)
+                continue
             id = form[widget.name].strip().lower()
             form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

@@ -17,6 +17,7 @@ from app.collections.access import Access
 from app.collections.fields import Field, FileField, InvalidValue
 from app.collections.fields.face import WidgetKind
 from app.collections.fields.file import MOST_FILES
+from app.collections.fields.many import MOST_ITEMS
 from app.collections.fields.select import MAX_CHOICES
 from app.console.records import display, file_previews
 from app.console.records.references import Hits
@@ -82,6 +83,8 @@ class RecordForm(Form):
     hits: dict[str, Hits | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     """The labels of referenced records, by input."""
+    entry_labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The labels of the entries of lists by id, by input."""
     files: dict[str, JSONObject] = field(default_factory=dict)
     """The descriptions of files in the inputs, by id."""
     unparsed: dict[str, JSONObject] = field(default_factory=dict)
@@ -252,7 +255,7 @@ def fill_submitted(form: RecordFormT) -> RecordFormT:
         text = request.form.get(name, "")
         form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
     for widget in form.widgets:
-        if widget.kind == WidgetKind.CHOICES:
+        if widget.kind in (WidgetKind.CHOICES, WidgetKind.ENTRIES):
             form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
         elif widget.kind == WidgetKind.FILES:
             ids = [id.replace("\0", "") for id in request.form.getlist(widget.name)[:MOST_FILES]]
@@ -262,7 +265,9 @@ def fill_submitted(form: RecordFormT) -> RecordFormT:
 
 def _checked(widget: Widget, before: str) -> str:
     """The checked choices as JSON; those that were checked before keep their order."""
-    checked = dict.fromkeys(request.form.getlist(widget.name)[:MAX_CHOICES])
+    most = max(MAX_CHOICES, MOST_ITEMS) + 1
+    sent = (one.replace("\0", "") for one in request.form.getlist(widget.name)[:most])
+    checked = dict.fromkeys(sent)
     former = [choice for choice in _choices(before) if choice in checked]
     chosen = list(dict.fromkeys([*former, *checked]))
     # Nothing checked is null, unless the field is required or has an empty list already.

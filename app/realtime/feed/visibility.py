@@ -137,7 +137,22 @@ class View:
             for path in hidden
             if name[: len(path)] == path
         )
-        return {**values, **dict.fromkeys(withheld)} if hidden else values
+        values = {**values, **dict.fromkeys(withheld)} if hidden else values
+        for path, one in self.referenced.items():
+            whole = f"{'.'.join(path)}.*"
+            if whole in values:
+                listed = [entry for entry in values[whole] if one.allows(entry)]
+                values = {**values, whole: [self._entry(path, entry) for entry in listed]}
+        return values
+
+    def _entry(self, path: Path, entry: Row) -> Row:
+        """The values of an entry of a list, without those of records behind it that are hidden."""
+        for further, one in self.referenced.items():
+            rest = further[len(path) :]
+            if further[: len(path)] == path and rest and not one.allows(_below(rest, entry)):
+                start = ".".join(rest) + "."
+                entry = {n: None if n.startswith(start) else v for n, v in entry.items()}
+        return entry
 
     def render(self, row: Row) -> JSONObject:
         """A row as the caller may view it."""

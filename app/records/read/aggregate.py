@@ -26,6 +26,7 @@ from app.records.store import sizes
 from app.records.store.reads import Selection
 from app.rules import sql
 from app.rules.elements import CodePoints
+from app.rules.nodes import Some
 from app.types import JSONObject
 
 OWN_PARAMETERS = {"functions", "group_by", "filter", "having", "skip", "limit"}
@@ -262,6 +263,10 @@ class _ResultColumns:
 
     def __init__(self, results: Sequence[Result], source: Any) -> None:
         self._columns = {result.name: source.c[i] for i, result in enumerate(results)}
+
+    def entries(self, node: Some) -> Any:
+        """None: results have no lists."""
+        raise LookupError(".".join(node.path))
 
     def column(self, path: tuple[str, ...]) -> Any:
         return self._columns[path[0]]

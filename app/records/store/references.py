@@ -19,6 +19,7 @@ from app.rules import Subject, Subquery, sql
 from app.types import JSONMapping
 
 LITERAL_ROWS = 100
+Path = tuple[str, ...]
 PLACE = "_place"
 
 
@@ -85,7 +86,10 @@ def clear_references(
 def resolve(
     definition: Definition, rows: Sequence[Row], paths: Collection[tuple[str, ...]]
 ) -> list[Row]:
-    """Add the values of dotted names to records, in one statement."""
+    """Add the values of dotted names to records, in one statement and one for each list."""
+    through, paths = _split(definition, paths)
+    if through:
+        return _with_entries(definition, resolve(definition, rows, paths), through)
     if not paths or not rows:
         return list(rows)
     table, paths_by_name = definition.table, {".".join(path): path for path in paths}
@@ -116,6 +120,17 @@ def resolve_unstored(
     definition: Definition, rows: Sequence[Row], paths: Collection[tuple[str, ...]]
 ) -> list[JSONMapping]:
     """The values of dotted names for records that are not stored, in one statement for 100."""
+    through, paths = _split(definition, paths)
+    if through:
+        plain = resolve_unstored(definition, rows, paths)
+        whole = [{**row, **more} for row, more in zip(rows, plain, strict=True)]
+        known = [row.keys() | more.keys() for row, more in zip(rows, plain, strict=True)]
+        return [
+            {**more, **{name: one for name, one in row.items() if name not in names}}
+            for row, more, names in zip(
+                _with_entries(definition, whole, through), plain, known, strict=True
+            )
+        ]
     if not paths:
         return [NO_PARAMETERS] * len(rows)
     columns = [definition.table.c[name] for name in {"account_id", *(path[0] for path in paths)}]
@@ -228,6 +243,55 @@ def _row_of_parameters(
 def _before(row: Row) -> Row:
     before: Row = row.get(rules.OLD, row)
     return before
+
+
+def _split(
+    definition: Definition, paths: Collection[Path]
+) -> tuple[dict[Path, set[Path]], Collection[Path]]:
+    """The names of entries by the path of their list, and the other names, of the lists, too."""
+    through: dict[Path, set[Path]] = {}
+    plain = list[Path]()
+    for path in paths:
+        current: Any = definition
+        for length, step in enumerate(path[:-1], start=1):
+            if isinstance(current, Definition) and step in current.lists:
+                through.setdefault(path[:length], set()).add(path[length:])
+                plain += [path[:length]] if length > 1 else []
+                break
+            current = current.followed(step) if current else None
+        else:
+            plain.append(path)
+    return through, list(dict.fromkeys(plain)) if through else paths
+
+
+def _with_entries(
+    definition: Definition, rows: Sequence[Row], through: Mapping[Path, Collection[Path]]
+) -> list[Row]:
+    """Add the entries of lists to records, each with the values of its names and its `id`."""
+    result = [dict(row) for row in rows]
+    for path, names in through.items():
+        target: Any = definition
+        for step in path:
+            target = target.followed(step)
+        whole, table = ".".join(path), target.table
+        ids = [[str(id) for id in rules.items(row.get(whole))] for row in rows]
+        accounts = {row["account_id"] for row, some in zip(rows, ids, strict=True) if some}
+        source = TableColumns(target, table)
+        columns = [source.column(name).label(f"n{n}") for n, name in enumerate(names)]
+        query = sa.select(table.c.account_id, table.c.id, *columns).where(
+            table.c.account_id.in_(accounts),
+            filters.is_any_of(table.c.id, sorted({id for some in ids for id in some})),
+        )
+        found = db.connection().execute(query).all() if accounts else ()
+        labels = [".".join(name) for name in names]
+        entries = {
+            (one[0], one[1]): {"id": one[1], **dict(zip(labels, one[2:], strict=True))}
+            for one in found
+        }
+        for row, some in zip(result, ids, strict=True):
+            keys = ((row["account_id"], id) for id in some)
+            row[f"{whole}.*"] = [entries[key] for key in keys if key in entries]
+    return list(result)
 
 
 def _within_one_account(account_ids: Collection[Any]) -> Reach:
