@@ -202,3 +202,26 @@ def test_list_queries_on_many_rows_use_indexes(
     check_lists(alice, database)
     check_references(alice, target)
     check_walks(alice, MANY)
+
+
+@pytest.mark.both_databases
+def test_list_entry_is_found_by_index(
+    app: Flask, database: str, root: Caller, alice: Caller, bob: Caller
+) -> None:
+    members = {"name": "members", "type": "user", "multiple": True}
+    make_collection(root, schema=[members])
+    seed = make_record(alice)
+    fill(app, database, 1000, {"members": "NULL"})
+    others = {"records": [{"members": [alice.id]}] * 400}
+    assert alice.post("records/posts/batch", others).status_code == 201
+    mine = make_record(alice, members=[alice.id, bob.id])["id"]
+    if database == "postgresql":
+        with app.app_context(), db.transaction(), tenancy.as_owner():
+            db.connection().exec_driver_sql("ANALYZE record_links")
+    for text in (f"@contains(members, '{bob.id}')", f"members = '{bob.id}'"):
+        query = {"filter": text, "include_total": "false", "sort": "id"}
+        plan, answer = plan_of(alice, "records/posts", **query)
+        assert [one["id"] for one in answer["items"]] == [mine]
+        assert "ix_record_links_" in plan, plan
+        assert rows_read(plan) <= 1, plan
+    assert seed["members"] is None
