@@ -245,6 +245,11 @@ def list_of(node: Node) -> tuple[int, tuple[str, ...]] | None:
     return node.depth if isinstance(node, Inner) else 0, node.path[: node.many]
 
 
+def goes_through_list(node: Node) -> bool:
+    """Whether an expression reads records that a list leads to."""
+    return any(isinstance(part, Some) and part.follows for part in walk(node))
+
+
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it."""
     left = [node]

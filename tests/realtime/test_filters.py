@@ -40,17 +40,22 @@ def collections(cast: Cast) -> dict[str, Any]:
         schema=[TEXT, LOUD, reference("lead", "people")],
         view_rule='lead.name != "eve" || created_by = @request.auth.id',
     )
-    own = [{"name": "title", "type": "text"}, reference("team", "teams")]
+    several = reference("teams", "teams") | {"multiple": True}
+    people = {"name": "members", "type": "user", "multiple": True}
+    own = [{"name": "title", "type": "text"}, reference("team", "teams"), several, people]
     return {"people": people, "teams": teams, "posts": make_collection(cast.root, schema=own)}
 
 
 def make_posts(cast: Cast) -> None:
     """A post of each team, and one of none."""
+    teams: list[str] = []
     for person in ("ann", "eve", None):
         lead = person and make_record(cast.alice, "people", name=person)["id"]
         for name in ("red", "blue"):
             team = make_record(cast.alice, "teams", name=name, lead=lead)["id"]
-            make_record(cast.alice, title=f"{person} {name}", team=team)
+            values = {"team": team, "teams": [*teams, team], "members": [cast.bob.id]}
+            make_record(cast.alice, title=f"{person} {name}", **values)
+            teams = [team] if name == "red" else []
     make_record(cast.alice, title="alone")
 
 
@@ -72,6 +77,11 @@ def followed(collection: str, filter: str, **more: object) -> str:
         '!(team.name = "red")',
         'team.lead.name = "eve" || team.lead = null',
         "team.created_by = @request.auth.id",
+        'teams.name = "red"',
+        '!(teams.loud = "RED") || teams.name != "red"',
+        'teams.lead.name = "eve" || teams.lead.name = null',
+        'teams.name != "blue" && teams.created_by != @request.auth.id && members.id = "x"',
+        "@contains(members, @request.auth.id) && members.name = null",
     ],
 )
 def test_stream_filter_equals_list_filter(

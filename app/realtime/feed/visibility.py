@@ -21,7 +21,7 @@ from app.errors import InvalidValues, NotFound, problem
 from app.realtime.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
-from app.types import JSONObject, cached_property
+from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_PATHS = 500  # columns of one statement
 Path = tuple[str, ...]
@@ -187,7 +187,7 @@ class Linked:
                 part = paths[start : start + MAX_PATHS]
                 linked = references.resolve_unstored(definition, rows, part)
                 for row, values in zip(rows, linked, strict=True):
-                    self._values[id(row)].update(values)
+                    _merge(self._values[id(row)], values)
         for view in views:
             if view.access.subqueries:
                 rows = [
@@ -206,6 +206,14 @@ class Linked:
 
     def _linked(self, row: Row) -> Row:
         return self._values.get(id(row), row)
+
+
+def _merge(known: JSONObject, more: JSONMapping) -> None:
+    """Add values of names; those of entries of lists (`<path>.*`) entry by entry."""
+    for name, value in more.items():
+        if name.endswith(".*") and name in known:
+            value = [{**old, **new} for old, new in zip(known[name], value, strict=True)]
+        known[name] = value
 
 
 def _below(path: Path, values: Row) -> Row:
@@ -235,9 +243,15 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
         wrong = problem("filter", "filter_invalid", str(error), position=error.position)
         raise InvalidValues([wrong]) from None
     view = View(access, parsed, dict(_referenced(access, parsed)))
+    names = [part for part in rules.walk(parsed.node) if isinstance(part, rules.Name)]
+    behind_lists = {n.path[:end] for n in names if n.many for end in range(n.many, len(n.path))}
     for path, one in view.referenced.items():
+        message = ""
         if one.subqueries:
             message = f"The rule behind {'.'.join(path)} uses @any: filter by another field."
+        elif path in behind_lists and one.condition and rules.goes_through_list(one.condition):
+            message = f"The rule behind {'.'.join(path)} goes through a list, too."
+        if message:
             raise InvalidValues([problem("filter", "filter_invalid", message, position=0)])
     return view
 
