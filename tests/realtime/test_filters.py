@@ -113,6 +113,26 @@ def test_stream_filter_refused_by_lists_is_filter_invalid(
     assert said["error"] == "filter_invalid"
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ('!(members.name = "eve")', "The rule behind teams goes through a list, too."),
+        ("@any(people, name = @record.name)", "The rule behind teams uses @any"),
+    ],
+)
+def test_stream_filter_through_lists_refuses_rules_that_lead_further(
+    cast: Cast, rule: str, reason: str, collections: dict[str, Any]
+) -> None:
+    path = f"collections/{collections['teams']['id']}"
+    members = {"name": "members", "type": "user", "multiple": True}
+    schema = [*collections["teams"]["schema"], members]
+    changed = cast.root.patch(path, {"schema": schema, "view_rule": rule})
+    assert changed.status_code == 200, changed.json
+    answer = cast.bob.get(f"realtime/subscribe?{followed('posts', 'teams.name = null')}")
+    assert answer.status_code == 400
+    assert reason in answer.json["details"][0]["message"]
+
+
 def test_stream_filter_applies_current_rules_to_references(
     cast: Cast, port: int, collections: dict[str, Any]
 ) -> None:
