@@ -91,7 +91,7 @@ class RuleFragment(Base):
     __tablename__ = "rule_fragments"
     __policy__ = TablePolicy(
         audit=Audited(chain=None),
-        bundle=NotBundled("shared by all accounts; a bundle has rules with their fragments"),
+        bundle=NotBundled("shared by all accounts, as the rules that use them"),
         placement=Placement.SHARED,
         noun=Noun(
             lazy_gettext("Fragment of rules"),
