@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -29,6 +29,7 @@ from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
 from app.context import deadline, tenancy
 from app.db import Base
+from app.db.snapshots import snapshot
 from app.errors import Unavailable, error_location
 from app.jobs import wakeups, worker
 
@@ -124,10 +125,34 @@ def _seal(account_id: str, until: int) -> bool:
         db.write_limit.reset(limit)
 
 
-def _seal_in_transaction(account_id: str, until: int = 2**63 - 1) -> bool:
+@contextmanager
+def complete_snapshot(account_id: str) -> Iterator[tuple[sa.Connection, sa.Connection, Any]]:
+    """A snapshot, another that has the log of what it shows, and where that log ends.
+
+    What the first one shows unsealed is sealed before anything else, however much is written.
+    """
+    settle(account_id)
+    with ExitStack() as stack:
+        with db.transaction_apart():
+            _lock_head(account_id)  # nobody else seals until the commit
+            shown = stack.enter_context(snapshot())
+            query = sa.select(PENDING.c.id).where(PENDING.c.account_id == account_id)
+            ids = shown.scalars(query.order_by(PENDING.c.id)).all()
+            for start in range(0, len(ids), BATCH_SIZE):
+                while _seal_in_transaction(account_id, only=ids[start : start + BATCH_SIZE]):
+                    pass
+            end = sa.select(HEADS.c.last_id, HEADS.c.checksum)
+            head = db.connection().execute(end.where(HEADS.c.account_id == account_id)).one()
+        yield shown, stack.enter_context(snapshot()), head
+
+
+def _seal_in_transaction(
+    account_id: str, until: int = 2**63 - 1, only: Sequence[int] | None = None
+) -> bool:
     newest, checksum = _lock_head(account_id)
     own = PENDING.c.account_id == account_id
-    oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, PENDING.c.id <= until)
+    which = PENDING.c.id <= until if only is None else PENDING.c.id.in_(only)
+    oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, which)
     found = db.connection().execute(oldest.order_by(PENDING.c.id).limit(BATCH_SIZE)).all()
     ends = accumulate(row.size for row in found)
     ids = [row.id for row, end in zip(found, ends, strict=True) if end <= ROOM or row is found[0]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from itertools import chain
 from typing import Any, BinaryIO
 
 import orjson
@@ -21,8 +21,7 @@ from app.audit.security_log.entries import HEADS
 from app.collections import definitions, revisions
 from app.collections.definitions import Definition
 from app.context import tenancy
-from app.db.snapshots import snapshot
-from app.errors import Conflict, NotFound, Unavailable
+from app.errors import Conflict, NotFound
 from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
@@ -35,7 +34,6 @@ NO_ENTRY = (0, digest.FIRST_PREVIOUS)
 ROLE_NAMES = sa.select(Role.id, Role.name)
 Progress = Callable[[int], None]
 SYSTEM = "The system account cannot be exported."
-PATIENCE_SECONDS = 30
 UNREADABLE = "A stored secret cannot be decrypted. Run bin/atrium doctor for details."
 
 
@@ -56,29 +54,12 @@ def write(
     and Conflict for the system account, or if a stored secret cannot be read.
     """
     _refuse_system(account_id)
-    with tenancy.in_account(account_id), _complete_snapshot(account_id) as connection:
-        export = _Export(connection, account_id, frames.Writer(target, header, key), progress)
+    with tenancy.in_account(account_id), changes.complete_snapshot(account_id) as seen:
+        export = _Export(seen, account_id, frames.Writer(target, header, key), progress)
         try:
             return export.run()
         except InvalidToken:
             raise Conflict(UNREADABLE) from None
-
-
-@contextmanager
-def _complete_snapshot(account_id: str) -> Iterator[sa.Connection]:
-    """A snapshot in which every change of the account has its place in the audit log.
-
-    Raises Unavailable if the account never pauses for a moment.
-    """
-    pending = sa.select(1).where(changes.PENDING.c.account_id == account_id).limit(1)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until:
-        changes.settle(account_id)
-        with snapshot() as connection:
-            if connection.scalar(pending) is None:
-                yield connection
-                return
-    raise Unavailable
 
 
 def personal_collections(account_id: str) -> list[Definition]:
@@ -111,12 +92,13 @@ def _refuse_system(account_id: str) -> None:
 class _Export:
     def __init__(
         self,
-        connection: sa.Connection,
+        seen: tuple[sa.Connection, sa.Connection, Any],
         account_id: str,
         writer: frames.Writer,
         progress: Progress,
     ) -> None:
-        self._connection, self._account_id = connection, account_id
+        self._connection, self._later, self._head = seen
+        self._account_id = account_id
         self._writer, self._progress = writer, progress
         self._counts: dict[str, int] = {}
         self._done = 0
@@ -154,9 +136,7 @@ class _Export:
         return end
 
     def _bundle(self, account: JSONMapping) -> JSONObject:
-        head = sa.select(AuditHead.last_id, AuditHead.checksum)
-        mine = head.where(AuditHead.account_id == self._account_id)
-        last_id, checksum = self._connection.execute(mine).first() or NO_ENTRY
+        last_id, checksum = self._head
         head = sa.select(HEADS.c.number, HEADS.c.checksum, HEADS.c.checkpoint)
         row = self._connection.execute(head.where(HEADS.c.account_id == self._account_id)).first()
         number, last, checkpoint = row or (*NO_ENTRY, None)
@@ -233,18 +213,27 @@ class _Export:
         self._writer.write({"table": name, "columns": tables.names_of(table)})
         coders = tables.encoders(table, roles)
         count = 0
-        for row in self._rows(table):
+        rows = self._rows(table)
+        if table is changes.CHANGES:
+            head = sa.select(AuditHead.last_id).where(AuditHead.account_id == self._account_id)
+            last = self._connection.scalar(head) or 0
+            sealed = (table.c.first_id > last, table.c.first_id <= self._head[0])
+            rows = chain(rows, self._rows(table, self._later, *sealed))
+        for row in rows:
             self._writer.write(tables.coded(coders, row))
             count += 1
             self._step()
         self._counts[name] = count
 
-    def _rows(self, table: sa.Table) -> Iterator[Sequence[Any]]:
+    def _rows(
+        self, table: sa.Table, connection: sa.Connection | None = None, *where: Any
+    ) -> Iterator[Sequence[Any]]:
         """The rows of a table in pieces; rows with long values one by one, as each may be 10 MB."""
+        connection = connection or self._connection
         names, columns = tables.names_of(table), tables.selected(table)
         key = [column for column in table.primary_key if column.name != "account_id"]
         places = [names.index(column.name) for column in key]
-        mine = sa.select(*columns).where(table.c.account_id == self._account_id)
+        mine = sa.select(*columns).where(table.c.account_id == self._account_id, *where)
         query = mine.with_only_columns(*tables.shortened(columns, key, LONG_BYTES))
         query = query.order_by(*key).limit(PIECE)
 
@@ -254,11 +243,11 @@ class _Export:
 
         piece = query
         while True:
-            rows = self._connection.execute(piece).all()
+            rows = connection.execute(piece).all()
             for row in rows:
                 if row.is_long:
                     whole = mine.where(sa.tuple_(*key) == key_of(row))
-                    yield self._connection.execute(whole).one()
+                    yield connection.execute(whole).one()
                 else:
                     yield row[:-1]
             if len(rows) < PIECE:
