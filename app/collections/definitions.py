@@ -165,8 +165,7 @@ class Definition:
     @cached_property
     def refusable(self) -> frozenset[str]:
         """The fields whose values the database may refuse: of unique keys, and references."""
-        references = (name for name, field in self.fields.items() if field.leads_to)
-        return frozenset(references).union(*self.unique_keys)
+        return frozenset(self.references).union(*self.unique_keys)
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
@@ -285,16 +284,20 @@ class Definition:
 
     def target(self, name: str) -> Definition | None:
         """The definition that a reference field refers to, else None."""
-        field = self.fields.get(name)
-        if field is None or field.collection is None:
-            return None
-        return self if field.collection.lower() == self.name.lower() else get(field.collection)
+        found = self.followed(name)
+        return found if isinstance(found, Definition) else None
+
+    @cached_property
+    def references(self) -> Mapping[str, str]:
+        """What reference and user fields lead to: the name of a collection, or PEOPLE."""
+        return {name: field.leads_to for name, field in self.fields.items() if field.leads_to}
 
     def followed(self, name: str) -> Definition | People | None:
         """What a reference or user field leads to; None for other fields."""
-        field = self.fields.get(name)
-        is_person = field is not None and field.leads_to == PEOPLE
-        return people.PEOPLE if is_person else self.target(name)
+        target = self.references.get(name)
+        if target is None or target == PEOPLE:
+            return people.PEOPLE if target else None
+        return self if target.lower() == self.name.lower() else get(target)
 
     def expanded(self, name: str) -> Definition | People | None:
         """What `expand` shows of a field: also of the system fields that name people."""

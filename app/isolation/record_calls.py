@@ -41,7 +41,7 @@ def _parameters(route: str, definition: Definition) -> Iterator[dict[str, str]]:
 
 
 def _references(definition: Definition) -> list[str]:
-    return [name for name, spec in definition.fields.items() if spec.leads_to]
+    return [*definition.references]
 
 
 def _filters(definition: Definition, owner: Tenant) -> dict[str, str]:

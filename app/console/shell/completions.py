@@ -13,7 +13,7 @@ from app.collections import access as accesses
 from app.collections import definitions, people
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import PEOPLE, SYSTEM_FIELDS, Field
+from app.collections.fields import SYSTEM_FIELDS, Field, UserField
 from app.collections.people import People
 from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
@@ -118,7 +118,7 @@ def _described(
         if field.properties:
             parts = field.properties.items()
             described["parts"] = {name: {"type": type_.value} for name, type_ in parts}
-        if field.leads_to == PEOPLE:
+        if field.type == UserField.type:
             shown = people.shown_fields(caller)
             described["parts"] = {
                 one: {"type": people.FIELDS[one].value} for one in shown if one in people.FIELDS

@@ -271,7 +271,7 @@ class Import:
 
     def _resolve_addresses(self, bodies: Sequence[Body]) -> None:
         """Replace the addresses of people by their ids, as far as the account has them."""
-        names = [n for n, field in self.definition.fields.items() if field.leads_to == PEOPLE]
+        names = [n for n, target in self.definition.references.items() if target == PEOPLE]
         given = [(body, n, body[n]) for body in bodies for n in names if body.get(n)]
         values = (one for _, _, value in given for one in _as_list(value))
         sent = {one for one in values if isinstance(one, str) and "@" in one}

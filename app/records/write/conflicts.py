@@ -52,7 +52,7 @@ def explain_refusals() -> Iterator[None]:
 def explained(clash: WriteRefused) -> Exception:
     """The error to raise for a refusal, after the rollback."""
     if clash.kind == "foreign_key":
-        names = [name for name, field in clash.access.definition.fields.items() if field.leads_to]
+        names = [*clash.access.definition.references]
         return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])
     if clash.kind == "not_null":
         # A concurrent change of the schema added a required field.

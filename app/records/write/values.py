@@ -307,8 +307,7 @@ def _check_references(
     before: Sequence[store.Row] = (),
 ) -> None:
     """Runs one query per referenced collection and account, and one for users."""
-    fields = access.definition.fields
-    references = {n: f.leads_to for n, f in fields.items() if f.leads_to}
+    fields, references = access.definition.fields, access.definition.references
     wanted: dict[tuple[str, str], set[str]] = {}
     for row, account_id in zip(values, accounts, strict=True):
         for name, target in references.items():
