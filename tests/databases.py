@@ -21,6 +21,8 @@ IS_SHORT = "TEST_SHORT" in os.environ
 # Their subject is SQL, and what each database makes of it. All others test requests, pages and
 # texts: they run on both where they are marked `both_databases`.
 BOTH = (
+    "accounts/test_attributes.py",
+    "accounts/test_directory.py",
     "audit",
     "bundle",
     "clients/test_python_records.py",
