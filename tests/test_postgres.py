@@ -84,8 +84,8 @@ def test_record_write_takes_two_messages_or_three_with_unique_field(
         assert re.match(BEGUN, begun)
         assert b"; EXECUTE kept_" in begun
         assert [one.startswith(b"EXECUTE kept_") for one in stored] == [True] * unique
-        assert audited.startswith(b"EXECUTE kept_" if not unique else b"SELECT append_audit_change")
-        assert b"SELECT append_audit_change(" in audited
+        assert audited.startswith(b"INSERT INTO audit_pending" if unique else b"EXECUTE kept_")
+        assert b"INSERT INTO audit_pending (" in audited
         assert audited.endswith(b"; COMMIT")
 
 
