@@ -67,7 +67,10 @@ def _settle(account_id: str, end: float = math.inf) -> None:
     own = PENDING.c.account_id == account_id
     with tenancy.in_account(account_id):
         until = db.connection().scalar(sa.select(sa.func.max(PENDING.c.id)).where(own))
-        while until is not None and _seal(account_id, until):
+        last = 0
+        # What was committed by now comes in the order of ids: PostgreSQL need not pass again by the
+        # rows that were sealed, which it keeps while somebody's snapshot is older.
+        while until is not None and (last := _seal(account_id, until, last)):
             if time.monotonic() > end:
                 raise Unavailable
 
@@ -113,12 +116,12 @@ def due() -> Sequence[str]:
     return db.connection().scalars(query).all()
 
 
-def _seal(account_id: str, until: int) -> bool:
-    """Seal the oldest changes up to one. Returns whether there may be more."""
+def _seal(account_id: str, until: int, after: int) -> int:
+    """Seal the oldest changes up to one. Returns the last one sealed; 0 if there are no more."""
     limit = db.write_limit.set(None)  # whoever may write nothing may read
     try:
         with db.transaction_apart():
-            return _seal_in_transaction(account_id, until)
+            return _seal_in_transaction(account_id, until, after)
     except (IntegrityError, InternalError) as error:  # a server that takes no writes, for example
         raise Unavailable from error
     finally:
@@ -147,17 +150,20 @@ def complete_snapshot(account_id: str) -> Iterator[tuple[sa.Connection, sa.Conne
 
 
 def _seal_in_transaction(
-    account_id: str, until: int = 2**63 - 1, only: Sequence[int] | None = None
-) -> bool:
+    account_id: str,
+    until: int = 2**63 - 1,
+    after: int = 0,
+    only: Sequence[int] | None = None,
+) -> int:
     newest, checksum = _lock_head(account_id)
     own = PENDING.c.account_id == account_id
-    which = PENDING.c.id <= until if only is None else PENDING.c.id.in_(only)
+    which = PENDING.c.id.between(after + 1, until) if only is None else PENDING.c.id.in_(only)
     oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, which)
     found = db.connection().execute(oldest.order_by(PENDING.c.id).limit(BATCH_SIZE)).all()
     ends = accumulate(row.size for row in found)
     ids = [row.id for row, end in zip(found, ends, strict=True) if end <= ROOM or row is found[0]]
     if not ids:
-        return False
+        return 0
     same = (own, PENDING.c.id.in_(ids))
     query = sa.select(PENDING).where(*same).order_by(PENDING.c.id)
     changes = db.connection().execute(query).mappings().all()
@@ -166,7 +172,7 @@ def _seal_in_transaction(
     except (ValueError, TypeError, LookupError) as error:  # somebody else wrote it
         raise Unavailable from error
     db.connection().execute(sa.delete(PENDING).where(*same))
-    return len(found) == BATCH_SIZE or len(ids) < len(found)
+    return ids[-1] if len(found) == BATCH_SIZE or len(ids) < len(found) else 0
 
 
 def _lock_head(account_id: str) -> tuple[int, str]:
