@@ -51,8 +51,8 @@ NOT_AUDITED = (None,) * (len(COLUMNS) - COLUMNS.index("user_email"))
 _INTO = f"INSERT INTO audit_pending ({', '.join(COLUMNS)}"
 _NEXT = "SELECT ifnull(max(id), 0) + 1 FROM audit_pending WHERE account_id = ?1"
 _INSERT = f"{_INTO}, id) VALUES ({', '.join(f'?{n + 1}' for n in range(len(COLUMNS)))}, ({_NEXT}))"
-_VALUES = f"{_INTO}) VALUES ".encode()
 _ROW = f"({', '.join(['%s'] * len(COLUMNS))})"
+_FIRST = f"{_INTO}) VALUES {_ROW}"
 
 
 def enabled() -> bool:
@@ -105,14 +105,14 @@ def _append(changes: list[Change]) -> None:
                 for _, own in groupby(rows, itemgetter(0)):
                     values, size = list[bytes](), 0
                     for row in own:
-                        values.append(cursor.mogrify(_ROW, row))
+                        values.append(cursor.mogrify(f", {_ROW}" if values else _FIRST, row))
                         size += len(values[-1])
                         if size > LONGEST:
-                            driver.defer(_VALUES + b", ".join(values))
+                            driver.defer(values[0] + b"".join(values[1:]))
                             driver.flush_deferred()
                             values, size = [], 0
                     if values:
-                        driver.defer(_VALUES + b", ".join(values))
+                        driver.defer(values[0] + b"".join(values[1:]))
     for account_id in {row[0] for row in rows}:
         db.on_commit(wakeups.News(NEWS, account_id))
 

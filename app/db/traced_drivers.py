@@ -68,9 +68,14 @@ class _Text(str):
 
 
 class _Bytes(bytes):
-    """A statement with its parameters in it; `text` is the one without."""
+    """A statement with its parameters in it; `text` is the one without, or its beginning."""
 
     text = UNKNOWN
+
+    def __add__(self, more: Any) -> _Bytes:
+        longer = _Bytes(super().__add__(more))
+        longer.text = self.text
+        return longer
 
 
 def _shown(query: object) -> str:

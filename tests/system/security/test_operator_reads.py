@@ -59,7 +59,7 @@ SHOWS_NONE = {
             "/console/collections/<uuid:collection_id>/schema",
             *("/console/collections/diagram", "/console/collections/manifest"),
             *("/console/collections/new", "/console/health", "/console/migrations"),
-            *("/console/attributes", "/console/directory"),
+            *("/console/attributes", "/console/directory", "/console/collections/fragments"),
             *("/console/roles", "/console/roles/<integer:role_id>", "/console/roles/new"),
         ),
         SHARED,
