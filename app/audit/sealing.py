@@ -36,6 +36,8 @@ from app.jobs import wakeups, worker
 log = structlog.get_logger()
 LOOK_SECONDS = 2
 """Between looks for what was not announced."""
+GATHER_SECONDS = 0.04
+"""After news: what is written meanwhile is sealed with it, in one transaction."""
 STUCK_SECONDS = 5
 """For a statement, or a lock on an account's head: then other accounts have their turn."""
 BATCH_SIZE, ROOM = 200, 4 * 2**20  # changes, and characters of their values, in memory at once
@@ -250,6 +252,7 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
                 log.warning("changes are not sealed", **error_location(error))
             db.db.session.remove()
             woken.wait(LOOK_SECONDS)
+            stop.wait(GATHER_SECONDS)
 
 
 def seal_due() -> None:
