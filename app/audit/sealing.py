@@ -38,6 +38,8 @@ LOOK_SECONDS = 2
 """Between looks for what was not announced."""
 GATHER_SECONDS = 0.04
 """After news: what is written meanwhile is sealed with it, in one transaction."""
+SHARE = 0.1
+"""Of the time of a busy process on SQLite, whose writers wait while somebody seals."""
 STUCK_SECONDS = 5
 """For a statement, or a lock on an account's head: then other accounts have their turn."""
 BATCH_SIZE, ROOM = 200, 4 * 2**20  # changes, and characters of their values, in memory at once
@@ -246,13 +248,15 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
     with wakeups.listening(NEWS, lambda accounts: woken.set(), threading.Event()):
         while not stop.is_set():
             woken.clear()
+            began = time.monotonic()
             try:
                 seal_due()
             except Exception as error:  # noqa: BLE001 - the database may be away for a while
                 log.warning("changes are not sealed", **error_location(error))
             db.db.session.remove()
+            took = time.monotonic() - began if db.has_one_writer() else 0
             woken.wait(LOOK_SECONDS)
-            stop.wait(GATHER_SECONDS)
+            stop.wait(min(max(GATHER_SECONDS, took / SHARE), LOOK_SECONDS))
 
 
 def seal_due() -> None:
