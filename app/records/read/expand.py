@@ -98,7 +98,9 @@ def _add_branch(
     target = access.definition.expanded(name) if name in access.comparable else None
     if isinstance(target, People):
         field = access.definition.fields.get(name)
-        tree.setdefault(name, Branch(target, None, {}, people.shown_fields(access.caller), field))
+        known = next((branch.shown for branch in tree.values() if branch.shown), None)
+        shown = known or people.shown_fields(access.caller)  # once, however many fields name people
+        tree.setdefault(name, Branch(target, None, {}, shown, field))
         for name in further[:1]:
             problems.append(_problem(f"{name[:80]} is no reference."))
         return
