@@ -52,17 +52,18 @@ class Watch:
             with self._lock:  # while it is being cancelled, nothing else may begin
                 self.until = self._client = None
 
-    def check(self) -> bool:
-        """Cancel what must not go on; returns whether anything is still watched."""
+    def check(self) -> float | None:
+        """Cancel what must not go on; returns in how many seconds to look again, None for never."""
         with self._lock:
             if self.until is None:
-                return False
+                return None
             now = time.monotonic()
             if now > self.until or (now > self._started + CLIENT_SECONDS and self._is_abandoned()):
                 with suppress(sqlite3.Error, psycopg2.Error):  # closed meanwhile
                     self._cancel()
                 self.until = self._client = None  # last, as `stop` looks at it without the lock
-        return self.until is not None
+                return None
+            return min(STEP_SECONDS, self.until - now + 0.001)
 
     def _is_abandoned(self) -> bool:
         if self._client is None or self._client.fileno() < 0:
@@ -91,8 +92,8 @@ class _Watcher:
     def _run(self) -> None:
         while self.is_awake.wait():
             self.is_awake.clear()  # before looking: who starts from now on wakes it again
-            while sum(watch.check() for watch in list(_watches)):
-                time.sleep(STEP_SECONDS)
+            while pauses := [pause for watch in list(_watches) if (pause := watch.check())]:
+                time.sleep(min(pauses))
 
 
 def _after_fork() -> None:
