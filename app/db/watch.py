@@ -6,6 +6,7 @@ the statement's own thread, which waits inside the driver.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import sqlite3
@@ -43,7 +44,7 @@ class Watch:
         now = time.monotonic()
         with self._lock:
             self._started, self.until, self._client = now, now + seconds, client
-        if not _watcher.is_awake.is_set():
+        if now + seconds <= _watcher.looks_at:
             _watcher.wake()
 
     def stop(self) -> None:
@@ -77,23 +78,32 @@ class _Watcher:
     """The thread of a process."""
 
     def __init__(self) -> None:
-        self.is_awake = threading.Event()
+        self.looks_at = math.inf
+        """When it looks next, if nobody wakes it before."""
+        self._is_awake = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
         """Look at the connections until none is watched any more."""
+        if self._is_awake.is_set():
+            return
         with self._lock:
-            self.is_awake.set()
+            self._is_awake.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
-        while self.is_awake.wait():
-            self.is_awake.clear()  # before looking: who starts from now on wakes it again
-            while pauses := [pause for watch in list(_watches) if (pause := watch.check())]:
-                time.sleep(min(pauses))
+        pause = None
+        while True:
+            self._is_awake.wait(pause)
+            self._is_awake.clear()  # before looking: who starts from now on wakes it again
+            self.looks_at = math.inf
+            pauses = [watch.check() for watch in list(_watches)]
+            pause = min((one for one in pauses if one is not None), default=None)
+            if pause is not None:
+                self.looks_at = time.monotonic() + pause
 
 
 def _after_fork() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from app import db
 from app.collections.models import Collection
 from app.context import deadline
-from app.db import errors
+from app.db import errors, watch
 from app.records.transfer import stream
 from app.rules import cost
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -236,6 +237,23 @@ def test_statement_ends_with_its_deadline_or_client(app: Flask, database: str, c
         assert db.connection().scalar(sa.text("SELECT 1")) == 1
     near.close()
     far.close()
+
+
+def test_watch_over_short_statement_does_not_wait_for_look_at_longer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "STEP_SECONDS", 60)
+    longer, cancelled = watch.Watch(lambda: None), threading.Event()
+    longer.start(120, None)
+    try:
+        while watch._watcher.looks_at == math.inf:
+            time.sleep(0.01)
+        short = watch.Watch(cancelled.set)
+        short.start(0.01, None)
+        assert cancelled.wait(30)
+    finally:
+        longer.stop()
+        watch._watcher.wake()
 
 
 def test_lock_wait_over_deadline_is_503_not_too_expensive(
