@@ -26,6 +26,7 @@ from app.auth.guard.fair_turns import Callers, FairShare, Turns
 from app.console.shell.guard import SETUP_COOKIE, cookie_name
 from bench import fair_share
 from tests.builders import Caller, Cast, make_collection, make_drawer
+from tests.realtime.clients import until
 
 SECONDS = 20
 
@@ -37,11 +38,22 @@ class Request(NamedTuple):
     released: threading.Event
 
 
+class Clock:
+    """The time that turns know of, which stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        """The seconds until now."""
+        return self.seconds
+
+
 class Desk:
     """Places, and the order in which they were taken."""
 
-    def __init__(self, places: int = 4) -> None:
-        self.turns = Turns(places)
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.turns = clock, Turns(4)
         self.served = list[str]()
         self.under_way = list[tuple[Request, Future[bool]]]()
         self._threads = ThreadPoolExecutor(2 * fair_turns.MAX_WAITING)
@@ -49,15 +61,14 @@ class Desk:
     def send(self, caller: str) -> threading.Event:
         """Send a request; returns what lets it go."""
         request = Request(caller, threading.Event())
-        arrived = threading.Event()
-        future = self._threads.submit(self._serve, request, arrived)
-        self.under_way.append((request, future))
-        arrived.wait(SECONDS)
-        time.sleep(0.002)  # it is in the queue before the next one is sent
+        self.under_way.append((request, self._threads.submit(self._serve, request)))
+        until(lambda: len(self.served) + self._waiting() == len(self.under_way))
         return request.released
 
-    def _serve(self, request: Request, arrived: threading.Event) -> bool:
-        arrived.set()
+    def _waiting(self) -> int:
+        return sum(map(len, list(self.turns._waiting.values())))
+
+    def _serve(self, request: Request) -> bool:
         if not self.turns.take(request.caller):
             return False
         self.served.append(request.caller)
@@ -67,11 +78,8 @@ class Desk:
 
     def wait(self, count: int) -> None:
         """Wait until so many requests have begun."""
-        end = time.monotonic() + SECONDS
-        while len(self.served) < count:
-            assert time.monotonic() < end, self.served
-            time.sleep(0.005)
-        time.sleep(0.05)
+        until(lambda: len(self.served) >= count)
+        time.sleep(0.05)  # nobody else begins
         assert len(self.served) == count, self.served
 
     def close(self) -> None:
@@ -84,8 +92,10 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    made = Desk()
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    clock = Clock()
+    monkeypatch.setattr(fair_turns, "time", clock)
+    made = Desk(clock)
     yield made
     made.close()
 
@@ -122,7 +132,7 @@ def test_fair_turns_lone_account_leaves_a_thread_to_next(desk: Desk) -> None:
     for _ in range(6):
         desk.send("noisy")
     desk.wait(4)
-    time.sleep(fair_turns.RECENT_SECONDS)
+    desk.clock.seconds += fair_turns.RECENT_SECONDS
     desk.send("quiet")
     desk.wait(4 + 1)
     assert desk.served[4] == "quiet"
@@ -144,7 +154,7 @@ def test_fair_turns_gives_all_threads_back_one_second_after_others(desk: Desk) -
     desk.send("quiet").set()
     sent = [desk.send("noisy") for _ in range(6)]
     desk.wait(1 + 2)
-    time.sleep(fair_turns.RECENT_SECONDS)
+    desk.clock.seconds += fair_turns.RECENT_SECONDS
     sent[0].set()
     desk.wait(1 + 2 + 3)  # four run
     sent[1].set()
@@ -159,7 +169,7 @@ def test_fair_turns_gives_all_threads_to_waiting_requests_one_second_after_other
     for _ in range(6):
         desk.send("noisy")
     desk.wait(1 + 2)
-    time.sleep(2 * fair_turns.RECENT_SECONDS)
+    desk.clock.seconds += fair_turns.RECENT_SECONDS
     desk.wait(1 + 4)
 
 
