@@ -81,6 +81,9 @@ def contents(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
         for status, response in operation["responses"].items():
             for content in response.get("content", {}).values():  # an export is of several kinds
                 yield f"{name} {status}", content
+    for name, response in spec["components"]["responses"].items():
+        for content in response.get("content", {}).values():
+            yield name, content
 
 
 def validator(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> Draft202012Validator:
