@@ -199,6 +199,7 @@ def of_tenancy() -> list[Any]:
     return [pytest.param(route, id=" ".join(route)) for route in routes]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("route", of_tenancy())
 def test_audit_coverage_of_every_writing_route(
     app: Flask, cast: Cast, route: Route, monkeypatch: pytest.MonkeyPatch

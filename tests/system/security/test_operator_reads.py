@@ -184,6 +184,7 @@ def is_for_callers(app: Flask, rule: Rule) -> bool:
     return level not in (AccessLevel.PUBLIC, AccessLevel.DIRECTORY)
 
 
+@pytest.mark.one_database
 def test_operator_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> None:
     values, root = known(app, cast), cast.root
     client, texts = Browser(app, root).client, texts_of(app, cast)
