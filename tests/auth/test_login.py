@@ -332,10 +332,10 @@ def _ann(app: Flask) -> str:
 
 
 def test_password_length_limit_applies_to_normalized_form(anyone: Caller) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     for password in ("e\u0301" * 5000, "\u0315\u0300\u0334" * 3000, "\ufdfa" * 100):
         answer = anyone.post("auth/login", {**ANN, "password": password})
         assert answer.status_code == 401
         body = {"account_name": "Long", "email": "long@x.example", "password": password}
         assert anyone.post("auth/register", body).status_code == 400
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 5

@@ -203,9 +203,9 @@ def test_workflow_pages_of_draft_without_steps(app: Flask, cast: Cast) -> None:
 def test_flow_diagram_of_many_steps_is_fast_and_falls_back_to_list() -> None:
     most = flow_diagram.MAX_STEPS
     hard = [branch(f"c{n}", f"c{n + 1}", f"c{(n * 7) % most}") for n in range(most - 1)]
-    begun = time.perf_counter()
+    begun = time.thread_time()
     diagram = drawn([*hard, wait(f"c{most - 1}")])
-    assert time.perf_counter() - begun < 5
+    assert time.thread_time() - begun < 5
     assert len([box for box in diagram.boxes if box.detail]) == most
     beyond = drawn([wait(f"c{n}") for n in range(most + 1)])
     assert (beyond.boxes, len(beyond.items)) == ([], most + 1)

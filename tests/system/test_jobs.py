@@ -113,6 +113,7 @@ def listeners(app: Flask) -> list[int]:
         return list(connection.scalars(sa.text(f"{find} AND datname = current_database()")))
 
 
+@pytest.mark.timing
 @WORKER_OF_POSTGRESQL
 def test_job_notification_by_postgresql_wakes_worker_without_redis(
     app: Flask, anyone: Caller
@@ -126,6 +127,7 @@ def test_job_notification_by_postgresql_wakes_worker_without_redis(
             assert time.monotonic() - begun < 2
 
 
+@pytest.mark.timing
 @WORKER_OF_POSTGRESQL
 def test_delivery_notification_by_postgresql_without_redis(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)

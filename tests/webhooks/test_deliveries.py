@@ -748,12 +748,17 @@ def test_delivery_threads_per_account_are_limited(
 ) -> None:
     monkeypatch.setattr(dispatch, "ACCOUNT_THREADS", 6)
     lock, under_way, seen = threading.Lock(), [0], list[int]()
+    are_many = threading.Event()
 
     def slowly(request: Request) -> tuple[int, str]:
         with lock:
             under_way[0] += 1
             seen.append(under_way[0])
-        time.sleep(0.05)
+            if under_way[0] > 4:
+                are_many.set()
+        if not are_many.wait(10):
+            are_many.set()  # they never will be
+        time.sleep(0.01)  # lets more come than may
         with lock:
             under_way[0] -= 1
         return 200, "ok"

@@ -291,11 +291,16 @@ def sending(number: int) -> list[dict[str, Any]]:
 def test_workflow_save_with_slow_dns_takes_constant_time(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_names(app, monkeypatch, lambda: time.sleep(0.4))
+    looks = list[float]()
+
+    def look() -> None:
+        looks.append(time.monotonic())
+        time.sleep(0.4)
+
+    slow_names(app, monkeypatch, look)
     monkeypatch.setattr(web_waits, "REQUEST_SECONDS", 1)
-    begun = time.monotonic()
     make_workflow(alice, sending(20))
-    assert time.monotonic() - begun < 2
+    assert 0 < len(looks) <= 3  # as many as begin within that second
 
 
 def test_workflow_save_with_slow_dns_does_not_block_others(

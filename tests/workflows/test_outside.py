@@ -148,14 +148,14 @@ def test_workflow_slow_mail_server_gets_each_mail_once(
             await asyncio.sleep(0.5)
             return await super().handle_DATA(*context)
 
-    addresses = [f"user{number}@x.example" for number in range(6)]
+    addresses = [f"user{number}@x.example" for number in range(8)]
     workflow = make_workflow(alice, [action("m", "send_email", to=addresses, subject="s", body="")])
     with Slow() as server:
         mail_by(
             app,
             monkeypatch,
             f"smtp://127.0.0.1:{server.port}",
-            webhook_timeout_seconds=1,
+            webhook_timeout_seconds=2,
             workflow_lease_seconds=1,
             workflow_mail_recipients="anyone",
         )

@@ -120,6 +120,7 @@ def test_audit_log_of_killed_process_has_each_change_once(app: Flask, moment: st
         assert stored() == [(1, 0), (1, 1), (1, 2)]
 
 
+@pytest.mark.timing
 def test_audit_log_is_sealed_at_once_where_nobody_reads(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
