@@ -91,8 +91,8 @@ class Change:
             name: str = one["name"]
             old = self.before.by_name.get(former.get(name, name))
             if old is not None:
-                kept = {*one["options"].get("choices", ())}
-                lost = (c for c in old.definition["options"].get("choices", ()) if c not in kept)
+                choices = {*one["options"].get("choices", ())}
+                lost = (c for c in old.definition["options"].get("choices", ()) if c not in choices)
                 ended += [f"{old.name}={choice}" for choice in lost]
         return ended
 
@@ -237,8 +237,8 @@ def _problems(kind: Kind, one: JSONObject, old: JSONMapping | None) -> Iterator[
         message = "A claim needs visible_to self or members, as its user can read it."
         yield problem(name, "invalid_option", message)
     if old is not None and not messages:
-        kept = {*one["options"].get("choices", ())}
-        gone = [choice for choice in old["options"].get("choices", ()) if choice not in kept]
+        choices = {*one["options"].get("choices", ())}
+        gone = [choice for choice in old["options"].get("choices", ()) if choice not in choices]
         if gone and (count := sum(1 for _ in _rows_with(kind, old["name"], gone))):
             message = f"{count} have a value that would no longer be a choice."
             yield problem(name, "in_use", message, count=count)

@@ -307,10 +307,10 @@ def normalize_rules(
     for key in flat.keys() & {*LISTS}:
         flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
     resulting = fragments.with_current(replace(collection, rules={**collection.rules, **flat}))
-    kept = collection.rules.get("update_rule") or ""
-    looks_back = any(word in kept for word in ("@old", "@changed", "@rule"))
+    stored = collection.rules.get("update_rule") or ""
+    looks_back = any(word in stored for word in ("@old", "@changed", "@rule"))
     if "update_fields" in flat and looks_back:
-        flat.setdefault("update_rule", kept)  # what may be written decides what it may compare
+        flat.setdefault("update_rule", stored)  # what may be written decides what it may compare
     for key in RULES:
         if flat.get(key) is not None:
             scope = resulting.rule_scope(key)

@@ -66,12 +66,12 @@ def compare(document: Document, content: JSONMapping, own: Comparison) -> Fragme
                 }
             )
     if changes.operations and not own.problems:
-        kept = {one.name.lower(): one for one in definitions.get_all()}
+        remaining = {one.name.lower(): one for one in definitions.get_all()}
         for change in own.changes:
-            kept.pop(change.old.name.lower(), None)
+            remaining.pop(change.old.name.lower(), None)
         for _, row in own.removed:
-            kept.pop(row.name_key, None)
-        future = [*(kept | own.definitions()).values()]
+            remaining.pop(row.name_key, None)
+        future = [*(remaining | own.definitions()).values()]
         for found in fragments.problems_with(present, after, future):
             name = str(found["field"]).removeprefix("fragments.")
             line = document.line(("fragments", name)) if name in given else None

@@ -120,11 +120,11 @@ def _by_expression(
 
 def _answered(collection: Definition, node: rules.Node, question: Question, case: _Case) -> _Case:
     """The case with what the rule's `@any` find for it."""
-    asked = list(rules.subqueries(node))
-    if case.record is None or not asked:
+    subqueries = list(rules.subqueries(node))
+    if case.record is None or not subqueries:
         return replace(case, collection=collection)
     sent = [case.sent or {}]
-    found = references.answers(collection, [case.record], asked, question.subject, sent)
+    found = references.answers(collection, [case.record], subqueries, question.subject, sent)
     return replace(case, record=found[0], collection=collection)
 
 
@@ -241,9 +241,9 @@ def _masked_for_caller(collection: Definition, caller: rules.Subject, row: Row) 
             is_visible = _decide_without_rule(collection.rule(operation), caller)["allowed"]
         else:
             linked = references.resolve(collection, [row], access.dotted_names(node))
-            asked = list(rules.subqueries(node))
-            if asked:
-                linked = references.answers(collection, linked, asked, caller, [{}])
+            subqueries = list(rules.subqueries(node))
+            if subqueries:
+                linked = references.answers(collection, linked, subqueries, caller, [{}])
             is_visible = rules.holds(node, rules.Context(linked[0], caller, now=clock.now()))
         if is_visible:
             masked |= collection.personal.intersection(
@@ -279,8 +279,8 @@ def _matches(subquery: rules.Subquery, rule: str, question: Question, case: _Cas
         counted.append(replace(subquery, function="count", condition=first, type=rules.Type.NUMBER))
     found: Any = {}
     if case.collection is not None and case.record is not None:
-        asked = (case.collection, [case.record], counted, question.subject, [case.sent or {}])
-        found = references.answers(*asked)[0]
+        about = (case.collection, [case.record], counted, question.subject)
+        (found,) = references.answers(*about, [case.sent or {}])
     text = rule[subquery.start : subquery.end]
     steps = [
         {"text": rule[part.start : part.end], "position": part.start, "records": found.get(one)}

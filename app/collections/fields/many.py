@@ -49,7 +49,7 @@ class ListField(JsonField):
         return []
 
     def clean(self, value: object) -> list[str]:
-        """A list of distinct ids; whether they exist is asked of the database for all at once."""
+        """A list of distinct ids; whether they exist, one query finds for all values."""
         if not isinstance(value, list):
             raise InvalidValue("invalid_type", "Must be a list of ids.")
         if len(value) > self.most_items:

@@ -29,7 +29,7 @@ class UserField(ReferenceField):
         return PEOPLE
 
     def clean(self, value: object) -> str:
-        """A text; whether such a user exists is asked of the database for all fields at once."""
+        """A text; whether such a user exists, one query finds for all fields."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be the id of a user.")
         return value.lower()

@@ -182,7 +182,7 @@ def answers(
     for n, body in enumerate(sent):
         alike[repr([body.get(name) for name in fields])].append(n)
     conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
-    asked = sql.compiled(sa.true(), parts)
+    compiled = sql.compiled(sa.true(), parts)
     found = [dict[Any, Any](row) for row in rows]
     for numbers in alike.values():
         for start in range(0, len(numbers), LITERAL_ROWS):
@@ -192,7 +192,7 @@ def answers(
             key = (conditions, frozenset({"account_id", *names}), len(part), account_id is not None)
             build = definition.memo.get if len(part) == 1 else lambda build, *key: build(*key)
             query: sa.Select[Any] = build(_question, definition, *key)
-            values = asked.parameters(subject, sent[part[0]], account_id)
+            values = compiled.parameters(subject, sent[part[0]], account_id)
             for place, n in enumerate(part):
                 for name in key[1]:
                     values[f"{place}_{name}"] = rows[n].get(name)

@@ -142,21 +142,21 @@ def _without_entries(
     values: Row,
 ) -> Sequence[Row]:
     """Store records without the targets, which their lists have; returns the stored rows."""
-    new = []
+    new_rows = []
     for row in rows.values():
-        kept = dict(values)
+        new_row = dict(values)
         for name, ids in targets.items():
             field = referring.fields[name]
             present = entries(field, row[name])
             if left := [id for id in present if id not in ids]:
-                kept[name] = left if field.multiple else row[name]
+                new_row[name] = left if field.multiple else row[name]
             elif present:
-                kept[name] = [] if field.multiple else None
+                new_row[name] = [] if field.multiple else None
             else:
-                kept[name] = row[name]
-        new.append(kept)
-    after = writes.update(referring, list(rows.values()), new)
-    links.follow(referring, list(rows.values()), new)
+                new_row[name] = row[name]
+        new_rows.append(new_row)
+    after = writes.update(referring, list(rows.values()), new_rows)
+    links.follow(referring, list(rows.values()), new_rows)
     return after
 
 
