@@ -33,10 +33,6 @@ from app.workflows.models import (
 )
 
 MAX_LOGS = 100  # per response of an instance
-FAILURE_COLUMNS = [
-    INSTANCES.c[name]
-    for name in ("account_id", "id", "workflow_id", "completed_at", "holds_pii", "error_message")
-]
 
 
 @dataclass(frozen=True)
@@ -143,6 +139,7 @@ class InstanceWithLogs(Instance):
 
 COMPUTED = ("done", "withheld")
 COLUMNS = [INSTANCES.c[field.name] for field in fields(Instance) if field.name not in COMPUTED]
+FAILURE_COLUMNS = [INSTANCES.c[one.name] for one in fields(FailedInstance) if one.name != "name"]
 
 
 def page(
@@ -211,6 +208,12 @@ def _select_failed(conditions: Sequence[Condition], limit: int) -> sa.Select[Any
     )
 
 
+def visible_error(instance: FailedInstance, by: Principal) -> str | None:
+    """The error message of an instance, as far as the caller may see it."""
+    withheld = instance.holds_pii and masking.masks_for(by)
+    return _visible_message(instance.error_message, withheld)
+
+
 def get(
     instance_id: str, *, by: Principal, skip: int = 0, limit: int = MAX_LOGS
 ) -> InstanceWithLogs:
@@ -226,20 +229,6 @@ def step_logs(
 ) -> tuple[list[StepLog], int]:
     """A page of an instance's step log, oldest first, and the total. Raises NotFound."""
     return _logs(_find(instance_id, by), skip, limit)
-
-
-def step_statuses(instance_id: str, *, by: Principal) -> dict[str, StepStatus]:
-    """The latest status of each step that has run, by name."""
-    conditions = [LOGS.c.instance_id == instance_id.lower()]
-    if by.account_id is not None:
-        conditions.append(LOGS.c.account_id == by.account_id)
-    times = sa.func.count(sa.distinct(LOGS.c.place)).label("times")
-    newest_logs = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
-    by_step = newest_logs.group_by(LOGS.c.step_name).subquery()
-    columns = (LOGS.c.step_name, LOGS.c.status, by_step.c.times)
-    query = sa.select(*columns).join(by_step, by_step.c.id == LOGS.c.id).where(*conditions)
-    rows = db.connection().execute(query)
-    return {row.step_name: StepStatus(row.status, row.times) for row in rows}
 
 
 def _find(instance_id: str, by: Principal) -> Instance:
@@ -268,11 +257,24 @@ def _logs(instance: Instance, skip: int, limit: int) -> tuple[list[StepLog], int
         values = dict(row)
         for name in long:
             length = values.pop(f"{name}_length")
-            stored = None if instance.withheld else step_log.stored_value(row[name], length)
-            values[name] = stored
+            values[name] = None if instance.withheld else step_log.stored_value(row[name], length)
         values["error_message"] = _visible_message(row["error_message"], instance.withheld)
         logs.append(StepLog(**values, workflow_id=instance.workflow_id))
     return logs, counts.count_up_to(LOGS, conditions, None)
+
+
+def step_statuses(instance_id: str, *, by: Principal) -> dict[str, StepStatus]:
+    """The latest status of each step that has run, by name."""
+    conditions = [LOGS.c.instance_id == instance_id.lower()]
+    if by.account_id is not None:
+        conditions.append(LOGS.c.account_id == by.account_id)
+    times = sa.func.count(sa.distinct(LOGS.c.place)).label("times")
+    newest_logs = sa.select(sa.func.max(LOGS.c.id).label("id"), times).where(*conditions)
+    by_step = newest_logs.group_by(LOGS.c.step_name).subquery()
+    columns = (LOGS.c.step_name, LOGS.c.status, by_step.c.times)
+    query = sa.select(*columns).join(by_step, by_step.c.id == LOGS.c.id).where(*conditions)
+    rows = db.connection().execute(query)
+    return {row.step_name: StepStatus(row.status, row.times) for row in rows}
 
 
 def cancel(instance_id: str, *, by: Principal) -> InstanceWithLogs:
@@ -316,36 +318,6 @@ def resume_all(where: InstanceFilter, *, by: Principal, resumed_at: datetime | N
         return _resume(conditions, resumed_at=resumed_at or clock.now())
 
 
-def rerun(instance_id: str, *, by: Principal) -> str:
-    """Start a new instance with the trigger data of one that has ended, and the current steps.
-
-    Returns its id. Raises NotFound, Conflict, LimitReached.
-    """
-    with db.transaction():
-        ended = get(instance_id, by=by, limit=0)
-        if not ended.is_repeatable:
-            raise Conflict("This instance cannot run again.", error="not_repeatable")
-        return service.trigger(
-            ended.workflow_id,
-            ended.context["trigger"],
-            by=by,
-            kind=ended.kind,
-            holds_pii=ended.holds_pii,  # stays hidden from those who may not see it
-        )
-
-
-def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
-    """The number of instances resumed together, by status. Raises NotFound."""
-    conditions = (*_visible(by), INSTANCES.c.resumed_at == resumed_at)
-    count_query = sa.select(INSTANCES.c.status, sa.func.count()).where(*conditions)
-    counts_by_status = {
-        row[0]: row[1] for row in db.connection().execute(count_query.group_by("status"))
-    }
-    if not counts_by_status:
-        raise NotFound("No instances were resumed at this time, or they no longer exist.")
-    return {state: counts_by_status.get(state, 0) for state in STATES}
-
-
 def _resume(conditions: Sequence[Condition], resumed_at: datetime | None = None) -> int:
     values: dict[str, Any] = {
         "status": InstanceState.PENDING,
@@ -364,12 +336,34 @@ def _resume(conditions: Sequence[Condition], resumed_at: datetime | None = None)
     return len(account_ids)
 
 
-def _visible(by: Principal) -> list[Condition]:
-    return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
+def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
+    """The number of instances resumed together, by status. Raises NotFound."""
+    conditions = (*_visible(by), INSTANCES.c.resumed_at == resumed_at)
+    count_query = sa.select(INSTANCES.c.status, sa.func.count()).where(*conditions)
+    counts_by_status = {
+        row[0]: row[1] for row in db.connection().execute(count_query.group_by("status"))
+    }
+    if not counts_by_status:
+        raise NotFound("No instances were resumed at this time, or they no longer exist.")
+    return {state: counts_by_status.get(state, 0) for state in STATES}
 
 
-def _has_id(instance_id: str, by: Principal) -> list[Condition]:
-    return [*_visible(by), INSTANCES.c.id == instance_id.lower()]
+def rerun(instance_id: str, *, by: Principal) -> str:
+    """Start a new instance with the trigger data of one that has ended, and the current steps.
+
+    Returns its id. Raises NotFound, Conflict, LimitReached.
+    """
+    with db.transaction():
+        ended = get(instance_id, by=by, limit=0)
+        if not ended.is_repeatable:
+            raise Conflict("This instance cannot run again.", error="not_repeatable")
+        return service.trigger(
+            ended.workflow_id,
+            ended.context["trigger"],
+            by=by,
+            kind=ended.kind,
+            holds_pii=ended.holds_pii,  # stays hidden from those who may not see it
+        )
 
 
 def _conditions(where: InstanceFilter, by: Principal) -> list[Condition]:
@@ -377,10 +371,12 @@ def _conditions(where: InstanceFilter, by: Principal) -> list[Condition]:
     return [*_visible(by), *filters.log_conditions(INSTANCES, vars(where), columns)]
 
 
-def visible_error(instance: FailedInstance, by: Principal) -> str | None:
-    """The error message of an instance, as far as the caller may see it."""
-    withheld = instance.holds_pii and masking.masks_for(by)
-    return _visible_message(instance.error_message, withheld)
+def _has_id(instance_id: str, by: Principal) -> list[Condition]:
+    return [*_visible(by), INSTANCES.c.id == instance_id.lower()]
+
+
+def _visible(by: Principal) -> list[Condition]:
+    return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
 def _as_seen(row: sa.Row[*tuple[Any, ...]], by: Principal) -> Instance:

@@ -104,6 +104,26 @@ class RecordForm(Form):
                 self.unparsed[name] = problem(name, error.code, str(error), **place)
         return body
 
+    def _value(self, widget: Widget, new: bool) -> JSONObject:
+        """The value by its field; empty if it is unchanged."""
+        spec, text = widget.field, self._text(widget)
+        before = "" if new else self.before.get(widget.name, "")
+        if not _is_same(widget.kind, text, before):
+            if text == "":
+                return {spec.name: None}
+            if widget.kind != WidgetKind.FILES:
+                return {spec.name: spec.parse(text)}
+            ids = _choices(text)
+            # In a field of one file the last one counts: the newest upload.
+            return {spec.name: ids if is_list(spec) else ids[-1]}
+        if new and spec.default is not None:
+            return {spec.name: None}  # the user cleared the default on purpose
+        return {}
+
+    def _text(self, widget: Widget) -> str:
+        text = self[widget.name]
+        return text if widget.kind in UNSTRIPPED else text.strip()
+
     def chosen(self, widget: Widget) -> list[str]:
         """The checked choices of a widget."""
         return _choices(self[widget.name])
@@ -163,10 +183,6 @@ class RecordForm(Form):
         super().with_error(error)
         return self
 
-    def _input_name(self, name: str | None) -> str | None:
-        """The input of a field; the name as it is if the form has no input for it."""
-        return f"f_{name}" if f"f_{name}" in self.values else name
-
     def _with_stored_note(self, widget: Widget) -> Widget:
         stored = self.before[widget.name]
         if (
@@ -178,53 +194,27 @@ class RecordForm(Form):
         note = gettext("Stored: %(value)s", value=widget.stored_text(stored))
         return replace(widget, note=note)
 
-    def _text(self, widget: Widget) -> str:
-        text = self[widget.name]
-        return text if widget.kind in UNSTRIPPED else text.strip()
-
-    def _value(self, widget: Widget, new: bool) -> JSONObject:
-        """The value by its field; empty if it is unchanged."""
-        spec, text = widget.field, self._text(widget)
-        before = "" if new else self.before.get(widget.name, "")
-        if not _is_same(widget.kind, text, before):
-            return {spec.name: None if text == "" else _parse(spec, widget.kind, text)}
-        if new and spec.default is not None:
-            return {spec.name: None}  # the user cleared the default on purpose
-        return {}
+    def _input_name(self, name: str | None) -> str | None:
+        """The input of a field; the name as it is if the form has no input for it."""
+        return f"f_{name}" if f"f_{name}" in self.values else name
 
 
-def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
-    """The widgets of the fields that the caller may write."""
-    widgets = []
-    for name, spec in access.definition.fields.items():
-        if name not in access.writable:
-            continue
-        if values is not None and name not in values:
-            widgets.append(Widget(spec, _kind(spec, ""), WRITE_ONLY))
-        elif values is not None and name in access.masked and values[name] is not None:
-            widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
-        else:
-            text = input_text(spec, (values or {}).get(name))
-            widgets.append(Widget(spec, _kind(spec, text)))
-    return widgets
+def _is_same(kind: WidgetKind, text: str, before: str) -> bool:
+    if kind != WidgetKind.MOMENT or not (text and before):
+        return text == before
+    try:  # browsers omit zero seconds and fractions
+        return clock.parse(text) == clock.parse(before)
+    except ValueError:
+        return False
 
 
-@lru_cache(display.MAX_CACHED)
-def editable_at_once(access: Access | None) -> list[str]:
-    """The fields that can get one value in several records."""
-    if access is None:
-        return []
-    return [
-        name
-        for name, spec in access.definition.fields.items()
-        if name in access.writable and not spec.unique and not isinstance(spec, FileField)
-    ]
+def _choices(text: str) -> list[str]:
+    return json.loads(text) if text else []
 
 
-def _kind(spec: Field, text: str) -> WidgetKind:
-    if spec.face.widget == WidgetKind.TEXT and "\n" in text:
-        return WidgetKind.AREA  # an input of one line would lose the breaks
-    return spec.face.widget
+def is_list(spec: Field) -> bool:
+    """Whether a field holds several files."""
+    return isinstance(spec, FileField) and spec.most_files > 1
 
 
 def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
@@ -247,6 +237,49 @@ def blank(access: Access) -> RecordForm:
     for widget in form.widgets:
         form.values[widget.name] = input_text(widget.field, widget.field.default)
     return form
+
+
+def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
+    """The widgets of the fields that the caller may write."""
+    widgets = []
+    for name, spec in access.definition.fields.items():
+        if name not in access.writable:
+            continue
+        if values is not None and name not in values:
+            widgets.append(Widget(spec, _kind(spec, ""), WRITE_ONLY))
+        elif values is not None and name in access.masked and values[name] is not None:
+            widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
+        else:
+            text = input_text(spec, (values or {}).get(name))
+            widgets.append(Widget(spec, _kind(spec, text)))
+    return widgets
+
+
+def _kind(spec: Field, text: str) -> WidgetKind:
+    if spec.face.widget == WidgetKind.TEXT and "\n" in text:
+        return WidgetKind.AREA  # an input of one line would lose the breaks
+    return spec.face.widget
+
+
+def input_text(spec: Field, value: object) -> str:
+    """A value as the text of its input; files are their ids as JSON."""
+    if value is None:
+        return ""
+    if isinstance(spec, FileField):
+        return json.dumps([file["id"] for file in file_previews.files_in(value)])
+    return spec.written(value)
+
+
+@lru_cache(display.MAX_CACHED)
+def editable_at_once(access: Access | None) -> list[str]:
+    """The fields that can get one value in several records."""
+    if access is None:
+        return []
+    return [
+        name
+        for name, spec in access.definition.fields.items()
+        if name in access.writable and not spec.unique and not isinstance(spec, FileField)
+    ]
 
 
 def fill_submitted(form: RecordFormT) -> RecordFormT:
@@ -273,41 +306,6 @@ def _checked(widget: Widget, before: str) -> str:
     # Nothing checked is null, unless the field is required or has an empty list already.
     is_null = not chosen and not widget.field.required and before != "[]"
     return "" if is_null else json.dumps(chosen, ensure_ascii=False)
-
-
-def _choices(text: str) -> list[str]:
-    return json.loads(text) if text else []
-
-
-def input_text(spec: Field, value: object) -> str:
-    """A value as the text of its input; files are their ids as JSON."""
-    if value is None:
-        return ""
-    if isinstance(spec, FileField):
-        return json.dumps([file["id"] for file in file_previews.files_in(value)])
-    return spec.written(value)
-
-
-def is_list(spec: Field) -> bool:
-    """Whether a field holds several files."""
-    return isinstance(spec, FileField) and spec.most_files > 1
-
-
-def _is_same(kind: WidgetKind, text: str, before: str) -> bool:
-    if kind != WidgetKind.MOMENT or not (text and before):
-        return text == before
-    try:  # browsers omit zero seconds and fractions
-        return clock.parse(text) == clock.parse(before)
-    except ValueError:
-        return False
-
-
-def _parse(spec: Field, kind: WidgetKind, text: str) -> object:
-    if kind != WidgetKind.FILES:
-        return spec.parse(text)
-    ids = _choices(text)
-    # In a field of one file the last one counts: the newest upload.
-    return ids if is_list(spec) else ids[-1]
 
 
 @dataclass(frozen=True)
