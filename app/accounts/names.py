@@ -110,6 +110,8 @@ def follow(name: Name, new: str, *, shows_all: bool = True) -> None:
     A group that the instance's rules name is not renamed: they are other accounts', too. With
     `shows_all` the error tells of these rules.
     """
+    if name.kind == ROLE:
+        db.lock_schema()
     found = uses(name)
     afters = [use.after(name, new) for use in found]
     stuck = [

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from app import db, rules
 from app.accounts import names
 from app.accounts.names import Name, Use
-from app.collections import access, definitions, expression_names, population
+from app.collections import access, definitions, expression_names, population, table
 from app.collections.changes import IN_USE
 from app.collections.definitions import Definition, fragment_names
 from app.collections.models import Collection, RuleFragment
@@ -52,24 +52,22 @@ def override(texts: Texts) -> Iterator[None]:
         _instead.reset(token)
 
 
-def load(*, lock: bool = False) -> Texts:
-    """All fragments by name; `lock` keeps them as they are until the transaction ends."""
-    if (instead := _instead.get()) is not None and not lock:
-        return instead
-    return stored_texts(lock=lock)
+def load() -> Texts:
+    """All fragments by name."""
+    instead = _instead.get()
+    return stored_texts() if instead is None else instead
 
 
-def stored_texts(*, lock: bool = False) -> Texts:
+def stored_texts() -> Texts:
     """All fragments as they are stored."""
     query = sa.select(RuleFragment.name, RuleFragment.text).order_by(RuleFragment.name)
-    rows = db.db.session.execute(query.with_for_update(read=True) if lock else query)
-    return {row.name: row.text for row in rows}
+    return {row.name: row.text for row in db.db.session.execute(query)}
 
 
-def used(texts: Mapping[str, object], *, lock: bool = False) -> dict[str, str]:
+def used(texts: Mapping[str, object]) -> dict[str, str]:
     """The fragments that rules use, of those that there are."""
     wanted = _names_in(texts)
-    return {n: text for n, text in load(lock=lock).items() if n in wanted} if wanted else {}
+    return {n: text for n, text in load().items() if n in wanted} if wanted else {}
 
 
 def with_current(definition: Definition) -> Definition:
@@ -107,6 +105,7 @@ def plan(texts: Texts) -> JSONObject:
     return {"plan_hash": _hash(present, texts, affected), "effect": effect}
 
 
+@table.schema_change
 @versioned_cache.reloading()
 def change(texts: Texts, plan_hash: str | None = None) -> Texts:
     """Replace all fragments; the rules that use them follow at once. Returns the fragments.
@@ -114,15 +113,12 @@ def change(texts: Texts, plan_hash: str | None = None) -> Texts:
     Raises InvalidValues, and Conflict: with the places of a fragment that is used, or if this is
     not what was planned.
     """
-    with db.transaction() as session:
-        query = sa.select(RuleFragment).order_by(RuleFragment.name).with_for_update()
-        rows = {row.name: row for row in session.scalars(query)}
-        present = {name: row.text for name, row in rows.items()}
-        affected = _checked(present, texts)
-        if plan_hash not in (None, _hash(present, texts, affected)):
-            raise Conflict(PLAN_STALE, error="plan_stale")
-        store(texts)
-        store_copies(texts)
+    present = stored_texts()
+    affected = _checked(present, texts)
+    if plan_hash not in (None, _hash(present, texts, affected)):
+        raise Conflict(PLAN_STALE, error="plan_stale")
+    store(texts)
+    store_copies(texts)
     return dict(sorted(texts.items()))
 
 

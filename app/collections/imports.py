@@ -92,7 +92,7 @@ def run(import_: Import, built: Builds) -> list[str]:
     """Carry out a plan without problems. Returns the ids of the new revisions."""
     for row in import_.made:
         row.rules = {**row.rules, **import_.rules[row.name_key]}
-        row.fragments = fragments.used(row.rules, lock=True)
+        row.fragments = fragments.used(row.rules)
         row.options = dict(import_.given[row.name_key].get("options", {}))
     db.db.session.add_all(import_.made)
     for row, change in import_.updated:

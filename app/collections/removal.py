@@ -22,7 +22,7 @@ from app.types import JSONObject
 NAMED = "Rules look at this collection: {}. Change them first."
 
 
-@collections.schema_change
+@table.schema_change
 def delete(collection_id: str, also: Sequence[str] = ()) -> JSONObject:
     """Delete a collection with all records, and the collections in `also` (ids or names).
 

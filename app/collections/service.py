@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -27,15 +25,13 @@ from app.collections.definitions import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
+from app.errors import Conflict, InvalidValues, Malformed, NotFound, problem
 from app.ids import new_id
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
 from app.web.converters import UuidPath
 
-View = TypeVar("View", bound=Callable[..., Any])
-MAX_TRIES = 20
 MAX_COUNTED = 100  # per statement; SQLite's limit is 500
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
@@ -53,29 +49,7 @@ STRUCTURE = {
 }
 
 
-def schema_change(change: View) -> View:
-    """Retry a schema change after lock conflicts, and if a table it refers to was renamed.
-
-    Within a transaction it is a part of that one, which has to be retried as a whole.
-    """
-
-    @wraps(change)
-    def run(*args: object, **options: object) -> object:
-        if db.in_transaction():
-            return change(*args, **options)
-        for _ in range(MAX_TRIES):
-            try:
-                with db.transaction(changes_schema=True):
-                    return change(*args, **options)
-            except DBAPIError as error:
-                if not (errors.was_lock_conflict(error) or errors.is_stale_schema(error)):
-                    raise
-        raise Unavailable("The collection is too busy to change. Try again in a moment.")
-
-    return run  # type: ignore[return-value]
-
-
-@schema_change
+@table.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Collection:
     """Create a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
@@ -86,7 +60,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules_: JSONMapping) -> Coll
     if not problems:
         problems += expression_names.field_problems(specs, definitions.from_row(row), {})
     row.rules = {**row.rules, **normalize_rules(rules_, definitions.from_row(row), problems)}
-    row.fragments = fragments.used(row.rules, lock=True)
+    row.fragments = fragments.used(row.rules)
     row.options = dict(rules_.get("options", {}))
     if problems:
         raise InvalidValues(problems)
@@ -218,7 +192,7 @@ def ensure_totals() -> None:
         _ensure_total(id)
 
 
-@schema_change
+@table.schema_change
 def _ensure_total(collection_id: str) -> None:
     columns = (Collection.id, Collection.table_name)
     row = db.connection().execute(sa.select(*columns).where(Collection.id == collection_id)).first()
@@ -236,6 +210,7 @@ def measure(payload: JSONMapping) -> None:
             totals.measure(table.build_table(name, ()), payload["collection_id"])
 
 
+@table.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def change_rules(
     reference: str, changes: JSONMapping, *, expected_version: str | None = None
@@ -244,21 +219,20 @@ def change_rules(
 
     Raises InvalidValues, or Conflict if the version is not `expected_version`.
     """
-    with db.transaction() as session:
-        row = locked(find(reference).id)
-        check_version(row, expected_version)
-        problems: list[JSONObject] = []
-        if (name := changes.get("collection")) is not None and name.lower() != row.name_key:
-            message = "Rules cannot rename their collection."
-            problems.append(problem("collection", "name_invalid", message))
-        new_rules = normalize_rules(changes, definitions.from_row(row), problems)
-        if problems:
-            raise InvalidValues(problems)
-        row.rules = {**row.rules, **new_rules}
-        row.fragments = fragments.used(row.rules, lock=True)
-        row.version += 1
-        session.flush()
-        return row
+    row = locked(find(reference).id)
+    check_version(row, expected_version)
+    problems: list[JSONObject] = []
+    if (name := changes.get("collection")) is not None and name.lower() != row.name_key:
+        message = "Rules cannot rename their collection."
+        problems.append(problem("collection", "name_invalid", message))
+    new_rules = normalize_rules(changes, definitions.from_row(row), problems)
+    if problems:
+        raise InvalidValues(problems)
+    row.rules = {**row.rules, **new_rules}
+    row.fragments = fragments.used(row.rules)
+    row.version += 1
+    db.db.session.flush()
+    return row
 
 
 def proposed_rules(reference: str, changes: JSONMapping) -> tuple[Definition, Definition]:

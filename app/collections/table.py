@@ -9,12 +9,14 @@ table, which takes the old name, in the same transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import wraps
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import (
     AddConstraint,
     CreateColumn,
@@ -30,16 +32,42 @@ from app.accounts.models import User
 from app.collections.fields import PEOPLE, Field
 from app.collections.indexes import Index, IndexField
 from app.context import tenancy
-from app.db import citus, engine, row_security
+from app.db import citus, engine, errors, row_security
 from app.db.types import Id, UtcDateTime, json_equal
+from app.errors import Unavailable
 from app.types import JSONObject
 
 Column = sa.Column[Any]
+View = TypeVar("View", bound=Callable[..., Any])
 
+MAX_TRIES = 20
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
 # PostgreSQL's system columns.
 DATABASE_COLUMNS = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+
+
+def schema_change(change: View) -> View:
+    """Run changes of schemas, rules and fragments one at a time.
+
+    Each is retried after a lock conflict, and if a table that it refers to was renamed. Within a
+    transaction it is a part of that one, which has to be retried as a whole.
+    """
+
+    @wraps(change)
+    def run(*args: object, **options: object) -> object:
+        if db.in_transaction():
+            return change(*args, **options)
+        for _ in range(MAX_TRIES):
+            try:
+                with db.transaction(changes_schema=True):
+                    return change(*args, **options)
+            except DBAPIError as error:
+                if not (errors.was_lock_conflict(error) or errors.is_stale_schema(error)):
+                    raise
+        raise Unavailable("The collection is too busy to change. Try again in a moment.")
+
+    return run  # type: ignore[return-value]
 
 
 def table_name_for(collection_name: str) -> str:

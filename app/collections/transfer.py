@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from app import db
-from app.collections import changes, imports, index_builds, updates
+from app.collections import changes, imports, index_builds, table, updates
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.imports import Import, Item
@@ -63,7 +63,7 @@ def imported(items: Sequence[Item], strategy: str) -> JSONObject:
         return _imported(items, strategy, built)
 
 
-@collections.schema_change
+@table.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject:
     existing = imports.present(items, lock=True)

@@ -54,7 +54,7 @@ def update(collection_id: str, proposal: Proposal, body: JSONMapping) -> tuple[C
         return _update(collection_id, proposal, body, built)
 
 
-@collections.schema_change
+@table.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _update(
     collection_id: str, proposal: Proposal, body: JSONMapping, built: Builds
@@ -200,7 +200,7 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
     if change.operations or others != (row.rules, row.options, row.indexes):
         row.schema = [dict(spec) for spec in change.new.schema]
         row.rules, row.options, row.indexes = others
-        row.fragments = fragments.used(row.rules, lock=True)
+        row.fragments = fragments.used(row.rules)
         if change.ended_names or change.former_name:
             entry = eras.entry(change.ended_names, change.former_name)
             row.former_names = [*row.former_names, entry]

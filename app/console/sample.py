@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import tenants
 from app.auth import principal as principals
-from app.collections import definitions
+from app.collections import definitions, table
 from app.collections import service as collections
 from app.console.shell import guard
 from app.console.shell.access import SUPERADMIN
@@ -61,7 +61,7 @@ def load_sample() -> BaseResponse:
     return redirect(url_for("console.show_record_collections", account_id=account_id), 303)
 
 
-@collections.schema_change
+@table.schema_change
 def _load() -> str:
     # One transaction: a process that is killed leaves no half of it.
     account_id = tenants.create(NAME, SLUG).id

@@ -18,6 +18,7 @@ from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     flush_before_commit,
     held_transaction,
+    lock_schema,
     purge,
     refuse_transactions,
     rollback_held,
@@ -42,6 +43,7 @@ __all__ = [
     "hold_commits",
     "in_transaction",
     "init_app",
+    "lock_schema",
     "notes",
     "on_commit",
     "partial_index",

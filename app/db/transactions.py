@@ -76,7 +76,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             session.execute(sa.text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
             # One schema change at a time. A waiting ALTER TABLE blocks every reader behind it, so
             # it times out soon and is retried.
-            session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
+            lock_schema()
             session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
         yield session
         if (joined := current_session()) is not None:
@@ -99,6 +99,16 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         deadline.limit.reset(limit)
     if not is_held:
         _commit_held(work)
+
+
+def lock_schema() -> None:
+    """Wait for the schema change that is under way; no other one starts before the commit.
+
+    Of a rename that schemas and rules follow, so that both lock rows in one order.
+    """
+    if engine.current_engine().dialect.name == "postgresql":
+        take = sa.text("SELECT pg_advisory_xact_lock(:key)")
+        db.session.execute(take, {"key": SCHEMA_LOCK})
 
 
 @contextmanager

@@ -10,8 +10,7 @@ import orjson
 from sqlalchemy.exc import DBAPIError
 
 from app.auth.principal import Principal
-from app.collections import changes, fragments, imports, index_builds
-from app.collections import service as collections
+from app.collections import changes, fragments, imports, index_builds, table
 from app.collections.changes import Change
 from app.collections.index_builds import Builds
 from app.db import errors, versioned_cache
@@ -132,7 +131,7 @@ def apply(document: Document, plan_hash: str, *, by: Principal) -> JSONObject:
         return _apply(document, content, plan_hash, built, by)
 
 
-@collections.schema_change
+@table.schema_change
 @versioned_cache.reloading()  # for referenced collections
 def _apply(
     document: Document, content: JSONMapping, plan_hash: str, built: Builds, by: Principal

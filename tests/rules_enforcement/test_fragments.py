@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
+from tests.parallel import at_once
 
 NAME = {"name": "name", "type": "text"}
 STAFF = {"staff": "@has_any_role([admin, editor])"}
@@ -213,3 +214,28 @@ def test_manifest_has_fragments(cast: Cast) -> None:
         refused = manifest(cast.root, {"fragments": texts}, 400)
         assert code in {one["code"] for one in refused["details"]}
     assert (count(cast.bob), count(cast.alice)) == (0, 1)
+
+
+@pytest.mark.long
+def test_fragments_rules_and_roles_change_concurrently_without_deadlock(cast: Cast) -> None:
+    role = cast.root.post("roles", {"name": "agent"}).json["id"]
+    put(cast.root, {"staff": "@has_role(agent)"})
+    for name in ("posts", "others"):
+        make_collection(cast.root, name, [NAME], **{**OPEN, "list_rule": "@rule(staff)"})
+
+    def change(number: int) -> set[int]:
+        statuses = set()
+        for turn in range(12):
+            rule = f"@rule(staff) || name = '{turn}' || @has_role(viewer)"
+            path, body = (
+                ("collections/posts/rules", {"list_rule": rule}),
+                ("collections/others/rules", {"view_rule": rule}),
+                ("rules/fragments", {"staff": f"@has_role(viewer) || name = '{turn}'"}),
+                (f"roles/{role}", {"name": f"agent{turn}"}),
+            )[number]
+            method = "PATCH" if path.startswith("roles") else "PUT"
+            statuses.add(cast.root(method, path, body).status_code)
+        return statuses
+
+    assert at_once(4, change) == [{200}] * 4
+    assert cast.root.get("rules/fragments").json["staff"] == "@has_role(viewer) || name = '11'"
