@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
 from app import db
-from app.collections import changes, imports, index_builds, table, updates
+from app.collections import changes, fragments, imports, index_builds, table, updates
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.imports import Import, Item
@@ -19,6 +19,8 @@ from app.types import JSONObject
 
 VERSION = "1.0"
 STRATEGIES = ("error", "skip", "update")
+OTHER_FRAGMENTS = "Fragments with these names have another text here: {}. Rename one of each."
+OTHER_TEXT = "This fragment has another text here."
 OUTCOMES = IMPORTED, SKIPPED, UPDATED = ("imported", "skipped", "updated")
 
 
@@ -45,27 +47,54 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
     ]
 
 
-def imported(items: Sequence[Item], strategy: str) -> JSONObject:
+def used_fragments(items: Sequence[Item]) -> dict[str, str]:
+    """The fragments that the rules of exported collections use."""
+    found: dict[str, str] = {}
+    for item in items:
+        found |= fragments.used(item["rules"])
+    return found
+
+
+def imported(items: Sequence[Item], strategy: str, given: Mapping[str, str] = {}) -> JSONObject:
     """Create or update collections, which may refer to each other in any order.
 
-    All or nothing. Raises InvalidValues, or Conflict for names that exist or rows that clash.
+    Of the fragments that are `given`, those that are missing are created. All or nothing. Raises
+    InvalidValues, or Conflict for names that exist, other fragments, or rows that clash.
     """
 
     @versioned_cache.reloading()  # for referenced collections
     def planned() -> list[Change]:
         if strategy != "update":
             return []
-        import_ = imports.plan(items, imports.present(items), strategy)
-        _check(import_)
+        with fragments.override(_with_missing(given)):
+            import_ = imports.plan(items, imports.present(items), strategy)
+            _check(import_)
         return [change for _, change in import_.updated]
 
     with index_builds.ahead(planned) as built:
-        return _imported(items, strategy, built)
+        return _imported(items, strategy, given, built)
+
+
+def _with_missing(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The fragments here, and those given. Raises Conflict for other texts, or InvalidValues."""
+    present = fragments.stored_texts()
+    different = [name for name in given if present.get(name, given[name]) != given[name]]
+    if different:
+        problems = [problem(f"fragments.{name}", "in_use", OTHER_TEXT) for name in different]
+        raise Conflict(OTHER_FRAGMENTS.format(", ".join(different)), details=problems)
+    resulting = {**present, **given}
+    if problems := [*fragments.problems_with(present, resulting, ())]:
+        raise InvalidValues([one | {"field": f"fragments.{one['field']}"} for one in problems])
+    return resulting
 
 
 @table.schema_change
 @versioned_cache.reloading()  # for referenced collections
-def _imported(items: Sequence[Item], strategy: str, built: Builds) -> JSONObject:
+def _imported(
+    items: Sequence[Item], strategy: str, given: Mapping[str, str], built: Builds
+) -> JSONObject:
+    resulting = _with_missing(given)
+    fragments.store(resulting)
     existing = imports.present(items, lock=True)
     if strategy == "error" and existing:
         problems_ = [

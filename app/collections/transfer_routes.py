@@ -42,6 +42,7 @@ EXPORT = {
     "collections": [
         {"name": "posts", "schema": SCHEMA, "rules": RULES, "options": OPTIONS, "indexes": INDEXES}
     ],
+    "fragments": {},
 }
 
 
@@ -76,6 +77,12 @@ class Definitions(Schema):
         required=True,
         validate=ma.validate.Length(max=MAX_COLLECTIONS),
     )
+    fragments = ma.fields.Dict(
+        keys=fields.Text(longest=63),
+        values=fields.Text(longest=2000),
+        load_default=dict,
+        **doc("Fragments that rules use, by name: those that are missing are created."),
+    )
 
 
 class DefinitionsView(View):
@@ -85,6 +92,11 @@ class DefinitionsView(View):
     exported_at = fields.Timestamp()
     exported_by = ma.fields.String(allow_none=True)
     collections = ma.fields.List(ma.fields.Dict())
+    fragments = ma.fields.Dict(
+        keys=ma.fields.String(),
+        values=ma.fields.String(),
+        **doc("The fragments that their rules use, by name."),
+    )
 
 
 class ImportBody(Schema):
@@ -121,17 +133,20 @@ class ImportReport(View):
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
-    Ordered by name. With rules and field lists, without records; can be imported elsewhere.
+    Ordered by name. With rules, the fragments that these use, and field lists, without records; can
+    be imported elsewhere.
     """
     ids = args.get("collection_ids")
     references = (
         [reference.strip() for reference in ids.split(",") if reference.strip()] if ids else None
     )
+    exported = transfer.exported(references)
     return {
         "version": transfer.VERSION,
         "exported_at": clock.now(),
         "exported_by": principal().email,
-        "collections": transfer.exported(references),
+        "collections": exported,
+        "fragments": transfer.used_fragments(exported),
     }
 
 
@@ -160,6 +175,8 @@ def import_collections(body: JSONObject) -> JSONObject:
     PUT does: fields can be added and changed, but not omitted; given rules replace the present
     ones. `rename_from` names what to rename; where a collection has the new name already, it does
     nothing. `remove_fields` needs the `plan_hash` of the same change, which the plan of that
-    collection answers. Problems are named `<collection>.<field>`.
+    collection answers. Problems are named `<collection>.<field>`. `fragments` that are missing are
+    created; one that has another text here is a 409 that names it.
     """
-    return transfer.imported(body["data"]["collections"], body["strategy"])
+    data = body["data"]
+    return transfer.imported(data["collections"], body["strategy"], data["fragments"])

@@ -28,7 +28,7 @@ from app.webhooks.models import Webhook
 from app.workflows.language import step_headers
 from app.workflows.models import Workflow
 from tests.audit.chains import entries, verified
-from tests.builders import PASSWORD, Caller, Cast, make_record, make_user
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, view
 from tests.conftest import make_app, settings_for
 from tests.databases import DATABASES
@@ -110,6 +110,32 @@ def test_bundle_import_concurrent_with_another_keeps_its_files(
     assert results == [-1, 0]
     moved = caller_of(other, cast.alice.account_id, cast.alice.email)
     assert paper_of(moved) == PAPER
+
+
+def test_bundle_has_what_its_rules_name(
+    cast: Cast, app: Flask, other: Flask, tmp_path: Path
+) -> None:
+    assert cast.root.post("roles", {"name": "agent"}).status_code == 201
+    member = "@has_role(agent) || @any(members, user = @request.auth.id)"
+    texts = {"member": member, "unused": "true"}
+    assert cast.root.put("rules/fragments", texts).status_code == 200
+    make_collection(cast.root, "members", [{"name": "user", "type": "text"}])
+    make_collection(cast.root, list_rule="@rule(member)")
+    make_record(cast.alice, title="a")
+    file = export(app, tmp_path)
+    key = trusted(import_(other, file, *ROOT).output)
+    options = (*ROOT, "--trust", key)
+    with other.app_context(), tenancy.across_accounts():
+        root = Caller(other, db.session.query(User).filter_by(email="root@system.example").one())
+    assert root.put("rules/fragments", {"member": "true"}).status_code == 200
+    refused = import_(other, file, *options)
+    assert (refused.exit_code, "fragment member" in refused.output) == (1, True)
+    assert root.put("rules/fragments", {}).status_code == 200
+    for slug in ("acme", "again"):
+        done = import_(other, file, *options, "--slug", slug)
+        assert done.exit_code == 0, done.output
+        assert root.get("rules/fragments").json == {"member": member}
+        assert root.get("collections/names").json["names"] == ["members", "posts"]
 
 
 @pytest.mark.long

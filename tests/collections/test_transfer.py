@@ -269,3 +269,32 @@ def test_definition_import_body_with_wrong_shape_is_422(root: Caller) -> None:
     ]:
         assert root.post("collections/import", body).status_code == 422, body
     assert send(root).json["imported_count"] == 0
+
+
+def test_export_has_the_fragments_that_its_rules_use(root: Caller) -> None:
+    texts = {"mine": "@owns_record()", "unused": "true"}
+    assert root.put("rules/fragments", texts).status_code == 200
+    made = make_collection(root, list_rule="@rule(mine)", view_rule="title = 'a' || @rule(mine)")
+    make_collection(root, "others")
+    data = root.get("collections/export").json
+    assert data["fragments"] == {"mine": "@owns_record()"}
+    assert root.get("collections/export?collection_ids=others").json["fragments"] == {}
+    assert root.delete(f"collections/{made['id']}").status_code == 200
+    for present, strategy, status, code in (
+        ({"mine": "true"}, "update", 409, "in_use"),
+        ({}, "skip", 200, None),
+        ({"mine": "@owns_record()", "more": "true"}, "update", 200, None),
+    ):
+        assert root.put("rules/fragments", present).status_code == 200
+        answer = root.post("collections/import", {"data": data, "strategy": strategy})
+        assert answer.status_code == status, answer.json
+        if code:
+            found = [(one["field"], one["code"]) for one in answer.json["details"]]
+            assert found == [("fragments.mine", code)]
+            assert "mine" in answer.json["message"]
+        else:
+            assert root.get("rules/fragments").json == data["fragments"] | present
+    invalid = {**data, "fragments": {"mine": "@owns_record()", "x": "@rule(mine)"}}
+    answer = root.post("collections/import", {"data": invalid, "strategy": "update"})
+    found = [(one["field"], one["code"]) for one in answer.json["details"]]
+    assert (answer.status_code, found) == (400, [("fragments.x", "rule_invalid")])

@@ -147,7 +147,7 @@ class _Check:
 
     def _take_definitions(self, line: JSONMapping) -> None:
         # A manifest may also say what other accounts are to have.
-        if line["definitions"].keys() != {"version", "roles", "collections"}:
+        if line["definitions"].keys() != {"version", "roles", "fragments", "collections"}:
             raise Conflict(frames.CUT)
         self._contents.definitions = line["definitions"]
         self._contents.collection_ids = line["collection_ids"]

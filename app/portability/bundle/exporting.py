@@ -18,7 +18,7 @@ from app.audit.chain import digest, signing
 from app.audit.models import AuditHead
 from app.audit.security_log import sealing
 from app.audit.security_log.entries import HEADS
-from app.collections import definitions, revisions
+from app.collections import definitions, expression_names, revisions
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.errors import Conflict, NotFound
@@ -26,9 +26,10 @@ from app.files import storage
 from app.manifest import export as manifest
 from app.manifest.kinds import ROLES
 from app.portability.bundle import frames, tables
+from app.rules import named
 from app.types import JSONMapping, JSONObject
 
-VERSION = 1
+VERSION = 2
 PIECE, LONG_BYTES = 500, 16 * 1024
 NO_ENTRY = (0, digest.FIRST_PREVIOUS)
 ROLE_NAMES = sa.select(Role.id, Role.name)
@@ -114,9 +115,16 @@ class _Export:
         used = self._definitions()
         self._writer.write({"bundle": self._bundle(dict(account))})
         names = {roles[id] for id in self._role_ids() & roles.keys()}
+        used_fragments: JSONObject = {}
+        for one in used:
+            used_fragments |= one.fragments
+            texts = (*expression_names.rules_and_rights(one).values(), *one.fragments.values())
+            mentions = (mention for text in texts for mention in named.mentions(text))
+            names |= {mention.value for mention in mentions if mention.kind == named.ROLE}
         content = {
             "version": manifest.VERSION,
             "roles": [one for one in map(ROLES.export, ROLES.rows()) if one["name"] in names],
+            "fragments": used_fragments,
             "collections": manifest.collections([one.id for one in used]),
         }
         ids = {one.name: one.id for one in used}
@@ -161,7 +169,7 @@ class _Export:
         }
 
     def _definitions(self) -> list[Definition]:
-        """The collections that the account uses, and those they refer to."""
+        """The collections that the account uses, and those that they and their rules refer to."""
         by_name = {one.name.lower(): one for one in definitions.get_all()}
         named, used = self._named(), set[str]()
         for name, one in by_name.items():
@@ -170,8 +178,13 @@ class _Export:
                 used.add(name)
         pending = list(used)
         while pending:
-            fields = by_name[pending.pop()].fields.values()
+            one = by_name[pending.pop()]
+            fields = one.fields.values()
             targets = {field.collection.lower() for field in fields if field.collection}
+            texts = (*expression_names.rules_and_rights(one).values(), *one.fragments.values())
+            for text in texts:
+                found = definitions.referenced_definitions(one, text)
+                targets |= {target.name.lower() for target in found}
             pending += (targets & by_name.keys()) - used
             used |= targets & by_name.keys()
         return [by_name[name] for name in sorted(used)]
