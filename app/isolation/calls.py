@@ -249,4 +249,6 @@ def _query_value(name: str, owner: Tenant) -> str | None:
         return owner.id_of(table_by_parameter()[name])
     if name == "limit":
         return "100"
+    if name == "ids":
+        return owner.id_of("users")
     return owner.mark if name in ("search", "table_name", "record_id") else None

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import clock, db
+from app import rules as rule_language
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, PII_GROUP, VIEWER, Account
 from app.accounts.usage import request_counter
@@ -29,6 +31,7 @@ from app.ids import new_id
 from app.isolation import rows
 from app.isolation.tenants import Tenant
 from app.records.store import writes
+from app.rules.nodes import Caller, Comparison, Literal
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 
@@ -85,6 +88,42 @@ def create_tenant(tenant: Tenant) -> None:
     sealing.settle(tenant.account_id)
     head = db.db.session.get_one(AuditHead, tenant.account_id)
     tenant.ids["audit_entries"] = str(head.last_id)
+
+
+def plant_memberships(victim: Tenant, of: Tenant) -> None:
+    """Give the victim records that let `of`'s admin pass each `@any` of a rule.
+
+    For the victim itself they open its records. For another account, they have to open nothing.
+    """
+    with db.transaction():
+        for definition in definitions.get_all():
+            for condition in filter(None, dict.fromkeys(definition.conditions.values())):
+                for part in rule_language.walk(condition):
+                    if isinstance(part, rule_language.Subquery):
+                        _plant(victim, of, definition, part)
+
+
+def _plant(victim: Tenant, of: Tenant, judged: Definition, asked: rule_language.Subquery) -> None:
+    related, record = definitions.get(asked.collection), of.records[judged.name]
+    id = new_id()
+    planting = replace(victim, mark=f"{victim.mark}-{id[-12:]}", ids=dict(victim.ids))
+    row = _record(planting, related) | {"id": id}
+    for part in rule_language.walk(asked.condition):
+        if not isinstance(part, Comparison) or part.operator != "=":
+            continue
+        for inner, outer in ((part.left, part.right), (part.right, part.left)):
+            if not isinstance(inner, rule_language.Inner) or inner.path[0] not in related.fields:
+                continue
+            if related.fields[inner.path[0]].leads_to and of is not victim:
+                continue  # the database keeps such ids in their account
+            if isinstance(outer, rule_language.Name):
+                row[inner.path[0]] = record.get(outer.path[0])
+            elif isinstance(outer, Caller) and outer.attribute in ("id", "email"):
+                row[inner.path[0]] = getattr(of.users[ADMIN], outer.attribute)
+            elif isinstance(outer, Literal):
+                row[inner.path[0]] = outer.value
+    _write(related.table, row)
+    links.rebuild(related, victim.account_id)
 
 
 def _write(table: sa.Table, row: Mapping[str, object]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 
 from app.collections.definitions import Definition
+from app.collections.fields import PEOPLE
 from app.isolation.tenants import Tenant
 from app.rules import Type
 
@@ -21,6 +22,15 @@ def queries(route: str, definition: Definition, owner: Tenant) -> Iterator[dict[
     for name, text in _filters(definition, owner).items():
         yield {**base, name: text}
     yield {**base, "filter": f'id == "{owner.id_of(definition.table_name)}"'}
+    if definition.rules.get("list_rule") is not None:  # else closed to `@any` as well
+        yield {
+            **base,
+            "filter": f'@any({definition.name}, id = "{owner.id_of(definition.table_name)}")',
+        }
+        yield {**base, "filter": f"@count({definition.name}, id IS NOT NULL) <= 1"}
+    for name, field in definition.fields.items():
+        if field.leads_to == PEOPLE:
+            yield {**base, "filter": f'{name}.name ~ "{owner.mark}%"'}
     yield from ({**base, **query} for query in _parameters(route, definition))
 
 

@@ -16,7 +16,7 @@ from app.accounts.usage import request_counter
 from app.auth import api_keys
 from app.auth import principal as principals
 from app.auth.guard import authorize, request_context
-from app.collections import definitions
+from app.collections import columns, definitions
 from app.collections.definitions import get_all
 from app.console.shell import guard, scopes
 from app.context import tenancy
@@ -28,7 +28,7 @@ from app.records.store import reads
 from app.web.access import ViewAccess, signed_in
 from app.webhooks import service as webhooks
 from app.workflows import instances
-from tests.builders import Cast, make_collection
+from tests.builders import OPEN, Cast, make_collection
 
 EVERY_TYPE = [
     {"name": "title", "type": "text", "required": True, "unique": True},
@@ -60,6 +60,17 @@ def furnished(app: Flask, cast: Cast) -> Flask:
     ]
     make_collection(cast.root, "comments", referring)
     make_collection(cast.root, "papers", [{"name": "scan", "type": "file"}])
+    members = [{"name": name, "type": "text"} for name in ("person", "level", "project")]
+    members += [{"name": "user", "type": "user"}]
+    make_collection(cast.root, "members", members)
+    member = 'level = "editor" && project = @record.project && person = @request.auth.id'
+    fragments = {"member": f"@any(members, {member})"}
+    assert cast.root.put("rules/fragments", fragments).status_code == 200
+    projects = [
+        {"name": "project", "type": "text"},
+        {"name": "budget", "type": "number", "readable_if": "@has_role(editor)"},
+    ]
+    make_collection(cast.root, "projects", projects, **dict.fromkeys(OPEN, "@rule(member)"))
     return app
 
 
@@ -69,7 +80,7 @@ def test_isolation_check_finds_no_leak_and_leaves_no_data(furnished: Flask) -> N
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
     last = result.output.splitlines()[-1]
     assert result.exit_code == 0, result.output
-    assert last.endswith("3 collections: 0 leaks, 0 not covered")
+    assert last.endswith("5 collections: 0 leaks, 0 not covered")
     assert int(last.split()[0]) > 300
     assert remaining(furnished) == kept
 
@@ -128,6 +139,16 @@ def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     patch.setattr(expand, "add", add)
 
 
+def ask_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    real = columns.TableColumns.related
+
+    def related(self: columns.TableColumns, collection: str) -> Any:
+        found = real(self, collection)
+        return found._replace(conditions=found.conditions[1:], apart=(sa.true(), []))
+
+    patch.setattr(columns.TableColumns, "related", related)
+
+
 def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
     rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
     opened, real = app.view_functions[rule.endpoint], authorize.access_of
@@ -174,6 +195,8 @@ PLANTED = {
     "a list": (list_all, f"{RECORDS}$", "leaks"),
     "a total": (count_all, f"{RECORDS}$", "changes when"),
     "a sum": (without(store, "scope"), f"{RECORDS}/aggregate", "leaks"),
+    "a planted membership": (ask_all, f"{RECORDS}$", "changes when"),
+    "an @any of a filter": (ask_all, f"{RECORDS}/aggregate", "changes when"),
     "an export": (without(store, "scope"), f"{RECORDS}/export", "leaks"),
     "an expanded reference": (expand_all, f"{RECORDS}$", "leaks"),
     "the audit log": (open_the_audit_log, "/api/v1/audit-logs$", "leaks"),
