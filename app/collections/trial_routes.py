@@ -10,7 +10,7 @@ import marshmallow as ma
 from app import rules, web
 from app.accounts import names
 from app.accounts.role_routes import blueprint as roles_blueprint
-from app.collections import definitions, expression_names, population, trials
+from app.collections import definitions, expression_names, population, rule_warnings, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import (
@@ -22,7 +22,6 @@ from app.collections.rule_schemas import (
     records_field,
 )
 from app.db import versioned_cache
-from app.errors import problem
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
@@ -37,10 +36,6 @@ blueprint = Blueprint(
     description="Try rules out before they are saved. Superadmins only.",
 )
 
-UNGUARDED = (
-    "A caller may write {}, which is compared with the caller: compare its @old, too, or leave it"
-    " out of update_fields."
-)
 VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}
 ALLOWED = {"result": True, "allowed": True, "error": None, "evaluation_details": None}
 
@@ -90,8 +85,8 @@ class RuleValidity(View):
     warnings = ma.fields.List(
         ma.fields.Dict(),
         **doc(
-            "Groups that no account has, and fields of an update rule that who is compared with"
-            " them may write, with code and position."
+            "Groups that no account has, fields of an update rule that who is compared with them"
+            " may write, and `@any` without an index, with code and position."
         ),
     )
 
@@ -150,7 +145,9 @@ def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
 
     Against the fields of a collection and their choices, or against names alone, or else only its
-    form. Roles that it names must exist; a group that no account has is a warning.
+    form. Roles that it names must exist. Warnings tell of a group that no account has
+    (`unknown_group`), of an update rule that compares the caller with a field that it may write
+    (`unguarded_field`), and of `@any` or `@count` that no index narrows (`no_index`).
     """
     collection, operation = body.get("collection"), body.get("operation")
     scope = trials.scope_for(collection, body.get("collection_fields", ()), operation)
@@ -167,21 +164,12 @@ def validate_rule(body: JSONObject) -> JSONObject:
         if problems  # an expression that is too long may take long to read
         else [
             one | {"field": "rule"}
-            for one in (*names.group_warnings(body["rule"]), *_unguarded(body, scope))
+            for one in (
+                *names.group_warnings(body["rule"]),
+                *rule_warnings.of_rule(body["rule"], scope, updates=operation == "update"),
+            )
         ],
     }
-
-
-def _unguarded(body: JSONObject, scope: rules.Scope) -> list[JSONObject]:
-    """A warning for each field of an update rule that who is compared with it may write."""
-    if body.get("operation") != "update" or not definitions.is_expression(body["rule"] or ""):
-        return []
-    found = rules.unguarded(rules.condition(body["rule"], scope))
-    return [
-        problem(None, "unguarded_field", UNGUARDED.format(name), position=position)
-        for name, position in found
-        if name in scope.writable
-    ]
 
 
 @roles_blueprint.route("/test-rule", methods=["POST"], endpoint="test_rule_by_alias")

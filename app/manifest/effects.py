@@ -13,6 +13,7 @@ from app.collections import (
     fragments,
     imports,
     population,
+    rule_warnings,
     table,
     trials,
 )
@@ -109,7 +110,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
 
 
 def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
-    """Warn of rules that `access_changes` cannot count, and of names in rules that nobody has."""
+    """Warn of rules that `access_changes` cannot count, and of what is odd in rules."""
     result = [
         problem(f"{change.new.name}.{name}", "not_counted", NEW_FIELDS)
         for change in comparison.changes
@@ -123,6 +124,10 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     future = unchanged | comparison.definitions()
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))
+    resulting = comparison.definitions()
+    with definitions.override(resulting):
+        for definition in map(fragments.with_current, resulting.values()):
+            result += rule_warnings.of_collection(definition)
     return result
 
 

@@ -227,7 +227,10 @@ def test_manifest_plan_counts_access_changes_by_rules(
         {"collection": "posts", "role": "viewer", "operation": "list", "gained": 0, "lost": 2},
         {"collection": "posts", "role": "anonymous", "operation": "view", "gained": 2, "lost": 0},
     ]
-    assert [one["field"] for one in plan["warnings"]] == ["posts.update_rule"]
+    assert [(one["field"], one["code"]) for one in plan["warnings"]] == [
+        ("posts.update_rule", "not_counted"),
+        ("posts.update_rule", "unguarded_field"),
+    ]
 
 
 def test_manifest_conflicting_records_are_problems_with_lines(

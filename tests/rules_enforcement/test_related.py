@@ -371,3 +371,48 @@ def test_rule_over_references_of_other_records(cast: Cast, app: Flask) -> None:
     assert cast.bob.post("records/orders", {"name": "n", "company": ids[1]}).status_code == 403
     vera = Caller(app, make_user(app, cast.bob.account_id, "vera@acme.example"))
     assert names(vera, "orders") == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "indexed", "missing"),
+    [
+        ("project = @record.project && user = @request.auth.id", (), "project or user"),
+        ("project = @record.project && user = @request.auth.id", ("user",), None),
+        ("@record.project = project || user = 'x'", ("project", "user"), ""),
+        ("level = 'owner'", ("project",), "level"),
+        ("user != @request.auth.id", ("user",), ""),
+        ("id = @record.project", (), None),
+    ],
+)
+def test_subquery_that_no_index_narrows_is_warned_of(
+    cast: Cast, condition: str, indexed: tuple[str, ...], missing: str | None
+) -> None:
+    fields = [
+        one | ({"options": {"index": True}} if one["name"] in indexed else {}) for one in MEMBERS
+    ]
+    make_collection(cast.root, "members", fields)
+    make_collection(cast.root, "tasks", TASKS)
+    rule = f"state = 'x' && @any(members, {condition})"
+    body = {"rule": rule, "collection": "tasks", "operation": "view"}
+    warned = cast.root.post("rules/validate", body).json["warnings"]
+    manifest = {"version": 1, "collections": [{"name": "tasks", "rules": {"view_rule": rule}}]}
+    planned = cast.root.post("manifest/plan", {"manifest": manifest}).json["warnings"]
+    assert [one | {"field": "rule"} for one in planned] == warned
+    assert [one["field"] for one in planned] == ["tasks.view_rule"] * len(warned)
+    if missing is None:
+        assert warned == []
+    else:
+        (one,) = warned
+        assert (one["code"], one["position"]) == ("no_index", rule.index("@any"))
+        ending = f"index {missing} there." if missing else "compare an indexed field of it by =."
+        assert one["message"].endswith(ending)
+
+
+def test_manifest_warns_of_what_a_caller_may_write_and_is_compared_with(cast: Cast) -> None:
+    make_collection(cast.root, "tasks", TASKS)
+    rules = {"update_rule": "state = @request.auth.id", "view_rule": "state = @request.auth.id"}
+    manifest = {"version": 1, "collections": [{"name": "tasks", "rules": rules}]}
+    warned = cast.root.post("manifest/plan", {"manifest": manifest}).json["warnings"]
+    assert [(one["field"], one["code"]) for one in warned] == [
+        ("tasks.update_rule", "unguarded_field")
+    ]
