@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import db
 from app.accounts import service as accounts
@@ -23,6 +24,7 @@ from app.audit.chain import digest
 from app.audit.entries import CHANGES
 from app.audit.models import FeedChange
 from app.db import Base
+from app.errors import Unavailable
 from app.types import JSONObject
 
 BATCH_SIZE = 500
@@ -60,9 +62,25 @@ def erase_values(
         return _erase(VALUES, conditions(CHANGES))
 
 
+def settle_each() -> list[str]:
+    """Seal the changes of all accounts, one by one. Returns those whose changes cannot be sealed.
+
+    Raises SQLAlchemyError where no account can be sealed.
+    """
+    unsealed = []
+    for one in sealing.due():
+        try:
+            with sealing.brief():
+                sealing.settle(one)
+        except (SQLAlchemyError, Unavailable) as error:
+            if db.has_one_writer() and not isinstance(error, Unavailable):
+                raise
+            unsealed.append(one)
+    return unsealed
+
+
 def erase_actor(account_id: str, user_id: str, email: str) -> int:
-    """Erase a user as actor and signer of entries. Returns the number of entries."""
-    sealing.settle(None)
+    """Erase a user as actor and signer of sealed entries. Returns the number of entries."""
     acted = (CHANGES.c.user_id == user_id,)
     signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
     erased = [acted, signed]

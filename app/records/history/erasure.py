@@ -124,7 +124,7 @@ def user(user_id: str, *, by: Principal) -> Erased:
     Also erases deleted users.
     """
     user_id = user_id.lower()
-    sealing.settle(None)
+    erase.settle_each()
     here = (User.id == user_id, User.leaving_at.is_(None))
     present = db.db.session.scalar(sa.select(User).where(*here))
     account_id = present.account_id if present else _account_id(user_id)
@@ -149,12 +149,13 @@ def user(user_id: str, *, by: Principal) -> Erased:
 @jobs.job("users.erase")
 def finish_user(payload: JSONMapping) -> None:
     """Erase the traces of a deleted user, once the row is gone."""
-    if users.is_leaving(payload["account_id"], payload["user_id"]):
+    if (
+        users.is_leaving(payload["account_id"], payload["user_id"])
+        or _erase_traces_of_user(payload)["unfinished_accounts"]
+    ):
         jobs.enqueue(
             "users.erase", payload, account_id=payload["account_id"], after=LEAVING_SECONDS
         )
-    else:
-        _erase_traces_of_user(payload)
 
 
 def _enqueue(kind: str, target: JSONMapping) -> None:
@@ -185,9 +186,10 @@ def _erase_traces_of_record(target: JSONMapping) -> Erased:
 
 def _erase_traces_of_user(target: JSONMapping) -> Erased:
     account_id, user_id = target["account_id"], target["user_id"]
+    with tenancy.across_accounts():
+        unsealed = erase.settle_each()  # a job finishes those
     # Across accounts, as superadmins' responses about the user may be stored anywhere.
     with tenancy.across_accounts(), db.transaction():
-        sealing.settle(None)
         emails = _emails(target) | _stored_emails(target)
         acted_in = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id).distinct()
         account_ids = sorted({*db.connection().scalars(acted_in), account_id})
@@ -213,7 +215,12 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
         deliveries = sum(_erase_actor_in_deliveries(one, user_id) for one in account_ids)
         for definition in definitions.get_all():
             _disown(definition, account_id, user_id)
-    return {"values_erased": values, "actors_erased": actors, "deliveries_erased": deliveries}
+    return {
+        "values_erased": values,
+        "actors_erased": actors,
+        "deliveries_erased": deliveries,
+        "unfinished_accounts": unsealed,
+    }
 
 
 def _emails(target: JSONMapping) -> set[str]:

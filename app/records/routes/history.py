@@ -123,7 +123,7 @@ class RestoreBody(Schema):
 class Erasure(View):
     """The numbers of erased items."""
 
-    optional = ("table_name", "record_id", "user_id")
+    optional = ("table_name", "record_id", "user_id", "unfinished_accounts")
 
     message = ma.fields.String()
     account_id = fields.Id()
@@ -133,6 +133,10 @@ class Erasure(View):
     values_erased = ma.fields.Integer(**doc("Audit entries whose values were erased."))
     actors_erased = ma.fields.Integer(**doc("Audit entries whose actor was erased."))
     deliveries_erased = ma.fields.Integer(**doc("Webhook deliveries whose values were erased."))
+    unfinished_accounts = ma.fields.List(
+        fields.Id(),
+        **doc("Of a user: accounts whose audit log cannot be sealed now. A job erases them later."),
+    )
 
 
 class HistoryArgs(PageArgs):
