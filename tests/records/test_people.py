@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from app import events
 from app.accounts.models import EDITOR, User
@@ -15,6 +18,7 @@ from app.db import db
 from app.events import RecordChanged
 from app.records import leaving
 from app.records.history import erasure
+from app.records.write import changes as write_changes
 from tests.builders import OPEN, Caller, change_user, make_collection, make_record, make_user
 from tests.mailbox import run_jobs
 
@@ -386,3 +390,52 @@ def test_user_field_in_description_of_own_collections(tasks: None, alice: Caller
     shown = alice.get("/openapi.json?collections=1").json
     text = json.dumps(shown)
     assert "The id of a user of the account." in text
+
+
+@pytest.mark.parametrize("first", ["assignment", "deletion"])
+def test_user_who_is_deleted_during_an_assignment_leaves_no_id_behind(
+    tasks: None, alice: Caller, dora: Caller, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The first one has written and not committed when the other one begins."""
+    made = make_record(alice, "tasks", title="a")
+    written, begun = threading.Event(), threading.Event()
+
+    def hold(real: Any) -> Any:
+        def wait(*what: Any) -> Any:
+            result = real(*what)
+            written.set()
+            assert begun.wait(20)
+            return result
+
+        return wait
+
+    def assign() -> list[TestResponse]:
+        body = {"assignee": dora.id}
+        return [
+            alice.patch(f"records/tasks/{made['id']}", body),
+            alice.post("records/tasks", body),
+        ]
+
+    def delete() -> list[TestResponse]:
+        return [alice.delete(f"account/users/{dora.id}")]
+
+    calls = [assign, delete]
+    if first == "assignment":
+        monkeypatch.setattr(write_changes, "announce", hold(write_changes.announce))
+    else:
+        calls.reverse()
+        listeners = [*events._subscribers.get(events.AdminLeft, []), hold(lambda _: None)]
+        monkeypatch.setitem(events._subscribers, events.AdminLeft, listeners)
+    with ThreadPoolExecutor(2) as pool:
+        earlier = pool.submit(calls[0])
+        assert written.wait(20)
+        later = pool.submit(calls[1])
+        begun.set()
+        answers = [*earlier.result(), *later.result()]
+    assert {one.status_code for one in answers} <= {200, 201, 204, 400}, answers
+    refused = [one for one in answers if one.status_code == 400]
+    assert all(problems(one) == [("assignee", "invalid_reference")] for one in refused)
+    assert len(refused) == 2 if first == "deletion" else answers[0].status_code == 200
+    assert alice.get(f"account/users/{dora.id}").status_code == 404
+    left = alice.get("records/tasks").json["items"]
+    assert {one["assignee"] for one in left} == {None}
