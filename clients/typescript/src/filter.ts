@@ -35,11 +35,11 @@ export class Filter {
 export class Field<V = Value> {
   constructor(private readonly name: string) {}
 
-  eq(value: Comparable<V> | null): Filter {
+  eq(value: Comparable<V> | Field<unknown> | null): Filter {
     return this.#compare("=", value);
   }
 
-  ne(value: Comparable<V> | null): Filter {
+  ne(value: Comparable<V> | Field<unknown> | null): Filter {
     return this.#compare("!=", value);
   }
 
@@ -101,18 +101,30 @@ export class Field<V = Value> {
     return new Filter(`@contains(${this.name}, ${literal(text)})`);
   }
 
-  #compare(operator: string, value: Value): Filter {
-    return new Filter(`${this.name} ${operator} ${literal(value)}`);
+  #compare(operator: string, value: Value | Field<unknown>): Filter {
+    const text = value instanceof Field ? value.name : literal(value);
+    return new Filter(`${this.name} ${operator} ${text}`);
   }
 }
 
-const NAME = /^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$/;
+const NAME = /^@?[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$/;
 
 /** Returns a field by its name, dotted to follow references. */
 export function f<V = Value>(name: string): Field<V> {
   if (!NAME.test(name)) throw new TypeError(`No name of a field: ${name}`);
   return new Field<V>(name);
 }
+
+/**
+ * Tests whether a record of a collection that the caller may list meets a condition. Inside, `f("x")` is a field of
+ * that collection, and `f("@record.x")` one of the filtered record.
+ */
+export const anyOf = (collection: string, condition: Filter): Filter =>
+  new Filter(`@any(${collectionName(collection)}, ${condition})`);
+
+/** Returns the number of records that `anyOf` would find, to compare. */
+export const countOf = (collection: string, condition: Filter): Field<number> =>
+  new Field<number>(`@count(${collectionName(collection)}, ${condition})`);
 
 export const and = (first: Filter, ...others: Filter[]): Filter => first.and(...others);
 export const or = (first: Filter, ...others: Filter[]): Filter => first.or(...others);
@@ -129,6 +141,11 @@ export function literal(value: Value): string {
     throw new TypeError(`No number of the filter language: ${value}`);
   }
   return String(value);
+}
+
+function collectionName(name: string): string {
+  if (!/^[A-Za-z][A-Za-z0-9_]*$/.test(name)) throw new TypeError(`No name of a collection: ${name}`);
+  return name;
 }
 
 const list = (values: Value[]): string => `[${values.map(literal).join(", ")}]`;

@@ -86,6 +86,8 @@ def test_python_client_filter_conditions(atrium: ModuleType, client: Any) -> Non
         (F.created_at > datetime(2020, 1, 1, tzinfo=UTC), ["one", "three", "two"]),
         ((F.points == 1) | (F.points == -2) & (F.title == "x"), ["one"]),
         (((F.points == 1) | (F.points == -2)) & (F.title == "two"), ["two"]),
+        (atrium.any_of("tasks", (F.points < F["@record.points"]) & ~F.done), ["one"]),
+        (atrium.count_of("tasks", F.title >= F["@record.title"]) == 2, ["three"]),
         ("points = 1", ["one"]),
     ]
     for condition, expected in cases:
@@ -98,6 +100,11 @@ def test_python_client_filter_serializes_values(atrium: ModuleType) -> None:
     assert str(F.author.name == 'a"\\') == r'author.name = "a\"\\"'
     assert str(F["like"] == Decimal("1.50")) == "like = 1.50"
     assert str(F.id == UUID(int=1)) == 'id = "00000000-0000-0000-0000-000000000001"'
+    mine = atrium.any_of("members", F.user == F["@request.auth.id"])
+    assert str(mine) == "@any(members, user = @request.auth.id)"
+    assert str(atrium.count_of("members", mine) > 2) == f"@count(members, {mine}) > 2"
+    with pytest.raises(ValueError, match="no name of a collection"):
+        atrium.any_of("members, true) || @any(members", mine)
     assert str(F.live == True) == "live = true"  # noqa: E712 - as in the filter language
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 Value = str | bool | int | float | Decimal | date | datetime | UUID | None
 NAME = re.compile(r"@?[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+COLLECTION = re.compile("[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -104,6 +105,32 @@ class Field(Condition):
     def _compare(self, operator: str, value: Value | Field) -> Condition:
         text = str(value) if isinstance(value, Field) else literal(value)
         return Condition(f"{self} {operator} {text}")
+
+
+class Count(Field):
+    """The number of records of a collection that meet a condition, to compare."""
+
+    def __init__(self, collection: str, condition: Condition) -> None:
+        Condition.__init__(self, f"@count({_collection(collection)}, {condition})")
+
+
+def any_of(collection: str, condition: Condition) -> Condition:
+    """Whether a record of a collection that the caller may list meets a condition.
+
+    Inside, `F.x` is a field of that collection, and `F["@record.x"]` one of the filtered record.
+    """
+    return Condition(f"@any({_collection(collection)}, {condition})")
+
+
+def count_of(collection: str, condition: Condition) -> Field:
+    """The number of records that `any_of` would find, to compare: `count_of(...) >= 2`."""
+    return Count(collection, condition)
+
+
+def _collection(name: str) -> str:
+    if not COLLECTION.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a collection.")
+    return name
 
 
 class Fields:

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { alice, atrium, makeCollection } from "./setting.mjs";
 
-const { and, f, not, or } = atrium;
+const { and, anyOf, countOf, f, not, or } = atrium;
 const collection = await makeCollection("things");
 const things = (await alice()).records(collection);
 
@@ -70,6 +70,8 @@ test("values of all types are compared", async () => {
     [or(f("live").eq(false), f("views").gt(1)).and(f("title").eq("typed")), true],
     [and(f("live").eq(true), or(f("views").gt(99), not(f("state").eq("open")))), false],
     [not(or(f("live").eq(false), f("views").eq(1))), true],
+    [anyOf(collection, f("title").eq(f("@record.title")).and(f("views").gt(12))), true],
+    [countOf(collection, f("title").eq(f("@record.title"))).gt(1), false],
   ];
   const mine = f("id").eq(made.id);
   for (const [filter, expected] of CASES) {
@@ -81,4 +83,5 @@ test("values of all types are compared", async () => {
 test("what the language cannot say is refused before it is sent", () => {
   assert.throws(() => f("a b"), TypeError);
   assert.throws(() => f("views").eq(NaN), TypeError);
+  assert.throws(() => anyOf("things, true) || @any(things", f("live").eq(true)), TypeError);
 });
