@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
@@ -28,10 +29,11 @@ from app.audit.append import NEWS
 from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
 from app.context import deadline, tenancy
-from app.db import Base
+from app.db import Base, sqlite_driver
 from app.db.snapshots import snapshot
 from app.errors import Unavailable, error_location
 from app.jobs import wakeups, worker
+from app.types import JSONObject
 
 log = structlog.get_logger()
 LOOK_SECONDS = 2
@@ -54,6 +56,13 @@ _NEWEST = (
     sa.select(FEED.c.change).order_by(sa.text("rowid DESC")).limit(1).scalar_subquery(),
     sa.select(sa.func.max(FeedGeneration.first_change)).scalar_subquery(),
 )
+
+
+class _Head(NamedTuple):
+    """The end of an account's chain, and on SQLite the last number of all accounts."""
+
+    number: int
+    checksum: str
 
 
 def settle(account_id: str | None) -> None:
@@ -110,7 +119,7 @@ def settle_before_commit(account_id: str) -> None:
 def _settle_within(account_ids: list[str]) -> None:
     for account_id in sorted(set(account_ids)):
         with tenancy.in_account(account_id):
-            while _seal_in_transaction(account_id):
+            while _seal_in_transaction(account_id, sa.true()):
                 pass
 
 
@@ -122,10 +131,14 @@ def due() -> Sequence[str]:
 
 def _seal(account_id: str, until: int, after: int) -> int:
     """Seal the oldest changes up to one. Returns the last one sealed; 0 if there are no more."""
+    which = PENDING.c.id.between(after + 1, until)
     limit = db.write_limit.set(None)  # whoever may write nothing may read
     try:
+        batch = None
+        if db.has_one_writer():  # everybody waits for it, so it computes what it can before
+            batch = _batch(account_id, _head_on_sqlite(account_id), which)
         with db.transaction_apart():
-            return _seal_in_transaction(account_id, until, after)
+            return _seal_in_transaction(account_id, which, batch)
     except (IntegrityError, InternalError) as error:  # a server that takes no writes, for example
         raise Unavailable from error
     finally:
@@ -146,74 +159,107 @@ def complete_snapshot(account_id: str) -> Iterator[tuple[sa.Connection, sa.Conne
             query = sa.select(PENDING.c.id).where(PENDING.c.account_id == account_id)
             ids = shown.scalars(query.order_by(PENDING.c.id)).all()
             for start in range(0, len(ids), BATCH_SIZE):
-                while _seal_in_transaction(account_id, only=ids[start : start + BATCH_SIZE]):
+                shown_ids = PENDING.c.id.in_(ids[start : start + BATCH_SIZE])
+                while _seal_in_transaction(account_id, shown_ids):
                     pass
             end = sa.select(HEADS.c.last_id, HEADS.c.checksum)
             head = db.connection().execute(end.where(HEADS.c.account_id == account_id)).one()
         yield shown, stack.enter_context(snapshot()), head
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Changes with their places behind the end of a chain."""
+
+    head: _Head
+    ids: Sequence[int]
+    audited: Sequence[JSONObject]
+    unaudited: Sequence[JSONObject]
+    is_last: bool
+
+
 def _seal_in_transaction(
-    account_id: str,
-    until: int = 2**63 - 1,
-    after: int = 0,
-    only: Sequence[int] | None = None,
+    account_id: str, which: sa.ColumnElement[bool], batch: _Batch | None = None
 ) -> int:
-    newest, checksum = _lock_head(account_id)
+    head = _lock_head(account_id)
+    # Where the head is still the same, nobody has sealed meanwhile, and so removed nothing.
+    if batch is None or batch.head != head:
+        batch = _batch(account_id, head, which)
+    if not batch.ids:
+        return 0
+    _link(account_id, batch)
+    own = (PENDING.c.account_id == account_id, PENDING.c.id.in_(batch.ids))
+    db.connection().execute(sa.delete(PENDING).where(*own))
+    return 0 if batch.is_last else batch.ids[-1]
+
+
+def _lock_head(account_id: str) -> _Head:
+    if not db.has_one_writer():
+        lock = sa.select(sa.func.lock_audit_head(account_id, clock.now()))
+        return _Head(0, db.connection().execute(lock).scalar_one())
+    new = {"last_id": 0, "checksum": digest.FIRST_PREVIOUS, "changed_at": clock.now()}
+    head = sqlite.insert(HEADS).values(account_id=account_id, checkpoint_id=0, **new)
+    db.connection().execute(head.on_conflict_do_nothing())
+    return _head_on_sqlite(account_id)
+
+
+def _head_on_sqlite(account_id: str) -> _Head:
+    query = sa.select(HEADS.c.checksum, HEADS.c.last_id, HEADS.c.expired_change, *_NEWEST)
+    row = db.connection().execute(query.where(HEADS.c.account_id == account_id)).one_or_none()
+    return _Head(max(number or 0 for number in row[1:]), row.checksum) if row else _Head(0, "")
+
+
+def _batch(account_id: str, head: _Head, which: sa.ColumnElement[bool]) -> _Batch:
+    """Raises Unavailable if a change cannot be sealed."""
     own = PENDING.c.account_id == account_id
-    which = PENDING.c.id.between(after + 1, until) if only is None else PENDING.c.id.in_(only)
     oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, which)
     found = db.connection().execute(oldest.order_by(PENDING.c.id).limit(BATCH_SIZE)).all()
     ends = accumulate(row.size for row in found)
     ids = [row.id for row, end in zip(found, ends, strict=True) if end <= ROOM or row is found[0]]
-    if not ids:
-        return 0
-    same = (own, PENDING.c.id.in_(ids))
-    query = sa.select(PENDING).where(*same).order_by(PENDING.c.id)
-    changes = db.connection().execute(query).mappings().all()
+    query = sa.select(PENDING).where(own, PENDING.c.id.in_(ids)).order_by(PENDING.c.id)
+    rows = db.connection().execute(query).all() if ids else []
+    if not rows:
+        return _Batch(head, (), (), (), is_last=True)
+    changes = [dict(zip(query.selected_columns.keys(), row, strict=True)) for row in rows]
+    is_last = len(ids) == len(found) < BATCH_SIZE
     try:
-        _link(account_id, changes, newest, checksum)
+        return _Batch(head, ids, *_placed(head, changes), is_last)
     except (ValueError, TypeError, LookupError) as error:  # somebody else wrote it
         raise Unavailable from error
-    db.connection().execute(sa.delete(PENDING).where(*same))
-    return ids[-1] if len(found) == BATCH_SIZE or len(ids) < len(found) else 0
 
 
-def _lock_head(account_id: str) -> tuple[int, str]:
-    """The last number so far, and the checksum at the end of the chain, which is locked."""
-    if not db.has_one_writer():
-        lock = sa.select(sa.func.lock_audit_head(account_id, clock.now()))
-        return 0, db.connection().execute(lock).scalar_one()
-    new = {"last_id": 0, "checksum": digest.FIRST_PREVIOUS, "changed_at": clock.now()}
-    head = sqlite.insert(HEADS).values(account_id=account_id, checkpoint_id=0, **new)
-    db.connection().execute(head.on_conflict_do_nothing())
-    query = sa.select(HEADS.c.checksum, HEADS.c.last_id, HEADS.c.expired_change, *_NEWEST)
-    row = db.connection().execute(query.where(HEADS.c.account_id == account_id)).one()
-    return max(number or 0 for number in row[1:]), row.checksum
-
-
-def _link(account_id: str, pending: Sequence[Any], newest: int, checksum: str) -> None:
-    digests = [_digests(change) for change in pending]
-    ids, audited, unaudited = iter(_numbers(newest, sum(map(len, digests)))), [], []
-    for change, own_digests in zip(pending, digests, strict=True):
-        own = [next(ids) for _ in own_digests]
-        row = {name: value for name, value in change.items() if name != "id"}
+def _placed(
+    head: _Head, changes: Sequence[JSONObject]
+) -> tuple[list[JSONObject], list[JSONObject]]:
+    """The rows of audited changes, linked to the chain, and those of others."""
+    digests = [_digests(change) for change in changes]
+    numbers, checksum = iter(_numbers(head.number, sum(map(len, digests)))), head.checksum
+    audited, unaudited = list[JSONObject](), list[JSONObject]()
+    for change, own_digests in zip(changes, digests, strict=True):
+        own = [next(numbers) for _ in own_digests]
         if change["salts"] is None:
-            unaudited.append({"change": own[0], **{n: row[n] for n in row if n in FEED.c}})
+            row = {name: change[name] for name in FEED.c.keys() & change.keys()}
+            unaudited.append(row | {"change": own[0]})
             continue
         *_, checksum = digest.checksums(checksum, own, own_digests)
         is_gapless = own[-1] - own[0] == len(own) - 1
-        row |= {"first_id": own[0], "last_id": own[-1], "entries": len(own)}
-        row |= {"ids": None if is_gapless else orjson.dumps(own).decode()}
-        audited.append(row | {"checksum": bytes.fromhex(checksum)})
-    if unaudited:
-        db.connection().execute(sa.insert(FEED), unaudited)
-    if audited:
-        db.connection().execute(sa.insert(CHANGES), audited)
-        end = {"last_id": audited[-1]["last_id"], "checksum": checksum}
-        end |= {"changed_at": audited[-1]["occurred_at"]}
+        change |= {"first_id": own[0], "last_id": own[-1], "entries": len(own)}
+        change |= {"ids": None if is_gapless else orjson.dumps(own).decode()}
+        change["checksum"] = bytes.fromhex(checksum)
+        del change["id"]
+        audited.append(change)
+    return audited, unaudited
+
+
+def _link(account_id: str, batch: _Batch) -> None:
+    if batch.unaudited:
+        db.connection().execute(sa.insert(FEED), batch.unaudited)
+    if batch.audited:
+        db.connection().execute(sa.insert(CHANGES), batch.audited)
+        last = batch.audited[-1]
+        end = {"last_id": last["last_id"], "checksum": last["checksum"].hex()}
         head = sa.update(HEADS).where(HEADS.c.account_id == account_id)
-        db.connection().execute(head.values(**end))
+        db.connection().execute(head.values(**end, changed_at=last["occurred_at"]))
 
 
 def _numbers(newest: int, count: int) -> Sequence[int]:
@@ -225,7 +271,7 @@ def _numbers(newest: int, count: int) -> Sequence[int]:
     return sorted(db.connection().execute(query).scalar_one())
 
 
-def _digests(change: Any) -> Sequence[str]:
+def _digests(change: JSONObject) -> Sequence[str]:
     """The digest of each entry; of a change that is not audited, one that nobody needs."""
     if change["salts"] is None:
         return [""]
@@ -247,16 +293,24 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
     """Seal what is announced, and now and then all there is, until `stop` is set."""
     with wakeups.listening(NEWS, lambda accounts: woken.set(), threading.Event()):
         while not stop.is_set():
-            woken.clear()
-            began = time.monotonic()
-            try:
-                seal_due()
-            except Exception as error:  # noqa: BLE001 - the database may be away for a while
-                log.warning("changes are not sealed", **error_location(error))
-            db.db.session.remove()
-            took = time.monotonic() - began if db.has_one_writer() else 0
+            with sqlite_driver.alone(db.sqlite_file(), "sealing") as is_alone:
+                if is_alone:
+                    woken.clear()
+                    began = time.monotonic()
+                    _look()
+                    if db.has_one_writer():
+                        stop.wait(min((time.monotonic() - began) / SHARE, LOOK_SECONDS))
+            # News stays while another process seals: its own look may have come before.
             woken.wait(LOOK_SECONDS)
-            stop.wait(min(max(GATHER_SECONDS, took / SHARE), LOOK_SECONDS))
+            stop.wait(GATHER_SECONDS)
+
+
+def _look() -> None:
+    try:
+        seal_due()
+    except Exception as error:  # noqa: BLE001 - the database may be away for a while
+        log.warning("changes are not sealed", **error_location(error))
+    db.db.session.remove()
 
 
 def seal_due() -> None:

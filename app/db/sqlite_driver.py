@@ -253,6 +253,18 @@ def is_locked(file: str, seconds: float) -> bool:
         turn.close()
 
 
+@contextmanager
+def alone(file: str | None, work: str) -> Iterator[bool]:
+    """Whether no other process does this work for a database file; never waits."""
+    lock = _Lock(f"{file}-{work}" if file else "")
+    lock.is_held = lock._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield lock.is_held
+    finally:
+        lock.release()
+        lock.close()
+
+
 class _Lock:
     """An exclusive file lock; if the file cannot be opened, every connection holds it."""
 

@@ -6,7 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from app.audit import append, sealing
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.models import AuditChange
+from app.db import sqlite_driver
 from app.realtime.feed import changes
 from tests.processes import forked
 
@@ -120,10 +124,9 @@ def test_audit_log_of_killed_process_has_each_change_once(app: Flask, moment: st
         assert stored() == [(1, 0), (1, 1), (1, 2)]
 
 
-@pytest.mark.timing
-def test_audit_log_is_sealed_at_once_where_nobody_reads(
-    app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def loop(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loop of this process, which has looked once, and is woken by what is announced alone."""
     stop, woken, looks = threading.Event(), threading.Event(), list[float]()
     seal_due = sealing.seal_due
 
@@ -135,19 +138,57 @@ def test_audit_log_is_sealed_at_once_where_nobody_reads(
         with app.app_context():
             sealing.work(stop, woken)
 
-    monkeypatch.setattr(sealing, "LOOK_SECONDS", 60)  # only what is announced wakes it
+    monkeypatch.setattr(sealing, "LOOK_SECONDS", 60)
     monkeypatch.setattr(sealing, "seal_due", look)
     thread = threading.Thread(target=run)
     thread.start()
     try:
         wait_until(lambda: looks)
+        yield
+    finally:
+        stop.set()
+        woken.set()
+        thread.join()
+
+
+def test_audit_log_is_sealed_at_once_where_nobody_reads(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loop(app, monkeypatch):
         for number in range(3):
             with app.app_context():
                 change(1, number)
                 committed = time.monotonic()
                 wait_until(lambda: not sealing.due())
                 assert time.monotonic() - committed < 1
-    finally:
-        stop.set()
-        woken.set()
-        thread.join()
+
+
+def seal_alone(settings: config.Config, ready: Path) -> None:
+    """Keep other processes from sealing in the background on SQLite, until it is killed."""
+    with create_app(settings).app_context(), ExitStack() as stack:
+        alone = partial(sqlite_driver.alone, db.sqlite_file(), "sealing")
+        wait_until(lambda: stack.enter_context(alone()))
+        ready.touch()
+        signal.pause()
+
+
+def test_audit_log_is_sealed_by_another_process_where_the_one_that_did_is_killed(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with loop(app, monkeypatch), app.app_context():
+        ready = tmp_path / "ready"
+        process = forked(seal_alone, app.extensions["atrium.config"], ready)
+        try:
+            wait_until(ready.exists)
+            change(1, 0)
+            if db.has_one_writer():
+                time.sleep(3 * sealing.GATHER_SECONDS)
+                assert sealing.due() == [ACCOUNT]
+                sealing.settle(ACCOUNT)  # a reader waits for nobody
+                change(1, 1)
+                assert sealing.due() == [ACCOUNT]
+        finally:
+            process.kill()
+            process.join()
+        wait_until(lambda: not sealing.due())
+        assert verify.verify_all(AUDIT, ACCOUNT)["valid"]
