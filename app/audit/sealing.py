@@ -36,12 +36,12 @@ from app.jobs import wakeups, worker
 from app.types import JSONObject
 
 log = structlog.get_logger()
-LOOK_SECONDS = 2
-"""Between looks for what was not announced."""
+LOOK_SECONDS = 15
+"""Between looks for what was not announced: a worker sees each write to SQLite, readers seal."""
 GATHER_SECONDS = 0.04
 """After news: what is written meanwhile is sealed with it, in one transaction."""
-SHARE = 0.1
-"""Of the time of a busy process on SQLite, whose writers wait while somebody seals."""
+SHARE, LONGEST_PAUSE = 0.1, 2
+"""Of the time on SQLite, whose writers wait while somebody seals; and seconds at most."""
 STUCK_SECONDS = 5
 """For a statement, or a lock on an account's head: then other accounts have their turn."""
 BATCH_SIZE, ROOM = 200, 4 * 2**20  # changes, and characters of their values, in memory at once
@@ -299,7 +299,7 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
                     began = time.monotonic()
                     _look()
                     if db.has_one_writer():
-                        stop.wait(min((time.monotonic() - began) / SHARE, LOOK_SECONDS))
+                        stop.wait(min((time.monotonic() - began) / SHARE, LONGEST_PAUSE))
             # News stays while another process seals: its own look may have come before.
             woken.wait(LOOK_SECONDS)
             stop.wait(GATHER_SECONDS)
