@@ -109,6 +109,7 @@ def test_wakeup_listener_after_lost_connection_checks_everything(channel: Flask)
         until(lambda: {"a"} in heard)
 
 
+@pytest.mark.timing
 def test_wakeup_to_silent_server_does_not_delay_writer(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,10 +120,10 @@ def test_wakeup_to_silent_server_does_not_delay_writer(
     monkeypatch.setattr(wakeups, "_publisher", lambda: nullcontext(fail))
     sender, heard = wakeups.Sender(app), Heard()
     sender.listeners[TOPIC].append(heard.append)
-    began = time.thread_time()
+    began = time.perf_counter()
     for number in range(20_000):
         sender.add(TOPIC, str(number))
-    assert time.thread_time() - began < 1
+    assert time.perf_counter() - began < 1
     assert len(sender._pending[TOPIC]) <= wakeups.MAX_PENDING
     until(lambda: not sender._pending[TOPIC])
     sender.add(TOPIC, "after a failure")
