@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Response, make_response, request
 
 from app import config, web
-from app.accounts.attributes import Kind, Level
+from app.accounts.attributes import Kind
 from app.accounts.models import User
 from app.accounts.schemas import API_KEY, JWT, AccountView, UserView
 from app.accounts.types import Body
@@ -278,5 +278,5 @@ def update_me(body: Body) -> User:
     directory changes it (403 `address_managed`).
     """
     caller = principal()
-    level = max(Level.SELF, attribute_values.level_for_account(caller.acting_in(caller.home)))
+    level = attribute_values.level_for_self(caller)
     return verification.change_profile(caller, attribute_values.replaced(Kind.USERS, body, level))

@@ -25,6 +25,11 @@ def level_for_account(by: Principal) -> Level:
     return Level.ADMIN if by.is_admin else Level.MEMBERS
 
 
+def level_for_self(by: Principal) -> Level:
+    """How near a caller is to their own user."""
+    return max(Level.SELF, level_for_account(by.acting_in(by.home)))
+
+
 def field_of(attribute: Attribute) -> Field:
     """The field whose values an attribute has."""
     names = ("name", "type", "required", "options")

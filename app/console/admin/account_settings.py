@@ -9,9 +9,13 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import roles, sign_in_settings, tenants
+from app.accounts.attributes import Kind
 from app.accounts.models import Account
 from app.accounts.sign_in_settings import MfaMode
 from app.auth import account_settings
+from app.collections import attribute_values
+from app.console.people import attribute_form
+from app.console.people.attribute_form import AttributeForm
 from app.console.shell import forms, guard, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -49,16 +53,23 @@ def show_general_settings(account_id: str, form: Form | None = None) -> Page:
     scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("cors_origins", ()))
-    stored = {"name": account.name, "cors_origins": origins, "seen": clock.iso(account.updated_at)}
-    return (form or Form(stored)).render(
-        "console/settings/general.html", scope=scope, account=account
+    stored = _attributes(scope, account)
+    stored.values |= {"name": account.name, "cors_origins": origins}
+    stored.values["seen"] = clock.iso(account.updated_at)
+    return (
+        (form or Form())
+        .over(stored)
+        .render("console/settings/general.html", scope=scope, account=account)
     )
 
 
 @page(GENERAL, "POST", role=ADMIN, form_page=show_general_settings)
 def change_general_settings(account_id: str) -> BaseResponse:
-    """Save the name and the origins."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("name", "cors_origins", "seen")
+    """Save the name, the origins and the attributes."""
+    scope = scopes.account_scope(account_id)
+    form = attribute_form.submitted(
+        _attributes(scope, tenants.get(scope.account.id)), "name", "cors_origins", "seen"
+    )
     checked = form.validated(("name",), name=200)
     origins = [line.strip() for line in form["cors_origins"].splitlines() if line.strip()]
     if len(origins) > MAX_LINES or any(len(line) > MAX_LINE for line in origins):
@@ -66,8 +77,15 @@ def change_general_settings(account_id: str) -> BaseResponse:
             "At most %(lines)s lines of %(length)s characters.", lines=MAX_LINES, length=MAX_LINE
         )
         raise InvalidValues([problem("cors_origins", "too_long", text)])
-    body = {"name": checked["name"], "cors_origins": origins}
+    body: JSONObject = {"name": checked["name"], "cors_origins": origins}
+    if attributes := form.attributes():
+        body["attributes"] = attributes
     return _save(scope, form, body, "console.show_general_settings")
+
+
+def _attributes(scope: AccountScope, account: Account) -> AttributeForm:
+    level = attribute_values.level_for_account(scope.by)
+    return attribute_form.stored(Kind.ACCOUNTS, level, account.attributes)
 
 
 @page(SIGN_IN, role=ADMIN)

@@ -9,11 +9,13 @@ from flask import Response, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, tenants, users
+from app.accounts.attributes import Kind, Level
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit.chain import signing
 from app.auth import principal as principals
 from app.auth.mfa import enrolment
-from app.console.people import user_lists
+from app.console.people import attribute_form, user_lists
+from app.console.people.attribute_form import AttributeForm
 from app.console.people.users import MAX_GROUPS, choices
 from app.console.records import writers
 from app.console.shell import forms, guard, lists, switcher
@@ -24,6 +26,7 @@ from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
 from app.errors import InvalidValues, problem
 from app.portability import certificates
+from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
 DELETIONS = "/console/accounts/deletions"
@@ -57,13 +60,18 @@ def show_accounts() -> str:
 
 @page("/console/accounts/new", role=SUPERADMIN)
 def show_new_account(form: Form | None = None) -> Page:
-    return (form or Form()).render("console/accounts/new.html")
+    return (form or Form()).over(_attributes(Kind.ACCOUNTS)).render("console/accounts/new.html")
+
+
+def _attributes(kind: Kind) -> AttributeForm:
+    return attribute_form.stored(kind, Level.SUPERADMIN, {})
 
 
 @page("/console/accounts/new", "POST", role=SUPERADMIN, form_page=show_new_account)
 def create_account() -> BaseResponse:
-    body = forms.submitted("name", "slug").validated(("name",), name=200, slug=200)
-    account = tenants.create(body["name"], body["slug"] or None)
+    form = attribute_form.submitted(_attributes(Kind.ACCOUNTS), "name", "slug")
+    body = form.validated(("name",), name=200, slug=200)
+    account = tenants.create(body["name"], body["slug"] or None, form.attributes(new=True))
     notice = gettext(
         "The account %(name)s is created. Add its first user as admin.", name=account.name
     )
@@ -126,7 +134,7 @@ def show_new_user(form: Form | None = None) -> Page:
         form = Form({"role": "admin" if account else "viewer", "account": account})
     chosen = principals.find_active_account(form["account"])
     shown, total = groups.page(chosen.id, 0, MAX_GROUPS, None) if chosen else ([], 0)
-    return form.render(
+    return form.over(_attributes(Kind.USERS)).render(
         "console/users/new.html",
         accounts=tenants.names_by_slug(MAX_SUGGESTED),
         chosen=chosen,
@@ -139,7 +147,9 @@ def show_new_user(form: Form | None = None) -> Page:
 @page("/console/users/new", "POST", role=SUPERADMIN, form_page=show_new_user)
 def create_user() -> BaseResponse:
     """Create a user, and mail a link to set the password."""
-    form = forms.submitted("account", "email", "name", "role", selected="groups")
+    form = attribute_form.submitted(
+        _attributes(Kind.USERS), "account", "email", "name", "role", selected="groups"
+    )
     by = guard.require_caller()
     body = form.validated(("account", "email"), account=100, email=320, name=200)
     account = principals.reload_active_account(body["account"])
@@ -147,7 +157,8 @@ def create_user() -> BaseResponse:
         message = gettext("No active account with this id.")
         raise InvalidValues([problem("account", "invalid_reference", message)])
     enrolment.check_group_assignment(account.id, form.selected, by=by)
-    values = {**body, "name": body["name"] or None, "groups": form.selected}
+    values: JSONObject = {**body, "name": body["name"] or None, "groups": form.selected}
+    values["attributes"] = form.attributes(new=True)
     user = enrolment.enrol(account.id, values, by=by.user_id)
     notice = gettext("We have sent a link to set a password to %(email)s.", email=user.email)
     return redirect_with_notice(notice, "console.show_user", user_id=user.id)

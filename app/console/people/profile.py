@@ -6,14 +6,20 @@ from flask import g, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
+from app.accounts.attributes import Kind
+from app.accounts.models import User
 from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
+from app.collections import attribute_values
+from app.console.people import attribute_form
+from app.console.people.attribute_form import AttributeForm
 from app.console.shell import forms, guard, lists
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
+from app.types import JSONObject
 from app.web import languages, user_agents
 from app.web.languages import LANGUAGES, gettext
 
@@ -26,11 +32,13 @@ def show_profile(form: Form | None = None) -> Page:
     """The caller's profile."""
     caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
     user = auth.get_user(caller)
-    stored = {"name": user.name or "", "email": user.email, "language": user.language or ""}
+    stored = _attributes(user)
+    stored.values |= {"name": user.name or "", "email": user.email}
+    stored.values["language"] = user.language or ""
     listing.with_page(sessions.page(*sessions.user_key(caller), listing.skip, lists.PAGE_SIZE))
     return (
         (form or Form())
-        .over(Form(stored))
+        .over(stored)
         .render(
             "console/profile/show.html",
             user=user,
@@ -49,11 +57,12 @@ def show_profile(form: Form | None = None) -> Page:
 @page("/console/profile", "POST", role=USER, form_page=show_profile)
 def change_profile() -> BaseResponse:
     """Save the name, or request a change of the address."""
-    caller, form = guard.require_caller(), forms.submitted("name", "email", "language")
+    caller = guard.require_caller()
+    form = attribute_form.submitted(_attributes(auth.get_user(caller)), "name", "email", "language")
     body = form.validated(("email",), name=200, email=320)
     language = body["language"] if body["language"] in LANGUAGES else None
-    changes = {**body, "name": body["name"] or None, "language": language}
-    verification.change_profile(caller, changes)
+    changes: JSONObject = {**body, "name": body["name"] or None, "language": language}
+    verification.change_profile(caller, changes | {"attributes": form.attributes()})
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):
         notice = gettext("Your profile is saved.")
     else:
@@ -64,6 +73,11 @@ def change_profile() -> BaseResponse:
     response = redirect_with_notice(notice, "console.show_profile")
     languages.remember(response, language)
     return response
+
+
+def _attributes(user: User) -> AttributeForm:
+    level = attribute_values.level_for_self(guard.require_caller())
+    return attribute_form.stored(Kind.USERS, level, user.attributes)
 
 
 @page("/console/profile/password", "POST", role=USER, form_page=show_profile)

@@ -13,11 +13,15 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, roles
 from app.accounts import users as users
+from app.accounts.attributes import Kind
 from app.accounts.models import ADMIN as ADMIN_ROLE
-from app.accounts.models import Role
+from app.accounts.models import Role, User
 from app.auth import api_keys, password_resets, sessions
 from app.auth.mfa import enrolment, gate
 from app.auth.mfa import service as mfa
+from app.collections import attribute_values
+from app.console.people import attribute_form
+from app.console.people.attribute_form import AttributeForm
 from app.console.people.roles import description
 from app.console.shell import forms, guard, idempotent_forms, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
@@ -103,14 +107,15 @@ def _description(role: Role) -> str:
 
 def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
     user, (title, parent) = users.get(pages.scope, user_id), pages.parent
-    stored = {"role": user.role.name, "name": user.name or "", "email": user.email}
+    stored = _attributes(user)
+    stored.values |= {"role": user.role.name, "name": user.name or "", "email": user.email}
     others, total = groups.page(user.account_id, 0, MAX_GROUPS, None)
     own = {group.id for group in user.groups}
     caller_home, _ = guard.require_caller().home_and_user()
     account_id = None if user.account_id == caller_home.id else user.account_id
     return (
         (form or Form())
-        .over(Form(stored))
+        .over(stored)
         .render(
             "console/users/one.html",
             user=user,
@@ -141,6 +146,19 @@ def change_role(pages: UserPages, user_id: str) -> BaseResponse:
     if user.role.name != ADMIN_ROLE and (left := _left_page(user.account_id, user_id)):
         return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
+def change_attributes(pages: UserPages, user_id: str) -> BaseResponse:
+    form = attribute_form.submitted(_attributes(users.get(pages.scope, user_id)))
+    body = {"attributes": form.attributes()}
+    user = users.change(pages.scope, user_id, body, by=guard.require_caller().user_id)
+    notice = gettext("%(email)s is saved.", email=user.email)
+    return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
+
+
+def _attributes(user: User) -> AttributeForm:
+    level = attribute_values.level_for_account(guard.require_caller())
+    return attribute_form.stored(Kind.USERS, level, user.attributes)
 
 
 def change_name_and_address(pages: UserPages, user_id: str) -> BaseResponse:
@@ -257,6 +275,7 @@ def _add_page(
 for _pages in (TEAM, ALL_USERS):
     _show = _add_page(_pages, "GET", "", show)
     _add_page(_pages, "POST", "/role", change_role, _show)
+    _add_page(_pages, "POST", "/attributes", change_attributes, _show)
     _add_page(_pages, "POST", "/groups", add_group, _show)
     _add_page(_pages, "POST", "/groups/<uuid:group_id>/remove", leave_group)
     _add_page(_pages, "POST", "/sessions/<uuid:session_id>/end", end_session)

@@ -55,6 +55,8 @@ class Widget:
     kind: WidgetKind
     note: str | None = None
     """Its help; MASKED and WRITE_ONLY also say that it does not hold the stored value."""
+    label: str = ""
+    """What the form calls it, if not by its name."""
 
     @property
     def name(self) -> str:
@@ -246,16 +248,17 @@ def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
         if name not in access.writable:
             continue
         if values is not None and name not in values:
-            widgets.append(Widget(spec, _kind(spec, ""), WRITE_ONLY))
+            widgets.append(Widget(spec, widget_kind(spec, ""), WRITE_ONLY))
         elif values is not None and name in access.masked and values[name] is not None:
             widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
         else:
             text = input_text(spec, (values or {}).get(name))
-            widgets.append(Widget(spec, _kind(spec, text)))
+            widgets.append(Widget(spec, widget_kind(spec, text)))
     return widgets
 
 
-def _kind(spec: Field, text: str) -> WidgetKind:
+def widget_kind(spec: Field, text: str) -> WidgetKind:
+    """The input for a text: one of several lines for a text that has them."""
     if spec.face.widget == WidgetKind.TEXT and "\n" in text:
         return WidgetKind.AREA  # an input of one line would lose the breaks
     return spec.face.widget
