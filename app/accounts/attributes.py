@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+import orjson
 import sqlalchemy as sa
 
 from app import db, rules
@@ -43,6 +44,18 @@ class Level(IntEnum):
         return self.name.lower()
 
 
+TRUNCATED = "attributes_truncated"
+MAX_CLAIMS = 2000
+"""Bytes of the claims of attributes, as JSON: proxies refuse requests with long headers."""
+RESERVED_CLAIMS = frozenset(
+    {
+        *("acr", "act", "amr", "aud", "azp", "cnf", "exp", "iat", "iss", "jti", "nbf", "nonce"),
+        *("account_id", "auth_time", "client_id", "csrf", "email", "email_verified", "fresh"),
+        *("groups", "groups_truncated", "mfa", "plan", "role", "scope", "sid", "sub", "type"),
+        TRUNCATED,
+    }
+)
+"""The claims that tokens have, or will have, for other things."""
 WORDS = {level.word: level for level in Level}
 WRITERS = tuple(level.word for level in Level if level is not Level.MEMBERS)
 VIEWERS = tuple(WORDS)
@@ -143,6 +156,21 @@ def rule_types(prefix: str) -> Mapping[str, rules.Type]:
     kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
     by_name = load(kind).by_name
     return {name: RULE_TYPES.get(one.type, rules.Type.TEXT) for name, one in by_name.items()}
+
+
+def claims(values: JSONMapping) -> JSONObject:
+    """The claims that access tokens of a user with these values have by them.
+
+    What would make them longer than MAX_CLAIMS is left out, and `attributes_truncated` is true.
+    """
+    found, left_out = dict[str, object](), False
+    for one in load(Kind.USERS).by_name.values() if values else ():
+        name = one.definition["claim"]
+        if name and name not in RESERVED_CLAIMS and one.name in values:
+            longer = {**found, name: values[one.name]}
+            fits = len(orjson.dumps(longer)) <= MAX_CLAIMS
+            found, left_out = (longer, left_out) if fits else (found, True)
+    return {**found, TRUNCATED: True} if left_out else found
 
 
 def merged(stored: JSONMapping, changes: JSONMapping) -> JSONObject:

@@ -58,6 +58,7 @@ class LoginUser:
     last_login: datetime | None
     tokens_valid_from: datetime | None
     language: str | None
+    attributes: JSONObject
     has_second_factor: bool
     sso_only: bool
     """Whether the account lets addresses of this domain sign in with a provider only."""

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, config, db, events
+from app.accounts import attributes, users
 from app.accounts import service as accounts
-from app.accounts import users
 from app.accounts.models import Account, User
 from app.accounts.types import Problem
 from app.auth import devices, lockout, login_users, passwords, sessions, tokens
@@ -244,5 +244,6 @@ def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
         authenticated_at=family.authenticated_at,
         mfa=family.mfa,
         lifetime=lifetime,
+        more=attributes.claims(user.attributes),
     )
     return SignIn(user, token, family.refresh_token, round(lifetime.total_seconds()))

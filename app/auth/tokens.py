@@ -8,6 +8,7 @@ import string
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+from types import MappingProxyType
 
 import flask_jwt_extended
 import jwt
@@ -29,7 +30,7 @@ from app.db import versioned_cache
 from app.db.prepared import PreparedStatement
 from app.errors import Unauthorized
 from app.ids import first_id, new_id
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.web.error_handlers import error_response
 
 ALGORITHM = "HS256"
@@ -109,13 +110,16 @@ def access(
     authenticated_at: datetime | None = None,
     mfa: bool = False,
     lifetime: timedelta | None = None,
+    more: JSONMapping = MappingProxyType({}),
 ) -> str:
     """A signed access token that ends with its session.
 
     `authenticated_at` becomes `auth_time`; `mfa` says that the session passed a second factor.
+    The `more` claims have names that no other claim has.
     """
     lifetime = lifetime or timedelta(minutes=config.current().access_token_expire_minutes)
-    claims: Claims = {"account_id": user.account_id, "email": user.email, "role": user.role.name}
+    own = {"account_id": user.account_id, "email": user.email, "role": user.role.name}
+    claims: Claims = {**more, **own}
     if session_id:
         claims["sid"] = session_id
     if authenticated_at:

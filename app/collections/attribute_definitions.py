@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts import attributes, directory_index, names
-from app.accounts.attributes import VIEWERS, WRITERS, Attributes, Kind, Level
+from app.accounts.attributes import RESERVED_CLAIMS, VIEWERS, WRITERS, Attributes, Kind, Level
 from app.accounts.models import Account, InstanceSetting, User
 from app.accounts.names import Name
 from app.collections import schema
@@ -187,6 +187,12 @@ def _compare(before: Attributes, body: JSONMapping) -> Change:
     for one in result.definitions:
         if keys.count(one["name"].lower()) > 1:
             result.problems.append(problem(one["name"], "name_duplicate", "This name is taken."))
+        if (
+            one["claim"]
+            and [other["claim"] for other in result.definitions].count(one["claim"]) > 1
+        ):
+            message = "Another attribute has this claim."
+            result.problems.append(problem(one["name"], "name_duplicate", message))
     if len(result.definitions) > MAX_ATTRIBUTES:
         message = f"There are at most {MAX_ATTRIBUTES} attributes."
         result.problems.append(problem("fields", "too_long", message))
@@ -236,6 +242,8 @@ def _problems(kind: Kind, one: JSONObject, old: JSONMapping | None) -> Iterator[
     if one["claim"] and one["visible_to"] not in (Level.SELF.word, Level.MEMBERS.word):
         message = "A claim needs visible_to self or members, as its user can read it."
         yield problem(name, "invalid_option", message)
+    if one["claim"] in RESERVED_CLAIMS and one["claim"] != (old or DEFAULTS)["claim"]:
+        yield problem(name, "name_reserved", "Tokens have a claim of this name for another thing.")
     if old is not None and not messages:
         choices = {*one["options"].get("choices", ())}
         gone = [choice for choice in old["options"].get("choices", ()) if choice not in choices]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jwt
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast, make_collection
+from tests.builders import PASSWORD, Caller, Cast, make_collection
 
 pytestmark = pytest.mark.both_databases
 USERS = [
@@ -334,3 +335,64 @@ def test_access_previews_know_attributes(defined: Cast) -> None:
         assert write(defined.alice, "account", industry=industry).status_code == 200
         access = defined.root.post("manifest/plan", {"yaml": text}).json["access"]
         assert sum(one["lost"] for one in access if one["role"] == "viewer") == lost
+
+
+def claims_of(pair: Any) -> dict[str, Any]:
+    """The claims of the access token of a sign-in, but those that every token has."""
+    claims = jwt.decode(pair["access_token"], options={"verify_signature": False})
+    standard = ("sub", "account_id", "email", "role", "exp", "iat", "iss", "jti", "type")
+    others = ("sid", "auth_time", "fresh", "csrf")
+    assert claims.keys() >= {*standard, "sid", "auth_time"}
+    return {name: value for name, value in claims.items() if name not in (*standard, *others)}
+
+
+def sign_in(app: Flask, caller: Caller) -> Any:
+    body = {"account": "acme", "email": caller.email, "password": PASSWORD}
+    response = Caller(app).post("auth/login", body)
+    assert response.status_code == 200, response.json
+    return response.json
+
+
+def refreshed(app: Flask, pair: Any) -> Any:
+    response = Caller(app).post("auth/refresh", {"refresh_token": pair["refresh_token"]})
+    assert response.status_code == 200, response.json
+    return response.json
+
+
+def test_access_tokens_have_attributes_with_a_claim(app: Flask, defined: Cast) -> None:
+    claimed = [
+        {"name": "department", "claim": "dept"},
+        {"name": "level", "claim": "https://acme.example/level"},
+        {"name": "tags", "visible_to": "members", "claim": "tags"},
+    ]
+    define(defined, claimed)
+    pair = sign_in(app, defined.bob)
+    assert claims_of(pair) == {}
+    one = f"account/users/{defined.bob.id}"
+    values = {"department": "Sales", "level": 2, "tags": ["a"], "phone": "1"}
+    assert write(defined.alice, one, **values).status_code == 200
+    pair = refreshed(app, pair)
+    expected = {"dept": "Sales", "https://acme.example/level": 2, "tags": ["a"]}
+    assert claims_of(pair) == expected
+    assert claims_of(sign_in(app, defined.bob)) == expected
+    bearer = {"Authorization": f"Bearer {pair['access_token']}"}
+    me = Caller(app, **bearer).get("auth/me").json
+    assert (me["id"], me["role"]) == (defined.bob.id, "viewer")
+    assert write(defined.alice, one, department="Café" * 500, tags=None).status_code == 200
+    pair = refreshed(app, pair)
+    assert claims_of(pair) == {"https://acme.example/level": 2, "attributes_truncated": True}
+    define(defined, [{"name": "level", "claim": None}])
+    assert claims_of(refreshed(app, pair)) == {"attributes_truncated": True}
+
+
+def test_claims_of_attributes_are_no_other_claims(defined: Cast) -> None:
+    def refused(*fields: Any) -> list[tuple[str, str]]:
+        response = defined.root.put("attributes/users", {"fields": fields})
+        assert response.status_code == 400, response.json
+        return codes(response)
+
+    for name in ("sub", "role", "account_id", "exp", "aud", "groups", "plan", "mfa", "type"):
+        assert refused({"name": "department", "claim": name}) == [("department", "name_reserved")]
+    assert refused({"name": "since", "claim": "since"}) == [("since", "invalid_option")]
+    twice = [{"name": name, "claim": "x"} for name in ("department", "level")]
+    assert refused(*twice) == [("department", "name_duplicate"), ("level", "name_duplicate")]
