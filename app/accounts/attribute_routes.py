@@ -100,12 +100,22 @@ class LostAttribute(View):
     count = ma.fields.Integer()
 
 
-@example(plan_hash=HASH, operations=[], lost=[], problems=[])
+@example(field="department", place="collections.tickets.list_rule", refused=False)
+class AttributeUse(View):
+    """A place that names what is renamed, removed, or written by others from now on."""
+
+    field = ma.fields.String(**doc("The attribute; a choice that it loses is `team=red`."))
+    place = ma.fields.String()
+    refused = ma.fields.Boolean(**doc("Whether the change is refused because of this place."))
+
+
+@example(plan_hash=HASH, operations=[], lost=[], effect=[], problems=[])
 class AttributesPlan(View):
     """What a change would do."""
 
     operations = ma.fields.List(ma.fields.Dict())
     lost = ma.fields.List(ma.fields.Nested(LostAttribute))
+    effect = ma.fields.List(ma.fields.Nested(AttributeUse))
     problems = ma.fields.List(ma.fields.Nested(Problem))
     plan_hash = ma.fields.String()
 

@@ -110,6 +110,26 @@ class Change:
             for name in self.removed
         ]
 
+    @property
+    def effect(self) -> list[JSONObject]:
+        """The places that name what is renamed, removed or from now on written by others.
+
+        `refused` says that the place stands against the change.
+        """
+        kind, gone = self.before.kind, self.removed + self.ended_choices
+        by_hand = [one["field"] for one in self.operations if one["property"] == "writable_by"]
+        found = list[JSONObject]()
+        for mention in dict.fromkeys((*gone, *self.renamed, *by_hand)):
+            name = Name((CHOICES if "=" in mention else MENTIONS)[kind], mention)
+            for use in names.uses(name):
+                new = self.renamed.get(mention)
+                is_stuck = mention in gone or (new is not None and use.after(name, new) is None)
+                found += [
+                    {"field": mention, "place": place, "refused": is_stuck and not use.may_outlive}
+                    for place in use.places
+                ]
+        return found
+
 
 def compact(schema: Attributes) -> list[JSONObject]:
     """The definitions without the properties that have their defaults."""

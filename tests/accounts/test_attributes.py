@@ -301,7 +301,16 @@ def test_expressions_follow_attributes_or_keep_them(defined: Cast) -> None:
     body = {"rule": "@request.auth.attributes.department = 'x'"}
     shown = {"fields": ["name", "attributes.department"]}
     assert defined.root.put("directory/settings", {**body, **shown}).status_code == 200
-    define(defined, [{"name": "unit", "rename_from": "department"}])
+    renamed = {"fields": [{"name": "unit", "rename_from": "department"}]}
+    renamed["fields"].append({"name": "team", "writable_by": "self"})
+    effect = defined.root.post("attributes/users/plan", renamed).json["effect"]
+    assert sorted((one["field"], one["place"], one["refused"]) for one in effect) == [
+        ("department", "collections.posts.list_rule", False),
+        ("department", "directory.fields", False),
+        ("department", "directory.rule", False),
+        ("team", "collections.posts.list_rule", False),
+    ]
+    define(defined, renamed["fields"])
     rules = defined.root.get("collections/posts/rules").json
     assert rules["list_rule"] == rule.replace("department", "unit")
     settings = defined.root.get("directory/settings").json
@@ -314,6 +323,7 @@ def test_expressions_follow_attributes_or_keep_them(defined: Cast) -> None:
     ):
         removal = {"remove_fields": [name]}
         plan = defined.root.post(f"attributes/{kind}/plan", removal).json
+        assert sorted(one["place"] for one in plan["effect"] if one["refused"]) == places
         removal["plan_hash"] = plan["plan_hash"]
         response = defined.root.put(f"attributes/{kind}", removal)
         assert response.status_code == 409, response.json

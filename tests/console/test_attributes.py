@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import pytest
 from flask import Flask
 
-from tests.builders import Cast
-from tests.console.browser import Browser, beside
+from tests.builders import Cast, make_collection
+from tests.console.browser import Browser, alert, beside
 
 FIELDS = [
     {"name": "department", "type": "text", "visible_to": "members", "label": "Department"},
@@ -151,3 +153,54 @@ def test_new_user_and_account_need_required_attributes(defined: Cast, superadmin
     assert superadmin.send("accounts/new", name="Initech", f_plan_code="pro").status_code == 303
     found = defined.root.get("accounts?search=Initech").json["items"]
     assert [one["attributes"] for one in found] == [{"plan_code": "pro"}]
+
+
+def planned(page: str) -> str:
+    """The hash of the plan that a page offers to apply."""
+    (found,) = re.findall(r'name="planned" value="(\w+)"', page)
+    return str(found)
+
+
+def test_console_attributes_are_defined_by_superadmins(superadmin: Browser, admin: Browser) -> None:
+    assert admin.get("attributes").status_code == 403
+    fields = '[{"name": "department", "type": "text", "writable_by": "self"}]'
+    answer = superadmin.send("attributes", kind="users", users=fields)
+    assert (answer.status_code, "new field" in answer.text) == (200, True)
+    assert "department" not in superadmin.get("attributes").text
+    applied = {"users": fields, "planned": planned(answer.text)}
+    assert superadmin.send("attributes", kind="users", **applied).status_code == 303
+    assert "department" in superadmin.get("attributes").text
+    for wrong, message in (("[", "not valid JSON"), ('[{"name": "1", "type": "x"}]', "A type is")):
+        answer = superadmin.send("attributes", kind="users", users=wrong)
+        assert answer.status_code == 400
+        assert message in beside(answer, "users")
+
+
+def test_attributes_are_renamed_and_removed_by_a_plan(defined: Cast, superadmin: Browser) -> None:
+    def plan(fields: Any, known: str, **more: str) -> Any:
+        sent = {"kind": "users", "users": json.dumps(fields), "known_users": known}
+        return superadmin.send("attributes", **sent, **more)
+
+    make_collection(defined.root, list_rule="@request.auth.attributes.department = 'x'")
+    known = " ".join(one["name"] for one in FIELDS)
+    assert f'name="known_users" value="{known}"' in superadmin.get("attributes").text
+    fewer = [one for one in FIELDS if one["name"] not in ("plan", "phone", "department")]
+    answer = plan([*fewer, {"name": "unit", "rename_from": "department"}], known)
+    assert answer.status_code == 200
+    assert "<strong>plan</strong>: 1 value is lost for good." in answer.text
+    assert "collections.posts.list_rule" in answer.text
+    assert "Follows the new name" in answer.text
+    stale = plan([*fewer, {"name": "unit", "rename_from": "department"}], known, planned="0" * 64)
+    assert stale.status_code == 200
+    fields = [*fewer, {"name": "unit", "rename_from": "department"}]
+    assert plan(fields, known, planned=planned(answer.text)).status_code == 303
+    names = [one["name"] for one in defined.root.get("attributes/users").json["fields"]]
+    assert names == ["unit", *(one["name"] for one in fewer)]
+    rule = defined.root.get("collections/posts/rules").json["list_rule"]
+    assert rule == "@request.auth.attributes.unit = 'x'"
+    answer = plan(fewer, f"{known} unit")
+    assert "Change this first" in answer.text
+    assert "Apply plan" not in answer.text
+    assert "The plan cannot be applied" in alert(answer)
+    # What was added since the page was opened is not removed.
+    assert "Nothing changes" in plan(fewer, " ".join(one["name"] for one in fewer)).text

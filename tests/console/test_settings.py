@@ -314,14 +314,3 @@ def test_console_directory_is_set_by_superadmins(superadmin: Browser, admin: Bro
     assert "No account has a group x." in shown
     checked = [name for name in directory.FIELDS if f'value="{name}" checked' in shown]
     assert checked == ["name", "role"]
-
-
-def test_console_attributes_are_defined_by_superadmins(superadmin: Browser, admin: Browser) -> None:
-    assert admin.get("attributes").status_code == 403
-    fields = '[{"name": "department", "type": "text", "writable_by": "self"}]'
-    assert superadmin.send("attributes", kind="users", users=fields).status_code == 303
-    assert "department" in superadmin.get("attributes").text
-    for wrong, message in (("[", "not valid JSON"), ('[{"name": "1", "type": "x"}]', "A type is")):
-        answer = superadmin.send("attributes", kind="users", users=wrong)
-        assert answer.status_code == 400
-        assert message in beside(answer, "users")

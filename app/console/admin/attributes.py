@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import marshmallow as ma
 import orjson
+from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import attributes
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.attributes import Attributes, Kind
 from app.collections import attribute_definitions
+from app.collections.attribute_definitions import Change
+from app.console.collections import plan_texts
 from app.console.shell import forms
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
@@ -23,23 +28,36 @@ ATTRIBUTES = "/console/attributes"
 
 
 @page(ATTRIBUTES, role=SUPERADMIN, menu=MenuItem(INSTANCE, 6, lazy_gettext("Attributes"), "pencil"))
-def show_attributes(form: Form | None = None) -> Page:
-    schemas = {kind.value: attributes.load(kind) for kind in Kind}
-    if form is None:
-        form = Form({name: _written(schema) for name, schema in schemas.items()})
-    return form.render("console/attributes.html", schemas=schemas)
+def show_attributes(form: Form | None = None, plan: Change | None = None) -> Page:
+    stored = Form()
+    for kind in Kind:
+        schema = attributes.load(kind)
+        stored.values |= {kind: _written(schema), f"known_{kind}": " ".join(schema.by_name)}
+    form, effect = (form or Form()).over(stored), plan.effect if plan else []
+    changes = list(plan_texts.changes(plan.operations, plan.definitions)) if plan else []
+    return form.render("console/attributes.html", plan=plan, changes=changes, effect=effect)
 
 
 @page(ATTRIBUTES, "POST", role=SUPERADMIN, form_page=show_attributes)
-def change_attributes() -> BaseResponse:
-    """Save the definitions of users' or of accounts' attributes; others are left as they are."""
-    form = forms.submitted("kind", *Kind)
-    kind = Kind.ACCOUNTS if form["kind"] == Kind.ACCOUNTS else Kind.USERS
+def change_attributes() -> Page | BaseResponse:
+    """Show the plan of a change of users' or of accounts' attributes, or apply it.
+
+    What the page listed and the text does not is removed; others are left as they are.
+    """
+    kind = Kind.ACCOUNTS if request.form.get("kind") == Kind.ACCOUNTS else Kind.USERS
+    form = forms.submitted("kind", kind, f"known_{kind}", "planned")
     try:
-        attribute_definitions.change(kind, _read(form[kind]))
+        body = _read(form[kind], form[f"known_{kind}"].split())
+        plan = attribute_definitions.plan(kind, body)
+        if plan.problems:
+            raise InvalidValues(plan.problems)
     except InvalidValues as error:
         text = "; ".join(f"{one['field']}: {one['message']}" for one in error.details)
         raise InvalidValues([problem(kind.value, "invalid_option", text)]) from error
+    if plan.plan_hash != form["planned"]:
+        form.values["planned"] = plan.plan_hash
+        return show_attributes(form, plan)
+    attribute_definitions.change(kind, body, plan_hash=plan.plan_hash)
     return redirect_with_notice(gettext("The attributes are saved."), "console.show_attributes")
 
 
@@ -47,7 +65,7 @@ def _written(schema: Attributes) -> str:
     return orjson.dumps(attribute_definitions.compact(schema), option=orjson.OPT_INDENT_2).decode()
 
 
-def _read(text: str) -> JSONObject:
+def _read(text: str, known: Sequence[str]) -> JSONObject:
     try:
         loaded: JSONObject = AttributesBody().load({"fields": orjson.loads(text or "[]")})
     except orjson.JSONDecodeError:
@@ -57,4 +75,5 @@ def _read(text: str) -> JSONObject:
         raise InvalidValues(
             [problem("fields", "invalid_json", str(error.messages)[:500])]
         ) from None
-    return loaded
+    listed = {name for one in loaded["fields"] for name in (one["name"], one.get("rename_from"))}
+    return loaded | {"remove_fields": [name for name in known if name not in listed]}
