@@ -255,14 +255,14 @@ def role_problem(text: str | None, names_role: NamesRole = named.no_role) -> JSO
     missing = unknown(ROLE, {one.value for one in roles})
     first = next((one for one in roles if one.value in missing), None)
     if first is None:
-        return _choice_problem(text)
+        return _choice_problem(text, names_role)
     message = f"There is no role {first.value[:80]}."
     return problem(None, "unknown_role", message, position=first.start)
 
 
-def _choice_problem(text: str | None) -> JSONObject | None:
+def _choice_problem(text: str | None, names_role: NamesRole) -> JSONObject | None:
     """The first value of an expression that an attribute never has."""
-    for one in named.mentions(text):
+    for one in named.mentions(text, names_role):
         if one.kind in CHOICES and one.is_certain:
             name, _, value = one.value.partition("=")
             choices = attributes.choices(CHOICES[one.kind], name)

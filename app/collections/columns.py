@@ -12,9 +12,9 @@ from app import clock, db
 from app.collections.fields import RETURN_TYPES, FileField, JsonText
 from app.collections.models import RecordLink
 from app.db.types import Text, UtcDateTime
-from app.rules import Name, Node, Type, depth, sql, walk
+from app.rules import Name, Node, Type, attributes, depth, sql, walk
 from app.rules.elements import CodePoints, Expression, Parameter, Property
-from app.rules.nodes import Comparison, Inner, Old, Some, Subquery, list_of
+from app.rules.nodes import OF_USER, Comparison, Inner, Old, Some, Subquery, list_of
 from app.types import JSONMapping
 
 Reach = Callable[[Any, Any], Iterable[Any]]
@@ -48,8 +48,8 @@ class Named(Protocol):
         ...
 
     @property
-    def files(self) -> Mapping[str, FileField]:
-        """The fields that hold files, whose properties are names, too."""
+    def files(self) -> Mapping[str, FileField | UserAttributes]:
+        """The fields that hold files, or attributes, whose properties are names, too."""
         ...
 
     def followed(self, name: str) -> Any:
@@ -62,8 +62,37 @@ class Named(Protocol):
 
 
 def _property(columns: TableColumns, field: str, name: str) -> Expression:
-    is_number = columns.definition.files[field].properties[name] is Type.NUMBER
-    return Property(columns.source.c[field], name, is_number=is_number)
+    owner, column = columns.definition.files[field], columns.source.c[field]
+    kind = owner.properties[name]
+    if isinstance(owner, UserAttributes):
+        value: Expression = attribute_value(column, name, kind)
+        return value
+    return Property(column, name, is_number=kind is Type.NUMBER)
+
+
+class UserAttributes:
+    """The attributes of users, as names beneath `attributes`."""
+
+    @property
+    def properties(self) -> Mapping[str, Type]:
+        """The types of the attributes by name."""
+        return attributes.types_of(OF_USER)
+
+
+def attribute_value(column: Any, name: str, kind: Type) -> Any:
+    """A value of a JSON column of attributes as expressions read it."""
+    value: Any = column[name]
+    if kind is Type.NUMBER:
+        return value.as_float()
+    if kind is Type.BOOLEAN:
+        return value.as_boolean()
+    if kind is Type.LIST:
+        return sa.type_coerce(sa.cast(value, sa.Text), JsonText())
+    text = value.as_string()
+    if kind not in (Type.DATE, Type.DATETIME):
+        return text
+    stored = sa.Date() if kind is Type.DATE else UtcDateTime()
+    return sa.type_coerce(text, stored) if db.has_one_writer() else sa.cast(text, stored)
 
 
 class TableColumns:

@@ -91,12 +91,15 @@ def choices_of(of: Definition, mention: Mention, roots: Sequence[str] = ()) -> S
 
 
 def role_test(of: Definition | None, roots: Sequence[str] = ()) -> NamesRole:
-    """Whether a text of a collection's expressions is compared with the role of a person."""
+    """Whether a path in a collection's expressions leads to a role or attribute of a person."""
 
     def names_role(mention: Mention) -> bool:
-        if mention.kind != CHOICE or len(mention.path) < 2 or mention.path[-1] != people.ROLE:
+        is_attribute = people.ATTRIBUTES in mention.path[-2:-1]
+        is_role = mention.kind == CHOICE and mention.path[-1] == people.ROLE
+        if of is None or len(mention.path) < 2 or not (is_role or is_attribute):
             return False
-        return of is not None and isinstance(_owner(of, mention, roots), People)
+        owned = replace(mention, path=mention.path[:-1]) if is_attribute else mention
+        return isinstance(_owner(of, owned, roots), People)
 
     return names_role
 

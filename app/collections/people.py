@@ -13,9 +13,11 @@ from app.accounts import service as accounts
 from app.accounts.directory_index import ATTRIBUTE
 from app.accounts.models import Role, User
 from app.auth.principal import Principal, rule_caller
-from app.collections.fields import FileField
+from app.collections.columns import UserAttributes
 from app.db import filters
 from app.rules import Node, Scope, Type
+from app.rules import attributes as rule_attributes
+from app.rules.nodes import OF_USER
 from app.types import JSONMapping, JSONObject
 
 FIELDS: Mapping[str, Type] = {
@@ -26,7 +28,7 @@ FIELDS: Mapping[str, Type] = {
     "is_active": Type.BOOLEAN,
 }
 """The names by which rules read a user."""
-ROLE = "role"
+ROLE, ATTRIBUTES = "role", "attributes"
 Key = tuple[str, str]
 """The account and the id of a user."""
 
@@ -41,7 +43,7 @@ class People:
         self.id = "people"
         self.columns: JSONMapping = FIELDS
         self.computed: Mapping[str, Node] = {}
-        self.files: Mapping[str, FileField] = {}
+        self.files = {ATTRIBUTES: UserAttributes()}
 
     table = (
         sa.select(_users.c.account_id, _users.c.id, _users.c.name, _users.c.email)
@@ -49,7 +51,11 @@ class People:
         .where(_users.c.leaving_at.is_(None))
         .subquery("people")
     )
-    scope = Scope(FIELDS, ids=frozenset({"id"}))
+
+    @property
+    def scope(self) -> Scope:
+        """The names of people in rules."""
+        return _scope(FIELDS, rule_attributes.types_of(OF_USER))
 
     def followed(self, name: str) -> None:
         """Nothing: no name leads further."""
@@ -70,10 +76,23 @@ def shown_fields(caller: Principal) -> Sequence[str]:
     return ("id", *settings.shown)
 
 
+def attribute_names() -> list[str]:
+    """The names by which rules read attributes of a user."""
+    return [ATTRIBUTE + name for name in rule_attributes.types_of(OF_USER)]
+
+
 def filter_scope(caller: Principal) -> Scope | None:
     """The names of people in the caller's filters; None if there are none."""
-    names = [name for name in shown_fields(caller) if name in FIELDS]
-    return Scope({name: FIELDS[name] for name in names}, ids=frozenset({"id"})) if names else None
+    shown = shown_fields(caller)
+    types = rule_attributes.types_of(OF_USER) if shown else {}
+    attributes = {name: kind for name, kind in types.items() if ATTRIBUTE + name in shown}
+    names = {name: FIELDS[name] for name in shown if name in FIELDS}
+    return _scope(names, attributes) if shown else None
+
+
+def _scope(names: Mapping[str, Type], attributes: Mapping[str, Type]) -> Scope:
+    within = {ATTRIBUTES: Scope(attributes)} if attributes else {}
+    return Scope(names, follow=within.get, ids=frozenset({"id"}))
 
 
 def read(keys: Iterable[Key], names: Sequence[str]) -> dict[Key, JSONObject]:

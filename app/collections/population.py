@@ -18,12 +18,12 @@ import sqlalchemy as sa
 
 from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
-from app.collections.columns import TableColumns
+from app.collections.columns import TableColumns, attribute_value
 from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
-from app.rules.nodes import OF_ACCOUNT, Call, Caller, Literal, Type, walk
+from app.rules.nodes import OF_ACCOUNT, Call, Caller, Literal, walk
 from app.types import JSONMapping
 
 OPERATIONS = ("list", "view", "update", "delete")
@@ -70,9 +70,9 @@ class _Users:
         """The value of an attribute of the user, or of the user's account."""
         _, _, name = node.attribute.partition(".")
         if not node.attribute.startswith(OF_ACCOUNT):
-            value: sa.ColumnElement[Any] = _attribute(User.attributes, name, node.type)
+            value: sa.ColumnElement[Any] = attribute_value(User.attributes, name, node.type)
             return value
-        own = sa.select(_attribute(Account.attributes, name, node.type))
+        own = sa.select(attribute_value(Account.attributes, name, node.type))
         found: sa.ColumnElement[Any]
         found = own.where(Account.id == User.account_id).correlate(User).scalar_subquery()
         return found
@@ -175,21 +175,6 @@ def _gained_and_lost(
         gained.append(after_side.beyond(before_side))
         lost.append(before_side.beyond(after_side))
     return _count_records(present, gained, scope), _count_records(present, lost, scope)
-
-
-def _attribute(column: Any, name: str, kind: Type) -> Any:
-    """A value of a JSON column as expressions read it."""
-    value: Any = column[name]
-    if kind is Type.NUMBER:
-        return value.as_float()
-    if kind is Type.BOOLEAN:
-        return value.as_boolean()
-    if kind is Type.LIST:
-        return sa.cast(value, sa.Text)
-    text = value.as_string()
-    if kind in (Type.DATE, Type.DATETIME) and not db.has_one_writer():
-        return sa.cast(text, sa.Date if kind is Type.DATE else sa.TIMESTAMP(timezone=True))
-    return text
 
 
 def _kinds_of_session(conditions: Iterable[rules.Node | None]) -> tuple[bool, ...]:

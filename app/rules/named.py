@@ -33,6 +33,8 @@ from app.rules.nodes import (
 from app.rules.parser import LONGEST, parse
 
 ROLE, GROUP, CHOICE = "role", "group", "choice"
+FIELD, ATTRIBUTES = "field", "attributes"
+"""A name beneath `attributes`: an attribute, if what has it is a person."""
 ATTRIBUTE, ACCOUNT_ATTRIBUTE = "attribute", "account attribute"
 ATTRIBUTE_CHOICE, ACCOUNT_CHOICE = "attribute choice", "account attribute choice"
 """The value of such a mention is the attribute and its choice: `team=red`."""
@@ -61,7 +63,7 @@ class Mention:
 
 
 NamesRole = Callable[[Mention], bool]
-"""Whether a text is compared with the role of a person, to whom a field leads."""
+"""Whether a path leads to the role, or an attribute, of a person."""
 
 
 def no_role(mention: Mention) -> bool:
@@ -73,9 +75,18 @@ def mentions(text: str | None, names_role: NamesRole = no_role) -> Sequence[Ment
     """The mentions of an expression, in its order; none if it does not parse."""
     with suppress(RuleError):
         found = {one for part in walk(_parse(text or "")) for one in _mentions(part)}
-        read = (replace(one, kind=ROLE) if names_role(one) else one for one in found)
+        read = (_of_person(one) if names_role(one) else one for one in found)
         return sorted(read, key=lambda one: one.start)
     return []
+
+
+def _of_person(mention: Mention) -> Mention:
+    """What a mention means if its path leads to the role, or an attribute, of a person."""
+    if mention.kind == FIELD:
+        return replace(mention, kind=ATTRIBUTE)
+    if mention.path[-2] != ATTRIBUTES:
+        return replace(mention, kind=ROLE)
+    return replace(mention, kind=ATTRIBUTE_CHOICE, value=f"{mention.path[-1]}={mention.value}")
 
 
 def renamed(
@@ -92,6 +103,9 @@ def renamed(
             source = text[one.start : one.end]
             inner = source.lstrip("( \t\r\n").rstrip(") \t\r\n")
             at = one.start + source.index(inner)
+            if kind in (ATTRIBUTE, ACCOUNT_ATTRIBUTE):  # the last step of a name
+                at += len(inner) - len(former)
+                inner = former
             result = result[:at] + _written(name, inner) + result[at + len(inner) :]
     is_long = len(result) > max(LONGEST, len(text))
     return None if is_long or (kind == ROLE and _may_mean_role(result, former)) else result
@@ -162,7 +176,10 @@ def _mentions(part: Node) -> Iterator[Mention]:
     if isinstance(part, Caller) and part.is_defined:
         prefix, _, name = part.attribute.partition(".")
         kind = ATTRIBUTE if f"{prefix}." == OF_USER else ACCOUNT_ATTRIBUTE
-        yield Mention(kind, name, part.end - len(name), part.end)
+        yield Mention(kind, name, part.start, part.end)
+    if isinstance(part, Name | Inner) and ATTRIBUTES in part.path[-2:-1]:
+        inner = part.collection if isinstance(part, Inner) else None
+        yield Mention(FIELD, part.path[-1], part.start, part.end, part.path, collection=inner)
     one_side, other_side = _compared(part)
     for subjects, literals in ((one_side, other_side), (other_side, one_side)):
         certain = sum(one.type is not Type.NULL for one in subjects) == 1

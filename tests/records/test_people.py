@@ -439,3 +439,124 @@ def test_user_who_is_deleted_during_an_assignment_leaves_no_id_behind(
     assert alice.get(f"account/users/{dora.id}").status_code == 404
     left = alice.get("records/tasks").json["items"]
     assert {one["assignee"] for one in left} == {None}
+
+
+ATTRIBUTES = [
+    {"name": "department", "type": "text", "visible_to": "members"},
+    {"name": "level", "type": "number"},
+    {"name": "since", "type": "date"},
+    {"name": "seen", "type": "datetime"},
+    {"name": "remote", "type": "boolean"},
+    {"name": "team", "type": "select", "options": {"choices": ["red", "blue"]}},
+    {"name": "tags", "type": "multi_select", "options": {"choices": ["a", "b"]}},
+]
+BOB = {
+    "department": "Sales",
+    "level": 2,
+    "since": "2026-01-02",
+    "seen": "2026-01-02T03:04:05Z",
+    "remote": True,
+    "team": "red",
+    "tags": ["a"],
+}
+OF_BOB, OF_ALL = {"his", "both"}, {"his", "hers", "both", "none"}
+RULES_BY_ATTRIBUTES = [
+    ("assignee.attributes.department = 'Sales'", OF_BOB),
+    ("assignee.attributes.department = @request.auth.attributes.department", OF_BOB),
+    ("assignee.attributes.department != 'Sales'", OF_ALL - OF_BOB),
+    ("assignee.attributes.level >= 2 && assignee.attributes.level < 2.5", OF_BOB),
+    ("assignee.attributes.since > '2026-01-01' && assignee.attributes.since < @now", OF_BOB),
+    ("assignee.attributes.seen = '2026-01-02T03:04:05Z'", OF_BOB),
+    ("assignee.attributes.remote", OF_BOB),
+    ("assignee.attributes.team IN ['red', 'blue']", OF_BOB),
+    ("@contains(assignee.attributes.tags, 'a')", OF_BOB),
+    ("assignee.attributes.team = null", OF_ALL - OF_BOB),
+    ("members.attributes.department = 'Sales'", {"both", "hers"}),
+    ("members.attributes.level = 2 && title = 'both'", {"both"}),
+    ("members.attributes.department != 'Sales'", {"both"}),
+    ("!(members.attributes.department = 'Sales')", {"his", "none"}),
+    ("@any(tasks, assignee.attributes.team = 'red' && title = @record.title)", OF_BOB),
+    ("@any(tasks, title = 'his' && assignee = @record.assignee)", OF_BOB),
+]
+
+
+@pytest.fixture
+def attributed(root: Caller, alice: Caller, bob: Caller) -> dict[str, str]:
+    """Tasks of people with attributes: their ids by title."""
+    assert root.put("attributes/users", {"fields": ATTRIBUTES}).status_code == 200
+    assert root.patch(f"users/{bob.id}", {"attributes": BOB}).status_code == 200
+    members = user("members", multiple=True)
+    make_collection(
+        root, "tasks", [TITLE, user("assignee"), members], **dict.fromkeys(OPEN, "true")
+    )
+    both = [alice.id, bob.id]
+    made = [
+        ("his", bob.id, []),
+        ("hers", alice.id, [bob.id]),
+        ("both", bob.id, both),
+        ("none", None, []),
+    ]
+    return {
+        title: make_record(alice, "tasks", title=title, assignee=one, members=some)["id"]
+        for title, one, some in made
+    }
+
+
+@pytest.mark.parametrize(("rule", "seen"), RULES_BY_ATTRIBUTES)
+def test_rules_read_attributes_of_people_alike_in_lists_and_writes(
+    attributed: dict[str, str], root: Caller, bob: Caller, rule: str, seen: set[str]
+) -> None:
+    rules = dict.fromkeys(("list_rule", "view_rule", "update_rule"), rule)
+    changed = root.put("collections/tasks/rules", rules)
+    assert changed.status_code == 200, changed.json
+    assert {one["title"] for one in bob.get("records/tasks").json["items"]} == seen
+    for title, id in attributed.items():
+        assert bob.get(f"records/tasks/{id}").status_code == (200 if title in seen else 404)
+        updated = bob.patch(f"records/tasks/{id}", {"title": title})
+        assert updated.status_code == (200 if title in seen else 404)
+
+
+def test_filters_read_attributes_of_people_that_callers_see(
+    attributed: dict[str, str], root: Caller, bob: Caller
+) -> None:
+    def found(text: str) -> Any:
+        return bob.get("records/tasks", query_string={"filter": text})
+
+    by_department = "assignee.attributes.department = 'Sales'"
+    unknown = found("assignee.attributes.unknown = 'x'")
+    assert (unknown.status_code, problems(unknown)) == (400, [("filter", "filter_invalid")])
+    assert problems(found(by_department)) == [("filter", "filter_invalid")]
+    shown = {"fields": ["name", "attributes.department"]}
+    assert root.put("directory/settings", shown).status_code == 200
+    assert {one["title"] for one in found(by_department).json["items"]} == OF_BOB
+    through_list = "members.attributes.department = 'Sales'"
+    assert {one["title"] for one in found(through_list).json["items"]} == {"both", "hers"}
+    for name in ("level", "team", "unknown", "seen"):
+        answer = found(f"assignee.attributes.{name} = null")
+        assert problems(answer) == [("filter", "filter_invalid")]
+        expected = found("assignee.attributes.unknown = null").json["details"][0]["message"]
+        message = answer.json["details"][0]["message"]
+        assert message.replace(name, "unknown") == expected, "it is told from one that there is not"
+
+
+def test_attributes_in_names_of_people_are_checked_and_followed(
+    attributed: dict[str, str], root: Caller
+) -> None:
+    rule = "(assignee.attributes.department) = 'x' || members.attributes.team = 'red'"
+    answer = root.put("collections/tasks/rules", {"list_rule": rule.replace("'red'", "'green'")})
+    assert [one["code"] for one in answer.json["details"]] == ["unknown_choice"]
+    answer = root.put("collections/tasks/rules", {"list_rule": "assignee.attributes.nothing = 1"})
+    assert answer.status_code == 400
+    assert root.put("collections/tasks/rules", {"list_rule": rule}).status_code == 200
+    renamed = {"fields": [{"name": "unit", "rename_from": "department"}]}
+    assert root.put("attributes/users", renamed).status_code == 200
+    stored = root.get("collections/tasks/rules").json["list_rule"]
+    assert stored == rule.replace("department", "unit")
+    for body in (
+        {"remove_fields": ["unit"]},
+        {"fields": [{"name": "team", "options": {"choices": ["blue", "pink"]}}]},
+    ):
+        plan = root.post("attributes/users/plan", body).json
+        assert [(one["place"], one["refused"]) for one in plan["effect"]] == [
+            ("collections.tasks.list_rule", True)
+        ]

@@ -161,7 +161,8 @@ def _declared_names(collection: Definition) -> Iterator[KnownName]:
         else:
             target = collection.followed(name)
             is_person = isinstance(target, People)
-            parts = ", ".join(f"{name}.{part}" for part in people.FIELDS) if is_person else None
+            names = (*people.FIELDS, *people.attribute_names()) if is_person else ()
+            parts = ", ".join(f"{name}.{part}" for part in names) or None
             target_name = target.name if isinstance(target, Definition) else None
             yield KnownName(name, collection.scope.fields[name].value, target_name, parts)
 
