@@ -102,6 +102,11 @@ class Attributes:
         """The definitions of what somebody at this level sees."""
         return [one.definition for one in self.by_name.values() if one.may_see(level)]
 
+    @property
+    def written_by_self(self) -> list[str]:
+        """The names of those that users, or accounts' admins, write themselves."""
+        return [name for name, one in self.by_name.items() if one.may_write(Level.SELF)]
+
     def shown(self, values: JSONMapping, level: Level) -> JSONObject:
         """The values that somebody at this level sees."""
         return {

@@ -70,8 +70,8 @@ class Settings:
 
     @property
     def warnings(self) -> list[JSONObject]:
-        """The groups of the rule that no account has."""
-        return [one | {"field": "rule"} for one in names.group_warnings(self.rule)]
+        """The groups of the rule that no account has, and attributes that users set themselves."""
+        return [one | {"field": "rule"} for one in names.warnings(self.rule)]
 
 
 def settings() -> Settings:

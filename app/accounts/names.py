@@ -24,7 +24,7 @@ from app.context import tenancy
 from app.db import citus
 from app.errors import Conflict, problem, truncated
 from app.rules import named
-from app.rules.named import ACCOUNT_CHOICE, ATTRIBUTE_CHOICE, GROUP, ROLE, NamesRole
+from app.rules.named import ACCOUNT_CHOICE, ATTRIBUTE, ATTRIBUTE_CHOICE, GROUP, ROLE, NamesRole
 from app.types import JSONObject
 
 PAGE = 500
@@ -34,6 +34,8 @@ CANNOT_FOLLOW = "The {} is named where a new name cannot follow: {}."
 IN_USE = "The {} is named in: {}. Change these first."
 MAPPING = "sso_group_roles"
 BY_OPERATOR = "rules of this service"
+SELF_WRITTEN = "self_written"
+WRITTEN = "Users write their attribute {} themselves, so whoever likes meets the condition."
 
 
 @dataclass(frozen=True)
@@ -272,14 +274,25 @@ def _choice_problem(text: str | None, names_role: NamesRole) -> JSONObject | Non
     return None
 
 
-def group_warnings(text: str | None) -> list[JSONObject]:
-    """A warning for each group of an expression that no account has."""
-    groups = [one for one in named.mentions(text) if one.kind == GROUP]
+def warnings(text: str | None, names_role: NamesRole = named.no_role) -> list[JSONObject]:
+    """A warning for each group that no account has, and each attribute that users set themselves.
+
+    Problems without a field.
+    """
+    mentions = named.mentions(text, names_role)
+    groups = [one for one in mentions if one.kind == GROUP]
     missing = unknown(GROUP, {one.value for one in groups})
-    return [
+    found = [
         problem(
             None, "unknown_group", f"No account has a group {one.value[:80]}.", position=one.start
         )
         for one in groups
         if one.value in missing
+    ]
+    named_attributes = [one for one in mentions if one.kind == ATTRIBUTE]
+    own = attributes.load(Kind.USERS).written_by_self if named_attributes else ()
+    return found + [
+        problem(None, SELF_WRITTEN, WRITTEN.format(one.value), position=one.start)
+        for one in named_attributes
+        if one.value in own
     ]

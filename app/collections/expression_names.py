@@ -118,11 +118,14 @@ def _owner(of: Definition, mention: Mention, roots: Sequence[str]) -> Definition
 
 
 def warnings(of: Definition) -> list[JSONObject]:
-    """The groups and roles that are gone, in the rules of a collection and rights of its fields."""
+    """The groups and roles that are gone, in the rules of a collection and rights of its fields.
+
+    And attributes that users write themselves.
+    """
     found = []
     for key, text in rules_and_rights(of).items():
         gone = names.role_problem(text, role_test(of))
-        for one in [*([gone] if gone else []), *names.group_warnings(text)]:
+        for one in [*([gone] if gone else []), *names.warnings(text, role_test(of))]:
             found.append(one | {"field": f"{of.name}.{key}"})
     return found
 
@@ -130,6 +133,7 @@ def warnings(of: Definition) -> list[JSONObject]:
 def check() -> Finding:
     """Look for rules that name roles which do not exist, or groups that no account has."""
     found = [one for each in definitions.get_all() for one in warnings(each)]
+    found = [one for one in found if one["code"] != names.SELF_WRITTEN]
     if not found:
         return Finding("ok", "rules name roles and groups that exist")
     shown = "; ".join(f"{one['field']}: {one['message']}" for one in found[:MAX_WARNINGS])

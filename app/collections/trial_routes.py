@@ -85,8 +85,9 @@ class RuleValidity(View):
     warnings = ma.fields.List(
         ma.fields.Dict(),
         **doc(
-            "Groups that no account has, fields of an update rule that who is compared with them"
-            " may write, and `@any` without an index, with code and position."
+            "Groups that no account has, attributes that users write themselves, fields of an update"
+            " rule that who is compared with them may write, and `@any` without an index, with code"
+            " and position."
         ),
     )
 
@@ -165,7 +166,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
         else [
             one | {"field": "rule"}
             for one in (
-                *names.group_warnings(body["rule"]),
+                *names.warnings(body["rule"], expression_names.role_test(of)),
                 *rule_warnings.of_rule(body["rule"], scope, updates=operation == "update"),
             )
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from app.accounts.names import group_warnings
+from app.accounts import names as known_names
 from app.collections import (
     access,
     definitions,
@@ -132,9 +132,9 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
 
 
 def directory_warnings(content: JSONMapping) -> list[JSONObject]:
-    """Warn of groups that the directory's rule names, and that no account has."""
+    """Warn of groups and attributes that the directory's rule names."""
     rule = content.get("directory", {}).get("rule")
-    return [one | {"field": "directory.rule"} for one in group_warnings(rule)]
+    return [one | {"field": "directory.rule"} for one in known_names.warnings(rule)]
 
 
 def _changed_rules(comparison: Comparison, change: Change) -> dict[str, str | None]:

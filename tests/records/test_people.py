@@ -560,3 +560,29 @@ def test_attributes_in_names_of_people_are_checked_and_followed(
         assert [(one["place"], one["refused"]) for one in plan["effect"]] == [
             ("collections.tasks.list_rule", True)
         ]
+
+
+def test_rules_by_attributes_that_users_write_themselves_are_warned_of(
+    attributed: dict[str, str], root: Caller
+) -> None:
+    opened = {"fields": [{"name": "team", "writable_by": "self"}]}
+    assert root.put("attributes/users", opened).status_code == 200
+
+    def warned(rule: str) -> list[tuple[str, int]]:
+        answer = root.post("rules/validate", {"rule": rule, "collection": "tasks"}).json
+        assert answer["valid"], answer
+        return [(one["code"], one["position"]) for one in answer["warnings"]]
+
+    own, theirs = "@request.auth.attributes.team", "assignee.attributes.team"
+    assert warned("@request.auth.attributes.department = title") == []
+    assert warned(f"{own} = title") == [("self_written", 0)]
+    assert warned(f"title = 'x' && {theirs} = 'red'") == [("self_written", 15)]
+    text = f"version: 1\ncollections: [{{name: tasks, rules: {{list_rule: {theirs} = title}}}}]\n"
+    plan = root.post("manifest/plan", {"yaml": text}).json
+    assert [(one["field"], one["code"]) for one in plan["warnings"]] == [
+        ("tasks.list_rule", "self_written")
+    ]
+    settings = root.put("directory/settings", {"rule": f"{own} = 'red'"}).json
+    assert [(one["field"], one["code"]) for one in settings["warnings"]] == [
+        ("rule", "self_written")
+    ]
