@@ -399,9 +399,9 @@ def test_job_kinds_that_mail_are_marked(app: Flask) -> None:
 
 
 def mails(handler: Callable[..., None]) -> bool:
-    """Whether a function calls `mail.send`, or one of its module that does."""
+    """Whether a function sends a mail, or calls one of its module that does."""
     names, module = handler.__code__.co_names, sys.modules[handler.__module__]
-    if "mail" in names and "send" in names:
+    if {"mail", "mails"} & {*names} and "send" in names:
         return True
     called = [vars(module).get(name) for name in names if name != handler.__name__]
     own = [one for one in called if isinstance(one, FunctionType)]

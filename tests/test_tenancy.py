@@ -27,6 +27,7 @@ Route = tuple[str, str]
 
 # Routes that take no credential, each with the reason.
 PUBLIC: dict[Route, str] = {
+    ("GET", "/product/logo"): "pages show it before a sign-in",
     ("POST", "/auth/register"): "founds a new account; nobody is known yet",
     ("POST", "/auth/login"): "is where a credential comes from",
     ("POST", "/auth/mfa/verify"): "the mfa_token of the sign-in is the credential",
@@ -104,6 +105,13 @@ def sent(body: Any) -> dict[str, Any]:
     """A body as the options of a call: a form if it has a file."""
     has_file = isinstance(body, dict) and "file" in body
     return {"data" if has_file else "json": body}
+
+
+def a_brand(cast: Cast) -> dict[str, str]:
+    """The brand of an account, where acme has one, too."""
+    assert cast.root.put("product", {"accounts_may_brand": True}).status_code == 200
+    assert cast.alice.put("account/brand", {"name": "Brand of acme"}).status_code == 200
+    return {"name": "Globex"}
 
 
 def a_user(owner: Caller) -> str:
@@ -229,6 +237,9 @@ PEOPLE: dict[Route, Case] = {
     ("POST", f"{USER}/resend-verification"): Superadmin(),
     ("GET", "/accounts/deletions"): Superadmin(),
     ("GET", "/accounts/<uuid:account_id>/certificate"): Superadmin(),
+    ("GET", "/product"): Superadmin(),
+    ("PUT", "/product"): Superadmin({"name": "Desk"}),
+    ("PATCH", "/product"): Superadmin({"name": "Desk"}),
     ("GET", "/directory"): Own(),
     ("GET", "/directory/settings"): Superadmin(),
     ("PUT", "/directory/settings"): Superadmin({"fields": ["role"]}),
@@ -260,6 +271,7 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("GET", "/account"): Own(),
     ("PUT", "/account"): Own(lambda cast: RENAMED),
     ("PATCH", "/account"): Own(lambda cast: RENAMED),
+    **{(verb, "/account/brand"): Own(a_brand) for verb in ("GET", "PUT", "PATCH")},
     ("GET", "/account/collections"): Own(),
     ("GET", "/account/roles"): Own(),
     ("GET", "/account/domains"): Own(),

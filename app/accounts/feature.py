@@ -20,6 +20,7 @@ def routes() -> Routes:
     )
     from app.accounts import routes as accounts
     from app.accounts.domains import routes as domains
+    from app.accounts.product import routes as product
     from app.accounts.usage import routes as usage
 
     return Routes(
@@ -31,6 +32,7 @@ def routes() -> Routes:
             group_routes.blueprint,
             directory_routes.blueprint,
             attribute_routes.blueprint,
+            product.blueprint,
         ),
         modules=(usage, domains),
     )

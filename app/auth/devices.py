@@ -17,12 +17,12 @@ from app import clock, config, crypto, db, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
+from app.accounts.product import mails
 from app.auth import tokens
 from app.auth.login_users import LoginUser
 from app.auth.models import SignInSession
 from app.errors import TooManyRequests
 from app.ids import new_id
-from app.outbound import mail
 from app.web import rate_limits, user_agents
 from app.web.rate_limits import Limit
 
@@ -128,9 +128,10 @@ def _mail_new_device(payload: Mapping[str, str | None]) -> None:
     if user is None or not user.may_sign_in:
         return
     signed_in_at = clock.parse(payload["signed_in_at"] or "")
-    mail.send(
-        user.email,
+    mails.send(
         "new_device",
+        user.email,
+        user.account_id,
         language=user.language,
         account=user.account.name,
         link=f"{config.current().base_url}/console/profile",

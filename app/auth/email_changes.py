@@ -15,6 +15,7 @@ from app import clock, config, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import users
 from app.accounts.models import User
+from app.accounts.product import mails
 from app.auth import mail_tokens, password_resets
 from app.auth.mfa import gate
 from app.auth.mfa import service as mfa
@@ -24,7 +25,6 @@ from app.auth.mfa.service import Answer
 from app.auth.models import LinkPurpose, MailedToken
 from app.context import actor
 from app.errors import Conflict, Forbidden, NotFound
-from app.outbound import mail
 
 PURPOSE = LinkPurpose.EMAIL_UNDO
 WAIT = timedelta(hours=24)
@@ -194,7 +194,7 @@ def _mail_email_changed(payload: Mapping[str, str]) -> None:
         token = mail_tokens.issue(user, PURPOSE, payload["email"], caused_at=changed_at)
         link = f"{config.current().base_url}/console/undo-email-change?token={quote(token)}"
     values = {"link": link, "account": user.account.name}
-    mail.send(payload["email"], "email_changed", language=user.language, **values)
+    mails.send("email_changed", payload["email"], user.account_id, language=user.language, **values)
 
 
 @jobs.job("auth.send_email_undo_waits", mails=True)
@@ -206,7 +206,7 @@ def _mail_undo_waits(payload: Mapping[str, str]) -> None:
     link = f"{config.current().base_url}/console/keep-email?token={quote(token)}"
     values = {"link": link, "account": user.account.name}
     values["time"] = f"{clock.parse(payload['due_at']):%Y-%m-%d %H:%M} UTC"
-    mail.send(user.email, "email_undo_waits", language=user.language, **values)
+    mails.send("email_undo_waits", user.email, user.account_id, language=user.language, **values)
 
 
 @jobs.job("auth.send_email_restored", mails=True)
@@ -214,4 +214,5 @@ def _mail_restored(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None:
         values = {"account": user.account.name}
-        mail.send(payload["email"], "email_restored", language=user.language, **values)
+        to, language = payload["email"], user.language
+        mails.send("email_restored", to, user.account_id, language=language, **values)

@@ -16,7 +16,7 @@ from app.auth.mfa import enrolment
 from app.auth.mfa.gate import Proof
 from app.auth.models import Invitation, InvitationState
 from app.auth.responses import origin, sign_in_response
-from app.auth.schemas import SignedIn
+from app.auth.schemas import RedirectBody, SignedIn
 from app.web import fields
 from app.web.access import account_admin, public
 from app.web.blueprint import Blueprint
@@ -58,7 +58,10 @@ class InvitationView(View):
 class SentInvitation(InvitationView):
     """An invitation with a token to accept it; the mail has another, which verifies the address."""
 
+    optional = ("link",)
+
     token = ma.fields.String()
+    link = ma.fields.String(**doc("Where the token is used; only if no mail was sent."))
 
 
 class ResentInvitation(SentInvitation):
@@ -83,7 +86,15 @@ class InvitationArgs(PageArgs):
     account_id = fields.Text(**doc("The account; superadmins may name any, or `*` for all."))
 
 
-class NewInvitation(Schema):
+class SentBody(RedirectBody):
+    """How an invitation reaches the invited person."""
+
+    send_mail = fields.StrictBoolean(
+        **doc("false: no mail is sent, and `link` of the answer is yours to give."),
+    )
+
+
+class NewInvitation(SentBody):
     """A new invitation. The role defaults to `viewer`; groups are ids or names."""
 
     email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
@@ -147,7 +158,7 @@ def create_invitation(body: Body) -> dict[str, object]:
     account_id = caller.require_account_id()
     enrolment.check_role(body, by=caller, joins=account_id)
     enrolment.check_group_assignment(account_id, body.get("groups") or (), by=caller)
-    return _with_token(*invitations.create(account_id, body, by=caller.user_id))
+    return _shown(*invitations.create(account_id, body, by=caller.user_id), body)
 
 
 @blueprint.route("/<uuid:invitation>", methods=["DELETE"])
@@ -164,17 +175,19 @@ def cancel_invitation(invitation: str) -> Response:
 
 
 @blueprint.route("/<uuid:invitation>/resend", methods=["POST"])
+@blueprint.arguments(SentBody, required=False, example={"send_mail": True})
 @blueprint.response(200, ResentInvitation, example={"token": "AA0001-...", "message": RESENT})
 @blueprint.fails(409, 429)
 @account_admin(shows_secret=True)
-def resend_invitation(invitation: str) -> dict[str, object]:
+def resend_invitation(body: Body, invitation: str) -> dict[str, object]:
     """Mail a new link, which invalidates the old one.
 
     The same restrictions on `pii_access` and admins apply as for a new invitation (403).
     """
     caller = principal()
-    resent = invitations.resend(caller.require_account_id(), invitation, by=caller)
-    return {**_with_token(*resent), "message": RESENT}
+    account_id = caller.require_account_id()
+    resent = invitations.resend(account_id, invitation, body, by=caller)
+    return {**_shown(*resent, body), "message": RESENT}
 
 
 @blueprint.route("/<invitation>", methods=["GET"])
@@ -217,6 +230,8 @@ def accept_invitation(body: Body, invitation: str) -> Response:
     return sign_in_response(auth.sign_in(user, origin(), Proof.PASSWORD))
 
 
-def _with_token(invitation: Invitation, token: str) -> dict[str, object]:
+def _shown(invitation: Invitation, token: str, body: Body) -> dict[str, object]:
     columns = {name: getattr(invitation, name) for name in InvitationView().fields}
+    if body.get("send_mail") is False:
+        columns["link"] = invitations.link(invitation, token, body.get("redirect_uri"))
     return columns | {"token": token}

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -16,6 +15,8 @@ from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
+from app.accounts.product import links, mails
+from app.accounts.product.settings import LinkKind
 from app.accounts.types import Body, Condition, Problem
 from app.auth import lockout, passwords, stranger_mails, tokens, verification
 from app.auth.mfa import enrolment, gate
@@ -33,7 +34,6 @@ from app.errors import (
     TooManyRequests,
     problem,
 )
-from app.outbound import mail
 
 LIFETIME = timedelta(hours=48)
 PENDING = InvitationState.PENDING
@@ -113,7 +113,7 @@ def create(account_id: str, body: Body, *, by: str | None) -> tuple[Invitation, 
         if _members(session, account_id, [email]):
             raise Conflict(IS_MEMBER, field="email")
         invitation = _new(account_id, email, granted, by)
-        (token,) = _send(session, [invitation])
+        (token,) = _send(session, [invitation], body)
         return invitation, token
 
 
@@ -146,7 +146,7 @@ def create_many(
         ]
         granted = _granted(account_id, body, problems, by)
         invitations = [_new(account_id, email, granted, by) for email in unique]
-        _send(session, invitations)
+        _send(session, invitations, body)
         return invitations
 
 
@@ -177,7 +177,9 @@ def _new(
     )
 
 
-def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invitation, str]:
+def resend(
+    account_id: str, invitation_id: str, body: Body, *, by: Principal
+) -> tuple[Invitation, str]:
     """Mail a new link, which invalidates the old one. Raises Conflict for a closed invitation.
 
     Raises TooManyRequests, or Forbidden if invitations are disabled, or `by` may not invite with
@@ -193,8 +195,14 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
         enrolment.check_role({"role_id": invitation.role_id}, by=by, joins=account_id)
         # Whoever resends it gets a token and could accept it.
         enrolment.check_group_assignment(account_id, invitation.groups, by=by)
-        (token,) = _send(session, [invitation])
+        (token,) = _send(session, [invitation], body)
         return invitation, token
+
+
+def link(invitation: Invitation, token: str, redirect_uri: str | None) -> str:
+    """The address of the page where this token is used."""
+    account = db.db.session.get_one(Account, invitation.account_id)
+    return links.page(LinkKind.INVITATION, account, None, redirect_uri).address(token)
 
 
 def public_view(token: str) -> dict[str, object]:
@@ -348,15 +356,21 @@ def _members(session: Session, account_id: str, emails: Sequence[str]) -> set[st
     return set(session.scalars(query))
 
 
-def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
-    """Give invitations new tokens and mail one of each; returns those to show to the inviter."""
+def _send(session: Session, invitations: Sequence[Invitation], body: Body) -> list[str]:
+    """Give invitations new tokens and mail one of each; returns those to show to the inviter.
+
+    With `send_mail` false, nothing is mailed. Raises InvalidValues or TooManyRequests.
+    """
     account = session.get_one(Account, invitations[0].account_id)
+    links.check_redirect(account, body.get("redirect_uri"))
+    is_mailed = body.get("send_mail", True)
     accounts.get_for_update(account.id)  # two at once would leave an address two invitations
     mailed, shown = (
         [tokens.random_token(account.account_code) for _ in invitations] for _ in range(2)
     )
     for invitation, *pair in zip(invitations, mailed, shown, strict=True):
-        lockout.count_mail(account.id, invitation.email)
+        if is_mailed:
+            lockout.count_mail(account.id, invitation.email)
         # Two tokens: the inviter sees one, so only the other one proves that the mail arrived.
         invitation.token_hash, invitation.shown_token_hash = map(tokens.digest, pair)
         invitation.expires_at = clock.now() + LIFETIME
@@ -372,8 +386,12 @@ def _send(session: Session, invitations: Sequence[Invitation]) -> list[str]:
     for other in session.scalars(others):
         other.state = InvitationState.CANCELLED
     session.flush()
-    for invitation, token in zip(invitations, mailed, strict=True):
-        payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
+    for invitation, token in zip(invitations if is_mailed else (), mailed, strict=is_mailed):
+        payload = {
+            "invitation_id": invitation.id,
+            "token": crypto.encrypt(token),
+            "redirect_uri": body.get("redirect_uri"),
+        }
         jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
     return shown
 
@@ -405,14 +423,15 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
         account = session.get_one(Account, invitation.account_id)
         if not account.is_active:
             return
-        link = f"{config.current().base_url}/console/invitations/{quote(token)}"
+        page = links.page(LinkKind.INVITATION, account, None, payload.get("redirect_uri"))
         inviter = session.get(User, (account.id, invitation.invited_by))
         language = inviter.language if inviter else None
-        mail.send(
-            invitation.email,
+        mails.send(
             "invitation",
+            invitation.email,
+            account.id,
             language=language,
-            link=link,
+            link=page.address(token),
             account=account.name,
             caused_by=stranger_mails.named(account.id, invitation.invited_by),
         )

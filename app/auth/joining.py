@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import quote
 
 import sqlalchemy as sa
 from itsdangerous import BadSignature
 
-from app import clock, config, crypto, db, jobs
+from app import clock, crypto, db, jobs
 from app.accounts import deleted_addresses
 from app.accounts import service as accounts
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, VIEWER, Account, Role, User
+from app.accounts.product import links, mails
+from app.accounts.product.settings import LinkKind
 from app.auth import mail_tokens
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.context import actor
 from app.errors import Conflict
 from app.ids import new_id
-from app.outbound import mail
 
 PURPOSE = "join by domain"
 
@@ -58,9 +58,12 @@ def role_of(domain: AccountDomain) -> str:
     return role or VIEWER
 
 
-def enqueue_mail(account_id: str, email: str, name: str | None) -> None:
+def enqueue_mail(
+    account_id: str, email: str, name: str | None, redirect_uri: str | None = None
+) -> None:
     """Enqueue a mail with a link to join, in the open transaction."""
-    jobs.enqueue("auth.send_join_link", {"email": email, "name": name}, account_id=account_id)
+    payload = {"email": email, "name": name, "redirect_uri": redirect_uri}
+    jobs.enqueue("auth.send_join_link", payload, account_id=account_id)
 
 
 def find(token: str) -> Joining | None:
@@ -112,8 +115,9 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
     elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
         expires_at = clock.iso(clock.now() + mail_tokens.LIFETIME)
         token = crypto.sign([account_id, email, payload["name"], expires_at], PURPOSE)
-        link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
-        mail.send(email, "reset", link=link, account=account.name)
+        page = links.page(LinkKind.RESET_PASSWORD, account, None, payload.get("redirect_uri"))
+        link = page.address(token)
+        mails.send("reset", email, account.id, link=link, account=account.name)
 
 
 def enqueue_notice(account_id: str, email: str) -> None:
@@ -131,9 +135,9 @@ def _mail_known_already(payload: Mapping[str, str]) -> None:
 
 def _notify(user: User) -> None:
     if user.may_sign_in:
-        link = f"{config.current().base_url}/console/forgot-password"
+        link = links.page(LinkKind.SIGN_IN, user.account, user.id).address()
         values = {"link": link, "account": user.account.name}
-        mail.send(user.email, "known_already", language=user.language, **values)
+        mails.send("known_already", user.email, user.account_id, language=user.language, **values)
 
 
 def _user(account_id: str, email_key: str) -> User | None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.models import Account, User
+from app.accounts.product import links
 from app.accounts.types import Condition
 from app.auth import tokens
 from app.auth.models import LinkPurpose, MailedToken
@@ -37,6 +38,7 @@ class LinkRequest:
     source: str | None = None
     """A network or known device, of `lockout.count_mail_request`."""
     redirect_uri: str | None = None
+    """Its address, if it is one of the account's list."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Consumed:
     user: User
     email: str
     """The address it was mailed to."""
-    redirect_uri: str | None
 
 
 def issue(
@@ -168,8 +169,11 @@ def consume(token: str, purpose: LinkPurpose) -> Consumed | None:
         user = session.get(User, (row.account_id, row.user_id))
     if user is None or not _is_usable(purpose, user, row.email):
         return None
+    # The account and the groups may have changed since the mail was sent.
+    if row.redirect_uri and not links.may_receive(user.account, row.redirect_uri, user.id):
+        return None
     actor.act_as(user.id, user.email, user.name)
-    return Consumed(user, row.email, row.redirect_uri)
+    return Consumed(user, row.email)
 
 
 def invalid_token() -> BadRequest:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from app import config, db, jobs
+from app import db, jobs
 from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.product import links, mails
+from app.accounts.product.settings import LinkKind
 from app.accounts.types import Problem
 from app.auth import (
     api_keys,
@@ -22,6 +23,7 @@ from app.auth import (
     sessions,
     stranger_mails,
 )
+from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
@@ -30,17 +32,21 @@ from app.auth.models import ApiKey, LinkPurpose, MailedToken
 from app.auth.principal import Principal
 from app.context import actor, tenancy
 from app.errors import InvalidValues
-from app.outbound import mail
 
 PURPOSE = LinkPurpose.RESET
 
 
-def request_reset(account: str | None, email: str, source: str) -> None:
+def request_reset(
+    account: str | None, email: str, source: str, redirect_uri: str | None = None
+) -> None:
     """Enqueue a reset mail, without revealing whether the user exists, not even by timing.
 
-    `source` is of `lockout.count_mail_request`.
+    `source` is of `lockout.count_mail_request`. Raises InvalidValues for an address that is not on
+    the account's list.
     """
-    payload = {"account": auth.require_account(account), "email": email, "source": source}
+    reference = auth.require_account(account)
+    links.check_redirect(principals.find_account(reference), redirect_uri)
+    payload = {"account": reference, "email": email, "source": source, "redirect_uri": redirect_uri}
     with db.transaction():
         jobs.enqueue("auth.forgot_password", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -185,9 +191,12 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
     )
     if user is None or not user.may_sign_in or not gate.allows(user, Proof.PASSWORD):
         return
-    token = mail_tokens.issue(user, PURPOSE, request=LinkRequest(payload.get("source")))
-    link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
+    with db.transaction():
+        redirect_uri = payload.get("redirect_uri")
+        page = links.page(LinkKind.RESET_PASSWORD, user.account, user.id, redirect_uri)
+        request = LinkRequest(payload.get("source"), page.redirect_uri)
+        token = mail_tokens.issue(user, PURPOSE, request=request)
     by = payload.get("caused_by")
     caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
-    values = {"link": link, "account": user.account.name, "caused_by": caused_by}
-    mail.send(user.email, "reset", language=user.language, **values)
+    values = {"link": page.address(token), "account": user.account.name, "caused_by": caused_by}
+    mails.send("reset", user.email, user.account_id, language=user.language, **values)

@@ -63,7 +63,7 @@ def forgot_password(body: Body) -> dict[str, str]:
     """
     account = auth.require_account(requested_account(body))
     source = count_mail_request(account, body["email"], reset=True)
-    password_resets.request_reset(account, body["email"], source)
+    password_resets.request_reset(account, body["email"], source, body.get("redirect_uri"))
     return {"message": "If the user exists, a link to set a new password is on its way."}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from app import db, events, jobs
 from app.accounts import pii
 from app.accounts.models import Account, User
+from app.accounts.product import mails
 from app.errors import TooManyRequests
-from app.outbound import mail
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 
@@ -49,7 +49,8 @@ def _mail_removal(payload: Mapping[str, str]) -> None:
     if account and to:
         context = {"email": payload["old_email"], "reason": payload["reason"]}
         language = user.language if user else None
-        mail.send(to, "pii_member_removed", language=language, account=account.name, **context)
+        context["account"] = account.name
+        mails.send("pii_member_removed", to, account.id, language=language, **context)
 
 
 @jobs.job("auth.tell_pii_refusal", mails=True)
@@ -58,7 +59,8 @@ def _mail_refusal(payload: Mapping[str, str]) -> None:
     user = _user(payload["account_id"], payload["user_id"])
     if account and user:
         context = {"account": account.name, "provider": payload["provider"]}
-        mail.send(user.email, "pii_sign_in_refused", language=user.language, **context)
+        to, language = user.email, user.language
+        mails.send("pii_sign_in_refused", to, account.id, language=language, **context)
 
 
 def _user(account_id: str, user_id: str) -> User | None:

@@ -19,6 +19,7 @@ from app.accounts.models import (
     Role,
     User,
 )
+from app.accounts.product import links
 from app.accounts.types import Problem
 from app.auth import joining, lockout, passwords, verification
 from app.auth import principal as principals
@@ -39,6 +40,8 @@ class NewRegistration:
     user_name: str | None
     address: str | None
     """The address that the request comes from."""
+    redirect_uri: str | None = None
+    """The page that the mailed link leads to."""
 
 
 def register(new: NewRegistration) -> User:
@@ -58,13 +61,16 @@ def register(new: NewRegistration) -> User:
     domain = joining.open_domain(account, new.email)
     new = replace(new, email=new.email.strip())
     if account is None or domain is None:
+        # A new account has no list of its own yet.
+        links.check_redirect(db.db.session.get(Account, SYSTEM_ACCOUNT_ID), new.redirect_uri)
         return _create_account(new)
+    links.check_redirect(account, new.redirect_uri)
     role = joining.role_of(domain)
     # The mailed link creates the user, and sets the password.
     _check(new, ())
     lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
     with db.transaction():
-        joining.enqueue_mail(account.id, new.email, new.user_name)
+        joining.enqueue_mail(account.id, new.email, new.user_name, new.redirect_uri)
     return _unsaved_user(account, new, role, new_id(), clock.now())
 
 
@@ -90,7 +96,8 @@ def _create_account(new: NewRegistration) -> User:
             name=new.user_name,
         )
         accounts.join_group(user, PII_GROUP)
-        verification.enqueue_mail(user)
+        # Checked by the operator's list.
+        verification.enqueue_mail(user, new.redirect_uri, is_checked=True)
     return user
 
 
@@ -104,6 +111,7 @@ def _join(new: NewRegistration) -> User:
     _check(new, (), unknown)
     lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
     password_hash = passwords.hash(new.password)
+    links.check_redirect(_single_account(), new.redirect_uri)
     with db.transaction():
         account = _single_account()
         may_sign_in = gate.allows_address(account, new.email, Proof.PASSWORD)
@@ -122,7 +130,7 @@ def _join(new: NewRegistration) -> User:
         except Conflict:
             joining.enqueue_notice(account.id, new.email)
             return _unsaved_user(account, new, VIEWER, id, now)
-        verification.enqueue_mail(user)
+        verification.enqueue_mail(user, new.redirect_uri)
     return user
 
 

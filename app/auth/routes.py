@@ -86,7 +86,13 @@ def register(body: Body) -> dict[str, object]:
     if not name and not slug and not config.current().single_tenant:
         name, user_name = user_name, None
     new = NewRegistration(
-        name, slug, body["email"], body["password"], user_name, request.remote_addr
+        name,
+        slug,
+        body["email"],
+        body["password"],
+        user_name,
+        request.remote_addr,
+        body.get("redirect_uri"),
     )
     user = registration.register(new)
     message = "Check your inbox: we have sent you a mail with the next steps."
@@ -213,7 +219,7 @@ def send_verification(body: Body) -> dict[str, str]:
 
     It goes to your address; admins may name another user of their account.
     """
-    verification.resend_as_caller(principal(), body.get("email"))
+    verification.resend_as_caller(principal(), body.get("email"), body.get("redirect_uri"))
     return {"message": "A new link is on its way."}
 
 
@@ -233,9 +239,9 @@ def resend_verification(body: Body) -> dict[str, str]:
     if "email" in body:
         account = auth.require_account(requested_account(body))
         source = count_mail_request(account, body["email"])
-        verification.resend(account, body["email"], source)
+        verification.resend(account, body["email"], source, body.get("redirect_uri"))
     else:
-        verification.resend_as_caller(signed_in_caller(), None)
+        verification.resend_as_caller(signed_in_caller(), None, body.get("redirect_uri"))
     return {"message": "If the user exists and is unverified, a new link is on its way."}
 
 

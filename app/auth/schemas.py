@@ -25,7 +25,20 @@ VERIFIED = {
 }
 
 
-class Registration(Schema):
+class RedirectBody(Schema):
+    """The page that a mailed link leads to."""
+
+    redirect_uri = fields.Text(
+        longest=2000,
+        **doc(
+            "The page of your application that the mailed link leads to, with `token` in its"
+            " query: one of the account's `allowed_redirect_uris`, or a link of the product.",
+            **fields.URI,
+        ),
+    )
+
+
+class Registration(RedirectBody):
     """A new account and its first user. `account` is an alias of the slug."""
 
     account_name = fields.Text(longest=200)
@@ -125,13 +138,13 @@ class Me(OwnUserView):
     is_superadmin = ma.fields.Boolean()
 
 
-class EmailBody(Schema):
+class EmailBody(RedirectBody):
     """The address to verify; defaults to the caller's."""
 
     email = fields.Text(longest=320)
 
 
-class ResendBody(Schema):
+class ResendBody(RedirectBody):
     """An address and its account; defaults to the signed-in caller's address."""
 
     email = fields.Text(longest=320)
@@ -195,7 +208,7 @@ class Reauthentication(Schema):
     assertion = ma.fields.Dict(**doc(CREDENTIAL))
 
 
-class ForgotBody(Schema):
+class ForgotBody(RedirectBody):
     """A request for a reset link. The account is optional if the host name contains its slug."""
 
     email = fields.Text(longest=320, required=True)
@@ -204,10 +217,6 @@ class ForgotBody(Schema):
 
 class MagicLinkBody(ForgotBody):
     """A request for a link to sign in."""
-
-    redirect_uri = fields.Text(
-        longest=2000, **doc("Of a client application; default: the console.", **fields.URI)
-    )
 
 
 class ResetBody(Schema):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote
 
-from app import clock, config, db, jobs
+from app import clock, db, jobs
 from app.accounts import attributes, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.product import links, mails
+from app.accounts.product.settings import LinkKind
 from app.accounts.types import Body, Problem
 from app.auth import (
     email_changes,
@@ -19,6 +20,7 @@ from app.auth import (
     stranger_mails,
     tokens,
 )
+from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
@@ -26,22 +28,29 @@ from app.auth.models import LinkPurpose
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.context import actor, tenancy
 from app.errors import Forbidden, InvalidValues
-from app.outbound import mail
+from app.types import JSONObject
 
 PURPOSE, CHANGE = LinkPurpose.VERIFICATION, LinkPurpose.EMAIL_CHANGE
 
 
-def enqueue_mail(user: User) -> None:
-    """Enqueue a mail with a verification link, in the open transaction."""
-    payload = {"user_id": user.id, "caused_by": actor.current().user_id}
+def enqueue_mail(user: User, redirect_uri: str | None = None, *, is_checked: bool = False) -> None:
+    """Enqueue a mail with a verification link, in the open transaction.
+
+    `is_checked`: the address is one that the operator has listed, so the account need not.
+    """
+    payload: JSONObject = {"user_id": user.id, "caused_by": actor.current().user_id}
+    if redirect_uri is not None:
+        link = {"link": links.with_token(redirect_uri)}
+        payload |= link if is_checked else {"redirect_uri": redirect_uri}
     jobs.enqueue("auth.send_verification", payload, account_id=user.account_id)
 
 
-def send_again(user: User) -> None:
-    """Mail a user a new verification link. Raises TooManyRequests."""
+def send_again(user: User, redirect_uri: str | None = None) -> None:
+    """Mail a user a new verification link. Raises TooManyRequests or InvalidValues."""
+    links.check_redirect(user.account, redirect_uri)
     lockout.count_mail(user.account_id, user.email)
     with db.transaction():
-        enqueue_mail(user)
+        enqueue_mail(user, redirect_uri)
 
 
 def enqueue_change_mail(user: User, email: str) -> None:
@@ -54,28 +63,32 @@ def enqueue_change_mail(user: User, email: str) -> None:
     jobs.enqueue("auth.send_email_change", payload, account_id=user.account_id)
 
 
-def resend_as_caller(caller: Principal, email: str | None) -> None:
+def resend_as_caller(caller: Principal, email: str | None, redirect_uri: str | None = None) -> None:
     """Mail a new link to the caller, or as an admin to a user of the account.
 
-    Raises Forbidden or TooManyRequests.
+    Raises Forbidden, TooManyRequests or InvalidValues.
     """
     own = accounts.email_key(caller.email or "")
     key = accounts.email_key(email) if email else own
     if key == own:
-        send_again(auth.get_user(caller))
+        send_again(auth.get_user(caller), redirect_uri)
         return
     if not caller.is_admin or caller.account_id is None:
         raise Forbidden("Only admins may request links for other users.")
     lockout.count_mail(caller.account_id, key)
-    resend(caller.account_id, key)
+    resend(caller.account_id, key, redirect_uri=redirect_uri)
 
 
-def resend(account: str | None, email: str, source: str | None = None) -> None:
+def resend(
+    account: str | None, email: str, source: str | None = None, redirect_uri: str | None = None
+) -> None:
     """Enqueue a new link, without revealing whether the user exists, not even by timing.
 
-    `source` is of `lockout.count_mail_request`.
+    `source` is of `lockout.count_mail_request`. Raises InvalidValues.
     """
-    payload = {"account": auth.require_account(account), "email": email, "source": source}
+    reference = auth.require_account(account)
+    links.check_redirect(principals.find_account(reference), redirect_uri)
+    payload = {"account": reference, "email": email, "source": source, "redirect_uri": redirect_uri}
     with db.transaction():
         jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
 
@@ -192,12 +205,14 @@ def _check_may_change_email(caller: Principal, password: str | None) -> None:
 def _mail_verification(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        _send(
-            user,
-            user.email,
-            mail_tokens.issue(user, PURPOSE, request=LinkRequest(payload.get("source"))),
-            payload.get("caused_by"),
-        )
+        with db.transaction():
+            redirect_uri = payload.get("redirect_uri")
+            page = links.page(LinkKind.VERIFY_EMAIL, user.account, user.id, redirect_uri)
+            if payload.get("link"):
+                page = links.Page(payload["link"], user.account.slug)
+            request = LinkRequest(payload.get("source"), page.redirect_uri)
+            token = mail_tokens.issue(user, PURPOSE, request=request)
+        _send(user, user.email, page.address(token), payload.get("caused_by"))
 
 
 @jobs.job("auth.send_email_change", mails=True)
@@ -207,8 +222,10 @@ def _mail_email_change(payload: Mapping[str, str]) -> None:
         user = session.get(User, key, with_for_update=lock)
         if user is None or not user.may_sign_in or not _is_still_requested(user, payload):
             return
-        token = mail_tokens.issue(user, CHANGE, payload["email"])
-    _send(user, payload["email"], token)
+        page = links.page(LinkKind.EMAIL_CHANGE, user.account, user.id)
+        request = LinkRequest(redirect_uri=page.redirect_uri)
+        token = mail_tokens.issue(user, CHANGE, payload["email"], request=request)
+    _send(user, payload["email"], page.address(token))
 
 
 def _is_still_requested(user: User, payload: Mapping[str, str]) -> bool:
@@ -231,8 +248,7 @@ def _resend(payload: Mapping[str, str]) -> None:
             _mail_verification({**payload, "account_id": user.account_id, "user_id": user.id})
 
 
-def _send(user: User, email: str, token: str, by: str | None = None) -> None:
-    link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
+def _send(user: User, email: str, link: str, by: str | None = None) -> None:
     caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
     values = {"link": link, "account": user.account.name, "caused_by": caused_by}
-    mail.send(email, "verification", language=user.language, **values)
+    mails.send("verification", email, user.account_id, language=user.language, **values)

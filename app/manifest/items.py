@@ -225,7 +225,8 @@ class _Section:
         identity = {name: before[name] for name in self.kind.identity if name in before}
         if step is None or step.action == Action.REMOVE:
             return [before if step else identity]
-        former = {"rename_from": step.body["name"]} if "name" in step.body else {}
+        is_renamed = "name" in step.body and not self.kind.is_single
+        former = {"rename_from": step.body["name"]} if is_renamed else {}
         return [identity | former | self.kind.undone(row, step.body)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict, fields
 from typing import ClassVar
 
 from cryptography.fernet import InvalidToken
@@ -13,6 +14,8 @@ from app.accounts import attributes, directory, groups, names, roles
 from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
+from app.accounts.product import settings as product
+from app.accounts.product.settings import Product
 from app.auth.principal import Principal
 from app.collections import attribute_definitions
 from app.db.types import json_equal
@@ -328,8 +331,48 @@ class Directory(Single):
         directory.change(body)
 
 
+class ProductSettings(Single):
+    """What the product is called, looks like, and where its pages are."""
+
+    name = section = "product"
+    properties = tuple(field.name for field in fields(Product))
+    path = ("product",)
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Product]:
+        """Return the settings as the only row."""
+        return [product.load()]
+
+    def export(self, row: Product) -> JSONObject:
+        """Return what is set."""
+        return {name: value for name, value in asdict(row).items() if value}
+
+    def changed(self, row: Product, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the properties that differ. Raises InvalidValues."""
+        product.check(body)
+        stored = self.export(row)
+        merged = product.merged(stored, body)
+        return [name for name in body if (merged.get(name) or None) != stored.get(name)]
+
+    def undone(self, row: Product, body: JSONMapping) -> JSONObject:
+        """Return what was set before."""
+        stored = self.export(row)
+        former = {name: stored.get(name) for name in body}
+        if "links" in body:
+            former["links"] = {kind: row.links.get(kind) for kind in body["links"]}
+        if "accounts_may_brand" in body:
+            former["accounts_may_brand"] = row.accounts_may_brand
+        return former
+
+    def change(self, row: Product, body: JSONMapping, *, by: Principal) -> None:
+        product.change(body)
+
+
 ROLES = Roles()
-SINGLES: Sequence[Single] = (*map(Attributes, attributes.Kind), Directory())
+SINGLES: Sequence[Single] = (
+    *map(Attributes, attributes.Kind),
+    Directory(),
+    ProductSettings(),
+)
 OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
 
 

@@ -32,6 +32,7 @@ MANIFEST = {
     "version": VERSION,
     "roles": [{"name": "auditor", "description": "Reads all."}],
     "directory": {"rule": "true", "fields": ["name"]},
+    "product": {"name": "Helpdesk", "url": "https://www.example.com"},
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
     "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
@@ -70,6 +71,7 @@ class ManifestView(View):
     version = ma.fields.Integer()
     roles = ma.fields.List(ma.fields.Dict())
     directory = ma.fields.Dict()
+    product = ma.fields.Dict()
     attributes = ma.fields.Dict()
     fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
@@ -94,8 +96,8 @@ class ManifestOperation(View):
 
     kind = ma.fields.String(
         **doc(
-            "collection, fragment, role, directory, attributes, group, webhook, workflow, hook or"
-            " provider."
+            "collection, fragment, role, directory, product, attributes, group, webhook, workflow,"
+            " hook or provider."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))

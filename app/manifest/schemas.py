@@ -9,6 +9,7 @@ import marshmallow as ma
 
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
+from app.accounts.product.routes import ProductBody
 from app.accounts.schemas import ChangedRole
 from app.collections.rule_schemas import (
     RulesOfNew,
@@ -160,6 +161,7 @@ class Manifest(Schema):
     )
     roles = _list_of(ManifestRole)
     directory = ma.fields.Nested(DirectoryBody)
+    product = ma.fields.Nested(ProductBody)
     attributes = ma.fields.Nested(ManifestAttributes)
     collections = _list_of(ManifestCollection)
     fragments = ma.fields.Dict(

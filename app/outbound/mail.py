@@ -43,21 +43,27 @@ class Sender:
 
     name: str
     code: str
+    service: str | None = None
+    """The service that it uses, which From names beside it."""
 
 
 def send(
     to: str,
     template: str,
     *,
-    key: str | None = None,
+    sender_name: str | None = None,
     language: str | None = None,
     **context: object,
 ) -> None:
     """Send `templates/email/<template>` in a language. Raises OSError or SMTPException.
 
-    Mails with the same key have the same Message-ID.
+    `sender_name` is the display name in From, that of the settings by default.
     """
-    _deliver(_compose(config.current(), to, template, context, language), key)
+    settings = config.current()
+    message = _compose(settings, to, template, context, language)
+    if sender_name:
+        _set_display_name(message, settings, sender_name)
+    _deliver(message, None)
 
 
 def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
@@ -68,11 +74,19 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
     settings = config.current()
     sender = replace(sender, name=plain_name(sender.name))
     message = _compose(settings, to, template, {**context, "sender": sender})
-    service, address = parseaddr(settings.mail_from)
-    account = " ".join(sender.name.split())
-    display_name = f"{account} by {service}" if service else account
-    message.replace_header("From", Address(display_name, addr_spec=_ascii_address(address)))
+    shown = f"{sender.name} by {sender.service}" if sender.service else sender.name
+    _set_display_name(message, settings, shown)
     _deliver(message, key)
+
+
+def service_name() -> str:
+    """The display name of the sender in the settings."""
+    return parseaddr(config.current().mail_from)[0]
+
+
+def _set_display_name(message: EmailMessage, settings: config.Config, name: str) -> None:
+    address = _ascii_address(parseaddr(settings.mail_from)[1])
+    message.replace_header("From", Address(" ".join(name.split()), addr_spec=address))
 
 
 def plain_name(name: str) -> str:
@@ -95,7 +109,7 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
     settings = config.current()
     if key is not None:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
-        message.replace_header("Message-ID", f"<{digest}@atrium>")
+        message.replace_header("Message-ID", f"<{digest}@{_domain(settings)}>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
         name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
@@ -167,7 +181,8 @@ def _compose(
             # our sentence.
             phrase = flask_babel.gettext('the account named "%(name)s"', name=shown)
             context = {**context, "account": str(phrase)}
-        context = {**context, "report_to": settings.abuse_email or parseaddr(settings.mail_from)[1]}
+        address = context.get("report_to") or parseaddr(settings.mail_from)[1]
+        context = {**context, "report_to": settings.abuse_email or address}
         text, html = (
             render_template(f"email/{template}.{kind}", language=language, **context)
             for kind in ("txt", "html")
@@ -182,11 +197,15 @@ def _compose(
     # Programs decode `=?` as an encoded word, which could show any text.
     subject = subject.strip().replace("=?", "= ?")
     message["To"], message["Subject"] = _ascii_address(to), subject
-    message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
+    message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain=_domain(settings))
     message["Auto-Submitted"] = "auto-generated"  # no replies from absent people (RFC 3834)
     message.set_content(body.strip() + "\n")
     message.add_alternative(html, subtype="html")
     return message
+
+
+def _domain(settings: config.Config) -> str:
+    return _ascii_address(parseaddr(settings.mail_from)[1]).rpartition("@")[2] or "localhost"
 
 
 def _ascii_address(address: str) -> str:

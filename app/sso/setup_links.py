@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from app import clock, config, crypto, db, jobs
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
+from app.accounts.product import mails
 from app.accounts.types import Body, Condition
 from app.auth import lockout, sessions, stranger_mails, tokens
 from app.auth import principal as principals
@@ -276,7 +277,7 @@ def _send(link: SetupLink, account: AccountRef, to: str, template: str, **detail
     creator = _creator(link)
     language = creator.language if creator else None
     details |= {"account": account.name, "until": clock.iso(link.expires_at)[:16]}
-    mail.send(to, template, language=language, **details)
+    mails.send(template, to, account.id, language=language, **details)
 
 
 def _creator(link: SetupLink) -> User | None:

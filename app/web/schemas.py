@@ -10,6 +10,7 @@ import marshmallow as ma
 from app.web.fields import doc
 
 TEXT = {"type": "string"}
+BYTES = {"type": "string", "format": "binary"}
 
 
 class Schema(ma.Schema):

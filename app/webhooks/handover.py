@@ -21,12 +21,12 @@ import sqlalchemy as sa
 from app import clock, config, db, events, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.product import mails
 from app.audit import entries, sealing
 from app.audit.entries import CHANGES
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.context import tenancy
-from app.outbound import mail
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
@@ -173,4 +173,4 @@ def _tell(payload: JSONMapping) -> None:
         "numbers": Counter(one.kind for one in left),
         "url": f"{base}/console/team/left/{payload['left_by']}",
     }
-    mail.send(admin.email, "admin_left", language=admin.language, **details)
+    mails.send("admin_left", admin.email, account_id, language=admin.language, **details)

@@ -13,9 +13,9 @@ import structlog
 from app import clock, config, db, jobs
 from app.accounts import users
 from app.accounts.models import Account, User
+from app.accounts.product import mails
 from app.db.functions import database_now
 from app.ids import first_id
-from app.outbound import mail
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
 from app.webhooks.delivery import Result
@@ -70,7 +70,7 @@ def _notify_disabled(payload: JSONMapping) -> None:
             "webhook_id": webhook.id,
             "host": urlsplit(webhook.url).hostname,  # only this: the path may be a secret
         }
-        mail.send(user.email, "webhook_disabled", language=user.language, **details)
+        mails.send("webhook_disabled", user.email, account_id, language=user.language, **details)
 
 
 @jobs.job("webhooks.remove")

@@ -17,9 +17,10 @@ from app.accounts.domains.models import (
     record_value,
 )
 from app.accounts.models import Account, User
+from app.accounts.product import mails
 from app.db import errors
 from app.errors import Conflict, Unavailable
-from app.outbound import mail, web_waits
+from app.outbound import web_waits
 from app.types import JSONMapping
 from app.web import rate_limits
 from app.web.rate_limits import Limit
@@ -158,4 +159,4 @@ def _mail_notice(payload: JSONMapping) -> None:
     if account and user and user.may_sign_in:
         details = {"domain": payload["domain"], "days": LOST_AFTER - FAILING_AFTER}
         details |= {"account": account.name, "lost": payload["notice"] == "lost"}
-        mail.send(user.email, "domain_notice", language=user.language, **details)
+        mails.send("domain_notice", user.email, account.id, language=user.language, **details)

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from app import config, db, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.product import mails
 from app.accounts.usage import levels, quotas, request_counter
 from app.accounts.usage.meters import FLOWS
 from app.accounts.usage.models import NOTICES
 from app.context import tenancy
-from app.outbound import mail
 from app.types import JSONMapping
 
 PERCENTS = (80, 100)
@@ -75,4 +75,5 @@ def notify_admin(payload: JSONMapping) -> None:
         details = {name: payload[name] for name in ("meter", "percent", "limit", "used")}
         url = f"{config.current().base_url}/console/usage"
         values = {"account": user.account.name, "url": url}
-        mail.send(user.email, "quota_notice", language=user.language, **details, **values)
+        to, language = user.email, user.language
+        mails.send("quota_notice", to, user.account_id, language=language, **details, **values)

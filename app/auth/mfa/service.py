@@ -14,6 +14,7 @@ from app import clock, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import User
+from app.accounts.product import mails
 from app.accounts.sign_in_settings import MfaMode
 from app.accounts.types import Condition
 from app.auth import lockout
@@ -21,7 +22,6 @@ from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
 from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.models import Method, RecoveryCode, SecondFactor
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
-from app.outbound import mail
 from app.types import JSONMapping, JSONObject
 from app.web import rate_limits
 
@@ -361,4 +361,4 @@ def _mail_change(payload: Mapping[str, str]) -> None:
     if user is None or not user.email_verified:
         return
     values = {"what": payload["what"], "factor": payload["factor"], "account": user.account.name}
-    mail.send(user.email, "mfa_changed", language=user.language, **values)
+    mails.send("mfa_changed", user.email, user.account_id, language=user.language, **values)

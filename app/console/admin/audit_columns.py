@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.web.languages import lazy_gettext
 
 LABELS: Mapping[str, str] = {
+    "accent_color": lazy_gettext("Accent color"),
     "accepted_at": lazy_gettext("Accepted at"),
     "account_code": lazy_gettext("Account code"),
     "admits_pii_members": lazy_gettext("Admits pii members"),
@@ -57,6 +58,8 @@ LABELS: Mapping[str, str] = {
     "kind": lazy_gettext("Kind"),
     "language": lazy_gettext("Language"),
     "leaving_at": lazy_gettext("Deleted at"),
+    "links": lazy_gettext("Links"),
+    "logo": lazy_gettext("Logo"),
     "name": lazy_gettext("Name"),
     "opened_at": lazy_gettext("Opened at"),
     "options": lazy_gettext("Options"),

@@ -10,6 +10,8 @@ from flask import render_template, url_for
 from app.accounts import sign_in_settings, tenants
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.product import settings as product
+from app.accounts.product.settings import Face
 from app.accounts.sign_in_settings import MfaMode
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
@@ -88,6 +90,14 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         str(FACTORS[sign_in_settings.mode(account.settings)]),
         GOOD if sign_in_settings.mode(account.settings) == MfaMode.REQUIRED else PLAIN,
     )
+    if product.load().accounts_may_brand:
+        yield Card(
+            gettext("Brand"),
+            "star",
+            gettext("The name, logo, color and pages that the users of the account see."),
+            url_for("console.show_brand", **at),
+            gettext("on") if product.load_brand(account.id) != Face() else gettext("none"),
+        )
     yield _providers(scope, numbers)
     if account.id != SYSTEM_ACCOUNT_ID:
         yield from _directory(scope, numbers)

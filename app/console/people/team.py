@@ -140,7 +140,7 @@ def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
 def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Mail a new link."""
     scope = scopes.account_or_own_scope(account_id)
-    invitation, _ = invitations.resend(scope.account.id, invitation_id, by=scope.by)
+    invitation, _ = invitations.resend(scope.account.id, invitation_id, {}, by=scope.by)
     notice = gettext(
         "We have sent a new link to %(email)s. The old one no longer works.", email=invitation.email
     )

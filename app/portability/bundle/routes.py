@@ -16,7 +16,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
-from app.web.schemas import Schema, View, example
+from app.web.schemas import BYTES, Schema, View, example
 
 STARTED = {
     "lines": 0,
@@ -32,7 +32,6 @@ CONTENTS = {
     "file_bytes": 5_242_880,
     "users": 12,
 }
-BYTES = {"type": "string", "format": "binary"}
 
 
 class NewExport(Schema):

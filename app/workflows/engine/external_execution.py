@@ -15,11 +15,11 @@ from cryptography.fernet import InvalidToken
 from flask import current_app
 
 from app import config, db
+from app.accounts.product import mails
 from app.context import tenancy, trigger_depth
 from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
-from app.outbound import mail
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.workflows import versions
@@ -62,13 +62,13 @@ def _render_input(run: Any, place: Place) -> JSONObject:
         by = run.owner()
     if by.account is None or not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)
-    run.sender = mail.Sender(by.account.name, by.account.account_code)
     try:
         config = step_headers.decrypted(place.step.config)
     except InvalidToken as error:
         raise Failed(UNREADABLE_HEADERS) from error
     input: JSONObject = run.rendering(place).config(config)
     if place.step.action == "send_email":
+        run.sender = mails.sender(by.account.id, by.account.name, by.account.account_code)
         mail_limits.admit(run.account_id, input)
     return input
 

@@ -42,13 +42,13 @@ def carry_out(
     input: JSONMapping,
     key: str,
     extra_headers: Mapping[str, str],
-    sender: mail.Sender,
+    sender: mail.Sender | None,
 ) -> JSONObject:
     """Send once, and return the step's output. Raises Failed.
 
     `about` are additional request headers.
     """
-    if kind == "send_email":
+    if kind == "send_email" and sender is not None:
         return _send_mail(input, key, sender)
     return _send_request(input, {"Idempotency-Key": key, **extra_headers})
 

@@ -60,7 +60,7 @@ class Run:
         self.holds_pii: bool = row.holds_pii
         self.input: JSONObject | None = None
         self.root_id = row.root_id or row.id
-        self.sender: mail.Sender  # of its mails; set before the first external step
+        self.sender: mail.Sender | None = None  # of its mails
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
         self.step_began = self.now

@@ -49,7 +49,7 @@ SHOWS_NONE = {
             *(f"{API}/collections/<collection_name>/rules", f"{API}/collections/export"),
             *(f"{API}/collections/names", f"{API}/migrations", f"{API}/migrations/current"),
             *(f"{API}/migrations/history", f"{API}/roles", f"{API}/roles/<integer:role_id>"),
-            f"{API}/directory/settings",
+            *(f"{API}/directory/settings", f"{API}/product", "/console/product"),
             *(f"{API}/attributes/users", f"{API}/attributes/accounts"),
             f"{API}/roles/<integer:role_id>/permissions",
             f"{API}/roles/<integer:role_id>/permissions/matrix",

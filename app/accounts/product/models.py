@@ -1,0 +1,43 @@
+"""The brand of an account, where accounts may have one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base
+from app.db.policy import Audited, Bundled, Noun, TablePolicy
+from app.db.types import Id, Json, Text, UtcDateTime, created_at_default
+from app.types import JSONObject
+from app.web.languages import lazy_gettext
+
+
+class AccountBrand(Base):
+    """The name, logo, colour and links of an account's own; absent until it sets any."""
+
+    __tablename__ = "account_brands"
+    __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __policy__ = TablePolicy(
+        audit=Audited(hidden=("logo",)),  # it may be long
+        bundle=Bundled(order=20),
+        noun=Noun(
+            lazy_gettext("Brand"),
+            lazy_gettext("Brands"),
+            named_by="name",
+            order=195,
+            page="console.show_brand",
+        ),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str | None] = mapped_column(Text)
+    logo: Mapped[str | None] = mapped_column(Text)
+    accent_color: Mapped[str | None] = mapped_column(Text)
+    links: Mapped[JSONObject] = mapped_column(Json, default=dict)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
