@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
@@ -49,7 +51,8 @@ def change_product() -> BaseResponse:
     """Save what the product is called, looks like, and where its pages are."""
     form = forms.submitted(*FIELDS, *ADDRESSES, "accounts_may_brand")
     body = _face_body(form) | {name: form[name].strip() or None for name in ADDRESSES}
-    settings.change(body | {"accounts_may_brand": bool(form["accounts_may_brand"])})
+    with _errors_beside_links():
+        settings.change(body | {"accounts_may_brand": bool(form["accounts_may_brand"])})
     return redirect_with_notice(gettext("The product is saved."), "console.show_product")
 
 
@@ -69,7 +72,8 @@ def change_brand(account_id: str) -> BaseResponse:
     """Save the brand of an account."""
     scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
     scope.by.require_recent_sign_in()
-    settings.change_brand(scope.account.id, _face_body(form))
+    with _errors_beside_links():
+        settings.change_brand(scope.account.id, _face_body(form))
     return redirect_with_notice(
         gettext("The settings are saved."), "console.show_brand", **scope.url_args
     )
@@ -93,10 +97,13 @@ def _face_body(form: Form) -> JSONObject:
         body["logo"] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
     elif form["remove_logo"] or form["logo"]:
         body["logo"] = form["logo"].strip()[:LONGEST_LOGO_ADDRESS] or None
-    # Errors of a link show at its input.
+    return body
+
+
+@contextmanager
+def _errors_beside_links() -> Iterator[None]:
     try:
-        settings.check(body)
+        yield
     except InvalidValues as error:
         shown = [{**one, "field": one["field"].removeprefix("links.")} for one in error.details]
         raise InvalidValues(shown) from error
-    return body
