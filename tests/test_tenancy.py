@@ -28,6 +28,7 @@ Route = tuple[str, str]
 # Routes that take no credential, each with the reason.
 PUBLIC: dict[Route, str] = {
     ("GET", "/product/logo"): "pages show it before a sign-in",
+    ("GET", "/auth/providers"): "a sign-in page shows it",
     ("POST", "/auth/register"): "founds a new account; nobody is known yet",
     ("POST", "/auth/login"): "is where a credential comes from",
     ("POST", "/auth/mfa/verify"): "the mfa_token of the sign-in is the credential",

@@ -28,7 +28,7 @@ from app.context import actor
 from app.errors import Conflict
 from app.ids import new_id
 
-PURPOSE = "join by domain"
+PURPOSE, FORGOTTEN = "join by domain", "/console/forgot-password"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ def _mail_known_already(payload: Mapping[str, str]) -> None:
 
 def _notify(user: User) -> None:
     if user.may_sign_in:
-        link = links.page(LinkKind.SIGN_IN, user.account, user.id).address()
+        page = links.page(LinkKind.SIGN_IN, user.account, user.id, default=FORGOTTEN)
+        link = page.address()
         values = {"link": link, "account": user.account.name}
         mails.send("known_already", user.email, user.account_id, language=user.language, **values)
 

@@ -111,9 +111,9 @@ def _join(new: NewRegistration) -> User:
     _check(new, (), unknown)
     lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
     password_hash = passwords.hash(new.password)
-    links.check_redirect(_single_account(), new.redirect_uri)
     with db.transaction():
         account = _single_account()
+        links.check_redirect(account, new.redirect_uri)
         may_sign_in = gate.allows_address(account, new.email, Proof.PASSWORD)
         id, now = new_id(), clock.now()
         try:

@@ -9,11 +9,12 @@ from app.accounts import sign_in_settings
 from app.accounts.domains import checks
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain
-from app.accounts.models import Account
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.sign_in_settings import MfaMode
 from app.accounts.types import Body
 from app.auth.principal import Principal
 from app.context import tenancy
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, NotFound, problem
 from app.sso import service
 from app.sso.models import ProviderSetting
 
@@ -22,14 +23,17 @@ NO_PROVIDER = "Set up a provider first; otherwise nobody of this domain could si
 
 @dataclass(frozen=True)
 class Realm:
-    """The account and providers of a domain; no account for one that nobody has proved."""
+    """How users of an account sign in; no account for a domain that nobody has proved."""
 
     account: Account | None = None
     providers: Sequence[ProviderSetting] = ()
-    password_sign_in: bool = True
+    password: bool = True
+    passkey: bool = True
+    magic_link: bool = False
 
     @property
     def slug(self) -> str | None:
+        """The slug of the account."""
         return self.account.slug if self.account else None
 
 
@@ -38,12 +42,31 @@ def discover(email: str) -> Realm:
     account = service.find_active_account(domains.owner_of(email))
     if account is None:
         return Realm()
-    providers = service.list_enabled(account)
     with tenancy.in_account(account.id):
         domain = domains.find_verified(account.id, email)
-    sso_only = domain is not None and domain.sso_only
-    allows_passwords = sign_in_settings.allows_passwords(account.settings)
-    return Realm(account, providers, allows_passwords and not sso_only)
+    return _realm(account, sso_only=domain is not None and domain.sso_only)
+
+
+def of_account(reference: str) -> Realm:
+    """Return how users of an active account (slug, code or id) sign in. Raises NotFound."""
+    account = service.find_active_account(reference)
+    if account is None:
+        raise NotFound("There is no such account.")
+    return _realm(account, sso_only=False)
+
+
+def _realm(account: Account, *, sso_only: bool) -> Realm:
+    settings = account.settings
+    allows_passwords = account.id == SYSTEM_ACCOUNT_ID or sign_in_settings.allows_passwords(
+        settings
+    )
+    return Realm(
+        account,
+        service.list_enabled(account),
+        password=allows_passwords and not sso_only,
+        passkey=sign_in_settings.mode(settings) != MfaMode.OFF,
+        magic_link=sign_in_settings.allows_magic_links(settings) and not sso_only,
+    )
 
 
 def create(domain: str, *, by: Principal) -> AccountDomain:

@@ -40,6 +40,9 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/usage", None, LIST_OF_ACCOUNT),
     ("PUT", "account", {"name": "x"}, LIST_OF_ACCOUNT),
     ("PATCH", "account", {"name": "x"}, LIST_OF_ACCOUNT),
+    ("GET", "account/brand", None, LIST_OF_ACCOUNT),
+    ("PUT", "account/brand", {"name": "x"}, LIST_OF_ACCOUNT),
+    ("PATCH", "account/brand", {"name": "x"}, LIST_OF_ACCOUNT),
     ("GET", "account/collections", None, LIST_OF_ANYBODY),
     ("GET", "account/roles", None, LIST_OF_ACCOUNT),
     ("GET", "account/sso/refusals", None, LIST_OF_ACCOUNT),
@@ -234,6 +237,8 @@ def test_access_matrix_status_per_route_and_caller(
 ) -> None:
     monkeypatch.setattr(dns_client, "txt_records", published_records)
     stage = Stage(app, cast)
+    if path == "account/brand":
+        assert cast.root.put("product", {"accounts_may_brand": True}).status_code == 200
     callers = dict(zip(CALLERS, callers_of(app, cast), strict=True))
     for (name, caller), status in zip(callers.items(), expected, strict=True):
         stage.begin()

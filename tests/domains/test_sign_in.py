@@ -9,6 +9,7 @@ from flask import Flask
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.db import transaction
+from tests.accounts.test_product import SVG, data
 from tests.builders import PASSWORD, Caller, Cast, make_user
 from tests.domains.proving import add, prove
 from tests.mailbox import outbox, run_jobs, token_in
@@ -16,7 +17,14 @@ from tests.name_server import NameServer
 from tests.sso.flows import Stage
 
 DORA = {"sub": "g-1", "email": "dora@acme.example", "email_verified": True, "name": "Dora"}
-UNKNOWN = {"account": None, "providers": [], "password_sign_in": True}
+UNKNOWN = {
+    "account": None,
+    "password": True,
+    "passkey": True,
+    "magic_link": False,
+    "providers": [],
+    "password_sign_in": True,
+}
 
 
 def discover(app: Flask, email: str) -> Any:
@@ -44,12 +52,54 @@ def test_discover_returns_account_and_providers_of_verified_domain(
     cast.alice.delete(f"account/domains/{cast.alice.get('account/domains').json['items'][0]['id']}")
     domain = prove(dns, cast.alice)
     found = discover(app, "dora@acme.example")
-    google = {"category": "auth_providers", "slug": "google", "display_name": "Google"}
-    assert found == {"account": "acme", "providers": [google], "password_sign_in": True}
+    google = {
+        "slug": "google",
+        "kind": "oauth",
+        "name": "Google",
+        "start_url": "http://atrium.test/oauth/google/authorize?account=acme",
+        "category": "auth_providers",
+        "display_name": "Google",
+    }
+    account = {"slug": "acme", "name": "Acme", "logo": None, "accent_color": None}
+    assert found == {**UNKNOWN, "account": account, "providers": [google]}
     for spelling in (cast.alice.email, "NOBODY@ACME.EXAMPLE", " x@Acme.Example "):
         assert discover(app, spelling) == found
     settings(cast.alice, domain, sso_only=True)
-    assert discover(app, "dora@acme.example") == {**found, "password_sign_in": False}
+    off = {"password": False, "password_sign_in": False}
+    assert discover(app, "dora@acme.example") == {**found, **off}
+
+
+def test_providers_of_account_are_what_its_sign_in_page_shows(
+    app: Flask, cast: Cast, stage: Stage
+) -> None:
+    stage.oauth(cast.alice)
+    stage.saml(cast.alice)
+    anyone, settings = Caller(app), {"magic_link": True, "password_sign_in": False, "mfa": "off"}
+    ways = anyone.get("auth/providers?account=acme").json
+    assert {(one["kind"], one["slug"]) for one in ways["providers"]} == {
+        ("oauth", "google"),
+        ("saml", "okta"),
+    }
+    for one in ways["providers"]:
+        started = app.test_client().get(one["start_url"].removeprefix("http://atrium.test"))
+        assert started.status_code in (302, 400), one  # 400: acme has no redirect address
+    assert cast.alice.patch("account", settings).status_code == 200
+    ways = anyone.get("auth/providers", query_string={"account": "AA0001"}).json
+    assert (ways["password"], ways["passkey"], ways["magic_link"]) == (False, False, False)
+    cast.alice.patch("account", {"password_sign_in": True})
+    ways = anyone.get("auth/providers?account=acme").json
+    assert (ways["password"], ways["passkey"], ways["magic_link"]) == (True, False, True)
+    cast.root.put("product", {"accent_color": "#123456", "accounts_may_brand": True})
+    cast.alice.put("account/brand", {"name": "Acme Support", "logo": data(SVG.format(""))})
+    account = anyone.get("auth/providers?account=acme").json["account"]
+    assert (account["name"], account["accent_color"]) == ("Acme Support", "#123456")
+    shown = anyone.get(account["logo"].removeprefix("http://atrium.test/api/v1/"))
+    assert shown.mimetype == "image/svg+xml"
+    for account in ("nowhere", "acme.example", ""):
+        refused = anyone.get("auth/providers", query_string={"account": account})
+        assert refused.status_code == 404
+    cast.root.patch(f"accounts/{cast.alice.account_id}", {"is_active": False})
+    assert anyone.get("auth/providers?account=acme").status_code == 404
 
 
 @pytest.mark.one_database

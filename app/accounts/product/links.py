@@ -50,14 +50,20 @@ class Page:
 
 
 def page(
-    kind: LinkKind, account: Account, user_id: str | None = None, redirect_uri: str | None = None
+    kind: LinkKind,
+    account: Account,
+    user_id: str | None = None,
+    redirect_uri: str | None = None,
+    *,
+    default: str | None = None,
 ) -> Page:
     """The page for a user of an account, who is None for somebody who has no user yet.
 
     `redirect_uri` was requested; if it may not get the user's tokens any more, it is passed over.
-    Superadmins always get the service's own page.
+    `default` is the path of the service's own page, if it is not that of the kind. Superadmins
+    always get the service's own page.
     """
-    hosted = Page(config.current().base_url + HOSTED[kind], account.slug)
+    hosted = Page(config.current().base_url + (default or HOSTED[kind]), account.slug)
     if account.id == SYSTEM_ACCOUNT_ID and redirect_uri is None:
         return hosted
     if redirect_uri is not None and may_receive(account, redirect_uri, user_id):
