@@ -24,6 +24,7 @@ import flask_migrate
 import pytest
 from argon2 import PasswordHasher
 from flask import Flask
+from hypothesis import HealthCheck, settings
 from jinja2 import FileSystemBytecodeCache
 
 from app import create_app, db, features
@@ -64,6 +65,11 @@ _made: dict[str, Made] = {}
 # The names of empty databases, and the migrated one of each kind that later ones are copies of.
 _empty: set[str] = set()
 _migrated: dict[str, states.Migrated] = {}
+
+
+# Examples take as long as the machine is busy; the first text makes a table of all characters.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,13 +32,15 @@ def upgrade() -> None:
     op.create_table(
         "account_brands",
         sa.Column("account_id", Id, nullable=False),
+        sa.Column("id", Id, nullable=False),
         sa.Column("name", Text),
         sa.Column("logo", Text),
         sa.Column("accent_color", Text),
         sa.Column("links", sa.JSON(), nullable=False),
         sa.Column("created_at", UtcDateTime, nullable=False),
         sa.Column("updated_at", UtcDateTime, nullable=False),
-        sa.PrimaryKeyConstraint("account_id", name=op.f("pk_account_brands")),
+        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_account_brands")),
+        sa.UniqueConstraint("account_id", name=op.f("uq_account_brands_account_id")),
         sa.ForeignKeyConstraint(
             ["account_id"], ["accounts.id"], name=op.f("fk_account_brands_account_id_accounts")
         ),

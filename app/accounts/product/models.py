@@ -11,6 +11,7 @@ from app import clock
 from app.db import Base
 from app.db.policy import Audited, Bundled, Noun, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime, created_at_default
+from app.ids import new_id
 from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
@@ -19,7 +20,10 @@ class AccountBrand(Base):
     """The name, logo, colour and links of an account's own; absent until it sets any."""
 
     __tablename__ = "account_brands"
-    __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.UniqueConstraint("account_id"),
+    )
     __policy__ = TablePolicy(
         audit=Audited(hidden=("logo",)),  # it may be long
         bundle=Bundled(order=20),
@@ -33,6 +37,7 @@ class AccountBrand(Base):
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str | None] = mapped_column(Text)
     logo: Mapped[str | None] = mapped_column(Text)
     accent_color: Mapped[str | None] = mapped_column(Text)

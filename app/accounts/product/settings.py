@@ -107,7 +107,7 @@ def load_brand(account_id: str) -> Face:
     """Return the brand of an account, empty where accounts may have none or it has set none."""
     if not load().accounts_may_brand:
         return Face()
-    row = db.db.session.get(AccountBrand, account_id)
+    row = _brand(account_id)
     return Face(row.name, row.logo, row.accent_color, row.links) if row else Face()
 
 
@@ -131,7 +131,7 @@ def change_brand(account_id: str, body: JSONMapping) -> Face:
                 problems.append(problem(field, "invalid_option", NOT_LISTED))
         if problems:
             raise InvalidValues(problems)
-        row = session.get(AccountBrand, account_id)
+        row = _brand(account_id)
         if row is None:
             row = AccountBrand(account_id=account_id, links={})
             session.add(row)
@@ -142,6 +142,11 @@ def change_brand(account_id: str, body: JSONMapping) -> Face:
                 setattr(row, name, body[name] or None)
         session.flush()
         return Face(row.name, row.logo, row.accent_color, row.links)
+
+
+def _brand(account_id: str) -> AccountBrand | None:
+    query = sa.select(AccountBrand).where(AccountBrand.account_id == account_id)
+    return db.db.session.scalar(query)
 
 
 def is_listed(uri: str, listed: tuple[str, ...] | list[str]) -> bool:
