@@ -85,9 +85,9 @@ class RuleValidity(View):
     warnings = ma.fields.List(
         ma.fields.Dict(),
         **doc(
-            "Groups that no account has, attributes that users write themselves, fields of an update"
-            " rule that who is compared with them may write, and `@any` without an index, with code"
-            " and position."
+            "Groups that no account has, attributes that users write themselves, fields of an"
+            " update rule that who is compared with them may write, and `@any` without an index,"
+            " with code and position."
         ),
     )
 
