@@ -150,6 +150,8 @@ class AuditHead(Base):
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expired_change: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
     """The change feed no longer has all changes up to this one."""
+    rights_number: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """The last of RightsChange that has a place in the account's change feed."""
 
 
 class FeedChange(Base):
@@ -194,6 +196,26 @@ class FeedGeneration(Base):
     timeline: Mapped[int | None] = mapped_column(sa.BigInteger)
     """That of PostgreSQL's write-ahead log; None on SQLite."""
     begun_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+
+
+class RightsChange(Base):
+    """The last change of what readers may see of a collection, in all accounts.
+
+    Each account's feed gets its mark when it is next read (`app/realtime/feed/marks.py`).
+    """
+
+    __tablename__ = "rights_changes"
+    __policy__ = TablePolicy(
+        audit=NotAudited("changes of collections and roles, which are audited"),
+        bundle=NotBundled("shared by all accounts"),
+        placement=Placement.SHARED,
+    )
+
+    collection: Mapped[str] = mapped_column(Text, primary_key=True)
+    """Its name then; `@role` for all whose rules ask for roles."""
+    number: Mapped[int] = mapped_column(sa.BigInteger)
+    """Ascends in the order of commits; what one transaction changes shares it."""
+    changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AuditCheckpoint(Base):

@@ -58,7 +58,7 @@ _NEWEST = (
 )
 
 
-class _Head(NamedTuple):
+class Head(NamedTuple):
     """The end of an account's chain, and on SQLite the last number of all accounts."""
 
     number: int
@@ -132,13 +132,20 @@ def due() -> Sequence[str]:
 def _seal(account_id: str, until: int, after: int) -> int:
     """Seal the oldest changes up to one. Returns the last one sealed; 0 if there are no more."""
     which = PENDING.c.id.between(after + 1, until)
+    batch = None
+    if db.has_one_writer():  # everybody waits for it, so it computes what it can before
+        batch = _batch(account_id, _head_on_sqlite(account_id), which)
+    with transaction():
+        return _seal_in_transaction(account_id, which, batch)
+
+
+@contextmanager
+def transaction() -> Iterator[None]:
+    """A transaction of its own, to give changes their place. Raises Unavailable."""
     limit = db.write_limit.set(None)  # whoever may write nothing may read
     try:
-        batch = None
-        if db.has_one_writer():  # everybody waits for it, so it computes what it can before
-            batch = _batch(account_id, _head_on_sqlite(account_id), which)
         with db.transaction_apart():
-            return _seal_in_transaction(account_id, which, batch)
+            yield
     except (IntegrityError, InternalError) as error:  # a server that takes no writes, for example
         raise Unavailable from error
     finally:
@@ -154,7 +161,7 @@ def complete_snapshot(account_id: str) -> Iterator[tuple[sa.Connection, sa.Conne
     settle(account_id)
     with ExitStack() as stack:
         with db.transaction_apart():
-            _lock_head(account_id)  # nobody else seals until the commit
+            lock_head(account_id)  # nobody else seals until the commit
             shown = stack.enter_context(snapshot())
             query = sa.select(PENDING.c.id).where(PENDING.c.account_id == account_id)
             ids = shown.scalars(query.order_by(PENDING.c.id)).all()
@@ -171,7 +178,7 @@ def complete_snapshot(account_id: str) -> Iterator[tuple[sa.Connection, sa.Conne
 class _Batch:
     """Changes with their places behind the end of a chain."""
 
-    head: _Head
+    head: Head
     ids: Sequence[int]
     audited: Sequence[JSONObject]
     unaudited: Sequence[JSONObject]
@@ -181,7 +188,7 @@ class _Batch:
 def _seal_in_transaction(
     account_id: str, which: sa.ColumnElement[bool], batch: _Batch | None = None
 ) -> int:
-    head = _lock_head(account_id)
+    head = lock_head(account_id)
     # Where the head is still the same, nobody has sealed meanwhile, and so removed nothing.
     if batch is None or batch.head != head:
         batch = _batch(account_id, head, which)
@@ -193,23 +200,23 @@ def _seal_in_transaction(
     return 0 if batch.is_last else batch.ids[-1]
 
 
-def _lock_head(account_id: str) -> _Head:
+def lock_head(account_id: str) -> Head:
     if not db.has_one_writer():
         lock = sa.select(sa.func.lock_audit_head(account_id, clock.now()))
-        return _Head(0, db.connection().execute(lock).scalar_one())
+        return Head(0, db.connection().execute(lock).scalar_one())
     new = {"last_id": 0, "checksum": digest.FIRST_PREVIOUS, "changed_at": clock.now()}
     head = sqlite.insert(HEADS).values(account_id=account_id, checkpoint_id=0, **new)
     db.connection().execute(head.on_conflict_do_nothing())
     return _head_on_sqlite(account_id)
 
 
-def _head_on_sqlite(account_id: str) -> _Head:
+def _head_on_sqlite(account_id: str) -> Head:
     query = sa.select(HEADS.c.checksum, HEADS.c.last_id, HEADS.c.expired_change, *_NEWEST)
     row = db.connection().execute(query.where(HEADS.c.account_id == account_id)).one_or_none()
-    return _Head(max(number or 0 for number in row[1:]), row.checksum) if row else _Head(0, "")
+    return Head(max(number or 0 for number in row[1:]), row.checksum) if row else Head(0, "")
 
 
-def _batch(account_id: str, head: _Head, which: sa.ColumnElement[bool]) -> _Batch:
+def _batch(account_id: str, head: Head, which: sa.ColumnElement[bool]) -> _Batch:
     """Raises Unavailable if a change cannot be sealed."""
     own = PENDING.c.account_id == account_id
     oldest = sa.select(PENDING.c.id, PENDING.c.size).where(own, which)
@@ -229,11 +236,11 @@ def _batch(account_id: str, head: _Head, which: sa.ColumnElement[bool]) -> _Batc
 
 
 def _placed(
-    head: _Head, changes: Sequence[JSONObject]
+    head: Head, changes: Sequence[JSONObject]
 ) -> tuple[list[JSONObject], list[JSONObject]]:
     """The rows of audited changes, linked to the chain, and those of others."""
     digests = [_digests(change) for change in changes]
-    numbers, checksum = iter(_numbers(head.number, sum(map(len, digests)))), head.checksum
+    numbers, checksum = iter(numbers(head.number, sum(map(len, digests)))), head.checksum
     audited, unaudited = list[JSONObject](), list[JSONObject]()
     for change, own_digests in zip(changes, digests, strict=True):
         own = [next(numbers) for _ in own_digests]
@@ -262,8 +269,8 @@ def _link(account_id: str, batch: _Batch) -> None:
         db.connection().execute(head.values(**end, changed_at=last["occurred_at"]))
 
 
-def _numbers(newest: int, count: int) -> Sequence[int]:
-    """The next numbers; on PostgreSQL other accounts draw between them."""
+def numbers(newest: int, count: int) -> Sequence[int]:
+    """The next numbers, under the lock; on PostgreSQL other accounts draw between them."""
     if db.has_one_writer():
         return range(newest + 1, newest + 1 + count)
     drawn = sa.func.array_agg(sa.func.nextval("audit_log_ids"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from app import clock
@@ -16,8 +18,9 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.realtime import sse, websocket
-from app.realtime.feed import changes, states
+from app.realtime.feed import changes, marks, rights, states
 from app.realtime.feed.changes import Scan
+from app.realtime.feed.marks import Mark
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
 from app.realtime.outbox import Outbox
@@ -30,6 +33,8 @@ TURN_SECONDS = 0.2  # then other accounts have their turn
 SEALING_SECONDS = 1  # of a statement, where the feed of an account has to be sealed first
 Collections = Mapping[str, Definition]
 """The definitions by table name."""
+Payloads = Callable[[], Sequence[bytes]]
+"""Makes what a stream is told of a change."""
 
 
 class Listener(NamedTuple):
@@ -176,27 +181,66 @@ class Audience:
         outbox: Outbox,
     ) -> None:
         found = states.transitions(self._account_id, scan.rows, collections.values())
+        passed = [mark for row in scan.rows if (mark := marks.read(row))]
         listeners = _listeners({one.definition for one in found}, following)
         linked = Linked(found, [one.view for own in listeners.values() for one in own])
         deadline = time.monotonic() + TURN_SECONDS
-        for transition in found:
-            frames, ready = Frames(transition, linked), list[tuple[Stream, bytes]]()
-            by_stream: dict[Stream, list[Listener]] = {}
-            for one in listeners.get(transition.definition, ()):
-                if one.stream.stopped_at is None and one.subscription.position < transition.change:
-                    by_stream.setdefault(one.stream, []).append(one)
+        steps: list[Transition | Mark] = [*found, *passed]
+        for step in sorted(steps, key=attrgetter("change")):
+            frames, ready = Frames(step.change), list[tuple[Stream, bytes]]()
+            by_stream: dict[Stream, list[Payloads]] = {}
+            for stream, told in (
+                _resets(step, collections, following)
+                if isinstance(step, Mark)
+                else _told(step, linked, listeners.get(step.definition, ()))
+            ):
+                if stream.stopped_at is None:
+                    by_stream.setdefault(stream, []).append(told)
             for stream, own in by_stream.items():
                 # A stream gets all frames of a change, or none.
                 if not outbox.is_ready(stream) or time.monotonic() > deadline:
-                    stream.stopped_at = transition.change - 1
+                    stream.stopped_at = step.change - 1
                     continue
                 # Two subscriptions that include a change in the same way are sent it once.
                 with reads.collected("realtime"):
-                    shown = dict.fromkeys(map(frames.of, own))
-                ready += [(stream, frame) for frame in shown if frame is not None]
+                    shown = tuple(dict.fromkeys(one for told in own for one in told()))
+                ready += [(stream, frame) for frame in frames.of(stream, shown)]
             for stream, frame in ready:
                 outbox.add(stream, frame)
-                stream.sent = transition.change
+                stream.sent = step.change
+
+
+def _resets(
+    mark: Mark, collections: Collections, following: Sequence[tuple[Stream, Subscription]]
+) -> Iterator[tuple[Stream, Payloads]]:
+    """The streams that are told at a mark, and what."""
+    for stream, one in following:
+        caller = stream.caller
+        if caller is None or one.position >= mark.change:
+            continue
+        followed = {definition.name: [definition] for definition in collections.values()}
+        if one.collection is not None:
+            named = collections.get(tables.table_name_for(one.collection))
+            view = named and _view(stream, named, one)
+            referenced = view.referenced.values() if view else ()
+            own = [view.definition, *(access.definition for access in referenced)] if view else []
+            followed = {own[0].name: own} if own else {}
+        found = rights.resets([mark], caller, followed, all_=one.collection is None)
+        payloads = [
+            dumps({"type": f"{reset.collection}.reset", "change": reset.change}) for reset in found
+        ]
+        if payloads:
+            yield stream, partial(tuple, payloads)
+
+
+def _told(
+    transition: Transition, linked: Linked, listeners: Sequence[Listener]
+) -> Iterator[tuple[Stream, Payloads]]:
+    """The streams that may be told of a change, and what."""
+    payloads = ChangePayloads(transition, linked)
+    for one in listeners:
+        if one.subscription.position < transition.change:
+            yield one.stream, partial(payloads.of, one)
 
 
 def _tables(following: Sequence[tuple[Stream, Subscription]]) -> set[str]:
@@ -229,21 +273,38 @@ def _view(stream: Stream, definition: Definition, one: Subscription) -> View | N
 
 
 class Frames:
-    """The frames of one change: rendered once for all who see the same of it."""
+    """The frames of what comes of one change: made once for all who are sent the same."""
+
+    def __init__(self, change: int) -> None:
+        self._change = change
+        self._frames: dict[object, Sequence[bytes]] = {}
+
+    def of(self, stream: Stream, payloads: Sequence[bytes]) -> Sequence[bytes]:
+        """The frames of these payloads. The last one has the change as its position."""
+        protocol = stream.connection.protocol
+        key = (protocol, tuple(payloads))
+        if key not in self._frames and protocol == sse.EventStream.protocol:
+            numbers = [None] * (len(payloads) - 1) + [self._change]
+            self._frames[key] = [*map(sse.frame, numbers, payloads)]
+        elif key not in self._frames:
+            self._frames[key] = [*map(websocket.frame, payloads)]
+        return self._frames[key]
+
+
+class ChangePayloads:
+    """What is told of one change: rendered once for all who see the same of it."""
 
     def __init__(self, transition: Transition, linked: Linked) -> None:
         self._transition, self._linked = transition, linked
         self._events: dict[object, Event | None] = {}
         self._payloads: dict[object, bytes] = {}
-        self._frames: dict[object, bytes] = {}
 
-    def of(self, listener: Listener) -> bytes | None:
-        """The frame that a listener is sent of the change; None if it sees nothing of it."""
-        stream, subscription, view = listener
-        change = self._transition.change
+    def of(self, listener: Listener) -> Sequence[bytes]:
+        """What a listener is told of the change; nothing if it sees nothing of it."""
+        _, subscription, view = listener
         event = self._event(view)
         if event is None or not (event.hidden or event.operation in subscription.operations):
-            return None
+            return ()
         shown = None if event.record is None else view.shown
         key = (event.operation, event.hidden, shown)
         if key not in self._payloads:
@@ -258,14 +319,7 @@ class Frames:
             self._payloads[key] = dumps({**content, "hidden": True} if event.hidden else content)
         if event.record is not None:  # rendered once, and seen by each listener
             reads.note_rows(view.access, [event.record], view.names)
-        protocol = stream.connection.protocol
-        if (key, protocol) not in self._frames:
-            payload = self._payloads[key]
-            is_sse = protocol == sse.EventStream.protocol
-            self._frames[key, protocol] = (
-                sse.frame(change, payload) if is_sse else websocket.frame(payload)
-            )
-        return self._frames[key, protocol]
+        return (self._payloads[key],)
 
     def _event(self, view: View) -> Event | None:
         # Once for all streams of a caller that have the same filter.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.realtime import limits
-from app.realtime.feed import purge
+from app.realtime.feed import marks, purge
 from app.web.feature import Check, Feature, Routes
 
 
@@ -18,5 +18,6 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(purge,),
+    subscribers=(marks,),
     checks=(Check("streams", limits.check, reads_tables=False),),
 )

@@ -29,7 +29,8 @@ from app.db.versioned_cache import VersionCheck
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.jobs import wakeups
 from app.realtime.audience import Audience
-from app.realtime.feed import changes, generations, service, visibility
+from app.realtime.feed import changes, generations, marks, service, visibility
+from app.realtime.feed.changes import Newest
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription
@@ -45,6 +46,7 @@ SQLITE_LOOK_SECONDS = 0.3  # other processes have no way to announce changes
 ACCOUNTS = 500  # of a statement
 TURNS_SECONDS = 1  # for all accounts; then rights are looked at again
 BEHIND_SECONDS = 0.05  # while a client has not read what waits for it
+NOTHING = Newest(0, False)
 Done = Callable[[AppError | None], None]
 
 
@@ -118,6 +120,8 @@ class Hub:
         """Accounts that may have changes for a stream."""
         self._behind = set[str]()
         """Accounts with a stream whose client has yet to read."""
+        self._unmarked = set[str]()
+        """Accounts whose feed lacks a mark of changed rights."""
         self._requests = deque[Callable[[], None]]()
         self._woken = threading.Event()
         self._looked_at = 0.0
@@ -166,10 +170,13 @@ class Hub:
 
     def on_change(self, accounts: set[str] | None) -> None:
         """Look at the streams of these accounts, or of all."""
+        is_marked = accounts is not None and marks.EVERYBODY in accounts
         with self._lock:
             due = self._followed.keys() if accounts is None else self._followed.keys() & accounts
             self._due |= due
-        if due:
+            if is_marked:  # rights of all accounts may have changed
+                self._looked_at = 0.0
+        if due or is_marked:
             self._woken.set()
 
     def _look(self) -> None:
@@ -183,12 +190,12 @@ class Hub:
             return
         urgent = set[str]()
         if time.monotonic() - self._looked_at >= self._interval:
+            self._looked_at = time.monotonic()
             begun = generations.present()
             for stream in streams:
                 stream.go_on_from(begun)
-            urgent, late = _find_due(streams)
+            urgent, late, self._unmarked = _find_due(streams)
             due |= late
-            self._looked_at = time.monotonic()
         by_account: dict[str, list[Stream]] = {}
         for stream in streams:
             by_account.setdefault(stream.connection.account_id, []).append(stream)
@@ -202,6 +209,9 @@ class Hub:
 
     def _send(self, account_id: str, streams: Sequence[Stream], outbox: Outbox) -> None:
         try:
+            if account_id in self._unmarked:
+                marks.settle(account_id)
+                self._unmarked.discard(account_id)
             for audience in _audiences(account_id, streams):
                 audience.send_next(outbox)
                 if audience.is_behind:
@@ -238,21 +248,22 @@ def _hub(app: Flask) -> Hub:
         return _hubs[key]
 
 
-def _find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:
-    """The accounts whose streams may have lost a right, and those with new changes.
+def _find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str], set[str]]:
+    """The accounts whose streams may have lost a right, with new changes, and without a mark.
 
     The look every two seconds, for what was not announced: a few statements for all streams.
     """
     now = clock.now().timestamp()
     with tenancy.across_accounts():
         account_ids = sorted({stream.connection.account_id for stream in streams})
-        newest = dict[str, int]()
+        newest = dict[str, Newest]()
         for start in range(0, len(account_ids), ACCOUNTS):
             newest |= changes.newest(account_ids[start : start + ACCOUNTS])
         outdated = versioned_cache.outdated(
             check for stream in streams for check in _version_checks(stream)
         )
-    urgent, late = set[str](), set[str]()
+    unmarked = {account_id for account_id, one in newest.items() if one.is_unmarked}
+    urgent, late = set[str](), unmarked.copy()
     for stream in streams:
         account_id = stream.connection.account_id
         expires_at = stream.connection.credential.expires_at
@@ -260,10 +271,10 @@ def _find_due(streams: Sequence[Stream]) -> tuple[set[str], set[str]]:
         if is_expired or not outdated.isdisjoint(_version_checks(stream)):
             urgent.add(account_id)
         elif stream.caller is None or (
-            stream.position is not None and stream.position < newest.get(account_id, 0)
+            stream.position is not None and stream.position < newest.get(account_id, NOTHING).change
         ):
             late.add(account_id)
-    return urgent, late
+    return urgent, late, unmarked
 
 
 def _version_checks(stream: Stream) -> Iterator[VersionCheck]:

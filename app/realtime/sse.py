@@ -10,16 +10,19 @@ from app.web.serialization import dumps
 RETRY_MILLISECONDS = 1000
 
 
-def frame(change: int, payload: bytes) -> bytes:
-    """Return a change as an event."""
-    return b"id: %d\nevent: message\ndata: %b\n\n" % (change, payload)
+def frame(change: int | None, payload: bytes) -> bytes:
+    """Return a change as an event; without its number, if more of it follows."""
+    return b"%bevent: message\ndata: %b\n\n" % (_id_line(change), payload)
+
+
+def _id_line(change: int | None) -> bytes:
+    return b"" if change is None else b"id: %d\n" % change
 
 
 def event(name: str, change: int | None = None) -> bytes:
     """Return an event about the stream itself."""
     data = dumps({"type": name, "timestamp": clock.iso(clock.now())})
-    id_line = b"" if change is None else b"id: %d\n" % change
-    return b"%bevent: %b\ndata: %b\n\n" % (id_line, name.encode(), data)
+    return b"%bevent: %b\ndata: %b\n\n" % (_id_line(change), name.encode(), data)
 
 
 def opening(position: int | None) -> bytes:

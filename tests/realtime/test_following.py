@@ -25,22 +25,22 @@ WITHIN = 5  # seconds, after which a right must have ended
 
 
 def changes(client: Events, count: int) -> list[dict[str, Any]]:
-    """The next changes of a stream."""
+    """The next changes of records of a stream."""
     found = list[dict[str, Any]]()
     while len(found) < count:
         event = client.next()
-        if event["event"] == "message":
+        if event["event"] == "message" and "data" in event["data"]:
             assert event["id"] == str(event["data"]["change"])
             found.append(event["data"])
     return found
 
 
 def messages(client: Socket, count: int) -> list[dict[str, Any]]:
-    """The next changes that a WebSocket is sent."""
+    """The next changes of records that a WebSocket is sent."""
     found = list[dict[str, Any]]()
     while len(found) < count:
         message = client.next()
-        if "change" in message:
+        if "change" in message and "data" in message:
             found.append(message)
     return found
 

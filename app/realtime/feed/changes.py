@@ -7,6 +7,7 @@ The number of a change is drawn under a lock that is held until the number is st
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from app.audit.models import FeedChange
 from app.collections import table as tables
 from app.collections.definitions import Definition
 from app.db import Base
-from app.realtime.feed import generations
+from app.realtime.feed import generations, marks
 from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
@@ -38,16 +39,26 @@ class Bounds(NamedTuple):
     newest: int
 
 
-def newest(account_ids: Collection[str]) -> dict[str, int]:
-    """The newest change of each account that has any; one more where some are not sealed."""
+class Newest(NamedTuple):
+    """The newest change of an account."""
+
+    change: int
+    """One more where some are not sealed."""
+    is_unmarked: bool
+    """Whether a mark of changed rights has no place yet."""
+
+
+def newest(account_ids: Collection[str]) -> dict[str, Newest]:
+    """The newest change of each account that has any."""
     last = [
         sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
         for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
     ]
     unsealed = sa.exists().where(sealing.PENDING.c.account_id == HEADS.c.account_id)
-    query = sa.select(HEADS.c.account_id, *(one.scalar_subquery() for one in last), unsealed)
+    late = (unsealed, marks.is_behind(HEADS.c.rights_number))
+    query = sa.select(HEADS.c.account_id, *(one.scalar_subquery() for one in last), *late)
     rows = db.connection().execute(query.where(HEADS.c.account_id.in_(account_ids)))
-    return {row[0]: max(row[1] or 0, row[2] or 0) + bool(row[3]) for row in rows}
+    return {row[0]: Newest(max(row[1] or 0, row[2] or 0) + bool(row[3]), row[4]) for row in rows}
 
 
 class Scan(NamedTuple):
@@ -61,21 +72,14 @@ class Scan(NamedTuple):
 
 def bounds(account_id: str) -> Bounds:
     """The bounds of an account's feed, with what is committed by now."""
-    heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account_id)
-    ends = [heads, generations.NEWEST]
-    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
-        mine = sa.select(number).where(table.c.account_id == account_id)
-        left = mine.where(
-            number > sa.func.coalesce(heads.scalar_subquery(), 0),
-            number > sa.func.coalesce(generations.NEWEST.scalar_subquery(), 0),
-        )
-        ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
-    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
-    unsealed = sa.exists().where(sealing.PENDING.c.account_id == account_id)
-    *row, is_late = db.connection().execute(query.add_columns(unsealed)).one()
+    query, mine = _bounds(db.has_one_writer()), {"account": account_id}
+    *row, is_late, is_behind = db.connection().execute(query, mine).one()
     if is_late:
         sealing.settle(account_id)
-        row = list(db.connection().execute(query).one())
+    if is_behind:
+        marks.settle(account_id)
+    if is_late or is_behind:
+        row = list(db.connection().execute(query, mine).one()[:-2])
     expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
     if generations.is_ended(*timelines):
         begun = generations.start_new()
@@ -85,17 +89,35 @@ def bounds(account_id: str) -> Bounds:
     return Bounds(gone, oldest, max(gone, last or 0, last_unaudited or 0))
 
 
+@lru_cache
+def _bounds(has_one_writer: bool) -> sa.Select[Any]:
+    account = sa.bindparam("account")
+    heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account)
+    ends = [heads, generations.NEWEST]
+    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+        mine = sa.select(number).where(table.c.account_id == account)
+        left = mine.where(
+            number > sa.func.coalesce(heads.scalar_subquery(), 0),
+            number > sa.func.coalesce(generations.NEWEST.scalar_subquery(), 0),
+        )
+        ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
+    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
+    unsealed = sa.exists().where(sealing.PENDING.c.account_id == account)
+    seen = sa.select(HEADS.c.rights_number).where(HEADS.c.account_id == account)
+    return query.add_columns(unsealed, marks.is_behind(seen.scalar_subquery()))
+
+
 def scan(account_id: str, after: int, wanted: Collection[str], limit: int = SCANNED) -> Scan:
     """The next changes after one, read from at most `limit` changes of any table.
 
-    Of these tables, without any of all collections. A table's name may have been another
-    collection's before: `states.transitions` leaves its changes out.
+    Of these tables, without any of all collections, and the marks (`marks.read`). A table's name
+    may have been another collection's before: `states.transitions` leaves its changes out.
     """
     parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
     found = db.connection().execute(_SIZES, parameters).all()
     last, size, is_whole = after, 0, True
     for row in found:
-        is_wanted = row.table_name in wanted or (
+        is_wanted = row.table_name in (*wanted, *marks.TABLES) or (
             not wanted and row.table_name.startswith(tables.PREFIX)
         )
         size += row.size if is_wanted else 0
@@ -104,7 +126,7 @@ def scan(account_id: str, after: int, wanted: Collection[str], limit: int = SCAN
             break
         last = row.change
     rows = db.connection().execute(_VALUES, {**parameters, "last": last}).all() if size else []
-    rows = [row for row in rows if not wanted or row.table_name in wanted]
+    rows = [row for row in rows if not wanted or row.table_name in (*wanted, *marks.TABLES)]
     fitting = _fitting(rows)
     if fitting < len(rows):
         return Scan(rows[:fitting], rows[fitting - 1].change, False)
@@ -133,7 +155,8 @@ def _values(
     columns = (table.c[name] for name in (*SHOWN, *VALUES))
     query = sa.select(number.label("change"), *columns, erased.label("erased"))
     is_record = sa.func.substr(table.c.table_name, 1, len(tables.PREFIX)) == tables.PREFIX
-    return query.where(*_after(table, number), number <= sa.bindparam("last"), is_record, *where)
+    is_shown = sa.or_(is_record, table.c.table_name.in_(marks.TABLES))
+    return query.where(*_after(table, number), number <= sa.bindparam("last"), is_shown, *where)
 
 
 def _after(table: sa.Table, number: sa.ColumnElement[int]) -> Sequence[sa.ColumnElement[bool]]:
@@ -152,7 +175,7 @@ _VALUES = _both(
         *(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None)),
         CHANGES.c.extra_metadata.is_(None),
     ),
-    _values(FEED, FEED.c.change, FEED.c.columns == "[]"),
+    _values(FEED, FEED.c.change, FEED.c.columns == "[]"),  # marks are there
 )
 
 

@@ -26,6 +26,7 @@ blueprint = Blueprint(
 )
 
 NEWEST = 2**63 - 1
+RESET = "records.reset"
 CHANGE = {
     "change": 4711,
     "event": "records.create",
@@ -57,16 +58,18 @@ class ChangeArgs(Schema):
 
 
 class FeedItem(View):
-    """A change of a record."""
+    """A change of a record, or that a collection is to be listed again (`records.reset`)."""
 
-    optional = ("previous", "hidden")
+    optional = ("record_id", "record", "previous", "hidden", "occurred_at", "user_id")
 
     change = ma.fields.Integer(**doc("Its number, which ascends within an account."))
     event = ma.fields.String(
-        validate=ma.validate.OneOf([event for event in EVENTS if event != TEST_EVENT]),
+        validate=ma.validate.OneOf([*(one for one in EVENTS if one != TEST_EVENT), RESET]),
         **doc(
             "A record that comes into what the caller may view comes as"
             " `records.create`, one that leaves it as `records.delete` with `hidden`."
+            " `records.reset`, with `collection` and `change` alone: the caller's rights have"
+            " changed. List the collection again, and drop the rest."
         ),
     )
     collection = ma.fields.String()
@@ -107,7 +110,8 @@ def list_changes(args: JSONObject) -> Response:
 
     Shows what the caller may view now: rules, field lists and masks are those of this moment,
     judged on the record before and after the change. A reader that goes on with `next` misses no
-    change and sees none twice. An update that changes no field is no change. 410 (`feed_expired`)
+    change and sees none twice. An update that changes no field is no change. What comes of one
+    change is never split, so that a page may exceed its limit. 410 (`feed_expired`)
     means that changes after `since` are not kept any more: read the collection anew, then go on
     from the newest change. Needs a signed-in caller.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from app import clock
 from app.auth.principal import Principal
@@ -11,8 +12,9 @@ from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem
-from app.realtime.feed import changes, states, visibility
+from app.realtime.feed import changes, marks, rights, states, visibility
 from app.realtime.feed.changes import Bounds
+from app.realtime.feed.rights import Reset
 from app.realtime.feed.visibility import Event, Linked, View
 from app.records.store.sizes import LARGEST_ANSWER
 from app.types import JSONObject
@@ -48,17 +50,24 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     for _ in range(MAX_SCANS):
         scan = changes.scan(account_id, after, tables, max(limit, SMALLEST_SCAN))
         after, ended = scan.next, scan.ended
+        followed = named
         if not names:  # after the scan, as it may have changes of a new collection
-            opened = (visibility.view_if_open(by, one) for one in definitions.get_all())
+            followed = definitions.get_all()
+            opened = (visibility.view_if_open(by, one) for one in followed)
             views = {view.definition.table_name: view for view in opened if view is not None}
-        for event in events(account_id, scan.rows, views):
-            item = _item(event, views[event.source.definition.table_name])
+        passed = [mark for row in scan.rows if (mark := marks.read(row))]
+        reset = rights.resets(passed, by, {one.name: [one] for one in followed}, all_=not names)
+        found: list[Event | Reset] = [*events(account_id, scan.rows, views), *reset]
+        for event in sorted(found, key=attrgetter("change")):
+            item = _item(event, views)
             size += len(dumps(item))
-            if len(items) == limit or (items and size > LARGEST_ANSWER):
+            is_full = len(items) >= limit or size > LARGEST_ANSWER
+            # What comes of one change stays together.
+            if is_full and items and event.change > items[-1]["change"]:
                 after, ended = int(items[-1]["change"]), False
                 break
             items.append(item)
-        if ended or len(items) == limit or size > LARGEST_ANSWER:
+        if ended or len(items) >= limit or size > LARGEST_ANSWER:
             break
     check_versions(by, views)
     return {"items": items, "next": after, "has_more": not ended, "oldest": bounds.oldest}
@@ -103,8 +112,11 @@ def check_versions(by: Principal, views: Views) -> None:
     versioned_cache.verify_all(checks.union(by.version_checks))
 
 
-def _item(event: Event, view: View) -> JSONObject:
-    source = event.source
+def _item(event: Event | Reset, views: Views) -> JSONObject:
+    if isinstance(event, Reset):
+        named = {"event": "records.reset", "collection": event.collection}
+        return {"change": event.change, **named}
+    source, view = event.source, views[event.source.definition.table_name]
     item: JSONObject = {
         "change": event.change,
         "event": f"records.{event.operation}",
