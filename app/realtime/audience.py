@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from operator import attrgetter
+from itertools import chain
 from typing import NamedTuple
 
 from app import clock
@@ -18,9 +19,11 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.realtime import sse, websocket
-from app.realtime.feed import changes, marks, rights, states
+from app.realtime.feed import changes, dependencies, marks, rights, states
 from app.realtime.feed.changes import Scan
 from app.realtime.feed.marks import Mark
+from app.realtime.feed.members import Outlook
+from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
 from app.realtime.outbox import Outbox
@@ -44,6 +47,12 @@ class Listener(NamedTuple):
     subscription: Subscription
     view: View
 
+    def hears(self, event: Event | Reset) -> bool:
+        """Whether it wants to be told of an event."""
+        if isinstance(event, Reset) or event.hidden:
+            return True
+        return event.operation in self.subscription.operations
+
 
 class Audience:
     """The streams of an account."""
@@ -63,16 +72,20 @@ class Audience:
         self.is_behind = len(ready) < len(self._streams)
         following = [(stream, one) for stream, one in self._following if stream in ready]
         with tenancy.in_account(self._account_id):
-            scan = None
+            scan, wanted = None, set[str]()
             if following:
                 with sealing.brief(SEALING_SECONDS):  # or no account has its turn
                     sealing.settle(self._account_id)
                 start = min(one.position for _, one in following)
-                scan = changes.scan(self._account_id, start, _tables(following))
+                wanted = _tables(following)
+                scan = changes.scan(self._account_id, start, wanted)
             # After the scan: whoever lost a right before a change is not sent it.
             collections = self._verified()
             self._end_closed(collections)
             if scan is None:
+                return
+            if wanted and not _tables(following) <= wanted:  # a rule reads more since
+                self.has_more = True
                 return
             done = 0
             for stream in ready:
@@ -180,34 +193,48 @@ class Audience:
         following: Sequence[tuple[Stream, Subscription]],
         outbox: Outbox,
     ) -> None:
-        found = states.transitions(self._account_id, scan.rows, collections.values())
-        passed = [mark for row in scan.rows if (mark := marks.read(row))]
-        listeners = _listeners({one.definition for one in found}, following)
-        linked = Linked(found, [one.view for own in listeners.values() for one in own])
+        read = (dependencies.read_by(one) for one in collections.values())
+        known = {name: one for own in read for name, one in own.items()} | dict(collections)
+        found = states.transitions(self._account_id, scan.rows, known.values())
+        changed = {one.definition for one in found}
+        tables_changed = {one.table_name for one in changed}
+        concerned = changed | {
+            one
+            for one in collections.values()
+            if not tables_changed.isdisjoint(dependencies.read_by(one))
+        }
+        listeners = _listeners(concerned, following)
+        every = [one for own in listeners.values() for one in own]
+        linked = Linked(found, [one.view for one in every])
+        outlook = Outlook(self._account_id, scan.next, found)
+        steps: dict[int, list[Iterable[tuple[Stream, Payloads]]]] = {}
+        for transition in found:
+            payloads = ChangePayloads(transition, linked, outlook)
+            own = listeners.get(transition.definition, ())
+            steps.setdefault(transition.change, []).append(_told(transition.change, payloads, own))
+        for change, by_others in _by_memberships(outlook, every).items():
+            steps.setdefault(change, []).append(by_others)
+        for mark in (mark for row in scan.rows if (mark := marks.read(row))):
+            steps[mark.change] = [_resets(mark, collections, following)]
         deadline = time.monotonic() + TURN_SECONDS
-        steps: list[Transition | Mark] = [*found, *passed]
-        for step in sorted(steps, key=attrgetter("change")):
-            frames, ready = Frames(step.change), list[tuple[Stream, bytes]]()
+        for change in sorted(steps):
+            frames, ready = Frames(change), list[tuple[Stream, bytes]]()
             by_stream: dict[Stream, list[Payloads]] = {}
-            for stream, told in (
-                _resets(step, collections, following)
-                if isinstance(step, Mark)
-                else _told(step, linked, listeners.get(step.definition, ()))
-            ):
+            for stream, payload in chain.from_iterable(steps[change]):
                 if stream.stopped_at is None:
-                    by_stream.setdefault(stream, []).append(told)
-            for stream, own in by_stream.items():
+                    by_stream.setdefault(stream, []).append(payload)
+            for stream, mine in by_stream.items():
                 # A stream gets all frames of a change, or none.
                 if not outbox.is_ready(stream) or time.monotonic() > deadline:
-                    stream.stopped_at = step.change - 1
+                    stream.stopped_at = change - 1
                     continue
                 # Two subscriptions that include a change in the same way are sent it once.
                 with reads.collected("realtime"):
-                    shown = tuple(dict.fromkeys(one for told in own for one in told()))
+                    shown = tuple(dict.fromkeys(one for make in mine for one in make()))
                 ready += [(stream, frame) for frame in frames.of(stream, shown)]
             for stream, frame in ready:
                 outbox.add(stream, frame)
-                stream.sent = step.change
+                stream.sent = change
 
 
 def _resets(
@@ -226,27 +253,68 @@ def _resets(
             own = [view.definition, *(access.definition for access in referenced)] if view else []
             followed = {own[0].name: own} if own else {}
         found = rights.resets([mark], caller, followed, all_=one.collection is None)
-        payloads = [
-            dumps({"type": f"{reset.collection}.reset", "change": reset.change}) for reset in found
-        ]
+        payloads = [*map(_of_reset, found)]
         if payloads:
             yield stream, partial(tuple, payloads)
 
 
 def _told(
-    transition: Transition, linked: Linked, listeners: Sequence[Listener]
+    change: int, payloads: ChangePayloads, listeners: Sequence[Listener]
 ) -> Iterator[tuple[Stream, Payloads]]:
     """The streams that may be told of a change, and what."""
-    payloads = ChangePayloads(transition, linked)
     for one in listeners:
-        if one.subscription.position < transition.change:
+        if one.subscription.position < change:
             yield one.stream, partial(payloads.of, one)
 
 
+def _by_memberships(
+    outlook: Outlook, listeners: Sequence[Listener]
+) -> Mapping[int, Sequence[tuple[Stream, Payloads]]]:
+    """The streams that are told of what other records give or take, and what, by the change."""
+    found: dict[int, list[tuple[Stream, Payloads]]] = {}
+    known: dict[object, Sequence[Event | Reset]] = {}
+    for one in listeners:
+        key = (id(one.view.definition), *one.view.key)
+        if key not in known:
+            known[key] = [*outlook.of(one.view)]
+        for event in known[key]:
+            if one.subscription.position < event.change and one.hears(event):
+                told = partial(_payloads, event, one.view)
+                found.setdefault(event.change, []).append((one.stream, told))
+    return found
+
+
+def _payloads(event: Event | Reset, view: View) -> Sequence[bytes]:
+    """What is told of an event."""
+    if isinstance(event, Reset):
+        return (_of_reset(event),)
+    source = event.source
+    content = {
+        "type": f"{source.definition.name}.{event.operation}",
+        "change": event.change,
+        "timestamp": clock.iso(source.occurred_at),
+        "data": {"id": source.record_id} if event.record is None else view.render(event.record),
+    }
+    if event.record is not None:
+        reads.note_rows(view.access, [event.record], view.names)
+    return (dumps({**content, "hidden": True} if event.hidden else content),)
+
+
+def _of_reset(reset: Reset) -> bytes:
+    return dumps({"type": f"{reset.collection}.reset", "change": reset.change})
+
+
 def _tables(following: Sequence[tuple[Stream, Subscription]]) -> set[str]:
-    """The tables that are followed; empty for all."""
+    """The tables that are followed, and those that their rules read; empty for all."""
     names = {one.collection or "" for _, one in following}
-    return set() if "" in names else set().union(*map(definitions.table_names, names))
+    if "" in names:
+        return set()
+    found = set[str]().union(*map(definitions.table_names, names))
+    for name in names:
+        with suppress(NotFound):
+            for one in dependencies.read_by(definitions.get(name)).values():
+                found.update(span.table_name for span in one.spans)
+    return found
 
 
 def _listeners(
@@ -294,37 +362,25 @@ class Frames:
 class ChangePayloads:
     """What is told of one change: rendered once for all who see the same of it."""
 
-    def __init__(self, transition: Transition, linked: Linked) -> None:
-        self._transition, self._linked = transition, linked
-        self._events: dict[object, Event | None] = {}
-        self._payloads: dict[object, bytes] = {}
+    def __init__(self, transition: Transition, linked: Linked, outlook: Outlook) -> None:
+        self._transition, self._linked, self._outlook = transition, linked, outlook
+        self._events: dict[object, Event | Reset | None] = {}
+        self._payloads: dict[object, Sequence[bytes]] = {}
 
     def of(self, listener: Listener) -> Sequence[bytes]:
         """What a listener is told of the change; nothing if it sees nothing of it."""
-        _, subscription, view = listener
-        event = self._event(view)
-        if event is None or not (event.hidden or event.operation in subscription.operations):
+        view = listener.view
+        if view.key not in self._events:  # once for all streams of a caller with the same filter
+            self._events[view.key] = self._outlook.event(view, self._transition, self._linked)
+        event = self._events[view.key]
+        if event is None or not listener.hears(event):
             return ()
+        if isinstance(event, Reset):
+            return _payloads(event, view)
         shown = None if event.record is None else view.shown
         key = (event.operation, event.hidden, shown)
         if key not in self._payloads:
-            source = event.source
-            data = {"id": source.record_id} if event.record is None else view.render(event.record)
-            content = {
-                "type": f"{source.definition.name}.{event.operation}",
-                "change": event.change,
-                "timestamp": clock.iso(source.occurred_at),
-                "data": data,
-            }
-            self._payloads[key] = dumps({**content, "hidden": True} if event.hidden else content)
-        if event.record is not None:  # rendered once, and seen by each listener
+            self._payloads[key] = _payloads(event, view)
+        elif event.record is not None:  # rendered once, and seen by each listener
             reads.note_rows(view.access, [event.record], view.names)
-        return (self._payloads[key],)
-
-    def _event(self, view: View) -> Event | None:
-        # Once for all streams of a caller that have the same filter.
-        filter = view.filter and view.filter.node
-        key = (id(view.access.condition), id(filter), view.access.subject)
-        if key not in self._events:
-            self._events[key] = view.event(self._transition, self._linked)
-        return self._events[key]
+        return self._payloads[key]

@@ -91,7 +91,7 @@ def bounds(account_id: str) -> Bounds:
 
 @lru_cache
 def _bounds(has_one_writer: bool) -> sa.Select[Any]:
-    account = sa.bindparam("account")
+    account: sa.BindParameter[str] = sa.bindparam("account")
     heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account)
     ends = [heads, generations.NEWEST]
     for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
@@ -168,14 +168,31 @@ def _both(*queries: sa.Select[Any]) -> sa.Select[Any]:
     return sa.select(both).order_by(both.c.change).limit(sa.bindparam("limit"))
 
 
+def later(
+    account_id: str, after: int, tables: Collection[str], limit: int
+) -> Sequence[sa.Row[Any]]:
+    """The next changes of these tables after one, with what is committed by now."""
+    sealing.settle(account_id)
+    parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
+    parameters |= {"last": 2**63 - 1, "tables": sorted(tables)}
+    return db.connection().execute(_LATER, parameters).all()
+
+
 _SIZES = _both(_sizes(CHANGES, CHANGES.c.first_id), _sizes(FEED, FEED.c.change))
-_VALUES = _both(
+_STORED = (
     # Changes of many records at once have metadata, and name no record.
     _values(
         *(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None)),
         CHANGES.c.extra_metadata.is_(None),
     ),
     _values(FEED, FEED.c.change, FEED.c.columns == "[]"),  # marks are there
+)
+_VALUES = _both(*_STORED)
+_LATER = _both(
+    *(
+        query.where(table.c.table_name.in_(sa.bindparam("tables", expanding=True)))
+        for query, table in zip(_STORED, (CHANGES, FEED), strict=True)
+    )
 )
 
 

@@ -12,8 +12,9 @@ from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem
-from app.realtime.feed import changes, marks, rights, states, visibility
-from app.realtime.feed.changes import Bounds
+from app.realtime.feed import changes, dependencies, marks, rights, states, visibility
+from app.realtime.feed.changes import Bounds, Scan
+from app.realtime.feed.members import Outlook
 from app.realtime.feed.rights import Reset
 from app.realtime.feed.visibility import Event, Linked, View
 from app.records.store.sizes import LARGEST_ANSWER
@@ -43,7 +44,8 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
     if problems:
         raise InvalidValues(problems)
     views: Views = {one.table_name: visibility.view_of(by, one) for one in named}
-    tables = {span.table_name for one in named for span in one.spans}
+    read = (other for one in named for other in dependencies.read_by(one).values())
+    tables = {span.table_name for one in (*named, *read) for span in one.spans}
     items, size, ended = list[JSONObject](), 0, False
     bounds = changes.bounds(account_id)
     after = start(bounds, since)
@@ -57,7 +59,7 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
             views = {view.definition.table_name: view for view in opened if view is not None}
         passed = [mark for row in scan.rows if (mark := marks.read(row))]
         reset = rights.resets(passed, by, {one.name: [one] for one in followed}, all_=not names)
-        found: list[Event | Reset] = [*events(account_id, scan.rows, views), *reset]
+        found: list[Event | Reset] = [*events(account_id, scan, views), *reset]
         for event in sorted(found, key=attrgetter("change")):
             item = _item(event, views)
             size += len(dumps(item))
@@ -97,13 +99,21 @@ def start(bounds: Bounds, since: int) -> int:
     return max(since, bounds.expired)
 
 
-def events(account_id: str, rows: Sequence[object], views: Views) -> list[Event]:
+def events(account_id: str, scan: Scan, views: Views) -> list[Event | Reset]:
     """The stored changes as a caller with these views may know them."""
-    collections = [view.definition for view in views.values()]
-    found = states.transitions(account_id, rows, collections)
+    collections = {view.definition.table_name: view.definition for view in views.values()}
+    read = (dependencies.read_by(one) for one in collections.values())
+    followed = {name: one for own in read for name, one in own.items()} | collections
+    found = states.transitions(account_id, scan.rows, followed.values())
     linked = Linked(found, views.values())
-    known = (views[one.definition.table_name].event(one, linked) for one in found)
-    return [event for event in known if event is not None]
+    outlook = Outlook(account_id, scan.next, found)
+    by_others = [event for view in views.values() for event in outlook.of(view)]
+    known = (
+        outlook.event(views[one.definition.table_name], one, linked)
+        for one in found
+        if one.definition.table_name in views
+    )
+    return [*(event for event in known if event is not None), *by_others]
 
 
 def check_versions(by: Principal, views: Views) -> None:

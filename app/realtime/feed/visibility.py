@@ -18,6 +18,8 @@ from app.collections.definitions import Definition
 from app.collections.people import People
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, NotFound, problem
+from app.realtime.feed import dependencies
+from app.realtime.feed.dependencies import Dependency
 from app.realtime.feed.states import Transition
 from app.records.read import views
 from app.records.store import Row, references
@@ -93,6 +95,22 @@ class View:
         """The key of its rendered records: the fields, and those that are masked."""
         return self.names, frozenset(self.access.masked)
 
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The same for callers who see the same of records, for as long as the view is there."""
+        filter = self.filter and self.filter.node
+        return id(self.access.condition), id(filter), self.access.subject
+
+    @cached_property
+    def dependencies(self) -> Sequence[Dependency]:
+        """What the caller's rule asks of other records by `@any` and `@count`."""
+        return dependencies.of_access(self.access)
+
+    @cached_property
+    def watched(self) -> Mapping[str, Definition]:
+        """The collections of these records, by their tables."""
+        return {one.definition.table_name: one.definition for one in self.dependencies}
+
     def event(self, transition: Transition, linked: Linked) -> Event | None:
         """A change as the caller may know it; None if it does not concern the caller."""
         was_in_view = self._includes(transition.before, linked)
@@ -112,9 +130,10 @@ class View:
         return self.access.condition is None and self.filter is None
 
     def _includes(self, row: Row | None, linked: Linked) -> bool:
-        if row is None:
-            return False
-        values = linked.of(row, self)
+        return row is not None and self.admits(linked.of(row, self))
+
+    def admits(self, values: Row) -> bool:
+        """Whether it includes a record, given all values that the rule and the filter need."""
         if not self.access.allows(values):
             return False
         if self.filter is None:
