@@ -202,7 +202,7 @@ TABLE: list[tuple[str, str, Do | None, Do, set[str]]] = [
         MEMBER,
         Scene.join,
         lambda s: [s.drop("members", joined(s)), s.join()],
-        set(),
+        {"+r0", "+r1"},  # a page in between had them hidden
     ),
     ("nested", NESTED, Scene.join, lambda s: s.make("staff", user=s.reader.id), {"reset"}),
     (

@@ -10,9 +10,8 @@ hidden deletion. Where more than 1,000 records are concerned, the reader lists a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, product
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -26,14 +25,14 @@ from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
 from app.records import store
-from app.records.store import Row, references
+from app.records.store import NO_PARAMETERS, Row, references
 from app.rules.nodes import Inner, Junction, Literal, Membership, Node
 
 MOST = 1000
 """The records that one change may concern: of more, the reader lists the collection again."""
 MAX_BATCH = 5 * MOST
 """Records of one collection, for all changes that are read at once."""
-MAX_GUESSES = 64
+MOST_VERDICTS = 200_000
 
 
 class Touch(NamedTuple):
@@ -44,6 +43,15 @@ class Touch(NamedTuple):
     before: Row | None
     after: Row | None
 
+    @property
+    def key(self) -> tuple[Dependency, str]:
+        return self.dependency, self.transition.record_id
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is told what it gives or takes; else the reader lists again."""
+        return self.dependency.is_exact and not self.transition.is_erased
+
 
 class Outlook:
     """Changes that were read, and what has followed them until now."""
@@ -53,7 +61,7 @@ class Outlook:
         self._windows: dict[View, Sequence[Touch]] = {}
         self._later: dict[str, Sequence[Transition]] = {}
         self._reset = set[View]()
-        self._hidden = set[tuple[object, str]]()
+        self._hidden = dict[tuple[object, str], int]()
         self._changed = {one.definition.table_name for one in found}
 
     def of(self, view: View) -> Iterator[Event | Reset]:
@@ -64,7 +72,7 @@ class Outlook:
         found = [one for one in self._found if dependencies.is_reset_by(view.definition, one)]
         touches, lasting = list[Touch](), [one.change for one in found]
         for touch in _touches(view, self._found):
-            if touch.dependency.is_exact and not touch.transition.is_erased:
+            if touch.is_exact:
                 touches.append(touch)
             else:
                 lasting.append(touch.transition.change)
@@ -87,8 +95,9 @@ class Outlook:
         if event is not None or before is None or not view.dependencies:
             return event
         try:
-            is_told = (view.key, transition.record_id) in self._hidden
-            if not is_told and self._shown_before(view, linked.of(before, view)):
+            told = self._hidden.get((view.key, transition.record_id), transition.change)
+            window = self._window(view) if told >= transition.change else ()
+            if window and any(_sometime(view, [linked.of(before, view)], window)[0]):
                 return Event(transition, "delete", hidden=True)
         except TooMany:
             if view not in self._reset:  # once: the reader lists after all that was read
@@ -96,13 +105,15 @@ class Outlook:
                 return Reset(transition.change, view.definition.name)
         return None
 
-    def _shown_before(self, view: View, judged: Row) -> bool:
-        """Whether a record was in view by a membership that has changed since. Raises TooMany."""
+    def _window(self, view: View) -> Sequence[Touch]:
+        """The changes of memberships since what was read began, until now. Raises TooMany."""
         if view not in self._windows:
-            later = self._memberships_since(view)
-            self._windows[view] = [*_touches(view, self._found), *_touches(view, later)]
-        window = self._windows[view]
-        return bool(window) and _is_possible(view, judged, window)
+            touches = [
+                *_touches(view, self._found),
+                *_touches(view, self._memberships_since(view)),
+            ]
+            self._windows[view] = [one for one in touches if one.is_exact]
+        return self._windows[view]
 
     def _memberships_since(self, view: View) -> Iterator[Transition]:
         missing = {name: one for name, one in view.watched.items() if name not in self._later}
@@ -128,11 +139,9 @@ class Outlook:
         since += self._read_later([view.definition])
         former = [one for one in since if one.before and any(_tied(one.before, touches, one))]
         rows = [*present, *(one.before for one in former if one.before)]
-        causes = [max(_tied(row, touches), key=lambda one: one.change) for row in rows]
-        counts = Counter(
-            change for _, change in {(r["id"], c.change) for r, c in zip(rows, causes, strict=True)}
-        )
-        if any(count > MOST for count in counts.values()):
+        # At the first of them: whatever is read next has the later ones.
+        causes = [min(_tied(row, touches), key=lambda one: one.change) for row in rows]
+        if any(count > MOST for count in Counter(one.change for one in causes).values()):
             raise TooMany
         sources = [
             cause._replace(definition=view.definition, record_id=row["id"], before=None, after=row)
@@ -140,20 +149,18 @@ class Outlook:
         ]
         linked = Linked(sources, [view])
         judged = [linked.of(row, view) for row in rows]
+        verdicts = _sometime(view, judged, self._window(view))
         done = set[str]()
-        before = _without(view, judged, touches)
-        for place, (source, values, others) in enumerate(zip(sources, judged, before, strict=True)):
-            id = source.record_id
-            if id in done:
+        for place, (source, values) in enumerate(zip(sources, judged, strict=True)):
+            if source.record_id in done:
                 continue
-            was_in_view = view.admits({**values, **others})
             if place < len(present) and view.admits(values):
-                done.add(id)
-                if not was_in_view:
+                done.add(source.record_id)
+                if not all(verdicts[place]):
                     yield Event(source, "create", source.after)
-            elif was_in_view or self._shown_before(view, values):
-                done.add(id)
-                self._hidden.add((view.key, id))
+            elif any(verdicts[place]):
+                done.add(source.record_id)
+                self._hidden[view.key, source.record_id] = source.change
                 yield Event(source, "delete", hidden=True)
 
 
@@ -209,53 +216,59 @@ def _tied(
             yield one.transition
 
 
-def _without(
-    view: View, judged: Sequence[Row], touches: Sequence[Touch]
-) -> list[dict[Any, object]]:
-    """What the subqueries found for each record before these changes."""
-    found: list[dict[Any, object]] = [{} for _ in judged]
-    by_dependency: dict[Dependency, list[Touch]] = {}
-    for touch in touches:
-        by_dependency.setdefault(touch.dependency, []).append(touch)
-    for dependency, own in by_dependency.items():
-        part = dependency.part
-        ids = dict.fromkeys(one.transition.record_id for one in own)
-        first = {one.transition.record_id: one.before for one in reversed(own)}
-        node = Inner(0, 0, ("id",), 1, part.collection, type=rules.Type.TEXT)
-        listed = tuple(Literal(0, 0, id, type=rules.Type.TEXT) for id in ids)
-        rest = Membership(0, 0, node, listed, negated=True, type=rules.Type.BOOLEAN)
-        whole: tuple[Node, ...] = (part.condition, rest)
-        both = Junction(0, 0, "and", whole, type=rules.Type.BOOLEAN)
-        others = replace(part, condition=both)
-        answered = references.answers(
-            view.definition, judged, [others], view.access.subject, [{}] * len(judged)
-        )
-        for values, row, answers in zip(judged, found, answered, strict=True):
-            matching = sum(dependency.matches(one, values) for one in first.values())
-            rest_found: Any = dict[Any, Any](answers)[others]
-            row[part] = (
-                rest_found + matching if part.function == "count" else bool(rest_found or matching)
-            )
+def _sometime(view: View, judged: Sequence[Row], window: Sequence[Touch]) -> list[Sequence[bool]]:
+    """Whether each record was in view, by the memberships of each time of the window.
+
+    Raises TooMany if that takes too long.
+    """
+    if len(judged) * len(window) > MOST_VERDICTS:
+        raise TooMany
+    answers = _untouched(view, judged, window)
+    verdicts = list[Sequence[bool]]()
+    for values, rest in zip(judged, answers, strict=True):
+        matching: dict[tuple[Dependency, str], bool] = {}
+        for one in reversed(window):
+            matching[one.key] = one.dependency.matches(one.before, values)
+        times = [_found(matching, rest)]
+        for one in window:
+            matching[one.key] = one.dependency.matches(one.after, values)
+            times.append(_found(matching, rest))
+        different = {tuple(time.items()): time for time in times}.values()
+        verdicts.append([view.admits({**values, **time}) for time in different])
+    return verdicts
+
+
+def _found(
+    matching: Mapping[tuple[Dependency, str], bool], rest: Mapping[Dependency, Any]
+) -> dict[Any, object]:
+    """What subqueries find where these touched records count, beside those that were not."""
+    found: dict[Any, object] = {}
+    for dependency, others in rest.items():
+        count = sum(counts for (of, _), counts in matching.items() if of is dependency)
+        is_any = dependency.part.function == "any"
+        found[dependency.part] = bool(others or count) if is_any else others + count
     return found
 
 
-def _is_possible(view: View, judged: Row, window: Sequence[Touch]) -> bool:
-    """Whether a record was in view with memberships as they were at any time of the window."""
-    answers: Any = judged
-    most, least = dict[Any, int](), dict[Any, int]()
+def _untouched(
+    view: View, judged: Sequence[Row], window: Sequence[Touch]
+) -> list[dict[Dependency, Any]]:
+    """What subqueries find for each record without those that were touched."""
+    found: list[dict[Dependency, Any]] = [{} for _ in judged]
+    ids: dict[Dependency, dict[str, None]] = {}
     for touch in window:
-        part = touch.dependency.part
-        if not touch.dependency.is_exact:
-            continue  # a reset tells of it
-        most[part] = most.get(part, 0) + touch.dependency.matches(touch.before, judged)
-        least[part] = least.get(part, 0) + touch.dependency.matches(touch.after, judged)
-    options = list[list[tuple[Any, object]]]()
-    for part, more in most.items():
-        if part.function == "any":
-            known = {bool(answers[part])} | ({True} if more else set())
-            known |= {False} if least[part] else set()
-        else:
-            known = {*range(max(answers[part] - least[part], 0), answers[part] + more + 1)}
-        options.append([(part, value) for value in known])
-    guesses = islice(product(*options), MAX_GUESSES)
-    return any(view.admits({**judged, **dict(guess)}) for guess in guesses)
+        ids.setdefault(touch.dependency, {})[touch.transition.record_id] = None
+    for dependency, own in ids.items():
+        part = dependency.part
+        node = Inner(0, 0, ("id",), 1, part.collection, type=rules.Type.TEXT)
+        listed = tuple(Literal(0, 0, id, type=rules.Type.TEXT) for id in own)
+        rest = Membership(0, 0, node, listed, negated=True, type=rules.Type.BOOLEAN)
+        whole: tuple[Node, ...] = (part.condition, rest)
+        both = Junction(0, 0, "and", whole, type=rules.Type.BOOLEAN)
+        others, bodies = replace(part, condition=both), [NO_PARAMETERS] * len(judged)
+        answered = references.answers(
+            view.definition, judged, [others], view.access.subject, bodies
+        )
+        for row, values in zip(found, answered, strict=True):
+            row[dependency] = dict[Any, Any](values)[others]
+    return found
