@@ -33,7 +33,7 @@ ENUMS: Mapping[str, Collection[str]] = {
     "ExecutionView.status": tuple(hooks.ExecutionState),
     "ExecutionView.trigger_type": hooks.TRIGGERS,
     "Explanation.operation": rules.OPERATIONS,
-    "FeedItem.event": EVENTS_OF_RECORDS,
+    "FeedItem.event": [*EVENTS_OF_RECORDS, "records.reset"],
     "FieldDefinition.mask_type": masking.MASKS,
     "FieldDefinition.on_delete": ON_DELETE,
     "FieldDefinition.return_type": field_types.RETURN_TYPES,

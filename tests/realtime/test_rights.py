@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Cast, make_collection, make_record
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.feed.test_rights import Change, group, role, rules
 from tests.realtime.clients import Events, Socket
 
@@ -92,3 +92,45 @@ def test_rights_of_another_account_leave_streams_alone(app: Flask, cast: Cast, p
     assert group("staff", joins=True)(cast).status_code < 300
     make_record(cast.charlie, title="seen")
     assert [one["type"] for one in events(client, "posts.create")] == ["posts.create"]
+
+
+MEMBER = "@any(members, post = @record.id && user = @request.auth.id)"
+
+
+def revoke(app: Flask, cast: Cast, port: int, streams: int) -> None:
+    """Take a membership while so many streams run, of members and of one who was removed."""
+    user = {"name": "user", "type": "user"}
+    make_collection(cast.root)
+    post = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
+    make_collection(cast.root, "members", [post, user], view_rule=None)
+    assert rules("posts", view_rule=MEMBER, list_rule=MEMBER)(cast).status_code == 200
+    operator = cast.root.acting_in("acme")
+    made = make_record(operator, title="first")["id"]
+    others = [make_user(app, cast.bob.account_id, f"m{n}@acme.example") for n in range(streams)]
+    for other in others:
+        make_record(operator, "members", post=made, user=other.id)
+    own = make_record(operator, "members", post=made, user=cast.bob.id)["id"]
+    callers = [Caller(app, other) for other in others]
+    clients = [Events(port, "collections=posts", headers=one.headers) for one in callers]
+    mine = Events(port, "collections=posts", headers=cast.bob.headers)
+    assert operator.delete(f"records/members/{own}").status_code < 300
+    (gone,) = events(mine, "posts.delete")
+    assert (gone["data"], gone["hidden"]) == ({"id": made}, True)
+    assert operator.patch(f"records/posts/{made}", {"title": "secret"}).status_code == 200
+    for client in clients:  # who is a member sees it, and who was does not
+        (seen,) = events(client, "posts.update")
+        assert seen["data"]["title"] == "secret"
+    assert make_record(operator, "members", post=made, user=cast.bob.id)
+    assert [one["type"] for one in events(mine, "posts.create")] == ["posts.create"]
+
+
+@pytest.mark.both_databases
+def test_revoked_membership_hides_records_of_streams(app: Flask, cast: Cast, port: int) -> None:
+    revoke(app, cast, port, streams=3)
+
+
+@pytest.mark.slow
+def test_revoked_membership_hides_records_of_many_streams(
+    app: Flask, cast: Cast, port: int
+) -> None:
+    revoke(app, cast, port, streams=200)

@@ -11,10 +11,11 @@ export type Operation = "create" | "update" | "delete";
 type Name<C> = keyof C & string;
 type Shapes<C> = { [N in keyof C]: Shape };
 
-/** What a stream brings: changes, and `reset` where some are missing, so read the records anew. */
+/** What a stream brings: changes, and `reset` where some are missing, so read the records anew: those of `collection`,
+ * if your rights have changed, else all. */
 export type StreamEvent<C extends Shapes<C>, N extends Name<C> = Name<C>> =
   | { [K in N]: Change<K, C[K]["record"]> }[N]
-  | { type: "reset" };
+  | { type: "reset"; collection?: N; change?: number };
 type Change<N, R> = { collection: N; change: number; timestamp: string } & (
   | { type: "create" | "update"; data: R }
   /** `hidden`: the record exists, but the caller may not view it any more, or it left the filter. */

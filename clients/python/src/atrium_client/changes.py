@@ -58,12 +58,22 @@ class Change:
 class Reset:
     """Changes are missing: read the records anew. The stream goes on with the next change."""
 
+    collection: str | None = None
+    """The collection to list again, as the caller's rights have changed; None for all."""
+    change: int | None = None
+    """Go on after it with `since=reset.change`, if it has one."""
+
+    @classmethod
+    def from_item(cls, item: Mapping[str, Any]) -> Self:
+        """Return the reset of an item of the feed."""
+        return cls(item["collection"], item["change"])
+
 
 @dataclass(frozen=True)
 class ChangePage:
     """Changes of the feed; read on with `since=page.next`, at once while `has_more`."""
 
-    items: Sequence[Change]
+    items: Sequence[Change | Reset]
     next: int
     has_more: bool
     oldest: int
@@ -103,7 +113,11 @@ class Events:
         self.cuts = 0
         match event.get("event"):
             case "message":
-                return Change.from_event(json.loads(event["data"]))
+                data = json.loads(event["data"])
+                collection, _, operation = data["type"].rpartition(".")
+                if operation == "reset":
+                    return Reset(collection, data["change"])
+                return Change.from_event(data)
             case "reset":
                 return Reset()
         return None

@@ -27,7 +27,10 @@ class AsyncChanges:
         """Return the changes after a position. Raises FeedExpired if it is no longer stored."""
         params = query(since=since, collections=collections, limit=limit)
         answer = await self._session.json("GET", "changes", params=params)
-        answer["items"] = [Change.from_item(item) for item in answer["items"]]
+        answer["items"] = [
+            (Reset if item["event"] == "records.reset" else Change).from_item(item)
+            for item in answer["items"]
+        ]
         return ChangePage(**answer)
 
     async def follow(
