@@ -235,15 +235,13 @@ def _batch(account_id: str, head: Head, which: sa.ColumnElement[bool]) -> _Batch
         raise Unavailable from error
 
 
-def _placed(
-    head: Head, changes: Sequence[JSONObject]
-) -> tuple[list[JSONObject], list[JSONObject]]:
+def _placed(head: Head, changes: Sequence[JSONObject]) -> tuple[list[JSONObject], list[JSONObject]]:
     """The rows of audited changes, linked to the chain, and those of others."""
     digests = [_digests(change) for change in changes]
-    numbers, checksum = iter(numbers(head.number, sum(map(len, digests)))), head.checksum
+    drawn, checksum = iter(numbers(head.number, sum(map(len, digests)))), head.checksum
     audited, unaudited = list[JSONObject](), list[JSONObject]()
     for change, own_digests in zip(changes, digests, strict=True):
-        own = [next(numbers) for _ in own_digests]
+        own = [next(drawn) for _ in own_digests]
         if change["salts"] is None:
             row = {name: change[name] for name in FEED.c.keys() & change.keys()}
             unaudited.append(row | {"change": own[0]})

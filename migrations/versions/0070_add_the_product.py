@@ -1,7 +1,7 @@
 """add the product, a setting of the instance, and brands of accounts
 
-Revision ID: 0075
-Revises: 0068
+Revision ID: 0070
+Revises: 0069
 Create Date: 2026-11-30 04:40:00.000000
 """
 
@@ -13,8 +13,8 @@ from alembic import op
 from migrations.support import row_security
 from migrations.support.types import Id, Text, UtcDateTime
 
-revision = "0075"
-down_revision = "0068"
+revision = "0070"
+down_revision = "0069"
 branch_labels = None
 depends_on = None
 
