@@ -48,6 +48,7 @@ def former(database: str, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
     cast.alice.patch(f"records/posts/{made[0]['id']}", {"title": "changed"})
     cast.alice.delete(f"records/posts/{made[1]['id']}")
     with app.app_context():
+        sealing.settle(None)
         erase.erase_values(cast.alice.account_id, "col_posts", made[2]["id"])
         erase.erase_actor(cast.alice.account_id, cast.bob.id, cast.bob.email)
         before = list(iter_entries())
