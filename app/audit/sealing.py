@@ -201,6 +201,7 @@ def _seal_in_transaction(
 
 
 def lock_head(account_id: str) -> Head:
+    """The end of an account's chain, which is locked until the transaction ends."""
     if not db.has_one_writer():
         lock = sa.select(sa.func.lock_audit_head(account_id, clock.now()))
         return Head(0, db.connection().execute(lock).scalar_one())

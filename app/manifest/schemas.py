@@ -9,7 +9,7 @@ import marshmallow as ma
 
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
-from app.accounts.product.routes import ProductBody
+from app.accounts.product.schemas import ProductBody
 from app.accounts.schemas import ChangedRole
 from app.collections.rule_schemas import (
     RulesOfNew,

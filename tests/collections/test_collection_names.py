@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 from tests.collections.test_removal import plan
 from tests.collections.test_updates import assert_agreement, field, revisions
 from tests.webhooks.delivering import make_webhook
@@ -234,11 +234,11 @@ def test_collection_rename_keeps_history_feed_and_audit_log(
         ["count", "text"],
     ]
     assert root.get(f"records/posts/{first['id']}/history").status_code == 404
-    feed = root.get("changes?collections=articles").json["items"]
+    feed = changes_of_records(root, collections="articles")
     assert [one["collection"] for one in feed] == ["articles"] * 3
     assert [one["record"] for one in feed] == [then(first), then(second), third]
-    assert [one["record"] for one in root.get("changes?collections=posts").json["items"]] == [other]
-    assert len(root.get("changes").json["items"]) == 4
+    assert [one["record"] for one in changes_of_records(root, collections="posts")] == [other]
+    assert len(changes_of_records(root)) == 4
     query = {"table_name": "col_articles", "record_id": first["id"]}
     audited = root.get("audit-logs", query_string=query | {"sort_order": "asc"}).json["items"]
     texts = [(o["table_name"], o["new_value"]) for o in audited if o["column_name"] == "text"]

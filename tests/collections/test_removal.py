@@ -8,7 +8,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 from tests.collections.test_updates import assert_agreement, field, revisions
 from tests.webhooks.delivering import make_webhook
 from tests.workflows.running import make_workflow
@@ -232,7 +232,7 @@ def test_record_history_keeps_fields_of_one_name_apart(cast: Cast, posts: dict[s
     assert (past["title"], past["views"], past["mail"]) == ("a", None, None)
     restored = alice.post(f"{url}/restore", {"audit_id": first["audit_id"]}).json
     assert (restored["title"], restored["views"], restored["mail"]) == ("a", None, None)
-    items = alice.get("changes").json["items"]
+    items = changes_of_records(alice)
     values = [(one["record"]["title"], one["record"]["views"]) for one in items]
     assert values == [("a", None), ("a", None), ("b", ["y", "x"]), ("a", None)]
     assert items[2]["previous"] == items[1]["record"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, changes_of_records, make_collection, make_record
 from tests.collections.test_removal import plan
 from tests.collections.test_updates import assert_agreement, field, revisions
 from tests.webhooks.delivering import make_webhook
@@ -200,7 +200,7 @@ def test_field_rename_keeps_record_history_and_feed(cast: Cast) -> None:
 
     for moment, record in ((first["updated_at"], first), (second["updated_at"], second)):
         assert root.get(url, query_string={"as_of": moment}).json == then(record)
-    items = root.get("changes").json["items"]
+    items = changes_of_records(root)
     assert [one["record"] for one in items] == [then(first), then(second), third]
     assert [one.get("previous") for one in items] == [None, then(first), then(second)]
     items = root.get(f"{url}/history").json["items"]
@@ -217,7 +217,7 @@ def test_field_rename_keeps_record_history_and_feed(cast: Cast) -> None:
         **others,
     }
     assert root.delete(url).status_code == 204
-    assert root.get("changes").json["items"][-1]["previous"] == restored
+    assert changes_of_records(root)[-1]["previous"] == restored
 
 
 def test_definition_import_with_rename_from_renames_field(cast: Cast) -> None:

@@ -175,6 +175,8 @@ def test_rename_and_removal_concurrent_with_many_writers_lose_nothing(
     while since is not None:
         page = alice.get(f"changes?since={since}&limit=1000").json
         for item in page["items"]:
+            if item["event"] == "records.reset":
+                continue
             fed[item["record_id"]].append(item["record"]["title"])
         since = page["next"] if page["has_more"] else None
     assert fed == answers

@@ -150,13 +150,16 @@ class Outlook:
         linked = Linked(sources, [view])
         judged = [linked.of(row, view) for row in rows]
         verdicts = _sometime(view, judged, self._window(view))
+        made = {one.record_id: one.change for one in since if one.before is None}
         done = set[str]()
         for place, (source, values) in enumerate(zip(sources, judged, strict=True)):
             if source.record_id in done:
                 continue
             if place < len(present) and view.admits(values):
                 done.add(source.record_id)
-                if not all(verdicts[place]):
+                # What was made later is told by its own change.
+                is_older = made.get(source.record_id, 0) <= source.change
+                if is_older and not all(verdicts[place]):
                     yield Event(source, "create", source.after)
             elif any(verdicts[place]):
                 done.add(source.record_id)
