@@ -51,6 +51,9 @@ PROVIDER = {
 def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     """Furnish acme, and name in globex what nobody of acme may read; what addresses are made of."""
     alice, charlie = cast.alice, cast.charlie
+    cast.root.put("product", {"name": "Library", "accounts_may_brand": True})
+    for admin in (alice, charlie):
+        admin.put("account/brand", {"name": f"Library of {admin.slug}"})
     builders.make_collection(cast.root)
     builders.make_collection(cast.root, "closed", list_rule=None)
     books = builders.make_collection(cast.root, "books", BOOKS)["id"]

@@ -7,9 +7,6 @@ import binascii
 import re
 from io import BytesIO
 
-from lxml import etree
-from PIL import Image
-
 from app.accounts import tenants
 
 MAX_BYTES, MAX_SIDE = 256 * 2**10, 4096
@@ -37,6 +34,8 @@ def problem_of(logo: str) -> str | None:
         return NOT_A_LOGO
     kind, content = found
     if kind == "image/png":
+        from PIL import Image
+
         try:
             with Image.open(BytesIO(content), formats=("PNG",)) as image:
                 image.verify()
@@ -59,6 +58,8 @@ def decode(logo: str) -> tuple[str, bytes] | None:
 
 
 def _svg_problem(content: bytes) -> str | None:
+    from lxml import etree
+
     parser = etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False)
     try:
         root = etree.fromstring(content, parser)

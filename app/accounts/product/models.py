@@ -26,7 +26,7 @@ class AccountBrand(Base):
     )
     __policy__ = TablePolicy(
         audit=Audited(hidden=("logo",)),  # it may be long
-        bundle=Bundled(order=20),
+        bundle=Bundled(order=230),
         noun=Noun(
             lazy_gettext("Brand"),
             lazy_gettext("Brands"),
