@@ -11,7 +11,7 @@ let hits = [];
 let selected = 0;
 
 function pages() {
-  const links = document.querySelectorAll("#menu .nav-link, .page-header .btn-primary[href], #user a, #accounts a");
+  const links = document.querySelectorAll("#menu .nav-link, .page-header .btn-primary[href], #user a, #account-switcher a");
   return [...links].map((link) => ({ name: link.textContent.trim(), note: "", url: link.href }));
 }
 
