@@ -53,7 +53,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     alice, charlie = cast.alice, cast.charlie
     cast.root.put("product", {"name": "Library", "accounts_may_brand": True})
     for admin in (alice, charlie):
-        admin.put("account/brand", {"name": f"Library of {admin.slug}"})
+        admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)
     builders.make_collection(cast.root, "closed", list_rule=None)
     books = builders.make_collection(cast.root, "books", BOOKS)["id"]
