@@ -216,7 +216,7 @@ def get_invitation(invitation: str) -> dict[str, object]:
 @blueprint.route("/<invitation>/accept", methods=["POST"])
 @blueprint.arguments(Acceptance, example={"password": "Correct-horse-1"})
 @blueprint.response(200, SignedIn)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(400, 403, 409, 429)
 @public(across_accounts=True)
 def accept_invitation(body: Body, invitation: str) -> Response:
     """Accept an invitation and sign in.

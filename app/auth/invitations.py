@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app import clock, config, crypto, db, events, jobs
 from app.accounts import groups as account_groups
-from app.accounts import roles
+from app.accounts import pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.accounts.product import links, mails
@@ -202,7 +202,9 @@ def resend(
 def link(invitation: Invitation, token: str, redirect_uri: str | None) -> str:
     """The address of the page where this token is used."""
     account = db.db.session.get_one(Account, invitation.account_id)
-    return links.page(LinkKind.INVITATION, account, None, redirect_uri).address(token)
+    is_member = pii.references_group(account.id, invitation.groups)
+    joining = links.NEW_MEMBER if is_member else None
+    return links.page(LinkKind.INVITATION, account, joining, redirect_uri).address(token)
 
 
 def public_view(token: str) -> dict[str, object]:
@@ -251,7 +253,7 @@ def by_token(token: str) -> Invitation:
 def accept(token: str, password: str, name: str | None) -> User:
     """Accept an invitation. Raises BadRequest `invalid_token` for a used or expired token.
 
-    Raises InvalidValues, or Forbidden where only a provider's sign-in may accept it.
+    Raises InvalidValues, TooManyRequests, or Forbidden where only a provider may accept it.
     Only the mailed token verifies the address: the inviter has seen the other one.
     """
     require_enabled()
@@ -266,6 +268,8 @@ def accept(token: str, password: str, name: str | None) -> User:
     with db.transaction():
         invitation = by_token(token)
         mailed = invitation.token_hash == tokens.digest(token)
+        if not mailed:  # the address gets a mail, which nobody has counted
+            lockout.count_mail(invitation.account_id, invitation.email)
         return _join(invitation, name, verified=mailed, password_hash=password_hash)
 
 
@@ -423,7 +427,6 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
         account = session.get_one(Account, invitation.account_id)
         if not account.is_active:
             return
-        page = links.page(LinkKind.INVITATION, account, None, payload.get("redirect_uri"))
         inviter = session.get(User, (account.id, invitation.invited_by))
         language = inviter.language if inviter else None
         mails.send(
@@ -431,7 +434,7 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
             invitation.email,
             account.id,
             language=language,
-            link=page.address(token),
+            link=link(invitation, token, payload.get("redirect_uri")),
             account=account.name,
             caused_by=stranger_mails.named(account.id, invitation.invited_by),
         )

@@ -111,6 +111,12 @@ NO_LOGOS = {
     "loaded": data(SVG.format('<rect fill="url(https://evil.example/x)"/>')),
     "entity": data('<!DOCTYPE svg [<!ENTITY x "y">]>' + SVG.format("<text>&x;</text>")),
     "stylesheet": data('<?xml-stylesheet href="https://evil.example"?>' + SVG.format("")),
+    "stylesheet behind a comment": data(
+        '<?xml-stylesheet href="https://evil.example"?><!-- x -->' + SVG.format("")
+    ),
+    "loaded by image-set": data(
+        SVG.format("<g style=\"mask: image-set('https://evil.example')\"/>")
+    ),
     "other XML": data("<html/>"),
     "XHTML inside": data(SVG.format('<p xmlns="http://www.w3.org/1999/xhtml"/>')),
     "HTML as PNG": data("<html>", "png"),

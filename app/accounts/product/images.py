@@ -67,7 +67,10 @@ def _svg_problem(content: bytes) -> str | None:
         return NOT_A_LOGO
     if root.tag != f"{SVG}svg":
         return NOT_A_LOGO
-    if root.getroottree().docinfo.internalDTD is not None or root.getprevious() is not None:
+    around = (*root.itersiblings(), *root.itersiblings(preceding=True))
+    if root.getroottree().docinfo.internalDTD is not None or any(
+        node.tag is not etree.Comment for node in around
+    ):
         return ACTIVE
     for element in root.iter():
         # Comments pass; processing instructions and entities do not.
@@ -81,7 +84,17 @@ def _svg_problem(content: bytes) -> str | None:
             local = etree.QName(name).localname.lower()
             # A gradient may extend another of the same drawing.
             is_address = local in ("href", "src") and not value.strip().startswith("#")
-            loads = re.search(r"url\((?!\s*['\"]?#)|expression|@import|\\", value, re.IGNORECASE)
-            if local.startswith("on") or is_address or loads or "script:" in value.lower():
+            loads = re.search(
+                r"url\((?!\s*['\"]?#)|image(-set)?\(|src\(|expression|@import|\\",
+                value,
+                re.IGNORECASE,
+            )
+            if (
+                local.startswith("on")
+                or local == "base"
+                or is_address
+                or loads
+                or "script:" in value.lower()
+            ):
                 return ACTIVE
     return None

@@ -26,6 +26,8 @@ HOSTED = {
     LinkKind.EMAIL_CHANGE: "/auth/verify-email?token={token}",
     LinkKind.SIGN_IN: "/console/sign-in?account={account}",
 }
+NEW_MEMBER = "pii_access"
+"""Instead of a user's id: somebody whom the link lets join `pii_access`."""
 NOT_LISTED = "This address is not on the account's list."
 
 
@@ -100,6 +102,8 @@ def may_receive(account: Account, redirect_uri: str, user_id: str | None) -> boo
         return False
     if redirect_uri not in account.settings.get(UNTRUSTED_REDIRECTS, ()) or user_id is None:
         return True
+    if user_id == NEW_MEMBER:
+        return False
     # Locked, which serializes with joining pii_access.
     users.get_for_update(db.db.session(), account.id, user_id)
     return not pii.is_member(account.id, user_id)

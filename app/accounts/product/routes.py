@@ -43,8 +43,11 @@ def get_product() -> Product:
 def update_product(body: Body) -> Product:
     """Set what the product is called, looks like, and where its pages are.
 
-    It takes effect with the next mail and page.
+    It takes effect with the next mail and page. Links need a recent sign-in (403
+    `recent_sign_in_required`), as their pages receive tokens; API keys cannot change them (403).
     """
+    if settings.changes_links(body):
+        principal().require_recent_sign_in()
     return settings.change(body)
 
 

@@ -26,6 +26,8 @@ from app.types import JSONMapping, JSONObject
 NAME = "product"
 COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 PLACEHOLDER = re.compile(r"\{(\w*)\}")
+PLACEHOLDERS = re.compile(r"(\w+=)?\{\w+\}(&\w+=\{\w+\})*")
+"""Of a fragment; the name of the first may be missing."""
 BRANDING_OFF = "Accounts have no brand of their own here: the operator has not turned that on."
 WITHOUT_PLACEHOLDER = "Must contain {token}, which the mail replaces."
 NOT_LISTED = "Must be on the account's allowed_redirect_uris, without the token, or a product link."
@@ -80,6 +82,13 @@ def change(body: JSONMapping) -> Product:
             row.value, row.version = value, row.version + 1
         session.flush()
         return Product(**value)
+
+
+def changes_links(body: JSONMapping) -> bool:
+    """Whether a body changes where mails lead: whoever owns those pages receives the tokens."""
+    links = load().links
+    changed: bool = merged({"links": links}, body)["links"] != links
+    return changed
 
 
 def merged(stored: JSONMapping, body: JSONMapping) -> JSONObject:
@@ -159,7 +168,8 @@ def without_placeholders(link: str) -> str:
     parts = urlsplit(link)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     query = urlencode([pair for pair in pairs if not PLACEHOLDER.fullmatch(pair[1])])
-    fragment = "" if PLACEHOLDER.search(parts.fragment) else parts.fragment
+    # A page may read anything else of it as where to go.
+    fragment = "" if PLACEHOLDERS.fullmatch(parts.fragment) else parts.fragment
     return urlunsplit(parts._replace(query=query, fragment=fragment))
 
 

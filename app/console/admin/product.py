@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts.product import images, settings
 from app.accounts.product.settings import Face, LinkKind
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, scopes
+from app.console.shell import forms, guard, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -51,6 +51,8 @@ def change_product() -> BaseResponse:
     """Save what the product is called, looks like, and where its pages are."""
     form = forms.submitted(*FIELDS, *ADDRESSES, "accounts_may_brand")
     body = _face_body(form) | {name: form[name].strip() or None for name in ADDRESSES}
+    if settings.changes_links(body):
+        guard.require_caller().require_recent_sign_in()
     with _errors_beside_links():
         settings.change(body | {"accounts_may_brand": bool(form["accounts_may_brand"])})
     return redirect_with_notice(gettext("The product is saved."), "console.show_product")
