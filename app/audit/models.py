@@ -212,7 +212,7 @@ class RightsChange(Base):
     )
 
     collection: Mapped[str] = mapped_column(Text, primary_key=True)
-    """Its name then; `@role` for all whose rules ask for roles."""
+    """Its name then; `@role` and `@values:<id>` for all whose rules ask for these."""
     number: Mapped[int] = mapped_column(sa.BigInteger)
     """Ascends in the order of commits; what one transaction changes shares it."""
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -225,6 +225,32 @@ def test_change_of_rights_resets_collections_that_depend_on_it(
     assert set(resets(operator, seen)) <= set(told)  # what roles and groups decide is not theirs
 
 
+@pytest.mark.parametrize(
+    "rule", ["@any(levels, c > 1)", "@any(levels, id = @record.level && c > 1)", "level.c > 1"]
+)
+def test_change_of_what_computes_values_resets_collections_whose_rules_read_them(
+    cast: Cast, rule: str
+) -> None:
+    def computed(expression: str) -> list[dict[str, Any]]:
+        field = {"name": "c", "type": "computed", "return_type": "number"}
+        return [{"name": "a", "type": "number"}, {**field, "expression": expression}]
+
+    make_collection(cast.root, "levels", computed("a + 1"), view_rule=None)
+    make_collection(cast.root, "notes")
+    level = {"name": "level", "type": "reference", "collection": "levels"}
+    make_collection(cast.root, schema=[level], view_rule=rule, list_rule=rule)
+    operator = cast.root.acting_in("acme")
+    make_record(operator, level=make_record(operator, "levels", a=1)["id"])
+    assert cast.bob.get("records/posts").json["items"]
+    since = now(cast.bob)
+    found = cast.root.get("collections/levels").json["id"]
+    answer = cast.root.patch(f"collections/{found}", {"schema": computed("a - 5")})
+    assert answer.status_code == 200, answer.text
+    assert not cast.bob.get("records/posts").json["items"]
+    assert resets(cast.bob, since, collections="posts") == ["posts"]
+    assert "notes" not in resets(cast.bob, since)
+
+
 def test_change_of_rights_while_nobody_reads_the_feed_is_told_from_the_start(cast: Cast) -> None:
     make_collection(cast.root)
     make_record(cast.alice, title="a")

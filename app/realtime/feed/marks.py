@@ -35,6 +35,8 @@ TABLES = (OF_COLLECTIONS, OF_CALLERS)
 EVERYBODY = ANYTHING = "*"
 ROLES = "@role"
 """Stands for the collections whose rules ask for roles."""
+VALUES_OF = "@values:"
+"""Before the id of a collection: stands for those whose rules read its records."""
 _SKEW = timedelta(minutes=1)  # of the clocks of machines
 _NEWEST = sa.select(sa.func.max(RIGHTS.c.number)).scalar_subquery()
 _SHOWN = ("list_rule", "view_rule", "list_fields", "view_fields")
@@ -105,6 +107,8 @@ def _settle(account_id: str) -> None:
 def _on_change(mapper: object, connection: object, row: Collection) -> None:
     names = {row.name, *sa.inspect(row).attrs.name.history.deleted}
     if len(names) > 1 or _what_shows(row, old=True) != _what_shows(row, old=False):
+        if _computed(row, old=True) != _computed(row, old=False):
+            names.add(f"{VALUES_OF}{row.id}")
         db.before_commit(_note, *names, last=True)
 
 
@@ -115,15 +119,21 @@ def _on_delete(mapper: object, connection: object, row: Collection) -> None:
 
 def _what_shows(row: Collection, *, old: bool) -> Any:
     """All of a collection that decides what its readers see."""
-
-    def value(name: str) -> Any:
-        history = sa.inspect(row).attrs[name].history
-        return history.deleted[0] if old and history.deleted else getattr(row, name)
-
-    rules, fragments = value("rules"), value("fragments") or {}
+    rules, fragments = _value(row, "rules", old=old), _value(row, "fragments", old=old) or {}
     used = fragment_names(rules.get("list_rule")) | fragment_names(rules.get("view_rule"))
     texts = {name: fragments.get(name) for name in used}
-    return value("schema"), [rules.get(key) for key in _SHOWN], texts
+    return _value(row, "schema", old=old), [rules.get(key) for key in _SHOWN], texts
+
+
+def _computed(row: Collection, *, old: bool) -> Any:
+    """What computes values of its records, which change with it though no record does."""
+    schema = _value(row, "schema", old=old)
+    return {one["name"]: one["expression"] for one in schema if one["type"] == "computed"}
+
+
+def _value(row: Collection, name: str, *, old: bool) -> Any:
+    history = sa.inspect(row).attrs[name].history
+    return history.deleted[0] if old and history.deleted else getattr(row, name)
 
 
 def _note(names: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.collections.people import FIELDS, People
-from app.realtime.feed.marks import EVERYBODY, ROLES, Mark
+from app.realtime.feed import dependencies
+from app.realtime.feed.marks import EVERYBODY, ROLES, VALUES_OF, Mark
 from app.rules import Name, Node, walk
 from app.rules.nodes import Call, Caller, Inner
 
@@ -52,7 +53,8 @@ def resets(
     for mark in found:
         names = {name for name, own in followed.items() if concerns(mark, caller, own)}
         if all_ and mark.collections:
-            names |= mark.collections - {ROLES} - followed.keys()
+            gone = mark.collections - followed.keys()
+            names |= {name for name in gone if not name.startswith("@")}  # stands for others
         for name in sorted(names):
             yield Reset(mark.change, name)
 
@@ -60,7 +62,8 @@ def resets(
 def concerns(mark: Mark, caller: Principal, definitions: Iterable[Definition]) -> bool:
     """Whether a mark concerns what a caller sees through any of these definitions."""
     if mark.collections is not None:
-        names = {one.name for one in definitions}
+        read = (other for one in definitions for other in dependencies.read_by(one).values())
+        names = {one.name for one in definitions} | {f"{VALUES_OF}{one.id}" for one in read}
         if not mark.collections.isdisjoint(names):
             return True
         asks = ROLES in mark.collections and not caller.is_superadmin
