@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from app.realtime.feed import members
+from app.records.store import sizes
 from tests.builders import Cast, make_collection, make_record
 from tests.feed.test_changes import feed, now
 from tests.sql import statements
@@ -242,6 +243,23 @@ def test_change_of_membership_that_concerns_too_many_records_is_a_reset(
     scene = Scene(cast, MEMBER)
     scene.join()
     assert set(scene.follow()) == told
+
+
+@pytest.mark.parametrize(("largest", "told"), [(200, {"+r0", "+r1"}), (199, {"reset"})])
+def test_change_of_membership_that_shows_more_than_an_answer_may_have_is_a_reset(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch, largest: int, told: set[str]
+) -> None:
+    scene = Scene(cast, MEMBER)
+    for task in scene.tasks[0]:
+        scene.change("tasks", task, title="x" * 100)
+    scene.follow()
+    monkeypatch.setattr(sizes, "LARGEST_ANSWER", largest)
+    scene.join()
+    found = feed(scene.reader, since=scene.since, collections="tasks")["items"]
+    names = {
+        "reset" if "record" not in one else f"+{scene.name(one['record_id'])}" for one in found
+    }
+    assert names == told
 
 
 def test_change_of_membership_with_many_later_ones_is_a_reset(

@@ -19,13 +19,14 @@ import sqlalchemy as sa
 from app import db, rules
 from app.collections.definitions import Definition
 from app.db import filters
+from app.errors import AnswerTooLarge
 from app.realtime.feed import changes, dependencies, states
 from app.realtime.feed.dependencies import Dependency
 from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
 from app.records import store
-from app.records.store import NO_PARAMETERS, Row, references
+from app.records.store import NO_PARAMETERS, Row, reads, references
 from app.rules.nodes import Inner, Junction, Literal, Membership, Node
 
 MOST = 1000
@@ -200,6 +201,11 @@ def _candidates(account_id: str, definition: Definition, touches: Sequence[Touch
         if not tied:
             return []
         where = [*where, sa.or_(*tied)]
+    found = sa.select(definition.table.c.id).where(*where).limit(most + 1)
+    try:  # a page has all that comes of one change, or nothing
+        reads.check_room(definition, [*where, definition.table.c.id.in_(found)])
+    except AnswerTooLarge:
+        raise TooMany from None
     query = sa.select(*definition.selected).where(*where).limit(most + 1)
     rows = store.rows(definition, db.connection().execute(query))
     if len(rows) > most:
