@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import partial
 
 import orjson
 import sqlalchemy as sa
@@ -161,6 +162,20 @@ def rule_types(prefix: str) -> Mapping[str, rules.Type]:
     kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
     by_name = load(kind).by_name
     return {name: RULE_TYPES.get(one.type, rules.Type.TEXT) for name, one in by_name.items()}
+
+
+def rule_types_seen(levels: Mapping[Kind, Level], prefix: str) -> Mapping[str, rules.Type]:
+    """The types of the attributes that somebody sees, as whoever filters by one learns its value.
+
+    `levels` are how near they are to the caller that the expression is about, and to the account.
+    """
+    kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
+    seen = load(kind).seen_by(levels[kind])
+    return {one["name"]: RULE_TYPES.get(one["type"], rules.Type.TEXT) for one in seen}
+
+
+SEEN_BY_ADMINS = partial(rule_types_seen, dict.fromkeys(Kind, Level.ADMIN))
+"""Those of what admins of accounts define for callers of theirs."""
 
 
 def claims(values: JSONMapping) -> JSONObject:

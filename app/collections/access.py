@@ -17,8 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, rules
+from app.accounts import attributes
+from app.accounts.attributes import Kind
 from app.auth.principal import Principal, rule_caller
-from app.collections import definitions, masking, people
+from app.collections import attribute_values, definitions, masking, people
 from app.collections.columns import TableColumns
 from app.collections.definitions import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
@@ -287,7 +289,12 @@ def filter_scope(access: Access) -> rules.Scope:
     """The scope of the caller's filters: fields that it sees unmasked."""
     follow, related = cache(partial(_follow, access)), cache(partial(_related, access.caller))
     scope = _scope(access.definition, access.comparable, access.masked, follow)
-    return replace(scope, related=related)
+    levels = {
+        Kind.USERS: attribute_values.level_for_self(access.caller),
+        Kind.ACCOUNTS: attribute_values.level_for_account(access.caller),
+    }
+    seen = partial(attributes.rule_types_seen, levels)
+    return replace(scope, related=related, attribute_types=seen)
 
 
 def _related(caller: Principal, name: str) -> rules.Scope | None:

@@ -72,6 +72,8 @@ class Scope:
     """Fields that a caller may have changed."""
     caller: bool = True
     """Whether `@request` and the functions about the caller may be used."""
+    attribute_types: Callable[[str], Mapping[str, Type]] = attributes.types_of
+    """The types of the attributes of callers and accounts that may be named."""
     open: bool = False
     """Whether every name is allowed, those beside `fields` with a type that only values tell."""
     furthest: int = FURTHEST
@@ -219,7 +221,7 @@ class _Checker:
         if not node.is_defined:
             return node
         prefix, _, name = node.attribute.partition(".")
-        types = attributes.types_of(f"{prefix}.")
+        types = self.scope.attribute_types(f"{prefix}.")
         if name not in types:
             raise RuleError(f"There is no attribute {name[:63]}: {node.written[:80]}.", node.start)
         return replace(node, type=types[name])

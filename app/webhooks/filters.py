@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app import clock, db, rules
+from app.accounts.attributes import SEEN_BY_ADMINS
 from app.auth.principal import rule_caller
 from app.errors import problem
 from app.events import RecordChanged
@@ -24,7 +25,8 @@ def problems(text: str | None) -> list[JSONObject]:
     if not text or not text.strip():
         return []
     try:
-        node = rules.condition(text, rules.Scope({}, open=True, old=True))
+        scope = rules.Scope({}, open=True, old=True, attribute_types=SEEN_BY_ADMINS)
+        node = rules.condition(text, scope)
         for part in rules.walk(node):
             if isinstance(part, rules.Name) and len(part.path) > 1:
                 raise rules.RuleError("Filters cannot follow references.", part.start)

@@ -21,6 +21,7 @@ USERS = [
     {"name": "risk", "type": "text", "writable_by": "superadmin", "visible_to": "superadmin"},
     {"name": "plan", "type": "text", "writable_by": "superadmin", "visible_to": "self"},
 ]
+STEP = {"name": "wait", "type": "wait_delay", "duration": "1h"}
 ACCOUNTS = [
     {"name": "plan_code", "type": "text", "writable_by": "superadmin"},
     {"name": "industry", "type": "text"},
@@ -406,3 +407,31 @@ def test_claims_of_attributes_are_no_other_claims(defined: Cast) -> None:
     assert refused({"name": "since", "claim": "since"}) == [("since", "invalid_option")]
     twice = [{"name": name, "claim": "x"} for name in ("department", "level")]
     assert refused(*twice) == [("department", "name_duplicate"), ("level", "name_duplicate")]
+
+
+def test_nobody_filters_by_attributes_that_they_do_not_see(defined: Cast) -> None:
+    make_collection(defined.root, list_rule="1 = 1", create_rule="1 = 1")
+    assert defined.bob.post("records/posts", {"title": "x"}).status_code == 201
+    write(defined.root, f"users/{defined.bob.id}", risk="high", department="Sales", plan="pro")
+    write(defined.root, f"accounts/{defined.bob.account_id}", score=3, plan_code="pro")
+    own, account = "@request.auth.attributes", "@account.attributes"
+    seen = {f"{own}.plan = 'pro'": "bob alice", f"{account}.plan_code = 'pro'": "alice"}
+    hidden = {f"{own}.risk = 'high'": "", f"{account}.score = 3": ""}
+    for text, callers in {**seen, **hidden}.items():
+        for name in ("bob", "alice", "root"):
+            caller: Caller = getattr(defined, name)
+            caller = caller.acting_in("acme") if name == "root" else caller
+            answer = caller.get("records/posts", query_string={"filter": text})
+            expected = 200 if name == "root" or name in callers else 400
+            assert answer.status_code == expected, (name, text, answer.json)
+    body = {"url": "https://hooks.example.com/w", "collection": "posts", "events": ["create"]}
+    for text in (*seen, *hidden):
+        made = defined.alice.post("webhooks", {**body, "filter": text})
+        trigger = {"type": "event", "collection": "posts", "event": "create", "condition": text}
+        flow = {"name": "flow", "trigger": trigger, "steps": [STEP]}
+        started = defined.alice.post("workflows", flow)
+        if text in seen:
+            assert (made.status_code, started.status_code) == (201, 201), started.json
+        else:
+            assert codes(made) == [("filter", "filter_invalid")]
+            assert codes(started) == [("trigger.condition", "expression_invalid")]

@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import lru_cache
 
 from app import rules
+from app.accounts.attributes import SEEN_BY_ADMINS
 from app.rules import cost
-from app.rules.nodes import Sent
+from app.rules.nodes import Caller, Sent
 from app.types import JSONMapping, JSONObject
 
 MAX_PATH_LENGTH = 12
@@ -61,6 +62,11 @@ def check(node: rules.Node, available: AvailableNames) -> None:
     for part in rules.walk(node):
         if isinstance(part, rules.Name) and (message := available.wrong(part.path)):
             raise rules.RuleError(message, part.start)
+        if isinstance(part, Caller) and part.is_defined:
+            prefix, _, name = part.attribute.partition(".")
+            if name not in SEEN_BY_ADMINS(f"{prefix}."):
+                message = f"There is no attribute {name[:63]}: {part.written[:80]}."
+                raise rules.RuleError(message, part.start)
 
 
 def holds(text: str, names: JSONMapping, now: datetime) -> bool:
