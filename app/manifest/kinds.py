@@ -364,6 +364,8 @@ class ProductSettings(Single):
         return former
 
     def change(self, row: Product, body: JSONMapping, *, by: Principal) -> None:
+        if product.changes_links(body):
+            by.require_recent_sign_in()
         product.change(body)
 
 

@@ -243,7 +243,8 @@ def apply_manifest(body: JSONObject) -> JSONObject:
 
     It does what the plan of `plan_hash` says, or is a 409 `plan_stale`. Applied again, it does
     nothing. You become the owner of the webhooks, and of the steps of workflows and hooks, that it
-    creates or changes. Provider settings need a recent sign-in (403 `recent_sign_in_required`).
+    creates or changes. Provider settings and the links of the product need a recent sign-in
+    (403 `recent_sign_in_required`).
     """
     return service.apply(_document(body), body["plan_hash"], by=principal())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -239,6 +240,76 @@ def test_brand_needs_the_operators_consent_and_listed_links(cast: Cast) -> None:
     cast.root.put("product", {"accounts_may_brand": False})
     assert "/console/reset-password" in mailed_link(cast.bob)
     assert anyone.get("product/logo?account=acme").status_code == 404
+
+
+FRAGMENTS = {
+    "token={token}": True,
+    "{token}": True,
+    "token={token}&at={account}": True,
+    "//evil.example/{token}": False,
+    "to=https://evil.example/&token={token}": False,
+}
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+def test_brand_tells_pages_of_the_product_nothing_but_placeholders(
+    cast: Cast, fragment: str
+) -> None:
+    cast.root.put("product", {"accounts_may_brand": True, "links": {"reset_password": LINK}})
+    answer = cast.alice.put("account/brand", {"links": {"reset_password": f"{PAGE}#{fragment}"}})
+    assert answer.status_code == (200 if FRAGMENTS[fragment] else 400), answer.json
+
+
+@pytest.mark.parametrize("groups", [["pii_access"], []])
+def test_invitations_into_pii_access_lead_to_no_address_from_outside(
+    app: Flask, cast: Cast, groups: list[str]
+) -> None:
+    listed = "https://client.example.com/join"
+    cast.root.put("product", {"accounts_may_brand": True})
+    make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
+    body = {"account": "acme", "email": "eve@acme.example", "password": PASSWORD}
+    eve = Caller(app, Authorization=f"Bearer {Caller(app).post('auth/login', body).json['token']}")
+    assert eve.patch("account", {"allowed_redirect_uris": [listed]}).status_code == 200
+    eve.put("account/brand", {"links": {"invitation": listed + "?token={token}"}})
+    for more in ({}, {"redirect_uri": listed}):
+        body = {"email": "carol@acme.example", "groups": groups, **more}
+        assert cast.alice.post("invitations", body).status_code == 201
+        run_jobs(app)
+        assert link_in(outbox(app)[-1]).startswith(listed) is not bool(groups)
+        link = cast.alice.post("invitations", {**body, "send_mail": False}).json["link"]
+        assert link.startswith(listed) is not bool(groups)
+
+
+def test_mails_to_whom_an_invitation_was_not_mailed_are_limited(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], login_rate_limit="on", mail_tries=2)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    body, accepted = {"email": "dora@other.example", "send_mail": False}, []
+    for _ in range(3):
+        token = cast.alice.post("invitations", body).json["token"]
+        path = f"invitations/{token}/accept"
+        answer = Caller(app).post(path, {"password": NEW_PASSWORD})
+        accepted.append(answer.status_code)
+        if answer.status_code == 200:
+            cast.alice.delete(f"account/users/{answer.json['user']['id']}")
+    assert accepted == [200, 200, 429]
+
+
+def test_links_are_set_by_superadmins_who_have_signed_in(app: Flask, cast: Cast) -> None:
+    cast.root.put("product", {"links": {"reset_password": LINK}})
+    key = Caller(app, **{"X-API-Key": cast.root.post("api-keys", {"name": "ci"}).json["key"]})
+    evil = {"links": {"reset_password": "https://evil.example/?token={token}"}}
+    for links, expected in ((evil, 403), ({"links": {"reset_password": LINK}}, 200)):
+        body = {"name": f"Desk {expected}", **links}
+        assert key.put("product", body).status_code == expected
+        manifest = {"version": 1, "product": {**body, "url": "https://desk.example"}}
+        plan = key.post("manifest/plan", {"manifest": manifest}).json
+        body = {"manifest": manifest, "plan_hash": plan["plan_hash"]}
+        # A plan has what is forbidden among its problems.
+        answer = key.post("manifest/apply", body)
+        assert answer.status_code == (200 if expected == 200 else 400), answer.json
+    assert cast.root.get("product").json["links"] == {"reset_password": LINK}
 
 
 def test_invitation_without_mail_answers_the_link(cast: Cast) -> None:
