@@ -289,12 +289,17 @@ def filter_scope(access: Access) -> rules.Scope:
     """The scope of the caller's filters: fields that it sees unmasked."""
     follow, related = cache(partial(_follow, access)), cache(partial(_related, access.caller))
     scope = _scope(access.definition, access.comparable, access.masked, follow)
-    levels = {
-        Kind.USERS: attribute_values.level_for_self(access.caller),
-        Kind.ACCOUNTS: attribute_values.level_for_account(access.caller),
-    }
-    seen = partial(attributes.rule_types_seen, levels)
+    seen = partial(_attribute_types, access.caller)
     return replace(scope, related=related, attribute_types=seen)
+
+
+def _attribute_types(caller: Principal, prefix: str) -> Mapping[str, rules.Type]:
+    """The types of the attributes of the caller and the account that the caller sees."""
+    levels = {
+        Kind.USERS: attribute_values.level_for_self(caller),
+        Kind.ACCOUNTS: attribute_values.level_for_account(caller),
+    }
+    return attributes.rule_types_seen(levels, prefix)
 
 
 def _related(caller: Principal, name: str) -> rules.Scope | None:
