@@ -433,8 +433,9 @@ def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool 
     computed = [name for name, one in fields.items() if isinstance(one, ComputedField)]
     refused = {name: f"{name} is computed: computed fields cannot use it." for name in computed}
     scope = Scope(types, caller=False, refused=refused, is_stored=is_stored)
-    return_type = RETURN_TYPES[field.return_type or ""].rule_type
-    return value(field.expression or "", scope, return_type)
+    if field.return_type not in RETURN_TYPES:
+        raise RuleError(f"{field.name} has no return_type.", 0)
+    return value(field.expression or "", scope, RETURN_TYPES[field.return_type].rule_type)
 
 
 def caller_condition(

@@ -287,7 +287,10 @@ def normalize_rules(
         flat.setdefault("update_rule", stored)  # what may be written decides what it may compare
     for key in RULES:
         if flat.get(key) is not None:
-            scope = resulting.rule_scope(key)
+            try:
+                scope = resulting.rule_scope(key)
+            except rules.RuleError:  # of a computed field, which `problems` has
+                break
             scope = replace(rules.ANYTHING, fragments=scope.fragments) if is_form else scope
             invalid = access.rule_problem(flat[key], scope)
             invalid = invalid or expression_names.problem_in(

@@ -578,3 +578,20 @@ def test_collection_name_empty_after_rename_is_name_invalid(root: Caller) -> Non
         assert problems(root.post(f"{path}/plan", {"name": ""})) == [("name", "name_invalid")]
     twice = {"remove_fields": ["a", "a"], "schema": [field("b")]}
     assert problems(root.post(f"{path}/plan", twice)) == [("remove_fields", "name_duplicate")]
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        {"expression": "upper(title)"},
+        {},
+        {"expression": "upper(", "return_type": "text"},
+        {"expression": "upper(title)", "return_type": "number"},
+    ],
+)
+def test_rule_by_invalid_computed_field_is_400(root: Caller, computed: dict[str, str]) -> None:
+    loud = {"name": "loud", "type": "computed", **computed}
+    body = {"name": "notes", "schema": [{"name": "title", "type": "text"}, loud]}
+    answer = root.post("collections", {**body, "list_rule": "loud = 'A'"})
+    assert answer.status_code == 400, answer.json
+    assert "loud" in {one["field"] for one in answer.json["details"]}
