@@ -37,7 +37,7 @@ SEALING_SECONDS = 1  # of a statement, where the feed of an account has to be se
 Collections = Mapping[str, Definition]
 """The definitions by table name."""
 Payloads = Callable[[], Sequence[bytes]]
-"""Makes what a stream is told of a change."""
+"""Makes what a stream is sent of a change."""
 
 
 class Listener(NamedTuple):
@@ -48,7 +48,7 @@ class Listener(NamedTuple):
     view: View
 
     def hears(self, event: Event | Reset) -> bool:
-        """Whether it wants to be told of an event."""
+        """Whether it asked for events of this kind."""
         if isinstance(event, Reset) or event.hidden:
             return True
         return event.operation in self.subscription.operations
@@ -211,8 +211,11 @@ class Audience:
         for transition in found:
             payloads = ChangePayloads(transition, linked, outlook)
             own = listeners.get(transition.definition, ())
-            steps.setdefault(transition.change, []).append(_told(transition.change, payloads, own))
-        for change, by_others in _by_memberships(outlook, every).items():
+            steps.setdefault(transition.change, []).append(
+                _of_change(transition.change, payloads, own)
+            )
+        behind = [one for one in every if one.subscription.position < scan.next]
+        for change, by_others in _by_memberships(outlook, behind).items():
             steps.setdefault(change, []).append(by_others)
         for mark in (mark for row in scan.rows if (mark := marks.read(row))):
             steps[mark.change] = [_resets(mark, collections, following)]
@@ -240,7 +243,7 @@ class Audience:
 def _resets(
     mark: Mark, collections: Collections, following: Sequence[tuple[Stream, Subscription]]
 ) -> Iterator[tuple[Stream, Payloads]]:
-    """The streams that are told at a mark, and what."""
+    """The streams that are sent a reset at a mark."""
     for stream, one in following:
         caller = stream.caller
         if caller is None or one.position >= mark.change:
@@ -258,10 +261,10 @@ def _resets(
             yield stream, partial(tuple, payloads)
 
 
-def _told(
+def _of_change(
     change: int, payloads: ChangePayloads, listeners: Sequence[Listener]
 ) -> Iterator[tuple[Stream, Payloads]]:
-    """The streams that may be told of a change, and what."""
+    """The streams that a change may be sent to, and what."""
     for one in listeners:
         if one.subscription.position < change:
             yield one.stream, partial(payloads.of, one)
@@ -270,22 +273,29 @@ def _told(
 def _by_memberships(
     outlook: Outlook, listeners: Sequence[Listener]
 ) -> Mapping[int, Sequence[tuple[Stream, Payloads]]]:
-    """The streams that are told of what other records give or take, and what, by the change."""
+    """The streams that are sent what other records give or take, and what, by the change.
+
+    After the time of a turn, the streams of further callers wait for the next one.
+    """
     found: dict[int, list[tuple[Stream, Payloads]]] = {}
     known: dict[object, Sequence[Event | Reset]] = {}
+    deadline = time.monotonic() + TURN_SECONDS
     for one in listeners:
         key = (id(one.view.definition), *one.view.key)
         if key not in known:
+            if known and time.monotonic() > deadline:
+                one.stream.stopped_at = 0  # where it is
+                continue
             known[key] = [*outlook.of(one.view)]
         for event in known[key]:
             if one.subscription.position < event.change and one.hears(event):
-                told = partial(_payloads, event, one.view)
-                found.setdefault(event.change, []).append((one.stream, told))
+                payloads = partial(_payloads, event, one.view)
+                found.setdefault(event.change, []).append((one.stream, payloads))
     return found
 
 
 def _payloads(event: Event | Reset, view: View) -> Sequence[bytes]:
-    """What is told of an event."""
+    """The messages of an event."""
     if isinstance(event, Reset):
         return (_of_reset(event),)
     source = event.source
@@ -360,7 +370,7 @@ class Frames:
 
 
 class ChangePayloads:
-    """What is told of one change: rendered once for all who see the same of it."""
+    """The messages of one change: rendered once for all who see the same of it."""
 
     def __init__(self, transition: Transition, linked: Linked, outlook: Outlook) -> None:
         self._transition, self._linked, self._outlook = transition, linked, outlook
@@ -368,7 +378,7 @@ class ChangePayloads:
         self._payloads: dict[object, Sequence[bytes]] = {}
 
     def of(self, listener: Listener) -> Sequence[bytes]:
-        """What a listener is told of the change; nothing if it sees nothing of it."""
+        """The messages to a listener; none if it sees nothing of the change."""
         view = listener.view
         if view.key not in self._events:  # once for all streams of a caller with the same filter
             self._events[view.key] = self._outlook.event(view, self._transition, self._linked)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from flask import Flask
 
+from app.realtime import audience
+from app.realtime.feed.members import Outlook
+from app.realtime.feed.visibility import View
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.feed.test_rights import Change, group, role, rules
 from tests.realtime.clients import Events, Socket
@@ -97,7 +101,7 @@ def test_rights_of_another_account_leave_streams_alone(app: Flask, cast: Cast, p
 MEMBER = "@any(members, post = @record.id && user = @request.auth.id)"
 
 
-def revoke(app: Flask, cast: Cast, port: int, streams: int) -> None:
+def revoke(app: Flask, cast: Cast, port: int, streams: int, *, rejoins: bool = True) -> None:
     """Take a membership while so many streams run, of members and of one who was removed."""
     user = {"name": "user", "type": "user"}
     make_collection(cast.root)
@@ -120,6 +124,8 @@ def revoke(app: Flask, cast: Cast, port: int, streams: int) -> None:
     for client in clients:  # who is a member sees it, and who was does not
         (seen,) = events(client, "posts.update")
         assert seen["data"]["title"] == "secret"
+    if not rejoins:
+        return
     assert make_record(operator, "members", post=made, user=cast.bob.id)
     assert [one["type"] for one in events(mine, "posts.create")] == ["posts.create"]
 
@@ -127,6 +133,21 @@ def revoke(app: Flask, cast: Cast, port: int, streams: int) -> None:
 @pytest.mark.both_databases
 def test_revoked_membership_hides_records_of_streams(app: Flask, cast: Cast, port: int) -> None:
     revoke(app, cast, port, streams=3)
+
+
+def test_streams_of_slow_turns_are_all_sent_what_memberships_give(
+    app: Flask, cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn has time for one of them."""
+    judge = Outlook.of
+
+    def slow(outlook: Outlook, view: View) -> Any:
+        time.sleep(0.03)
+        return judge(outlook, view)
+
+    monkeypatch.setattr(audience, "TURN_SECONDS", 0.02)
+    monkeypatch.setattr(Outlook, "of", slow)
+    revoke(app, cast, port, streams=3, rejoins=False)
 
 
 @pytest.mark.slow
