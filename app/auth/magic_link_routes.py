@@ -29,8 +29,8 @@ def send_magic_link(body: Body) -> dict[str, str]:
     For accounts that allow it (`magic_link`); others, and unknown ones, get a 400 `magic_link_off`.
     The link works once, for 15 minutes; three that you asked for stay valid until one is used. It
     leads to the console, or with its `token` to `redirect_uri`, which must be one of the account's
-    `allowed_redirect_uris`. Links of members of `pii_access` lead to the console unless a member
-    has set the address. The response does not reveal whether the user exists.
+    `allowed_redirect_uris` or a link of the product. Links of members of `pii_access` lead to the
+    console or the product only. The response does not reveal whether the user exists.
     """
     magic_links.request_link(
         requested_account(body),

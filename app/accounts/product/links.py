@@ -1,8 +1,8 @@
 """The pages that mails lead to: those of the product or the account, or else the service's own.
 
 Whoever owns a page receives the tokens of mailed links. So an account's admins can name addresses
-of `allowed_redirect_uris` only, and tokens of members of `pii_access` never go to one that somebody
-outside that group has listed.
+of `allowed_redirect_uris` only, and tokens of superadmins and of members of `pii_access` never go
+there, but to pages of the operator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from app.accounts import pii, users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.product import settings
 from app.accounts.product.settings import LinkKind
-from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.errors import InvalidValues, problem
 
 HOSTED = {
@@ -100,10 +99,10 @@ def may_receive(account: Account, redirect_uri: str, user_id: str | None) -> boo
         return True
     if redirect_uri not in account.settings.get("allowed_redirect_uris", ()):
         return False
-    if redirect_uri not in account.settings.get(UNTRUSTED_REDIRECTS, ()) or user_id is None:
-        return True
-    if user_id == NEW_MEMBER:
+    if account.id == SYSTEM_ACCOUNT_ID or user_id == NEW_MEMBER:
         return False
+    if user_id is None:
+        return True
     # Locked, which serializes with joining pii_access.
     users.get_for_update(db.db.session(), account.id, user_id)
     return not pii.is_member(account.id, user_id)

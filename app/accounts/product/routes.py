@@ -101,6 +101,6 @@ def update_brand(body: Body) -> Face:
     """Set the brand of your account: mails and pages for its users show it.
 
     Links lead to addresses of `allowed_redirect_uris` (without the token), or to those of the
-    product. Tokens of members of `pii_access` go to none that somebody outside the group has added.
+    product. Tokens of members of `pii_access` lead to those of the product only.
     """
     return settings.change_brand(principal().require_account_id(), body)
