@@ -103,12 +103,14 @@ def plant_memberships(victim: Tenant, of: Tenant) -> None:
                         _plant(victim, of, definition, part)
 
 
-def _plant(victim: Tenant, of: Tenant, judged: Definition, asked: rule_language.Subquery) -> None:
-    related, record = definitions.get(asked.collection), of.records[judged.name]
+def _plant(
+    victim: Tenant, of: Tenant, judged: Definition, subquery: rule_language.Subquery
+) -> None:
+    related, record = definitions.get(subquery.collection), of.records[judged.name]
     id = new_id()
     planting = replace(victim, mark=f"{victim.mark}-{id[-12:]}", ids=dict(victim.ids))
     row = _record(planting, related) | {"id": id}
-    for part in rule_language.walk(asked.condition):
+    for part in rule_language.walk(subquery.condition):
         if not isinstance(part, Comparison) or part.operator != "=":
             continue
         for inner, outer in ((part.left, part.right), (part.right, part.left)):

@@ -50,7 +50,7 @@ class Touch(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is told what it gives or takes; else the reader lists again."""
+        """Whether its effect is reported record by record; else the reader lists again."""
         return self.dependency.is_exact and not self.transition.is_erased
 
 
@@ -87,7 +87,7 @@ class Outlook:
                 yield Reset(min(exact), name)
 
     def event(self, view: View, transition: Transition, linked: Linked) -> Event | Reset | None:
-        """A change of a record as the reader of a view may know it; None if it is not told of it.
+        """A change of a record as the reader of a view may know it; None for no event.
 
         What is in view neither before nor after it was in view if a membership showed it that has
         changed since.
@@ -96,8 +96,8 @@ class Outlook:
         if event is not None or before is None or not view.dependencies:
             return event
         try:
-            told = self._hidden.get((view.key, transition.record_id), transition.change)
-            window = self._window(view) if told >= transition.change else ()
+            hidden_at = self._hidden.get((view.key, transition.record_id), transition.change)
+            window = self._window(view) if hidden_at >= transition.change else ()
             if window and any(_sometime(view, [linked.of(before, view)], window)[0]):
                 return Event(transition, "delete", hidden=True)
         except TooMany:
@@ -158,7 +158,7 @@ class Outlook:
                 continue
             if place < len(present) and view.admits(values):
                 done.add(source.record_id)
-                # What was made later is told by its own change.
+                # What was made later comes with its own change.
                 is_older = made.get(source.record_id, 0) <= source.change
                 if is_older and not all(verdicts[place]):
                     yield Event(source, "create", source.after)
@@ -169,7 +169,7 @@ class Outlook:
 
 
 class TooMany(Exception):
-    """Raised where more is concerned than is told one by one."""
+    """Raised where more is concerned than is reported one by one."""
 
 
 def _touches(view: View, found: Iterable[Transition]) -> Iterator[Touch]:
