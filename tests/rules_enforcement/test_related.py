@@ -71,6 +71,28 @@ def test_end_of_membership_acts_at_once(cast: Cast) -> None:
     assert cast.bob.get(f"records/tasks/{task['id']}").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("kind", "mine", "other"),
+    [
+        ("date", "2026-01-31", "2026-02-01"),
+        ("datetime", "2026-01-31T12:00:00.5Z", "2026-01-31T12:00:00Z"),
+        ("number", 1.5, 1),
+        ("boolean", False, True),
+    ],
+)
+def test_record_that_is_written_is_tied_by_values_of_any_type(
+    cast: Cast, kind: str, mine: object, other: object
+) -> None:
+    code = {"name": "code", "type": kind}
+    make_collection(cast.root, "members", [code], **dict.fromkeys(OPEN))
+    rule = "@any(members, code = @record.code)"
+    make_collection(cast.root, "tasks", [code], **dict.fromkeys(OPEN, rule))
+    make_record(cast.root.acting_in("acme"), "members", code=mine)
+    made = make_record(cast.bob, "tasks", code=mine)
+    assert cast.bob.post("records/tasks", {"code": other}).status_code == 403
+    assert cast.bob.patch(f"records/tasks/{made['id']}", {"code": other}).status_code == 403
+
+
 def test_membership_of_another_account_opens_nothing(cast: Cast) -> None:
     make_projects(cast)
     globex = cast.root.acting_in("globex")

@@ -190,7 +190,8 @@ def answers(
             account_ids = {rows[n]["account_id"] for n in part}
             account_id = account_ids.pop() if len(account_ids) == 1 else None
             key = (conditions, frozenset({"account_id", *names}), len(part), account_id is not None)
-            build = definition.memo.get if len(part) == 1 else lambda build, *key: build(*key)
+            is_usual = len(part) in (1, LITERAL_ROWS)
+            build = definition.memo.get if is_usual else lambda build, *key: build(*key)
             query: sa.Select[Any] = build(_question, definition, *key)
             values = compiled.parameters(subject, sent[part[0]], account_id)
             for place, n in enumerate(part):
@@ -214,13 +215,16 @@ def _question(
     account = sql.ACCOUNT if of_one_account else None
     # Citus does not derive the account from rows that are literals.
     reach = _within_one_account([account] if of_one_account else ())
-    new, old = (
-        sa.union_all(*(_row_of_parameters(columns, n, prefix) for n in range(count))).subquery()
-        for prefix in ("", "old_")
-    )
+
+    def given(prefix: str) -> sa.Subquery:
+        rows = (_row_of_parameters(columns, n, prefix) for n in range(count))
+        return sa.union_all(*rows).subquery()
+
+    new = given("")
     source = TableColumns(definition, new, reach, reach, account)
     tables: Any = new
     if any(map(rules.names_old, conditions)):
+        old = given("old_")
         source.before = TableColumns(definition, old, reach, reach, account)
         tables = new.join(old, new.c[PLACE] == old.c[PLACE])
     compiled = [sql.value(one, source) for one in conditions]
@@ -232,12 +236,17 @@ def _row_of_parameters(
     columns: Sequence[sa.Column[Any]], place: int, prefix: str
 ) -> sa.Select[Any]:
     values = (
-        sa.cast(sa.bindparam(f"{prefix}{place}_{one.name}", type_=one.type), one.type).label(
-            one.name
-        )
-        for one in columns
+        _typed(sa.bindparam(f"{prefix}{place}_{one.name}", type_=one.type), one) for one in columns
     )
     return sa.select(sa.literal(place).label(PLACE), *values)
+
+
+def _typed(value: Any, column: sa.Column[Any]) -> sa.Label[Any]:
+    """A value as that of a column. SQLite would cast a date to a number: the year."""
+    is_coerced = isinstance(column.type, sa.Date) and db.has_one_writer()
+    cast: Any = sa.type_coerce if is_coerced else sa.cast
+    typed: sa.Label[Any] = cast(value, column.type).label(column.name)
+    return typed
 
 
 def _before(row: Row) -> Row:
@@ -304,10 +313,7 @@ def _within_one_account(account_ids: Collection[Any]) -> Reach:
 
 
 def _literal_row(columns: Sequence[sa.Column[Any]], place: int, row: Row) -> sa.Select[Any]:
-    values = (
-        sa.cast(sa.literal(row[column.name], column.type), column.type).label(column.name)
-        for column in columns
-    )
+    values = (_typed(sa.literal(row[one.name], one.type), one) for one in columns)
     return sa.select(sa.literal(place).label(PLACE), *values)
 
 
