@@ -44,6 +44,8 @@ class AuditChange(Base):
                 ("operation", "operation"),
             )
         ),
+        # What follows a page of the change feed (`app/realtime/feed/changes.py`).
+        sa.Index("ix_audit_changes_account_table_number", "account_id", "table_name", "first_id"),
     )
     __policy__ = TablePolicy(
         audit=NotAudited("the log itself; erasures write entries of their own"),
@@ -161,7 +163,10 @@ class FeedChange(Base):
     """
 
     __tablename__ = "feed_changes"
-    __table_args__ = (sa.Index("ix_feed_changes_occurred_at", "occurred_at"),)
+    __table_args__ = (
+        sa.Index("ix_feed_changes_occurred_at", "occurred_at"),
+        sa.Index("ix_feed_changes_account_table_number", "account_id", "table_name", "change"),
+    )
     __policy__ = TablePolicy(
         audit=NotAudited("changes of records while auditing is off"),
         bundle=NotBundled("clients of the change feed load anew after an import"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -206,16 +207,16 @@ class Audience:
         listeners = _listeners(concerned, following)
         every = [one for own in listeners.values() for one in own]
         linked = Linked(found, [one.view for one in every])
-        outlook = Outlook(self._account_id, scan.next, found)
+        outlooks = Outlooks(self._account_id, scan.next, found)
         steps: dict[int, list[Iterable[tuple[Stream, Payloads]]]] = {}
         for transition in found:
-            payloads = ChangePayloads(transition, linked, outlook)
+            payloads = ChangePayloads(transition, linked, outlooks)
             own = listeners.get(transition.definition, ())
             steps.setdefault(transition.change, []).append(
                 _of_change(transition.change, payloads, own)
             )
         behind = [one for one in every if one.subscription.position < scan.next]
-        for change, by_others in _by_memberships(outlook, behind).items():
+        for change, by_others in _by_memberships(outlooks, behind).items():
             steps.setdefault(change, []).append(by_others)
         for mark in (mark for row in scan.rows if (mark := marks.read(row))):
             steps[mark.change] = [_resets(mark, collections, following)]
@@ -271,7 +272,7 @@ def _of_change(
 
 
 def _by_memberships(
-    outlook: Outlook, listeners: Sequence[Listener]
+    outlooks: Outlooks, listeners: Sequence[Listener]
 ) -> Mapping[int, Sequence[tuple[Stream, Payloads]]]:
     """The streams that are sent what other records give or take, and what, by the change.
 
@@ -281,12 +282,13 @@ def _by_memberships(
     known: dict[object, Sequence[Event | Reset]] = {}
     deadline = time.monotonic() + TURN_SECONDS
     for one in listeners:
-        key = (id(one.view.definition), *one.view.key)
+        outlook = outlooks.at(one.subscription.position)
+        key = (outlook, one.view.definition, *one.view.key)
         if key not in known:
             if known and time.monotonic() > deadline:
                 one.stream.stopped_at = 0  # where it is
                 continue
-            known[key] = [*outlook.of(one.view)]
+            known[key] = outlook.of(one.view)
         for event in known[key]:
             if one.subscription.position < event.change and one.hears(event):
                 payloads = partial(_payloads, event, one.view)
@@ -350,6 +352,22 @@ def _view(stream: Stream, definition: Definition, one: Subscription) -> View | N
         return None
 
 
+class Outlooks:
+    """What streams have not read yet, and what has followed, by their positions."""
+
+    def __init__(self, account_id: str, end: int, found: Sequence[Transition]) -> None:
+        self._account_id, self._end, self._found = account_id, end, found
+        self._numbers = [one.change for one in found]
+        self._known: dict[int, Outlook] = {}
+
+    def at(self, position: int) -> Outlook:
+        """The outlook of a stream that has all changes up to this one."""
+        start = bisect_right(self._numbers, position)
+        if start not in self._known:
+            self._known[start] = Outlook(self._account_id, self._end, self._found[start:])
+        return self._known[start]
+
+
 class Frames:
     """The frames of what comes of one change: made once for all who are sent the same."""
 
@@ -372,25 +390,26 @@ class Frames:
 class ChangePayloads:
     """The messages of one change: rendered once for all who see the same of it."""
 
-    def __init__(self, transition: Transition, linked: Linked, outlook: Outlook) -> None:
-        self._transition, self._linked, self._outlook = transition, linked, outlook
+    def __init__(self, transition: Transition, linked: Linked, outlooks: Outlooks) -> None:
+        self._transition, self._linked, self._outlooks = transition, linked, outlooks
         self._events: dict[object, Event | Reset | None] = {}
         self._payloads: dict[object, Sequence[bytes]] = {}
 
     def of(self, listener: Listener) -> Sequence[bytes]:
         """The messages to a listener; none if it sees nothing of the change."""
-        view = listener.view
-        if view.key not in self._events:  # once for all streams of a caller with the same filter
-            self._events[view.key] = self._outlook.event(view, self._transition, self._linked)
-        event = self._events[view.key]
+        view, outlook = listener.view, self._outlooks.at(listener.subscription.position)
+        key = (outlook, *view.key)  # once for all streams of a caller with the same filter
+        if key not in self._events:
+            self._events[key] = outlook.event(view, self._transition, self._linked)
+        event = self._events[key]
         if event is None or not listener.hears(event):
             return ()
         if isinstance(event, Reset):
             return _payloads(event, view)
         shown = None if event.record is None else view.shown
-        key = (event.operation, event.hidden, shown)
-        if key not in self._payloads:
-            self._payloads[key] = _payloads(event, view)
+        seen = (event.operation, event.hidden, shown)
+        if seen not in self._payloads:
+            self._payloads[seen] = _payloads(event, view)
         elif event.record is not None:  # rendered once, and seen by each listener
             reads.note_rows(view.access, [event.record], view.names)
-        return self._payloads[key]
+        return self._payloads[seen]

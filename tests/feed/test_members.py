@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.realtime.feed import members
+from app import db
+from app.context import tenancy
+from app.realtime.feed import changes, members, service, states
+from app.realtime.feed.dependencies import Dependency
 from app.records.store import sizes
 from tests.builders import Cast, make_collection, make_record
 from tests.feed.test_changes import feed, now
@@ -272,6 +275,114 @@ def test_change_of_membership_with_many_later_ones_is_a_reset(
     scene.drop("members", joined(scene))
     monkeypatch.setattr(members, "MOST", 0)
     assert "reset" in scene.follow(1)
+
+
+def test_membership_that_moves_often_costs_what_it_concerns(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task is judged by the moves into its project and out of it."""
+    scene = Scene(cast, MEMBER)
+    scene.join()
+    scene.follow()
+    own = joined(scene)
+    for project in [scene.make("projects", title="other") for _ in range(20)]:
+        scene.change("members", own, project=project)
+    matches, judged = Dependency.matches, list[object]()
+
+    def note(dependency: Dependency, *about: Any) -> bool:
+        judged.append(about)
+        return matches(dependency, *about)
+
+    monkeypatch.setattr(Dependency, "matches", note)
+    assert set(scene.follow()) == {"-r0", "-r1"}
+    assert len(judged) == 2 * len(scene.tasks[0])
+
+
+def test_page_judges_records_by_memberships_once(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What costs the most ends a page, which else goes on until it is full."""
+    scene = Scene(cast, MEMBER)
+    own = scene.join()
+    scene.follow()
+    for n in range(6):
+        scene.change("members", own, project=scene.projects[n % 2])
+    monkeypatch.setattr(service, "SMALLEST_SCAN", 1)
+    judge, judged = members.Outlook._verdicts, list[object]()
+
+    def note(*about: Any) -> Any:
+        judged.append(about)
+        return judge(*about)
+
+    monkeypatch.setattr(members.Outlook, "_verdicts", note)
+    page = feed(scene.reader, since=scene.since, collections="tasks", limit=1)
+    assert page["has_more"]
+    assert len(judged) == 1
+    scene.follow(1)
+
+
+@pytest.mark.parametrize(("most", "told"), [(80, {"+r0", "+r1", "+b0", "+b1"}), (79, {"reset"})])
+def test_memberships_that_moved_too_often_are_a_reset(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, most: int, told: set[str]
+) -> None:
+    """Twenty moves that may concern each of four tasks."""
+    scene = Scene(cast, f'{SOME[:-1]} && (level = "a" || level = @record.title))')
+    own = scene.join()
+    scene.follow()
+    for n in range(20):
+        scene.change("members", own, level="a" if n % 2 else "b")
+    now(scene.reader)
+    monkeypatch.setattr(members, "MOST_VERDICTS", most)
+    with statements(app) as sent:
+        found = feed(scene.reader, since=scene.since, collections="tasks")["items"]
+    names = {
+        "reset" if "record" not in one else f"+{scene.name(one['record_id'])}" for one in found
+    }
+    assert names == told
+    assert len(sent) <= 16, sent
+
+
+def test_change_of_membership_reads_no_more_of_what_followed_than_fits(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(cast, MEMBER)
+    own = scene.join()
+    scene.follow()
+    scene.drop("members", own)
+    for task in scene.tasks[0]:
+        scene.change("tasks", task, title="x" * 500)
+    monkeypatch.setattr(changes, "ROOM", 900)
+    read = list[int]()
+
+    def note(account_id: str, rows: Any, definitions: Any) -> Any:
+        texts = (getattr(row, name) for row in rows for name in changes.VALUES)
+        read.append(sum(len(text) for text in texts if text))
+        return transitions(account_id, rows, definitions)
+
+    transitions = states.transitions
+    monkeypatch.setattr(states, "transitions", note)
+    assert "reset" in scene.follow(1)
+    assert max(read) <= 900
+
+
+def test_later_changes_are_found_by_their_table(app: Flask, cast: Cast) -> None:
+    scene = Scene(cast, MEMBER)
+    scene.join()
+    with app.app_context(), tenancy.in_account(cast.bob.account_id):
+        with statements(app) as sent:
+            found = changes.later(cast.bob.account_id, 0, {"col_members", "col_tasks"}, 100)
+        assert found is not None
+        assert len(found) == 5
+        is_sqlite = db.has_one_writer()
+        if not is_sqlite:
+            db.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
+            db.connection().exec_driver_sql("SET LOCAL enable_sort = off")
+        explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
+        for one in sent[-2:]:
+            rows = db.connection().exec_driver_sql(f"{explain} {one}", one.parameters).all()
+            plan = str(rows)
+            assert plan.count("ix_audit_changes_account_table_number") == 2, plan
+            assert plan.count("ix_feed_changes_account_table_number") == 2, plan
 
 
 def test_change_of_membership_in_another_account_is_not_told(cast: Cast) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +33,16 @@ OTHERS = [
     f"{MEMBER} && @any(staff, user = @outer.user))",
     'title = "a"',
 ]
+RULES = [*EXACT * 4, *OTHERS]
+NESTED = [
+    f"{MEMBER} && @any(staff, user = @outer.user))",
+    f"!{MEMBER} && @any(staff, user = @outer.user))",
+    f"{MEMBER} && @count(staff, user = @outer.user) >= 2)",
+    "@count(members, project = @record.project && @any(staff, user = @outer.user)) >= 2",
+    f"!{MEMBER} && !@any(staff, user = @outer.user && user != @record.created_by))",
+    f"{MEMBER}) && !@any(staff, user = @request.auth.id)",
+]
+"""Rules that ask for what other records ask for, among others."""
 
 
 class Reader:
@@ -96,8 +106,8 @@ class Reader:
 class Walk:
     """Random changes of records, memberships and rights."""
 
-    def __init__(self, app: Flask, cast: Cast, seed: int) -> None:
-        self.chance = random.Random(seed)
+    def __init__(self, app: Flask, cast: Cast, seed: int, rules: Sequence[str]) -> None:
+        self.chance, self._rules = random.Random(seed), rules
         self.root, self.operator, self.alice = cast.root, cast.root.acting_in("acme"), cast.alice
         make_collection(self.root, "projects")
         project: dict[str, Any] = {"name": "project", "type": "reference", "collection": "projects"}
@@ -128,9 +138,7 @@ class Walk:
         return answer.json
 
     def _rule(self) -> dict[str, str]:
-        return dict.fromkeys(
-            ("view_rule", "list_rule"), self.chance.choice([*EXACT, self.chance.choice(OTHERS)])
-        )
+        return dict.fromkeys(("view_rule", "list_rule"), self.chance.choice(self._rules))
 
     def write(self, collection: str = "") -> None:
         """Create, change or delete a record."""
@@ -192,9 +200,11 @@ class Walk:
         assert answer.status_code < 300 or answer.status_code in (404, 409), answer.text
 
 
-def walk(app: Flask, cast: Cast, seed: int, writes: int, rights: int) -> Walk:
+def walk(
+    app: Flask, cast: Cast, seed: int, writes: int, rights: int, rules: Sequence[str] = RULES
+) -> Walk:
     """Change so much, while readers read now and then, and compare their copies."""
-    made = Walk(app, cast, seed)
+    made = Walk(app, cast, seed, rules)
     chance = made.chance
     for _ in range(writes):
         made.write()
@@ -212,6 +222,20 @@ def walk(app: Flask, cast: Cast, seed: int, writes: int, rights: int) -> Walk:
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_of_random_changes_have_what_lists_show(app: Flask, cast: Cast, seed: int) -> None:
     walk(app, cast, seed, writes=30, rights=4)
+
+
+@pytest.mark.parametrize("seed", range(len(NESTED)))
+def test_readers_under_nested_rules_have_what_lists_show(app: Flask, cast: Cast, seed: int) -> None:
+    made = walk(app, cast, seed, writes=30, rights=0, rules=NESTED[seed : seed + 1])
+    assert sum(reader.resets for reader in made.readers) or "@outer" not in NESTED[seed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(len(NESTED)))
+def test_readers_of_many_changes_under_nested_rules_have_what_lists_show(
+    app: Flask, cast: Cast, seed: int
+) -> None:
+    walk(app, cast, seed, writes=1_000, rights=0, rules=NESTED[seed : seed + 1])
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -11,7 +12,9 @@ from flask import Flask
 from app.realtime import audience
 from app.realtime.feed.members import Outlook
 from app.realtime.feed.visibility import View
+from app.realtime.hub import Hub
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.feed.test_changes import now
 from tests.feed.test_rights import Change, group, role, rules
 from tests.realtime.clients import Events, Socket
 
@@ -101,8 +104,20 @@ def test_rights_of_another_account_leave_streams_alone(app: Flask, cast: Cast, p
 MEMBER = "@any(members, post = @record.id && user = @request.auth.id)"
 
 
-def revoke(app: Flask, cast: Cast, port: int, streams: int, *, rejoins: bool = True) -> None:
-    """Take a membership while so many streams run, of members and of one who was removed."""
+def revoke(
+    app: Flask,
+    cast: Cast,
+    port: int,
+    members: int,
+    *,
+    own: int = 1,
+    everybody: bool = False,
+    rejoins: bool = True,
+) -> dict[str, float]:
+    """Take a membership, or all, while streams of so many other members and of one's own run.
+
+    The seconds after the commit until all concerned know of it, and of the next change.
+    """
     user = {"name": "user", "type": "user"}
     make_collection(cast.root)
     post = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
@@ -110,29 +125,70 @@ def revoke(app: Flask, cast: Cast, port: int, streams: int, *, rejoins: bool = T
     assert rules("posts", view_rule=MEMBER, list_rule=MEMBER)(cast).status_code == 200
     operator = cast.root.acting_in("acme")
     made = make_record(operator, title="first")["id"]
-    others = [make_user(app, cast.bob.account_id, f"m{n}@acme.example") for n in range(streams)]
-    for other in others:
-        make_record(operator, "members", post=made, user=other.id)
-    own = make_record(operator, "members", post=made, user=cast.bob.id)["id"]
-    callers = [Caller(app, other) for other in others]
-    clients = [Events(port, "collections=posts", headers=one.headers) for one in callers]
-    mine = Events(port, "collections=posts", headers=cast.bob.headers)
-    assert operator.delete(f"records/members/{own}").status_code < 300
-    (gone,) = events(mine, "posts.delete")
-    assert (gone["data"], gone["hidden"]) == ({"id": made}, True)
+    people = [make_user(app, cast.bob.account_id, f"m{n}@acme.example") for n in range(members)]
+    bodies = [{"post": made, "user": id} for id in (cast.bob.id, *(one.id for one in people))]
+    ids = list[str]()
+    for start in range(0, len(bodies), 500):
+        part = {"records": bodies[start : start + 500]}
+        answer = operator.post("records/members/batch", part)
+        assert answer.status_code == 201, answer.text
+        ids += [one["id"] for one in answer.json["created"]]
+    others = [Events(port, "collections=posts", headers=Caller(app, one).headers) for one in people]
+    mine = [Events(port, "collections=posts", headers=cast.bob.headers) for _ in range(own)]
+    if everybody:
+        answer = operator.delete("records/members/batch", json={"ids": ids})
+    else:
+        answer = operator.delete(f"records/members/{ids[0]}")
+    assert answer.status_code < 300, answer.text
+    committed, took = time.monotonic(), dict[str, float]()
+    for client in (*mine, *others) if everybody else mine:
+        (gone,) = events(client, "posts.delete")
+        assert (gone["data"], gone["hidden"]) == ({"id": made}, True)
+    took["hidden"] = time.monotonic() - committed
     assert operator.patch(f"records/posts/{made}", {"title": "secret"}).status_code == 200
-    for client in clients:  # who is a member sees it, and who was does not
+    committed = time.monotonic()
+    for client in () if everybody else others:  # who is a member sees it, and who was does not
         (seen,) = events(client, "posts.update")
         assert seen["data"]["title"] == "secret"
-    if not rejoins:
-        return
-    assert make_record(operator, "members", post=made, user=cast.bob.id)
-    assert [one["type"] for one in events(mine, "posts.create")] == ["posts.create"]
+    took["seen"] = time.monotonic() - committed
+    if rejoins:
+        assert make_record(operator, "members", post=made, user=cast.bob.id)
+        for client in mine:
+            assert [one["type"] for one in events(client, "posts.create")] == ["posts.create"]
+    return took
 
 
 @pytest.mark.both_databases
 def test_revoked_membership_hides_records_of_streams(app: Flask, cast: Cast, port: int) -> None:
-    revoke(app, cast, port, streams=3)
+    revoke(app, cast, port, members=3)
+
+
+def test_streams_at_different_positions_are_told_what_each_has_missed(
+    cast: Cast, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One listed while it was a member, the other before."""
+    user = {"name": "user", "type": "user"}
+    post = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
+    make_collection(cast.root)
+    make_collection(cast.root, "members", [post, user], view_rule=None)
+    assert rules("posts", view_rule=MEMBER, list_rule=MEMBER)(cast).status_code == 200
+    operator, positions = cast.root.acting_in("acme"), list[int]()
+    made = make_record(operator)["id"]
+    positions.append(now(cast.bob))
+    member = make_record(operator, "members", post=made, user=cast.bob.id)["id"]
+    positions.append(now(cast.bob))
+    assert operator.delete(f"records/members/{member}").status_code < 300
+    look, may_look = Hub._look, threading.Event()
+    monkeypatch.setattr(Hub, "_look", lambda hub: look(hub) if may_look.is_set() else None)
+    clients = [
+        Events(port, f"collections=posts&since={since}", headers=cast.bob.headers)
+        for since in positions
+    ]
+    Events(port, "collections=posts", headers=cast.bob.headers)  # has all: the others are behind
+    may_look.set()
+    for client in clients:
+        (gone,) = events(client, "posts.delete")
+        assert (gone["data"], gone["hidden"]) == ({"id": made}, True)
 
 
 def test_streams_of_slow_turns_are_all_sent_what_memberships_give(
@@ -147,11 +203,18 @@ def test_streams_of_slow_turns_are_all_sent_what_memberships_give(
 
     monkeypatch.setattr(audience, "TURN_SECONDS", 0.02)
     monkeypatch.setattr(Outlook, "of", slow)
-    revoke(app, cast, port, streams=3, rejoins=False)
+    revoke(app, cast, port, members=3, rejoins=False)
 
 
 @pytest.mark.slow
-def test_revoked_membership_hides_records_of_many_streams(
-    app: Flask, cast: Cast, port: int
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    ("members", "own", "everybody"),
+    [(1000, 1, False), (0, 1000, False), (999, 1, True)],
+    ids=["one of a thousand", "one of a thousand streams", "a thousand"],
+)
+def test_revoked_membership_hides_records_of_a_thousand_streams_within_a_second(
+    app: Flask, cast: Cast, port: int, members: int, own: int, everybody: bool
 ) -> None:
-    revoke(app, cast, port, streams=200)
+    took = revoke(app, cast, port, members, own=own, everybody=everybody)
+    assert took["hidden"] < 1, took

@@ -23,6 +23,7 @@ from app.realtime.feed import generations, marks
 from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
+NUMBERED = ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
 SCANNED = 1000
 ROOM = 8 * 2**20  # characters of values, about, in memory at once
 UNKNOWN_SIZE = 2**16  # of a change by a process of the version before
@@ -52,7 +53,7 @@ def newest(account_ids: Collection[str]) -> dict[str, Newest]:
     """The newest change of each account that has any."""
     last = [
         sa.select(sa.func.max(number)).where(table.c.account_id == HEADS.c.account_id)
-        for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
+        for table, number in NUMBERED
     ]
     unsealed = sa.exists().where(sealing.PENDING.c.account_id == HEADS.c.account_id)
     late = (unsealed, marks.is_behind(HEADS.c.rights_number))
@@ -94,7 +95,7 @@ def _bounds(has_one_writer: bool) -> sa.Select[Any]:
     account: sa.BindParameter[str] = sa.bindparam("account")
     heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account)
     ends = [heads, generations.NEWEST]
-    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+    for table, number in NUMBERED:
         mine = sa.select(number).where(table.c.account_id == account)
         left = mine.where(
             number > sa.func.coalesce(heads.scalar_subquery(), 0),
@@ -169,16 +170,44 @@ def _both(*queries: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def later(
-    account_id: str, after: int, tables: Collection[str], limit: int
-) -> Sequence[sa.Row[Any]]:
-    """The next changes of these tables after one, with what is committed by now."""
+    account_id: str, after: int, names: Collection[str], most: int
+) -> Sequence[sa.Row[Any]] | None:
+    """All changes of these tables after one, with what is committed by now.
+
+    None if there are more than `most`, or more than there is memory for.
+    """
     sealing.settle(account_id)
-    parameters: JSONObject = {"account": account_id, "after": after, "limit": limit}
-    parameters |= {"last": 2**63 - 1, "tables": sorted(tables)}
-    return db.connection().execute(_LATER, parameters).all()
+    parameters: JSONObject = {"account": account_id, "after": after, "limit": most + 1}
+    parameters |= {f"table_{n}": name for n, name in enumerate(sorted(names))}
+    sizes, values = _later(len(names))
+    found = db.connection().execute(sizes, parameters).all()
+    if len(found) > most or sum(row.size for row in found) > ROOM:
+        return None
+    if not found:
+        return ()
+    parameters["last"] = found[-1].change
+    rows = db.connection().execute(values, parameters).all()
+    return rows if _fitting(rows) == len(rows) else None
 
 
-_SIZES = _both(_sizes(CHANGES, CHANGES.c.first_id), _sizes(FEED, FEED.c.change))
+@lru_cache
+def _later(count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The sizes and the values of changes of so many tables, each found by the index."""
+    names: list[sa.BindParameter[str]] = [sa.bindparam(f"table_{n}") for n in range(count)]
+    sizes = [
+        _sizes(table, number).where(table.c.table_name == name)
+        for name in names
+        for table, number in NUMBERED
+    ]
+    values = [
+        query.where(table.c.table_name == name)
+        for name in names
+        for query, (table, _) in zip(_STORED, NUMBERED, strict=True)
+    ]
+    return _both(*sizes), _both(*values)
+
+
+_SIZES = _both(*(_sizes(*one) for one in NUMBERED))
 _STORED = (
     # Changes of many records at once have metadata, and name no record.
     _values(
@@ -188,12 +217,6 @@ _STORED = (
     _values(FEED, FEED.c.change, FEED.c.columns == "[]"),  # marks are there
 )
 _VALUES = _both(*_STORED)
-_LATER = _both(
-    *(
-        query.where(table.c.table_name.in_(sa.bindparam("tables", expanding=True)))
-        for query, table in zip(_STORED, (CHANGES, FEED), strict=True)
-    )
-)
 
 
 def next_changes(
@@ -201,7 +224,7 @@ def next_changes(
 ) -> dict[str, Any]:
     """The first change of a column after a change, by record."""
     found = []
-    for table, number in ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change)):
+    for table, number in NUMBERED:
         mine = table.c.account_id == account_id
         named = _names_column(table, definition, column)
         later = (table.c.record_id.in_(record_ids), number > after, named)

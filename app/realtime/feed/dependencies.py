@@ -17,7 +17,7 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.realtime.feed.states import Transition
 from app.rules import Name, Node, Old, Subject, Subquery
-from app.rules.nodes import Comparison, Inner, Junction, Some
+from app.rules.nodes import Caller, Comparison, Inner, Junction, Some
 
 Row = Mapping[str, Any]
 
@@ -36,6 +36,8 @@ class Dependency:
     """The parts of its condition that look at one of them alone."""
     tie: tuple[str, str] | None
     """A field of them that equals a field of the record that is judged."""
+    of_caller: tuple[str, str] | None
+    """A field of them that equals a property of the caller, and that property's value."""
     is_exact: bool
     """Whether its condition can be decided for a row that was read."""
 
@@ -76,6 +78,7 @@ def _dependency(access: Access, part: Subquery) -> Dependency:
         frozenset(one.path[0] for one in inner),
         [one for one in own if not any(isinstance(sub, Name) for sub in rules.walk(one))],
         next(filter(None, map(_tie, parts)), None),
+        next((found for one in parts if (found := _of_caller(one, access.subject))), None),
         all(map(_is_plain, rules.walk(whole))),
     )
 
@@ -88,16 +91,30 @@ def _is_plain(part: Node) -> bool:
 
 
 def _tie(part: Node) -> tuple[str, str] | None:
+    for inner, outer in _equal(part):
+        if isinstance(outer, Name) and inner.type is outer.type and _is_own(outer):
+            return inner.path[0], outer.path[0]
+    return None
+
+
+def _of_caller(part: Node, subject: Subject) -> tuple[str, str] | None:
+    for inner, outer in _equal(part):
+        value = subject.value(outer) if isinstance(outer, Caller) else None
+        if isinstance(value, str) and inner.type is rules.Type.TEXT:
+            return inner.path[0], value
+    return None
+
+
+def _equal(part: Node) -> Iterator[tuple[Inner, Node]]:
+    """The own fields of a record of the collection that have to equal something, with that."""
     if isinstance(part, Comparison) and part.operator == "=":
         for inner, outer in ((part.left, part.right), (part.right, part.left)):
-            if (
-                isinstance(inner, Inner)
-                and isinstance(outer, Name)
-                and inner.type is outer.type
-                and (len(inner.path), len(outer.path), inner.many, outer.many) == (1, 1, 0, 0)
-            ):
-                return inner.path[0], outer.path[0]
-    return None
+            if isinstance(inner, Inner) and inner.depth == 1 and _is_own(inner):
+                yield inner, outer
+
+
+def _is_own(name: Name | Inner) -> bool:
+    return (len(name.path), name.many) == (1, 0)
 
 
 def read_by(definition: Definition) -> Mapping[str, Definition]:

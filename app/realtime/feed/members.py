@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,6 +25,7 @@ from app.realtime.feed import changes, dependencies, states
 from app.realtime.feed.dependencies import Dependency
 from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
+from app.realtime.feed.touches import Touch, Touches, Transitions
 from app.realtime.feed.visibility import Event, Linked, View
 from app.records import store
 from app.records.store import NO_PARAMETERS, Row, reads, references
@@ -33,58 +35,92 @@ MOST = 1000
 """The records that one change may concern: of more, the reader lists the collection again."""
 MAX_BATCH = 5 * MOST
 """Records of one collection, for all changes that are read at once."""
-MOST_VERDICTS = 200_000
+MOST_VERDICTS = 20_000
+"""Records, times the changes of memberships by which each of them is judged, for one reader."""
+TRIES = 3
+"""Memberships may change again while records are judged by them."""
 
 
-class Touch(NamedTuple):
-    """A changed record that counted for a reader, or counts now."""
-
-    dependency: Dependency
-    transition: Transition
-    before: Row | None
-    after: Row | None
-
-    @property
-    def key(self) -> tuple[Dependency, str]:
-        return self.dependency, self.transition.record_id
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether its effect is reported record by record; else the reader lists again."""
-        return self.dependency.is_exact and not self.transition.is_erased
+class TooMany(Exception):
+    """Raised where more is concerned than is reported one by one."""
 
 
 class Outlook:
     """Changes that were read, and what has followed them until now."""
 
     def __init__(self, account_id: str, end: int, found: Sequence[Transition]) -> None:
-        self._account_id, self._end, self._found = account_id, end, found
-        self._windows: dict[View, Sequence[Touch]] = {}
-        self._later: dict[str, Sequence[Transition]] = {}
-        self._reset = set[View]()
-        self._hidden = dict[tuple[object, str], int]()
+        self._account_id, self._end = account_id, end
+        self._found, self._later = Transitions(found), Transitions()
+        self._ends: dict[str, int] = {}
+        """Up to where later changes were read, by the table."""
         self._changed = {one.definition.table_name for one in found}
+        self._resets: dict[Definition, Sequence[int]] = {}
+        self._windows: dict[View, Touches] = {}
+        self._hidden: dict[tuple[object, str], int] = {}
+        """The changes by which records were reported as hidden, by the view's key and their ids."""
+        self._left: dict[object, Mapping[int, Event | Reset]] = {}
+        self.has_judged = False
+        """Whether records were judged by memberships of other times, which costs the most."""
 
-    def of(self, view: View) -> Iterator[Event | Reset]:
+    def of(self, view: View) -> Sequence[Event | Reset]:
         """What the changes of other collections' records give the reader of a view, or take."""
-        if self._changed.isdisjoint(dependencies.read_by(view.definition)):
-            return
-        name = view.definition.name
-        found = [one for one in self._found if dependencies.is_reset_by(view.definition, one)]
-        touches, lasting = list[Touch](), [one.change for one in found]
-        for touch in _touches(view, self._found):
-            if touch.is_exact:
-                touches.append(touch)
-            else:
-                lasting.append(touch.transition.change)
-        exact = [one.transition.change for one in touches]
-        if view.access.condition is not None and lasting:
-            yield Reset(min(lasting + exact), name)
-        elif touches:
+        definition = view.definition
+        read = dependencies.read_by(definition)
+        if view.access.condition is None or self._changed.isdisjoint(read):
+            return ()
+        if definition not in self._resets:  # the same for all readers
+            others = (one for other in read.values() for one in self._found.of(other))
+            found = (one.change for one in others if dependencies.is_reset_by(definition, one))
+            self._resets[definition] = [*found]
+        resets, touches = self._resets[definition], [*self._found.touches(view)]
+        if not resets and all(one.is_exact for one in touches):
             try:
-                yield from self._diff(view, touches)
+                return self._diff(view, Touches(touches)) if touches else ()
             except TooMany:
-                yield Reset(min(exact), name)
+                pass
+        first = min([*resets, *(one.change for one in touches)])
+        return [Reset(first, definition.name)]
+
+    def _diff(self, view: View, touches: Touches) -> list[Event | Reset]:
+        """The records that come into view by these touches or leave it. Raises TooMany."""
+        present = _candidates(self._account_id, view.definition, touches)
+        self._read_later([view.definition])
+        since = [*self._found.of(view.definition), *self._later.of(view.definition)]
+        # With those that were tied when the reader had them, and have changed since.
+        rows = [(row, None) for row in present] + [
+            (one.before, one.change) for one in since if one.before is not None
+        ]
+        # Each at the first touch: whatever is read next has the later ones.
+        caused = [
+            (row, first.transition)
+            for row, until in rows
+            if (first := touches.first(row)) and (until is None or first.change <= until)
+        ]
+        if any(count > MOST for count in Counter(cause.change for _, cause in caused).values()):
+            raise TooMany
+        sources = [
+            cause._replace(definition=view.definition, record_id=row["id"], before=None, after=row)
+            for row, cause in caused
+        ]
+        linked = Linked(sources, [view])
+        judged = [linked.of(row, view) for row, _ in caused]
+        verdicts = self._verdicts(view, judged)
+        made = {one.record_id: one.change for one in since if one.before is None}
+        current = {id(row) for row in present}
+        found, done = list[Event | Reset](), set[str]()
+        for source, values, known in zip(sources, judged, verdicts, strict=True):
+            if source.record_id in done:
+                continue
+            if id(source.after) in current and view.admits(values):
+                done.add(source.record_id)
+                # What was made later comes with its own change.
+                if made.get(source.record_id, 0) <= source.change and False in known:
+                    found.append(Event(source, "create", source.after))
+            elif True in known:
+                done.add(source.record_id)
+                self._hidden[view.key, source.record_id] = source.change
+                found.append(Event(source, "delete", hidden=True))
+        return found
 
     def event(self, view: View, transition: Transition, linked: Linked) -> Event | Reset | None:
         """A change of a record as the reader of a view may know it; None for no event.
@@ -92,192 +128,156 @@ class Outlook:
         What is in view neither before nor after it was in view if a membership showed it that has
         changed since.
         """
-        event, before = view.event(transition, linked), transition.before
-        if event is not None or before is None or not view.dependencies:
+        event = view.event(transition, linked)
+        if event is not None or transition.before is None or not view.dependencies:
             return event
-        try:
-            hidden_at = self._hidden.get((view.key, transition.record_id), transition.change)
-            window = self._window(view) if hidden_at >= transition.change else ()
-            if window and any(_sometime(view, [linked.of(before, view)], window)[0]):
-                return Event(transition, "delete", hidden=True)
-        except TooMany:
-            if view not in self._reset:  # once: the reader lists after all that was read
-                self._reset.add(view)
-                return Reset(transition.change, view.definition.name)
-        return None
+        if view.key not in self._left:
+            self._left[view.key] = self._find_left(view, linked)
+        return self._left[view.key].get(transition.change)
 
-    def _window(self, view: View) -> Sequence[Touch]:
-        """The changes of memberships since what was read began, until now. Raises TooMany."""
+    def _find_left(self, view: View, linked: Linked) -> Mapping[int, Event | Reset]:
+        """What changes of records that are not in view mean to who may have them, by the change.
+
+        Hidden deletions, or a reset where that takes too long: the reader lists after all of them.
+        """
+        unseen = [
+            (one, linked.of(one.before, view))
+            for one in self._found.of(view.definition)
+            if one.before is not None
+            and one.change <= self._hidden.get((view.key, one.record_id), one.change)
+            and view.event(one, linked) is None
+        ]
+        try:
+            unseen = [one for one in unseen if self._window(view).first(one[1])]
+            verdicts = self._verdicts(view, [values for _, values in unseen])
+        except TooMany:
+            last = unseen[-1][0].change
+            return {last: Reset(last, view.definition.name)}
+        return {
+            one.change: Event(one, "delete", hidden=True)
+            for (one, _), known in zip(unseen, verdicts, strict=True)
+            if True in known
+        }
+
+    def _verdicts(self, view: View, rows: Sequence[Row]) -> Sequence[AbstractSet[bool]]:
+        """Whether each record was in view: all that was true since what was read began, until now.
+
+        Raises TooMany.
+        """
+        if not rows:
+            return ()
+        self.has_judged = True
+        for _ in range(TRIES):
+            window = self._window(view)
+            if sum(map(window.count, rows)) > MOST_VERDICTS:
+                raise TooMany
+            touches = [window.of(row) for row in rows]
+            others = _others(view, rows, touches)
+            if not self._read_later(view.watched.values()):  # else `others` may have touched ones
+                return [
+                    {view.admits({**row, **answers}) for answers in _answers(row, own, rest)}
+                    for row, own, rest in zip(rows, touches, others, strict=True)
+                ]
+        raise TooMany
+
+    def _window(self, view: View) -> Touches:
+        """What counted for a rule since what was read began. Raises TooMany."""
         if view not in self._windows:
-            touches = [
-                *_touches(view, self._found),
-                *_touches(view, self._memberships_since(view)),
-            ]
-            self._windows[view] = [one for one in touches if one.is_exact]
+            self._read_later(one for name, one in view.watched.items() if name not in self._ends)
+            found = [*self._found.touches(view), *self._later.touches(view)]
+            self._windows[view] = Touches(one for one in found if one.is_exact)
         return self._windows[view]
 
-    def _memberships_since(self, view: View) -> Iterator[Transition]:
-        missing = {name: one for name, one in view.watched.items() if name not in self._later}
-        if missing:
-            found = self._read_later(missing.values())
-            for name, one in missing.items():
-                self._later[name] = [t for t in found if t.definition is one]
-        for name in view.watched:
-            yield from self._later[name]
-
-    def _read_later(self, of: Iterable[Definition]) -> Sequence[Transition]:
-        tables = {span.table_name for one in of for span in one.spans}
-        rows = changes.later(self._account_id, self._end, tables, MOST + 1)
-        if len(rows) > MOST:
-            raise TooMany
-        return states.transitions(self._account_id, rows, of)
-
-    def _diff(self, view: View, touches: Sequence[Touch]) -> Iterator[Event]:
-        """The records that come into view or leave it by these changes. Raises TooMany."""
-        present = _candidates(self._account_id, view.definition, touches)
-        # Those that were tied when the reader had them, and have changed since.
-        since = [one for one in self._found if one.definition is view.definition]
-        since += self._read_later([view.definition])
-        former = [one for one in since if one.before and any(_tied(one.before, touches, one))]
-        rows = [*present, *(one.before for one in former if one.before)]
-        # At the first of them: whatever is read next has the later ones.
-        causes = [min(_tied(row, touches), key=lambda one: one.change) for row in rows]
-        if any(count > MOST for count in Counter(one.change for one in causes).values()):
-            raise TooMany
-        sources = [
-            cause._replace(definition=view.definition, record_id=row["id"], before=None, after=row)
-            for row, cause in zip(rows, causes, strict=True)
-        ]
-        linked = Linked(sources, [view])
-        judged = [linked.of(row, view) for row in rows]
-        verdicts = _sometime(view, judged, self._window(view))
-        made = {one.record_id: one.change for one in since if one.before is None}
-        done = set[str]()
-        for place, (source, values) in enumerate(zip(sources, judged, strict=True)):
-            if source.record_id in done:
-                continue
-            if place < len(present) and view.admits(values):
-                done.add(source.record_id)
-                # What was made later comes with its own change.
-                is_older = made.get(source.record_id, 0) <= source.change
-                if is_older and not all(verdicts[place]):
-                    yield Event(source, "create", source.after)
-            elif any(verdicts[place]):
-                done.add(source.record_id)
-                self._hidden[view.key, source.record_id] = source.change
-                yield Event(source, "delete", hidden=True)
+    def _read_later(self, of: Iterable[Definition]) -> bool:
+        """Read what has followed in these collections; whether there was more. Raises TooMany."""
+        has_more = False
+        for one in of:
+            after = self._ends.get(one.table_name, self._end)
+            tables = {span.table_name for span in one.spans}
+            rows = changes.later(self._account_id, after, tables, MOST)
+            if rows is None:
+                raise TooMany
+            self._ends[one.table_name] = rows[-1].change if rows else after
+            if rows:
+                self._later.add(states.transitions(self._account_id, rows, [one]))
+                self._windows.clear()
+                has_more = True
+        return has_more
 
 
-class TooMany(Exception):
-    """Raised where more is concerned than is reported one by one."""
-
-
-def _touches(view: View, found: Iterable[Transition]) -> Iterator[Touch]:
-    for one in found:
-        for dependency in view.dependencies:
-            if dependency.definition.table_name == one.definition.table_name:
-                if one.is_erased:
-                    yield Touch(dependency, one, None, None)
-                elif counts := dependency.concerned(one):
-                    yield Touch(dependency, one, *counts)
-
-
-def _candidates(account_id: str, definition: Definition, touches: Sequence[Touch]) -> Sequence[Row]:
-    """The records that changed memberships may concern."""
-    changed = len({one.transition.change for one in touches})
-    most = min(MOST * changed, MAX_BATCH)
-    where = store.scope(definition, account_id)
-    if all(one.dependency.tie for one in touches):
-        wanted: dict[str, set[Any]] = {}
-        for one in touches:
-            inner, outer = one.dependency.tie or ("", "")
-            values = {row[inner] for row in (one.before, one.after) if row}
-            wanted.setdefault(outer, set()).update(values - {None})
-        tied = [
-            filters.is_any_of(definition.table.c[outer], sorted(values))
-            for outer, values in wanted.items()
-            if values
-        ]
+def _candidates(account_id: str, definition: Definition, touches: Touches) -> Sequence[Row]:
+    """The records that touches may concern now. Raises TooMany."""
+    table, where = definition.table, store.scope(definition, account_id)
+    most = MAX_BATCH
+    if touches.untied:
+        most = min(most, MOST_VERDICTS // len(touches.untied))
+    else:
+        tied = list[sa.ColumnElement[bool]]()
+        for field, by_value in touches.tied.items():
+            texts = [value for value in by_value if isinstance(value, str)]
+            others = [value for value in by_value if not isinstance(value, str)]
+            tied += [filters.is_any_of(table.c[field], texts)] if texts else []
+            tied += [table.c[field].in_(others)] if others else []
         if not tied:
-            return []
+            return ()
         where = [*where, sa.or_(*tied)]
-    found = sa.select(definition.table.c.id).where(*where).limit(most + 1)
+    ids = db.connection().scalars(sa.select(table.c.id).where(*where).limit(most + 1)).all()
+    if len(ids) > most:
+        raise TooMany
+    own = [*store.scope(definition, account_id), filters.is_any_of(table.c.id, ids)]
     try:  # a page has all that comes of one change, or nothing
-        reads.check_room(definition, [*where, definition.table.c.id.in_(found)])
+        reads.check_room(definition, own)
     except AnswerTooLarge:
         raise TooMany from None
-    query = sa.select(*definition.selected).where(*where).limit(most + 1)
-    rows = store.rows(definition, db.connection().execute(query))
-    if len(rows) > most:
-        raise TooMany
-    return rows
+    query = sa.select(*definition.selected).where(*own)
+    return store.rows(definition, db.connection().execute(query))
 
 
-def _tied(
-    row: Row, touches: Sequence[Touch], since: Transition | None = None
-) -> Iterator[Transition]:
-    """The changes that may concern a record, or those before its own change."""
-    for one in touches:
-        inner, outer = one.dependency.tie or ("", "")
-        if since is not None and since.change < one.transition.change:
-            continue
-        if not outer or any(row[outer] == known[inner] for known in one[2:] if known):
-            yield one.transition
-
-
-def _sometime(view: View, judged: Sequence[Row], window: Sequence[Touch]) -> list[Sequence[bool]]:
-    """Whether each record was in view, by the memberships of each time of the window.
-
-    Raises TooMany if that takes too long.
-    """
-    if len(judged) * len(window) > MOST_VERDICTS:
-        raise TooMany
-    answers = _untouched(view, judged, window)
-    verdicts = list[Sequence[bool]]()
-    for values, rest in zip(judged, answers, strict=True):
-        matching: dict[tuple[Dependency, str], bool] = {}
-        for one in reversed(window):
-            matching[one.key] = one.dependency.matches(one.before, values)
-        times = [_found(matching, rest)]
-        for one in window:
-            matching[one.key] = one.dependency.matches(one.after, values)
-            times.append(_found(matching, rest))
-        different = {tuple(time.items()): time for time in times}.values()
-        verdicts.append([view.admits({**values, **time}) for time in different])
-    return verdicts
-
-
-def _found(
-    matching: Mapping[tuple[Dependency, str], bool], rest: Mapping[Dependency, Any]
-) -> dict[Any, object]:
-    """What subqueries find where these touched records count, beside those that were not."""
-    found: dict[Any, object] = {}
-    for dependency, others in rest.items():
-        count = sum(counts for (of, _), counts in matching.items() if of is dependency)
-        is_any = dependency.part.function == "any"
-        found[dependency.part] = bool(others or count) if is_any else others + count
-    return found
-
-
-def _untouched(
-    view: View, judged: Sequence[Row], window: Sequence[Touch]
-) -> list[dict[Dependency, Any]]:
-    """What subqueries find for each record without those that were touched."""
-    found: list[dict[Dependency, Any]] = [{} for _ in judged]
+def _others(
+    view: View, rows: Sequence[Row], touches: Sequence[Sequence[Touch]]
+) -> Sequence[Mapping[Dependency, int]]:
+    """What the rule's subqueries find for each record, without those that were touched."""
     ids: dict[Dependency, dict[str, None]] = {}
-    for touch in window:
+    for touch in (one for own in touches for one in own):
         ids.setdefault(touch.dependency, {})[touch.transition.record_id] = None
-    for dependency, own in ids.items():
+    found: list[dict[Dependency, int]] = [{} for _ in rows]
+    for dependency, touched in ids.items():
         part = dependency.part
         node = Inner(0, 0, ("id",), 1, part.collection, type=rules.Type.TEXT)
-        listed = tuple(Literal(0, 0, id, type=rules.Type.TEXT) for id in own)
-        rest = Membership(0, 0, node, listed, negated=True, type=rules.Type.BOOLEAN)
-        whole: tuple[Node, ...] = (part.condition, rest)
+        listed = tuple(Literal(0, 0, id, type=rules.Type.TEXT) for id in touched)
+        untouched = Membership(0, 0, node, listed, negated=True, type=rules.Type.BOOLEAN)
+        whole: tuple[Node, ...] = (part.condition, untouched)
         both = Junction(0, 0, "and", whole, type=rules.Type.BOOLEAN)
-        others, bodies = replace(part, condition=both), [NO_PARAMETERS] * len(judged)
-        answered = references.answers(
-            view.definition, judged, [others], view.access.subject, bodies
-        )
-        for row, values in zip(found, answered, strict=True):
-            row[dependency] = dict[Any, Any](values)[others]
+        others, bodies = replace(part, condition=both), [NO_PARAMETERS] * len(rows)
+        answered = references.answers(view.definition, rows, [others], view.access.subject, bodies)
+        for own, values in zip(found, answered, strict=True):
+            own[dependency] = int(dict[Any, Any](values)[others])
     return found
+
+
+def _answers(
+    row: Row, touches: Sequence[Touch], others: Mapping[Dependency, int]
+) -> Iterator[Mapping[Any, object]]:
+    """What the rule's subqueries found for a record before these touches, and after each of them.
+
+    Each answer once; for `@any`, `others` is 0 or 1.
+    """
+    matching = {one.key: one.dependency.matches(one.before, row) for one in reversed(touches)}
+    counts = dict(others)
+    for (dependency, _), matches in matching.items():
+        counts[dependency] += matches
+    known = set[tuple[int, ...]]()
+    for touch in (None, *touches):
+        if touch is not None:
+            matches = touch.dependency.matches(touch.after, row)
+            counts[touch.dependency] += matches - matching[touch.key]
+            matching[touch.key] = matches
+        answers = tuple(
+            min(count, 1) if one.part.function == "any" else count for one, count in counts.items()
+        )
+        if answers not in known:
+            known.add(answers)
+            yield {
+                one.part: bool(count) if one.part.function == "any" else count
+                for one, count in zip(counts, answers, strict=True)
+            }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from app import clock
@@ -59,8 +59,8 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
             views = {view.definition.table_name: view for view in opened if view is not None}
         passed = [mark for row in scan.rows if (mark := marks.read(row))]
         reset = rights.resets(passed, by, {one.name: [one] for one in followed}, all_=not names)
-        found: list[Event | Reset] = [*events(account_id, scan, views), *reset]
-        for event in sorted(found, key=attrgetter("change")):
+        known, is_costly = _events(account_id, scan, views)
+        for event in sorted([*known, *reset], key=attrgetter("change")):
             item = _item(event, views)
             size += len(dumps(item))
             is_full = len(items) >= limit or size > LARGEST_ANSWER
@@ -69,7 +69,7 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
                 after, ended = int(items[-1]["change"]), False
                 break
             items.append(item)
-        if ended or len(items) >= limit or size > LARGEST_ANSWER:
+        if ended or is_costly or len(items) >= limit or size > LARGEST_ANSWER:
             break
     check_versions(by, views)
     return {"items": items, "next": after, "has_more": not ended, "oldest": bounds.oldest}
@@ -99,8 +99,11 @@ def start(bounds: Bounds, since: int) -> int:
     return max(since, bounds.expired)
 
 
-def events(account_id: str, scan: Scan, views: Views) -> list[Event | Reset]:
-    """The stored changes as a caller with these views may know them."""
+def _events(account_id: str, scan: Scan, views: Views) -> tuple[Iterable[Event | Reset], bool]:
+    """Changes as a caller with these views may know them, and whether they are enough for a page.
+
+    They are where memberships had to be judged.
+    """
     collections = {view.definition.table_name: view.definition for view in views.values()}
     read = (dependencies.read_by(one) for one in collections.values())
     followed = {name: one for own in read for name, one in own.items()} | collections
@@ -113,7 +116,8 @@ def events(account_id: str, scan: Scan, views: Views) -> list[Event | Reset]:
         for one in found
         if one.definition.table_name in views
     )
-    return [*(event for event in known if event is not None), *by_others]
+    all_ = [*(event for event in known if event is not None), *by_others]
+    return all_, outlook.has_judged
 
 
 def check_versions(by: Principal, views: Views) -> None:

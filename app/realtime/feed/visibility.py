@@ -188,37 +188,27 @@ class Linked:
         self._values: dict[int, JSONObject] = {}
         self._judged: dict[View, Mapping[int, Row]] = {}
         views = list(views)
+        rows: dict[Definition, list[Row]] = {}
+        for one in transitions:
+            both = (row for row in (one.before, one.after) if row is not None)
+            rows.setdefault(one.definition, []).extend(both)
         followed: dict[Definition, set[Path]] = {}
         for view in views:
-            if view.follows:
+            if view.follows and view.definition in rows:
                 followed.setdefault(view.definition, set()).update(view.follows)
         for definition, unordered in followed.items():
-            paths = sorted(unordered)
-            rows = [
-                row
-                for one in transitions
-                for row in (one.before, one.after)
-                if row is not None and one.definition is definition
-            ]
-            for row in rows:
+            paths, own = sorted(unordered), rows[definition]
+            for row in own:
                 self._values[id(row)] = {**row}
             for start in range(0, len(paths), MAX_PATHS):
                 part = paths[start : start + MAX_PATHS]
-                linked = references.resolve_unstored(definition, rows, part)
-                for row, values in zip(rows, linked, strict=True):
+                linked = references.resolve_unstored(definition, own, part)
+                for row, values in zip(own, linked, strict=True):
                     _merge(self._values[id(row)], values)
         for view in views:
-            if view.access.subqueries:
-                rows = [
-                    row
-                    for one in transitions
-                    for row in (one.before, one.after)
-                    if row is not None and one.definition is view.definition
-                ]
-                found = references.judged(view.access, list(map(self._linked, rows)))
-                self._judged[view] = {
-                    id(row): values for row, values in zip(rows, found, strict=True)
-                }
+            if view.access.subqueries and (own := rows.get(view.definition, [])):
+                found = references.judged(view.access, list(map(self._linked, own)))
+                self._judged[view] = dict(zip(map(id, own), found, strict=True))
 
     def of(self, row: Row, view: View) -> Row:
         return self._judged.get(view, {}).get(id(row)) or self._linked(row)
