@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,8 @@ class Use:
     """Whether the texts are the name alone, no expressions."""
     may_outlive: bool = False
     """Whether it may go on to name what is deleted."""
-    names_role: NamesRole = named.no_role
+    role_tests: Mapping[str, NamesRole] = field(default_factory=dict)
+    """What tells roles and attributes of people in a text, by its place."""
 
     @property
     def places(self) -> list[str]:
@@ -79,14 +80,15 @@ class Use:
         if self.follow is None:
             return None
         renamed = {
-            place: new if self.are_names else self._renamed(text, name, new)
+            place: new if self.are_names else self._renamed(place, name, new)
             for place, text in self.texts.items()
         }
         found = {place: text for place, text in renamed.items() if text is not None}
         return found if len(found) == len(renamed) else None
 
-    def _renamed(self, text: str, name: Name, new: str) -> str | None:
-        return named.renamed(text, name.kind, name.value, new, self.names_role)
+    def _renamed(self, place: str, name: Name, new: str) -> str | None:
+        names_role = self.role_tests.get(place, named.no_role)
+        return named.renamed(self.texts[place], name.kind, name.value, new, names_role)
 
 
 Place = Callable[[Name], Iterable[Use]]
@@ -159,10 +161,11 @@ def pages(query: Any, *key: Any) -> Iterator[Any]:
         last = tuple(rows[-1][: len(key)])
 
 
-def about_callers(column: Any) -> Any:
-    """The condition that a text or JSON may name roles or groups."""
+def about_people(column: Any) -> Any:
+    """The condition that a text or JSON may name roles, groups or attributes."""
+    words = ("@has_", "@request", "@account", "role", "attributes")
     text = sa.cast(column, sa.Text)
-    return sa.or_(*(text.contains(one) for one in ("@has_", "@request", "@account")))
+    return sa.or_(*(text.contains(one) for one in words))
 
 
 @place

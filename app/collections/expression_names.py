@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import dropwhile
 
 import sqlalchemy as sa
 
@@ -96,7 +97,7 @@ def role_test(of: Definition | None, roots: Sequence[str] = ()) -> NamesRole:
     def names_role(mention: Mention) -> bool:
         is_attribute = people.ATTRIBUTES in mention.path[-2:-1]
         is_role = mention.kind == CHOICE and mention.path[-1] == people.ROLE
-        if of is None or len(mention.path) < 2 or not (is_role or is_attribute):
+        if len(mention.path) < 2 or not (is_role or is_attribute):
             return False
         owned = replace(mention, path=mention.path[:-1]) if is_attribute else mention
         return isinstance(_owner(of, owned, roots), People)
@@ -104,13 +105,28 @@ def role_test(of: Definition | None, roots: Sequence[str] = ()) -> NamesRole:
     return names_role
 
 
-def _owner(of: Definition, mention: Mention, roots: Sequence[str]) -> Definition | People | None:
+def role_test_of(candidates: Sequence[Definition], roots: Sequence[str] = ()) -> NamesRole:
+    """The same for expressions that may be about any of some collections."""
+    tests = [role_test(one, roots) for one in candidates]
+    return lambda mention: any(test(mention) for test in tests)
+
+
+def is_of(of: Definition, mention: Mention, about: Definition | None) -> bool:
+    """Whether the field that a text is compared with is one of a collection."""
+    owner = _owner(about, mention, ())
+    return isinstance(owner, Definition) and owner.id == of.id
+
+
+def _owner(
+    of: Definition | None, mention: Mention, roots: Sequence[str]
+) -> Definition | People | None:
     """What has the field that a text is compared with."""
-    current: Definition | People | None
+    current: Definition | People | None = of
     steps = mention.path[:-1]
     try:
-        current = of.related(mention.collection) if mention.collection else of
-        for step in steps[1:] if steps and steps[0] in roots else steps:
+        if mention.collection:
+            current = of.related(mention.collection) if of else definitions.get(mention.collection)
+        for step in dropwhile(lambda step: step in roots, steps):
             current = current.followed(step) if current else None
     except NotFound:
         return None
@@ -197,7 +213,7 @@ def in_rules(name: Name) -> Iterator[Use]:
         }
         if texts:
             place, follow = f"collections.{row.name}", partial(_store, row.id)
-            yield Use(place, texts, follow, names_role=names_role)
+            yield Use(place, texts, follow, role_tests=dict.fromkeys(texts, names_role))
 
 
 def _store(id: str, texts: Mapping[str, str]) -> None:

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from app import db, rules
+from app import db, events, rules
 from app.accounts import names
 from app.accounts.names import Name, Use
-from app.collections import access, definitions, expression_names, population, table
+from app.collections import access, definitions, expression_names, population, renaming, table
 from app.collections.changes import IN_USE
 from app.collections.definitions import Definition, fragment_names
 from app.collections.models import Collection, RuleFragment
@@ -258,15 +258,41 @@ def store_copies(texts: Texts) -> None:
 
 @names.place
 def in_fragments(name: Name) -> Iterator[Use]:
-    """The fragments that name a role or group."""
-    texts = {n: text for n, text in load().items() if named.names(text, name.kind, name.value)}
-    if texts:
-        yield Use("fragments", texts, _follow)
+    """The fragments that name a role, a group or an attribute."""
+    all_ = definitions.get_all()
+    for fragment, text in load().items():
+        using = [one for one in all_ if fragment in one.fragments]
+        tests = [expression_names.role_test(one) for one in using or all_] or [named.no_role]
+        naming = [test for test in tests if named.names(text, name.kind, name.value, test)]
+        if naming:
+            # What names a person's role for one collection may name a field for another.
+            is_clear = len(naming) == len(tests) or not using
+            follow = _follow if is_clear else None
+            yield Use("fragments", {fragment: text}, follow, role_tests={fragment: naming[0]})
 
 
 def _follow(changed: JSONMapping) -> None:
-    texts = {**load(), **changed}
     for row in db.db.session.scalars(sa.select(RuleFragment)).all():
-        row.text = texts[row.name]
+        row.text = changed.get(row.name, row.text)
     db.db.session.flush()
-    store_copies(texts)
+    store_copies(stored_texts())
+
+
+@events.subscribe(events.FieldNamesEnd)
+def find_fields(event: events.FieldNamesEnd) -> None:
+    """Add a problem for each fragment that names one of the fields, for any rule that uses it."""
+    all_ = definitions.get_all()
+    for fragment, text in load().items():
+        using = [one for one in all_ if fragment in one.fragments]
+        found = [renaming.fields_named(text, one, event.definition) for one in (*using, None)]
+        for name in sorted(event.names & set().union(*found)):
+            message = f"The fragment {fragment} names {name}."
+            event.problems.append(problem(f"fragments.{fragment}", "field_in_use", message))
+
+
+@events.subscribe(events.CollectionNameEnds)
+def find_collection(event: events.CollectionNameEnds) -> None:
+    """Add a problem for each fragment that looks at the collection."""
+    for place in looking_at({event.name.lower()}):
+        message = f"This looks at {event.name}."
+        event.problems.append(problem(place, "collection_in_use", message))

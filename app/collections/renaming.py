@@ -11,7 +11,7 @@ from app.collections import definitions
 from app.collections.definitions import Definition, is_expression
 from app.collections.table import table_name_for
 from app.errors import NotFound
-from app.rules import Inner, Name, Node, Old, RuleError, Sent, Subquery, parse
+from app.rules import Inner, Name, Node, Old, RuleError, Sent, Subquery, named, parse, walk
 from app.rules.functions import CALLERS
 from app.rules.nodes import Call
 from app.types import JSONMapping, JSONObject
@@ -113,9 +113,44 @@ def rewritten(
     return text
 
 
-def _related(of: Definition, name: str) -> Definition | None:
+def fields_named(text: str | None, of: Definition | None, old: Definition) -> set[str]:
+    """The fields of a collection `old` that an expression names.
+
+    `of` is the collection that the expression is about; without one, its own names are unknown.
+    """
+    found = set[str]()
+    with suppress(RuleError):
+        for part in _names(named.parse_stored(text or "")):
+            if isinstance(part, Sent) and of is not None and of.id == old.id:
+                found.add(part.field)
+            elif isinstance(part, Name | Inner | Old):
+                current = _related(of, part.collection) if isinstance(part, Inner) else of
+                for step in part.path:
+                    if current is not None and current.id == old.id:
+                        found.add(step)
+                    current = _followed(current, step)
+    return found
+
+
+def looks_at(text: str | None, name: str) -> bool:
+    """Whether an expression looks at a collection by `@any` or `@count`."""
+    with suppress(RuleError):
+        parts = walk(named.parse_stored(text or ""))
+        return any(
+            isinstance(one, Subquery) and one.collection.lower() == name.lower() for one in parts
+        )
+    return False
+
+
+def _followed(of: Definition | None, step: str) -> Definition | None:
+    with suppress(NotFound):
+        return of.target(step) if of else None
+    return None
+
+
+def _related(of: Definition | None, name: str) -> Definition | None:
     try:
-        return of.related(name)
+        return of.related(name) if of else definitions.get(name)
     except NotFound:
         return None
 
@@ -139,5 +174,4 @@ def _renamed_path(
     for step in path:
         is_own = current is not None and current.id == old.id
         yield renames.get(step, step) if is_own else step
-        with suppress(NotFound):
-            current = current.target(step) if current else None
+        current = _followed(current, step)

@@ -74,7 +74,7 @@ def no_role(mention: Mention) -> bool:
 def mentions(text: str | None, names_role: NamesRole = no_role) -> Sequence[Mention]:
     """The mentions of an expression, in its order; none if it does not parse."""
     with suppress(RuleError):
-        found = {one for part in walk(_parse(text or "")) for one in _mentions(part)}
+        found = {one for part in walk(parse_stored(text or "")) for one in _mentions(part)}
         read = (_of_person(one) if names_role(one) else one for one in found)
         return sorted(read, key=lambda one: one.start)
     return []
@@ -119,7 +119,8 @@ def names(text: str | None, kind: str, value: str, names_role: NamesRole = no_ro
     return kind == ROLE and _may_mean_role(text or "", value)
 
 
-def _parse(text: str) -> Node:
+def parse_stored(text: str) -> Node:
+    """The tree of an expression that was accepted earlier, also with templates of a workflow."""
     return parse(_blanked(text), FURTHEST, longest=None)
 
 
@@ -154,7 +155,7 @@ def _may_mean_role(text: str, role: str) -> bool:
     A function reads the caller's role, and the expression has the role's name as a text elsewhere.
     """
     with suppress(RuleError):
-        tree = _parse(text)
+        tree = parse_stored(text)
         plain = {id(one) for part in walk(tree) for side in _compared(part) for one in side}
         parts = list(walk(tree))
         reads = any(_is_role(part) and id(part) not in plain for part in parts)

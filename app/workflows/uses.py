@@ -16,14 +16,17 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts import names
 from app.accounts.names import Name, Use
+from app.collections import definitions, expression_names, renaming
+from app.collections.definitions import Definition
 from app.context import tenancy
 from app.errors import problem
 from app.rules import named
-from app.rules.named import CHOICE
+from app.rules.named import CHOICE, NamesRole
 from app.types import JSONMapping, JSONObject
 from app.workflows import service
 from app.workflows.language import named_texts, templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language.expressions import ROOTS
 from app.workflows.models import ACTIVE, INSTANCES, Workflow, WorkflowVersion
 
 # Settings that name no field.
@@ -33,8 +36,11 @@ STRUCTURE |= {"event", "events", "collection", "timeout", "duration", "poll_inte
 
 @events.subscribe(events.FieldNamesEnd)
 def find_in_workflows(event: events.FieldNamesEnd) -> None:
-    """Add a problem for each place, in all accounts, also of older versions that still run."""
-    key = event.definition.name.lower()
+    """Add a problem for each place, in all accounts, also of older versions that still run.
+
+    Filters of other collections name fields behind references, too.
+    """
+    key, of = event.definition.name.lower(), event.definition
     words = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, sorted(event.names)))})(?!\w)", re.ASCII)
     uses = [
         (row, place, name)
@@ -43,6 +49,14 @@ def find_in_workflows(event: events.FieldNamesEnd) -> None:
         for place, text in _texts(row)
         for name in sorted({*words.findall(text)})
     ]
+    known = _collections()
+    uses += [
+        (row, place, name)
+        for row in _rows()
+        if not _mentions(row, key)
+        for place, text, about in _named_texts(row, known)
+        for name in sorted(event.names & renaming.fields_named(text, about, of))
+    ]
     event.problems.extend(_problems(uses, "field_in_use"))
 
 
@@ -50,51 +64,76 @@ def find_in_workflows(event: events.FieldNamesEnd) -> None:
 def find_collection(event: events.CollectionNameEnds) -> None:
     """Add a problem for each place, in all accounts, also of older versions that still run."""
     quoted = re.compile(rf"(['\"]){re.escape(event.name)}\1", re.IGNORECASE)
-    uses = []
+    uses, known = [], _collections()
     for row in _rows():
         for place, name in _named(row):
             if name.lower() == event.name.lower() or quoted.search(name):
                 uses.append((row, place, event.name))
         uses += [(row, place, event.name) for place, text in _texts(row) if quoted.search(text)]
+        for place, text, _ in _named_texts(row, known):
+            if renaming.looks_at(text, event.name):
+                uses.append((row, place, event.name))
     event.problems.extend(_problems(uses, "collection_in_use"))
 
 
 @events.subscribe(events.ChoicesEnd)
 def find_choices(event: events.ChoicesEnd) -> None:
     """Add a problem for each expression that compares a field with one of the choices."""
-    key, uses = event.definition.name.lower(), []
+    key, uses, known = event.definition.name.lower(), [], _collections()
     for row in _rows():
-        if _mentions(row, key):
-            for place, text in named_texts.find(row.trigger, row.condition, row.steps).items():
-                for one in named.mentions(text):
-                    if one.kind == CHOICE and one.value in event.choices.get(one.path[-1], ()):
-                        uses.append((row, place, one.value))
+        is_mentioned = _mentions(row, key)
+        for place, text, about in _named_texts(row, known):
+            for one in named.mentions(text):
+                ends = one.kind == CHOICE and one.value in event.choices.get(one.path[-1], ())
+                if ends and (is_mentioned or expression_names.is_of(event.definition, one, about)):
+                    uses.append((row, place, one.value))
     event.problems.extend(_problems(uses, "in_use"))
 
 
 @names.place
 def in_workflows(name: Name) -> Iterator[Use]:
-    """The workflows and hooks that name a role or group, and older versions that still run."""
+    """The workflows and hooks that name it, and older versions that still run."""
     columns = (Workflow.trigger, Workflow.condition, Workflow.steps)
-    current = _workflows().where(sa.or_(*map(names.about_callers, columns)))
-    running = _running().where(names.about_callers(WorkflowVersion.steps))
-    keys = (Workflow.account_id, Workflow.id)
+    current = _workflows().where(sa.or_(*map(names.about_people, columns)))
+    running = _running().where(names.about_people(WorkflowVersion.steps))
+    keys, known = (Workflow.account_id, Workflow.id), _collections()
     for row in names.pages(current.where(*name.where(Workflow.account_id)), *keys):
-        if texts := _naming(name, row.trigger, row.condition, row.steps):
+        texts, tests = _naming(name, row, known)
+        if texts:
             follow = partial(_store, row.account_id, row.id)
-            yield Use(f"workflows[{row.id}]", texts, follow, row.account_id)
+            owner = f"workflows[{row.id}]"
+            yield Use(owner, texts, follow, row.account_id, role_tests=tests)
     for row in db.connection().execute(running.where(*name.where(WorkflowVersion.account_id))):
-        if texts := _naming(name, {}, None, row.steps):
+        texts, _ = _naming(name, row, known)
+        texts = {place: text for place, text in texts.items() if place.startswith("steps.")}
+        if texts:
             owner = f"workflows[{row.id}].versions[{row.version}]"
             yield Use(owner, texts, None, row.account_id)
 
 
-def _naming(name: Name, *parts: Any) -> dict[str, str]:
-    return {
-        place: text
-        for place, text in named_texts.find(*parts).items()
-        if named.names(text, name.kind, name.value)
-    }
+def _naming(
+    name: Name, row: Any, known: Mapping[str, Definition]
+) -> tuple[dict[str, str], dict[str, NamesRole]]:
+    """The texts that name it by place, and what tells roles of people in each."""
+    texts, tests = dict[str, str](), dict[str, NamesRole]()
+    for place, text, about in _named_texts(row, known):
+        test = expression_names.role_test_of([about] if about else [*known.values()], ROOTS)
+        if named.names(text, name.kind, name.value, test):
+            texts[place], tests[place] = text, test
+    return texts, tests
+
+
+def _collections() -> dict[str, Definition]:
+    return {one.name.lower(): one for one in definitions.get_all()}
+
+
+def _named_texts(
+    row: Any, known: Mapping[str, Definition]
+) -> Iterator[tuple[str, str, Definition | None]]:
+    """The conditions and filters by place, with the collection that each is about, if one is."""
+    about = named_texts.collections(row.trigger, row.steps)
+    for place, text in named_texts.find(row.trigger, row.condition, row.steps).items():
+        yield place, text, known.get(str(about.get(place)).lower())
 
 
 def _store(account_id: str, workflow_id: str, texts: Mapping[str, str]) -> None:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, events, rules
+from app import db, events
 from app.accounts import names
 from app.accounts.names import Name, Use
 from app.auth.principal import Principal
-from app.collections import definitions, renaming
+from app.collections import definitions, expression_names, renaming
 from app.collections.definitions import Definition
 from app.console.records.models import SavedView
 from app.context import tenancy
@@ -150,10 +149,13 @@ def follow_fields(event: events.FieldsRenamed) -> None:
             of = event.definition if is_own else by_id.get(view.collection_id)
             if is_own:
                 view.state = _renamed_state(view.state, event)
-                if event.removed & _names(view.filter):
-                    view.filter = None
             if view.filter and of:
-                view.filter = renaming.rewritten(view.filter, of, event.definition, event.renames)
+                if event.removed & renaming.fields_named(view.filter, of, event.definition):
+                    view.filter = None
+                else:
+                    view.filter = renaming.rewritten(
+                        view.filter, of, event.definition, event.renames
+                    )
 
 
 @events.subscribe(events.CollectionRenamed)
@@ -170,14 +172,18 @@ def follow_collection(event: events.CollectionRenamed) -> None:
 
 @names.place
 def in_filters(name: Name) -> Iterator[Use]:
-    """The views whose filter names a role or group; they may be of users whom no admin sees."""
+    """The views whose filter names it; they may be of users whom no admin sees."""
     columns = (SavedView.account_id, SavedView.id)
-    about = names.about_callers(SavedView.filter)
-    query = sa.select(*columns, SavedView.filter).where(about, *name.where(SavedView.account_id))
-    for account_id, id, text in names.pages(query, *columns):
-        if named.names(text, name.kind, name.value):
+    about = names.about_people(SavedView.filter)
+    query = sa.select(*columns, SavedView.filter, SavedView.collection_id)
+    by_id = {one.id: one for one in definitions.get_all()}
+    rows = names.pages(query.where(about, *name.where(SavedView.account_id)), *columns)
+    for account_id, id, text, collection_id in rows:
+        names_role = expression_names.role_test(by_id.get(collection_id))
+        if named.names(text, name.kind, name.value, names_role):
             texts, follow = {"filter": text}, partial(_store, account_id, id)
-            yield Use(f"views[{id}]", texts, follow, account_id, may_outlive=True)
+            tests = {"filter": names_role}
+            yield Use(f"views[{id}]", texts, follow, account_id, may_outlive=True, role_tests=tests)
 
 
 def _store(account_id: str, id: str, texts: Mapping[str, str]) -> None:
@@ -217,10 +223,3 @@ def _renamed_state(state: JSONMapping, event: events.FieldsRenamed) -> JSONObjec
             if kept([name])
         },
     }
-
-
-def _names(text: str | None) -> set[str]:
-    with suppress(rules.RuleError):
-        parts = rules.walk(rules.parse(text or ""))
-        return {part.path[0] for part in parts if isinstance(part, rules.Name)}
-    return set()  # an empty one

@@ -244,7 +244,7 @@ class _Check:
             self.found += collection_problems(config["collection"], f"{place}.collection")
         if isinstance(config.get("filter"), str):
             try:
-                rules.condition(templates.blank(config["filter"]), rules.Scope({}, open=True))
+                rules.condition(templates.blank(config["filter"]), expressions.FILTERS)
             except rules.RuleError as error:
                 self.add(f"{place}.filter", "filter_invalid", str(error), position=error.position)
         url = config.get("url")

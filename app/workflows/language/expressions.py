@@ -7,20 +7,26 @@ events also have `event`, `record` and `previous`; any other name is a field of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 
 from app import rules
 from app.accounts.attributes import SEEN_BY_ADMINS
 from app.rules import cost
-from app.rules.nodes import Caller, Sent
+from app.rules.nodes import OF_ACCOUNT, OF_USER, Caller, Sent
 from app.types import JSONMapping, JSONObject
 
 MAX_PATH_LENGTH = 12
 GLOBAL_NAMES = frozenset({"trigger", "steps", "now"})
 LOOP_NAMES = frozenset({"item", "index"})
+RECORDS = ("record", "previous")
+ROOTS = ("event", "trigger", *RECORDS)
+"""The names that lead to the record of an event."""
 _VALUES = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, caller=False, is_stored=True)
+FILTERS = rules.Scope({}, open=True, related=lambda name: rules.ANYTHING)
+"""The scope of filters of records, which are checked against their collection when they run."""
 _EVENTS = rules.Scope({}, open=True, furthest=MAX_PATH_LENGTH, old=True, is_stored=True)
 
 
@@ -86,13 +92,24 @@ def holds_for(
     caller: rules.Subject,
     now: datetime,
     instance_values_: JSONMapping,
+    people: JSONMapping = MappingProxyType({}),
 ) -> bool:
-    """Evaluate a condition on an event; `known` has the instance's values by name or path.
+    """Evaluate a condition on an event; `instance_values_` and what it reads of `people` by name.
 
-    It does not hold if it reads too much of a record: nothing is done that nobody checked.
+    It does not hold if it reads too much of a record: nothing is done that nobody checked. Of the
+    caller's attributes it reads those that admins see, as of the record what its owner sees.
     """
     if not text:
         return True
+    if "attributes" in text:
+        seen, of_account = SEEN_BY_ADMINS(OF_USER), SEEN_BY_ADMINS(OF_ACCOUNT)
+        caller = replace(
+            caller,
+            attributes={k: v for k, v in caller.attributes.items() if k in seen},
+            account_attributes={
+                k: v for k, v in caller.account_attributes.items() if k in of_account
+            },
+        )
     record, previous = event.get("record"), event.get("previous")
     event_names = {
         "event": event,
@@ -101,13 +118,27 @@ def holds_for(
         "trigger": event,
         "now": now,
     }
-    names = {**(record or previous or {}), **event_names, **instance_values_}
+    names = {**(record or previous or {}), **event_names, **instance_values_, **people}
     names[rules.OLD] = previous or {}
     context = rules.Context(names, caller, now=now, budget=rules.Budget())
     try:
         return rules.holds(condition(text, True), context)
     except rules.OverBudget:
         return False
+
+
+def names_behind_fields(text: str | None) -> list[tuple[str, str | None, tuple[str, ...]]]:
+    """The dotted names of an event's condition: whole, the record that each is of, and the rest.
+
+    That is `record` or `previous`; None for a name without either.
+    """
+    found = list[tuple[str, str | None, tuple[str, ...]]]()
+    for part in rules.walk(condition(text, True)) if text else ():
+        if isinstance(part, rules.Name) and len(part.path) > 1:
+            path = part.path[1:] if part.path[0] in ("event", "trigger") else part.path
+            root, rest = (path[0], path[1:]) if path[0] in RECORDS else (None, path)
+            found.append((".".join(part.path), root, rest))
+    return found
 
 
 def instance_values(text: str | None, names: JSONMapping) -> JSONObject:

@@ -14,6 +14,7 @@ from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language.expressions import ROOTS
 from app.workflows.models import Workflow
 
 TRIGGER, CONDITION = "trigger.condition", "condition"
@@ -24,6 +25,13 @@ def find(trigger: JSONMapping, condition: str | None, steps: Sequence[Written]) 
     own = {TRIGGER: trigger.get("condition"), CONDITION: condition}
     found = {place: text for place, text in own.items() if isinstance(text, str)}
     return found | dict(_in_steps(steps))
+
+
+def collections(trigger: JSONMapping, steps: Sequence[Written]) -> dict[str, object]:
+    """The name of the collection that each text is about, by place; None for any."""
+    of_event = trigger.get("collection")
+    in_steps = {key: name for key, (_, name) in _collections_in_steps(steps, "steps")}
+    return {TRIGGER: of_event, CONDITION: of_event, **in_steps}
 
 
 def replaced(steps: Sequence[Written], texts: Mapping[str, str]) -> list[JSONObject]:
@@ -80,7 +88,7 @@ def problems(values: JSONMapping, current: Workflow | None) -> list[JSONObject]:
         if isinstance(collection, str) and not templates.has_template(collection):
             with suppress(NotFound):  # it may be created later
                 definition = definitions.get_current(collection)
-        found = expression_names.problem_in(text, definition, roots=("record", "previous"))
+        found = expression_names.problem_in(text, definition, roots=ROOTS)
         result += [found | {"field": place}] if found else []
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from app import rules
@@ -35,7 +36,7 @@ def in_condition(text: str, *, on_event: bool = False) -> list[Path]:
 
 def in_filter(text: str) -> list[Path]:
     """The names of a filter, which may have templates."""
-    scope = rules.Scope({}, open=True, is_stored=True)
+    scope = replace(expressions.FILTERS, is_stored=True)
     return _in(lambda: rules.condition(templates.blank(text), scope))
 
 
