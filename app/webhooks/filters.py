@@ -13,11 +13,13 @@ from app.accounts.attributes import SEEN_BY_ADMINS
 from app.auth.principal import rule_caller
 from app.errors import problem
 from app.events import RecordChanged
-from app.rules.nodes import Sent
+from app.rules.nodes import OF_ACCOUNT, OF_USER, Sent
 from app.types import JSONMapping, JSONObject
 
 MAX_CACHED = 1000
-_nodes: dict[tuple[str, int, str, frozenset[str]], rules.Node | None] = {}
+Attributes = tuple[frozenset[str], frozenset[str]]
+"""The names of the attributes of users and accounts that admins see."""
+_nodes: dict[tuple[str, int, str, frozenset[str], Attributes], rules.Node | None] = {}
 
 
 def problems(text: str | None) -> list[JSONObject]:
@@ -50,18 +52,27 @@ def matches(
 
     What `@old` names is null before the record was there, or could be viewed.
 
-    Fields that the webhook may not see do not exist in its filter: deliveries would reveal them.
+    Fields that the webhook may not see, and attributes that admins no longer see, do not exist in
+    its filter: deliveries would reveal them.
     """
     if not text or not text.strip():
         return True
     definition = event.definition
-    key = (definition.id, definition.version, text, hidden)
+    key = (definition.id, definition.version, text, hidden, _seen_attributes(text))
     if key not in _nodes:
         if len(_nodes) >= MAX_CACHED:
             _nodes.clear()
         fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
         computed = {k: v for k, v in definition.computed.items() if k not in hidden}
-        scope = rules.Scope(fields, computed, ids=definition.id_names, old=True, is_stored=True)
+        scope = rules.Scope(
+            fields,
+            computed,
+            ids=definition.id_names,
+            lists=frozenset(definition.lists),
+            old=True,
+            attribute_types=SEEN_BY_ADMINS,
+            is_stored=True,
+        )
         try:
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:
@@ -80,3 +91,9 @@ def matches(
         return rules.holds(node, context)
     except rules.OverBudget:
         return True
+
+
+def _seen_attributes(text: str) -> Attributes:
+    if "attributes" not in text:
+        return frozenset(), frozenset()
+    return frozenset(SEEN_BY_ADMINS(OF_USER)), frozenset(SEEN_BY_ADMINS(OF_ACCOUNT))

@@ -228,6 +228,7 @@ def test_only_superadmins_define_attributes(cast: Cast, app: Flask, kind: str) -
     assert Caller(app).get(f"attributes/{kind}").status_code == 401
 
 
+OWN = "@request.auth.attributes"
 RULES = {
     "department": ("@request.auth.attributes.department = title", "Sales", "Care"),
     "level": ("@request.auth.attributes.level >= 3", 3, 2),
@@ -435,3 +436,37 @@ def test_nobody_filters_by_attributes_that_they_do_not_see(defined: Cast) -> Non
         else:
             assert codes(made) == [("filter", "filter_invalid")]
             assert codes(started) == [("trigger.condition", "expression_invalid")]
+
+
+def test_stored_filters_do_not_read_attributes_that_became_hidden(defined: Cast) -> None:
+    make_collection(defined.root, create_rule="1 = 1", list_rule="1 = 1")
+    text, others = f"{OWN}.team = 'red'", f"{OWN}.team != 'red'"
+    body = {"url": "https://hooks.example.com/w", "collection": "posts", "events": ["create"]}
+    hooks = [defined.alice.post("webhooks", {**body, "filter": one}).json for one in (text, others)]
+    flows = dict[str, int]()
+    for number, one in enumerate((text, others)):
+        trigger = {"type": "event", "collection": "posts", "event": "create", "condition": one}
+        flow = {"name": f"flow {number}", "trigger": trigger, "steps": [STEP]}
+        flows[defined.alice.post("workflows", flow).json["id"]] = number
+
+    def told(team: str | None) -> tuple[list[int], list[int]]:
+        """The numbers of deliveries, and the workflows that ran, for what a member creates."""
+        assert write(defined.root, f"users/{defined.bob.id}", team=team).status_code == 200
+        before = [deliveries(hook) for hook in hooks]
+        ran = {one["id"] for one in instances()}
+        assert defined.bob.post("records/posts", {"title": "x"}).status_code == 201
+        after = [deliveries(hook) - count for hook, count in zip(hooks, before, strict=True)]
+        return after, [flows[one["workflow_id"]] for one in instances() if one["id"] not in ran]
+
+    def deliveries(hook: Any) -> int:
+        return len(defined.alice.get(f"webhooks/{hook['id']}/deliveries").json["items"])
+
+    def instances() -> list[Any]:
+        return list(defined.alice.get("workflow-instances").json["items"])
+
+    assert (told("red"), told("blue")) == (([1, 0], [0]), ([0, 1], [1]))
+    hidden = {"name": "team", "visible_to": "superadmin", "writable_by": "superadmin"}
+    define(defined, [hidden])
+    assert told("red") == told("blue") == told(None)
+    listed = defined.alice.get("records/posts", query_string={"filter": text})
+    assert listed.status_code == 400

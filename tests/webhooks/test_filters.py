@@ -114,6 +114,17 @@ def test_webhook_filter_follows_schema_changes(app: Flask, root: Caller, alice: 
     assert len(told(app)[early]) == 2
 
 
+def test_webhook_filter_by_entries_of_a_list(app: Flask, cast: Cast) -> None:
+    helpers = {"name": "helpers", "type": "user", "multiple": True}
+    make_collection(cast.root, schema=[SCHEMA[0], helpers])
+    bob, alice = cast.bob.id, cast.alice.id
+    texts = {f"helpers = '{bob}'": True, f"helpers = '{alice}'": False}
+    texts |= {f"helpers != '{alice}'": True, f"@contains(helpers, '{bob}')": True}
+    made = [make_webhook(cast.alice, NOWHERE, filter=text, events=["create"]) for text in texts]
+    make_record(cast.alice, title="x", helpers=[bob])
+    assert {text: hook["id"] in told(app) for text, hook in zip(texts, made, strict=True)} == texts
+
+
 def test_webhook_filter_that_does_not_parse_is_filter_invalid(alice: Caller) -> None:
     wrong_paths = ("author.name = 'x'", "@request.data.", "@request.data.x = 1")
     for text in ("state =", *wrong_paths, "state IN ["):

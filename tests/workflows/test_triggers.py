@@ -74,6 +74,46 @@ def test_workflow_event_trigger_starts_for_met_condition(
     assert len(listed(alice)) == 2
 
 
+def test_workflow_condition_reads_people_of_the_record(cast: Cast, app: Flask) -> None:
+    team = {"name": "team", "type": "text"}
+    secret = {"name": "secret", "type": "text", "visible_to": "superadmin"}
+    secret["writable_by"] = "superadmin"
+    answer = cast.root.put("attributes/users", {"fields": [team, secret]})
+    assert answer.status_code == 200, answer.json
+    values = {"name": "Bob", "attributes": {"team": "red", "secret": "x"}}
+    assert cast.root.patch(f"users/{cast.bob.id}", values).status_code == 200
+    make_collection(cast.root, schema=[*FIELDS, {"name": "assignee", "type": "user"}])
+    texts = {
+        "assignee.attributes.team = 'red'": True,
+        "record.assignee.attributes.team = 'blue'": False,
+        "trigger.record.assignee.name = 'Bob' && assignee.email ~ 'bob@%'": True,
+        "assignee.role = 'viewer' && assignee.is_active": True,
+        f"assignee.id = '{cast.bob.id}'": True,
+        "assignee.attributes.secret = 'x'": False,
+        "previous.assignee.name = 'Bob'": False,
+        "assignee.password_hash != null": False,
+        "title.name != null": False,
+    }
+    names = {
+        make_workflow(cast.alice, [], {**ON_CREATE, "condition": text})["id"]: text
+        for text in texts
+    }
+    make_record(cast.alice, title="x", assignee=cast.bob.id)
+    expected = {text for text, holds in texts.items() if holds}
+    assert {names[one["workflow_id"]] for one in listed(cast.alice)} == expected
+    changed = {
+        **ON_CREATE,
+        "event": "records.update",
+        "condition": "previous.assignee.name = 'Bob'",
+    }
+    flow = make_workflow(cast.alice, [], changed, name="changed")["id"]
+    made = make_record(cast.alice, title="y", assignee=cast.bob.id)["id"]
+    assert cast.alice.patch(f"records/posts/{made}", {"assignee": None}).status_code == 200
+    assert len(listed(cast.alice, f"workflow_id={flow}")) == 1
+    assert cast.alice.patch(f"records/posts/{made}", {"title": "z"}).status_code == 200
+    assert len(listed(cast.alice, f"workflow_id={flow}")) == 1
+
+
 def test_workflow_trigger_data_is_limited_to_view_of_owner(cast: Cast, app: Flask) -> None:
     fields = [*FIELDS, {"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
     make_collection(cast.root, schema=fields)

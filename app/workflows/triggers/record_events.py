@@ -15,13 +15,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, events
+from app.accounts.attributes import SEEN_BY_ADMINS
+from app.accounts.directory_index import ATTRIBUTE
 from app.audit.security_log import reads
 from app.auth.principal import Principal, rule_caller
-from app.collections import masking
+from app.collections import masking, people
+from app.collections.fields import PEOPLE
 from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import views
+from app.rules.nodes import OF_USER
 from app.types import JSONObject
 from app.web import serialization
 from app.webhooks import outbox
@@ -136,7 +140,31 @@ class _EventView:
         self._owners: dict[tuple[str, str, str], Principal | None] = {}
 
     def holds(self, condition: str | None, visible: Any, instance_values: Any) -> bool:
-        return expressions.holds_for(condition, visible, self._caller, clock.now(), instance_values)
+        people_ = self._people(condition, visible)
+        now = clock.now()
+        return expressions.holds_for(
+            condition, visible, self._caller, now, instance_values, people_
+        )
+
+    def _people(self, condition: str | None, visible: Any) -> JSONObject:
+        """What a condition reads of people in the record's fields, as admins see them, by name."""
+        definition, account_id = self.event.definition, self.event.account_id
+        wanted = dict[str, tuple[people.Key, str]]()
+        for name, root, path in expressions.names_behind_fields(condition):
+            record = visible.get(root) if root else visible["record"] or visible["previous"]
+            id = (record or {}).get(path[0])
+            if isinstance(id, str) and definition.references.get(path[0]) == PEOPLE:
+                wanted[name] = ((account_id, id), ".".join(path[1:]))
+        if not wanted:
+            return {}
+        shown = {*people.FIELDS, *(ATTRIBUTE + one for one in SEEN_BY_ADMINS(OF_USER))}
+        read = people.read((key for key, _ in wanted.values()), sorted(shown))
+        found: JSONObject = {}
+        for name, (key, field) in wanted.items():
+            person = read.get(key, {})
+            values = {ATTRIBUTE + n: value for n, value in person.get("attributes", {}).items()}
+            found[name] = {**person, **values}.get(field) if field in shown else None
+        return found
 
     def view_for(self, *owner: str) -> tuple[JSONObject, bool]:
         """The owner's view of the event, and whether it has unmasked personal data."""
