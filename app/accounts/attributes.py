@@ -6,10 +6,13 @@ ones above it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from functools import partial
+from types import MappingProxyType
 
 import orjson
 import sqlalchemy as sa
@@ -126,9 +129,30 @@ def load(kind: Kind, *, lock: bool = False) -> Attributes:
     return of(kind, row.value["fields"], row.version)
 
 
+_expected: ContextVar[Mapping[Kind, Sequence[JSONMapping]]] = ContextVar(
+    "expected_attributes", default=MappingProxyType({})
+)
+
+
+@contextmanager
+def expecting(definitions: Mapping[Kind, Sequence[JSONMapping]]) -> Iterator[None]:
+    """In the block, let expressions name these attributes, too: an open change will define them."""
+    token = _expected.set(definitions)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def expected(kind: Kind) -> Attributes:
+    """The attributes that expressions may name: the stored ones, and those that a change adds."""
+    schema, added = load(kind), _expected.get().get(kind, ())
+    return replace(schema, by_name={**schema.by_name, **{d["name"]: Attribute(d) for d in added}})
+
+
 def choices(kind: Kind, name: str) -> Sequence[str] | None:
     """The only values of an attribute; None if it has others, or does not exist."""
-    one = load(kind).by_name.get(name)
+    one = expected(kind).by_name.get(name)
     found: Sequence[str] | None = one.definition["options"].get("choices") if one else None
     return found
 
@@ -160,7 +184,7 @@ RULE_TYPES = {
 def rule_types(prefix: str) -> Mapping[str, rules.Type]:
     """The types of attributes by name, for expressions."""
     kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
-    by_name = load(kind).by_name
+    by_name = expected(kind).by_name
     return {name: RULE_TYPES.get(one.type, rules.Type.TEXT) for name, one in by_name.items()}
 
 
@@ -170,7 +194,7 @@ def rule_types_seen(levels: Mapping[Kind, Level], prefix: str) -> Mapping[str, r
     `levels` are how near they are to the caller that the expression is about, and to the account.
     """
     kind = Kind.USERS if prefix == OF_USER else Kind.ACCOUNTS
-    seen = load(kind).seen_by(levels[kind])
+    seen = expected(kind).seen_by(levels[kind])
     return {one["name"]: RULE_TYPES.get(one["type"], rules.Type.TEXT) for one in seen}
 
 

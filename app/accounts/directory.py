@@ -123,7 +123,7 @@ def check(body: JSONMapping, former: str | None = None, former_fields: Sequence[
         else:
             unknown = names.role_problem(rule)
             problems += [unknown | {"field": "rule"}] if unknown else []
-    schema = attributes.load(Kind.USERS)
+    schema = attributes.expected(Kind.USERS)
     visible = [
         ATTRIBUTE + name for name, one in schema.by_name.items() if one.may_see(Level.MEMBERS)
     ]

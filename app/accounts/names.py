@@ -293,7 +293,7 @@ def warnings(text: str | None, names_role: NamesRole = named.no_role) -> list[JS
         if one.value in missing
     ]
     named_attributes = [one for one in mentions if one.kind == ATTRIBUTE]
-    own = attributes.load(Kind.USERS).written_by_self if named_attributes else ()
+    own = attributes.expected(Kind.USERS).written_by_self if named_attributes else ()
     return found + [
         problem(None, SELF_WRITTEN, WRITTEN.format(one.value), position=one.start)
         for one in named_attributes

@@ -75,7 +75,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
         proposed = fragments.with_current(proposed)
-        compared.append((change.new.name, change.old, names.followed(proposed)))
+        compared.append((change.new.name, change.old, names.counted(names.followed(proposed))))
     if names.renames:  # which may change who passes the rules of other collections
         changed_ids = {change.old.id for change in comparison.changes}
         compared += [
@@ -85,7 +85,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         ]
     compared_ids = {old.id for _, old, _ in compared}
     for one in definitions.get_all():  # whose rules use fragments that change
-        followed = fragments.with_current(one)
+        followed = names.counted(fragments.with_current(one))
         if one.id not in compared_ids and followed.fragments != one.fragments:
             compared.append((one.name, one, followed))
     result = []

@@ -295,6 +295,13 @@ class Attributes(Single):
     def changes(self, row: attributes.Attributes, body: JSONMapping) -> list[JSONObject]:
         return attribute_definitions.plan(self.of, body).operations
 
+    def follow_ups(self, row: attributes.Attributes, body: JSONMapping) -> list[JSONObject]:
+        """Return the expressions and settings that follow new names."""
+        renamed = attribute_definitions.plan(self.of, body).renamed
+        mention = attribute_definitions.MENTIONS[self.of]
+        pairs = ((Name(mention, former), new) for former, new in renamed.items())
+        return [change for name, new in pairs for change in _follow_ups(name, new)]
+
     def undone(self, row: attributes.Attributes, body: JSONMapping) -> JSONObject:
         """Return the former definitions; the values of removed attributes stay lost."""
         plan = attribute_definitions.plan(self.of, body)

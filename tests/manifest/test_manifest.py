@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from app.collections import definitions
 from app.manifest import document
-from tests.builders import Caller, make_collection, make_record
+from tests.builders import Caller, Cast, make_collection, make_record
 from tests.collections.tables import agrees, wipe
 from tests.collections.test_transfer import Item
 from tests.collections.test_transfer import collections as some_collections
@@ -415,6 +415,58 @@ def test_manifest_indexes_on_filled_tables_are_built(
     assert root.get("collections/posts").json["indexes"] == [
         {"fields": ["title", "-views"], "unique": False}
     ]
+
+
+def test_manifest_rules_name_attributes_that_it_defines(cast: Cast) -> None:
+    root, team = cast.root, "@request.auth.attributes.team"
+    text = """
+        version: 1
+        attributes:
+          users:
+            fields:
+            - {name: team, type: select, options: {choices: [red, blue]}, visible_to: members}
+        directory: {fields: [name, attributes.team]}
+        collections:
+        - name: posts
+          schema: [{name: title, type: text}]
+          rules: {list_rule: "@request.auth.attributes.team = %s"}
+        """
+    wrong = planned(root, text % "'green'")
+    assert [(one["field"], one["code"]) for one in wrong["problems"]] == [
+        ("posts.list_rule", "unknown_choice")
+    ]
+    assert planned(root, text % "'red'")["problems"] == []
+    applied(root, text % "'red'")
+    assert planned(root, text % "'red'")["has_changes"] is False
+    value = {"attributes": {"team": "red"}}
+    assert cast.alice.patch(f"account/users/{cast.bob.id}", value).status_code == 200
+    make_record(root.acting_in("acme"), title="x")
+    assert cast.bob.get("records/posts").json["total"] == 1
+    # Renamed, it takes its values along: what follows and what names it anew lets in the same.
+    renamed = """
+        version: 1
+        attributes:
+          users: {fields: [{name: unit, rename_from: team, writable_by: self}]}
+        collections:
+        - {name: posts, rules: {view_rule: "@request.auth.attributes.unit = 'red'"}}
+        """
+    plan = planned(root, renamed)
+    assert plan["problems"] == []
+    assert {(one["role"], one["operation"]) for one in plan["access"]} == {("viewer", "view")}
+    assert {one["field"] for one in plan["warnings"] if one["code"] == "self_written"} == {
+        "posts.view_rule",
+        "posts.list_rule",
+    }
+    (step,) = (one for one in plan["operations"] if one["kind"] == "attributes")
+    followed = {one["field"]: one for one in step["changes"] if "before" in one}
+    assert followed["collections.posts"]["before"] == f"{team} = 'red'"
+    assert followed["collections.posts"]["after"] == "@request.auth.attributes.unit = 'red'"
+    assert followed["directory"]["after"] == "unit"
+    applied(root, renamed)
+    rules = root.get("collections/posts/rules").json
+    assert rules["list_rule"] == rules["view_rule"] == "@request.auth.attributes.unit = 'red'"
+    (item,) = cast.bob.get("records/posts").json["items"]
+    assert cast.bob.get(f"records/posts/{item['id']}").status_code == 200
 
 
 def test_manifest_attributes_are_planned_applied_and_undone(root: Caller, bob: Caller) -> None:
