@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from app.accounts import attributes
 from app.accounts.attributes import Attribute, Kind
 from app.accounts.models import User
 from app.collections import attribute_values
 from app.collections.fields import Field, InvalidValue
-from app.sso.scim.attributes import USER_SCHEMA
+from app.sso.scim.attributes import USER, USER_SCHEMA, ResourceType
+from app.sso.scim.attributes import Attribute as Described
 from app.sso.scim.patch import REMOVE, Operation
 from app.types import JSONMapping, JSONObject
 
 MISSING = object()
+ENTERPRISE = "EnterpriseUser"
+ENTERPRISE_SCHEMA = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
+SCIM_TYPES = {"number": "decimal", "boolean": "boolean", "datetime": "dateTime"}
+"""The types of attributes in descriptions; all others are strings."""
 
 
 def from_claims(user: User, claims: JSONMapping) -> JSONObject | None:
@@ -55,21 +60,32 @@ class Extra:
     schema: str
     names: tuple[str, ...]
 
-    @property
-    def path(self) -> str:
-        """Its path in lower case, without the schema of users."""
-        prefix = f"{self.schema}:" if self.schema else ""
-        return f"{prefix}{'.'.join(self.names)}".lower()
-
     def find(self, resource: JSONMapping) -> object:
         """The value that a resource has; MISSING if it says nothing."""
-        value: object = resource
-        for name in (*([self.schema] if self.schema else []), *self.names):
-            if not isinstance(value, Mapping):
-                return MISSING
-            folded = {key.lower(): one for key, one in value.items()}
-            value = folded.get(name.lower(), MISSING)
-        return value
+        return _at(resource, (*([self.schema] if self.schema else []), *self.names))
+
+    def below(self, path: str) -> tuple[str, ...] | None:
+        """The names that lead to it from a path in lower case; None if none do."""
+        if path and path == self.schema.lower():
+            return self.names
+        prefix = f"{self.schema}:" if self.schema else ""
+        for count in range(1, len(self.names) + 1):
+            if path == f"{prefix}{'.'.join(self.names[:count])}".lower():
+                return self.names[count:]
+        return None
+
+
+def _at(value: object, names: Sequence[str]) -> object:
+    for name in names:
+        if isinstance(value, list):  # as Entra ID sends a manager
+            value = value[0] if value else None
+        if name == "value" and isinstance(value, str):
+            return value
+        if not isinstance(value, Mapping):
+            return MISSING
+        folded = {key.lower(): one for key, one in value.items()}
+        value = folded.get(name.lower(), MISSING)
+    return value
 
 
 def extras() -> Sequence[Extra]:
@@ -78,11 +94,60 @@ def extras() -> Sequence[Extra]:
 
 
 def _extras() -> Iterator[Extra]:
+    schemas: dict[str, str] = {}
     for one in attributes.load(Kind.USERS).by_name.values():
         if source := one.definition["scim"]:
             schema, _, name = source.rpartition(":")
             core = schema.lower() in ("", USER_SCHEMA.lower())
-            yield Extra(one, "" if core else schema, tuple(name.split(".")))
+            spelled = schemas.setdefault(schema.lower(), schema)
+            yield Extra(one, "" if core else spelled, tuple(name.split(".")))
+
+
+def extended(kind: ResourceType, of: Sequence[Extra]) -> ResourceType:
+    """The core schema of users with the attributes that are mapped to it."""
+    return replace(kind, attributes=_described(kind.attributes, [o for o in of if not o.schema]))
+
+
+def extensions(of: Sequence[Extra]) -> Sequence[ResourceType]:
+    """The other schemas that attributes of users are mapped to."""
+    schemas = dict.fromkeys(one.schema for one in of if one.schema)
+    return [
+        ResourceType(
+            ENTERPRISE if schema.lower() == ENTERPRISE_SCHEMA.lower() else schema,
+            USER.endpoint,
+            schema,
+            "Attributes of users beside the core schema.",
+            _described((), [one for one in of if one.schema == schema]),
+        )
+        for schema in schemas
+    ]
+
+
+def _described(present: Sequence[Described], of: Iterable[Extra]) -> tuple[Described, ...]:
+    """The attributes of a schema with those that are mapped to it, unless it has them."""
+    described = {one.name.lower(): one for one in present}
+    for extra in of:
+        head, *inner = extra.names
+        outer = described.get(head.lower())
+        if inner:
+            outer = outer or Described(head, f"Parts of {head}.", "complex")
+            below = replace(extra, names=tuple(inner))
+            outer = replace(outer, sub=_described(outer.sub, [below]))
+        described[head.lower()] = outer or _describe(head, extra.attribute)
+    return tuple(described.values())
+
+
+def _describe(name: str, attribute: Attribute) -> Described:
+    definition = attribute.definition
+    return Described(
+        name,
+        definition["label"] or attribute.name,
+        SCIM_TYPES.get(attribute.type, "string"),
+        multiple=attribute.type == "multi_select",
+        required=definition["required"],
+        case_exact=True,
+        choices=tuple(definition["options"].get("choices", ())),
+    )
 
 
 def from_resource(resource: JSONMapping, of: Sequence[Extra]) -> JSONObject:
@@ -96,24 +161,30 @@ def from_operations(
 ) -> tuple[list[Operation], JSONObject]:
     """The operations about other things, and the values that the others set."""
     rest, values = list[Operation](), dict[str, object]()
-    by_path = {one.path: one.attribute.name for one in of}
     for operation in operations:
-        path = (operation.path or "").lower().removeprefix(f"{USER_SCHEMA.lower()}:")
-        if path in by_path:
-            values[by_path[path]] = None if operation.op == REMOVE else operation.value
-            continue
-        schema = next((one.schema for one in of if one.schema and one.schema.lower() == path), "")
-        if schema and operation.op == REMOVE:
-            values |= {one.attribute.name: None for one in of if one.schema == schema}
-        elif schema:
-            values |= from_resource({schema: operation.value}, of)
-        else:
-            rest.append(operation)
+        path = _plain(operation.path or "")
+        sent: Mapping[str, object] = {path: operation.value}
         if operation.path is None and isinstance(operation.value, dict):
-            values |= from_resource(operation.value, of)
-            folded = {key.lower(): value for key, value in operation.value.items()}
-            values |= {name: folded[one] for one, name in by_path.items() if one in folded}
+            sent = {_plain(key): value for key, value in operation.value.items()}
+        found: JSONObject = {}
+        for place, value in sent.items():
+            for one in of:
+                names = one.below(place)
+                at = MISSING if names is None else _at(value, names)
+                if names is not None and operation.op == REMOVE:
+                    found[one.attribute.name] = None
+                elif at is not MISSING:
+                    found[one.attribute.name] = at
+        values |= found
+        is_own = any(one.below(path) == () or path == one.schema.lower() for one in of)
+        if not path or not is_own:
+            rest.append(operation)
     return rest, values
+
+
+def _plain(path: str) -> str:
+    """A path in lower case, without the schema of users."""
+    return path.lower().removeprefix(f"{USER_SCHEMA.lower()}:")
 
 
 def checked(values: JSONMapping) -> JSONObject:

@@ -364,3 +364,110 @@ def test_scim_fills_attributes_that_name_it(cast: Cast, okta: Directory) -> None
     assert okta.get("Users").json["Resources"][-1][ENTERPRISE]["department"] == "Care"
     assert okta.patch(one, patch({"op": "remove", "path": ENTERPRISE})).status_code == 200
     assert stored(cast, user["id"])["attributes"] == {"level": 3}
+
+
+def test_scim_schemas_list_mapped_attributes(cast: Cast, okta: Directory) -> None:
+    before = okta.get("Schemas").json["Resources"]
+    assert "schemaExtensions" not in okta.get("ResourceTypes/User").json
+    custom = "urn:example:params:scim:schemas:acme:1.0:User"
+    choices = {"choices": ["red", "blue"]}
+    fields = [
+        {"name": "department", "type": "text", "scim": f"{ENTERPRISE}:department"},
+        {"name": "manager", "type": "text", "scim": f"{ENTERPRISE}:manager.value"},
+        {"name": "job", "type": "text", "scim": "title", "label": "Job title"},
+        {"name": "suffix", "type": "text", "scim": "name.honorificSuffix"},
+        {"name": "shown", "type": "text", "scim": "displayName"},
+        {"name": "teams", "type": "multi_select", "scim": f"{custom}:teams", "options": choices},
+        {"name": "level", "type": "number", "scim": f"{custom.upper()}:level"},
+        {"name": "hired", "type": "datetime", "scim": f"{custom}:hired", "required": True},
+    ]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    after = okta.get("Schemas").json
+    ids = [one["id"] for one in after["Resources"]]
+    assert ids == [before[0]["id"], before[1]["id"], ENTERPRISE, custom]
+    assert after["totalResults"] == 4
+    core, group, enterprise, own = after["Resources"]
+    assert group == before[1]
+    for one in after["Resources"]:
+        assert okta.get(f"Schemas/{one['id']}").json == one
+    named = {one["name"]: one for one in core["attributes"]}
+    assert named.keys() - {one["name"] for one in before[0]["attributes"]} == {"title"}
+    assert named["title"] == {
+        "name": "title",
+        "type": "string",
+        "multiValued": False,
+        "description": "Job title",
+        "required": False,
+        "mutability": "readWrite",
+        "returned": "default",
+        "caseExact": True,
+        "uniqueness": "none",
+    }
+    parts = [one["name"] for one in named["name"]["subAttributes"]]
+    assert parts == ["formatted", "givenName", "familyName", "honorificSuffix"]
+    assert enterprise["name"] == "EnterpriseUser"
+    department, manager = enterprise["attributes"]
+    assert (department["name"], department["type"]) == ("department", "string")
+    assert (manager["type"], [one["name"] for one in manager["subAttributes"]]) == (
+        "complex",
+        ["value"],
+    )
+    teams, level, hired = own["attributes"]
+    assert (teams["multiValued"], teams["canonicalValues"]) == (True, ["red", "blue"])
+    assert (level["type"], hired["type"], hired["required"]) == ("decimal", "dateTime", True)
+    assert okta.get("ResourceTypes/User").json["schemaExtensions"] == [
+        {"schema": ENTERPRISE, "required": False},
+        {"schema": custom, "required": False},
+    ]
+    assert "schemaExtensions" not in okta.get("ResourceTypes/Group").json
+
+
+EXTENSION = {"department": "Sales", "manager": {"value": "7"}}
+NAMED: list[tuple[str, str, Any]] = [
+    ("attributes", f"{ENTERPRISE}:department", {"department": "Sales"}),
+    ("attributes", f"{ENTERPRISE.lower()}:manager.value", {"manager": {"value": "7"}}),
+    ("attributes", f"displayName,{ENTERPRISE}", EXTENSION),
+    ("attributes", "displayName", None),
+    ("excludedAttributes", f"{ENTERPRISE}:manager", {"department": "Sales"}),
+    ("excludedAttributes", ENTERPRISE, None),
+]
+
+
+@pytest.mark.parametrize(("parameter", "value", "expected"), NAMED)
+def test_scim_reads_mapped_attributes_that_are_named(
+    cast: Cast, okta: Directory, parameter: str, value: str, expected: Any
+) -> None:
+    fields = [
+        {"name": "department", "type": "text", "scim": f"{ENTERPRISE}:department"},
+        {"name": "manager", "type": "text", "scim": f"{ENTERPRISE}:manager.value"},
+    ]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    user = okta.make_user(**{ENTERPRISE: EXTENSION})
+    shown = okta.get(f"Users/{user['id']}", query_string={parameter: value}).json
+    assert shown.get(ENTERPRISE) == expected
+    assert ("userName" in shown) is (parameter == "excludedAttributes")
+
+
+MANAGERS = [
+    ({"op": "add", "path": f"{ENTERPRISE}:manager", "value": {"value": "8"}}, "8"),
+    ({"op": "Replace", "path": f"{ENTERPRISE}:manager", "value": "8"}, "8"),
+    ({"op": "add", "path": f"{ENTERPRISE}:manager", "value": [{"$ref": "x", "value": "8"}]}, "8"),
+    ({"op": "add", "value": {f"{ENTERPRISE}:manager": {"value": "8"}}}, "8"),
+    ({"op": "add", "value": {ENTERPRISE: {"manager": {"value": "8"}}}}, "8"),
+    ({"op": "add", "path": ENTERPRISE, "value": {"manager": {"value": "8"}}}, "8"),
+    ({"op": "remove", "path": f"{ENTERPRISE}:manager"}, None),
+    ({"op": "remove", "path": f"{ENTERPRISE}:manager.value"}, None),
+    ({"op": "replace", "path": f"{ENTERPRISE}:division", "value": "x"}, "7"),
+]
+
+
+@pytest.mark.parametrize(("operation", "expected"), MANAGERS)
+def test_scim_patches_a_part_of_a_complex_attribute(
+    cast: Cast, okta: Directory, operation: dict[str, Any], expected: str | None
+) -> None:
+    fields = [{"name": "manager", "type": "text", "scim": f"{ENTERPRISE}:manager.value"}]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    user = okta.make_user(**{ENTERPRISE: {"manager": {"value": "7"}}})
+    answer = okta.patch(f"Users/{user['id']}", patch(operation))
+    assert answer.status_code == 200, answer.json
+    assert stored(cast, user["id"])["attributes"].get("manager") == expected

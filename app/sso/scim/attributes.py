@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.types import JSONMapping, JSONObject
@@ -27,6 +27,7 @@ class Attribute:
     case_exact: bool = False
     sub: tuple[Attribute, ...] = ()
     references: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     def describe(self) -> JSONObject:
         """Return the attribute as in RFC 7643, section 7."""
@@ -41,6 +42,8 @@ class Attribute:
         }
         if self.type in ("string", "reference"):
             described |= {"caseExact": self.case_exact, "uniqueness": self.uniqueness}
+        if self.choices:
+            described["canonicalValues"] = list(self.choices)
         if self.references:
             described["referenceTypes"] = list(self.references)
         if self.sub:
@@ -222,15 +225,23 @@ def select(resource: JSONMapping, names: Sequence[str], excluded: Sequence[str])
     return answer
 
 
-def _parts(names: Sequence[str], attribute: str) -> set[str]:
-    """Return the sub-attributes of an attribute that are named; an empty one for the whole."""
-    split = (name.partition(".") for name in names)
-    return {part for head, _, part in split if head == attribute.lower()}
+def _parts(names: Collection[str], attribute: str) -> set[str]:
+    """Return the parts of an attribute, or of an extension, that are named; "" for the whole."""
+    key = attribute.lower()
+    inside = {name[len(key) + 1 :] for name in names if name.startswith((f"{key}.", f"{key}:"))}
+    return inside | ({""} if key in names else set())
 
 
 def _reduce(value: object, parts: set[str], *, keep: bool) -> object:
     if isinstance(value, list):
         return [_reduce(item, parts, keep=keep) for item in value]
-    if isinstance(value, dict):
-        return {name: one for name, one in value.items() if (name.lower() in parts) == keep}
-    return value
+    if not isinstance(value, dict):
+        return value
+    reduced: JSONObject = {}
+    for name, one in value.items():
+        inner = _parts(parts, name)
+        if inner and "" not in inner:
+            reduced[name] = _reduce(one, inner, keep=keep)
+        elif bool(inner) == keep:
+            reduced[name] = one
+    return reduced

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from app import clock, config
 from app.accounts.models import Group, User
 from app.errors import NotFound
-from app.sso.attributes import Extra, add_to
+from app.sso.attributes import Extra, add_to, extended, extensions, extras
 from app.sso.scim import schemas
 from app.sso.scim.attributes import GROUP, RESOURCE_TYPES, USER, ResourceType
 from app.sso.scim.models import DirectoryGroup, DirectoryUser
@@ -131,6 +131,7 @@ def service_provider_config() -> JSONObject:
 
 def resource_types() -> Sequence[JSONObject]:
     """Return the types of resources (RFC 7643, section 6)."""
+    of_users = [{"schema": one.schema, "required": False} for one in extensions(extras())]
     return [
         {
             "schemas": [f"{CORE}:ResourceType"],
@@ -139,6 +140,7 @@ def resource_types() -> Sequence[JSONObject]:
             "endpoint": kind.endpoint,
             "description": kind.description,
             "schema": kind.schema,
+            **({"schemaExtensions": of_users} if kind is USER and of_users else {}),
             "meta": _description_meta("ResourceType", f"/ResourceTypes/{kind.name}"),
         }
         for kind in RESOURCE_TYPES
@@ -146,10 +148,11 @@ def resource_types() -> Sequence[JSONObject]:
 
 
 def schema_list() -> Sequence[JSONObject]:
-    """Return the schemas of resources (RFC 7643, section 7)."""
+    """Return the schemas of resources, and extensions for attributes (RFC 7643, section 7)."""
+    of = extras()
     return [
         {**kind.describe(), "meta": _description_meta("Schema", f"/Schemas/{kind.schema}")}
-        for kind in RESOURCE_TYPES
+        for kind in (extended(USER, of), GROUP, *extensions(of))
     ]
 
 
