@@ -1315,3 +1315,10 @@ def test_console_list_of_people_is_edited_and_shown_by_name(
         assert found.count(">typed<") == count, value
     admin.done(one, **form_of(admin.get(one).text) | {"f_members": [cast.alice.id]}, do="save")
     assert cast.alice.get(f"records/projects/{made['id']}").json["members"] == [cast.alice.id]
+    for page, people in (
+        (admin.get(f"{one}/history").text, "Bob, Ann"),
+        (admin.get(f"audit?record_id={made['id']}").text, f"{cast.bob.email}, {cast.alice.email}"),
+    ):
+        shown = re.sub(r"<[^>]*>", "", page)
+        assert people in shown
+        assert cast.bob.id[-8:] not in shown

@@ -20,7 +20,7 @@ from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
-from app.collections.fields import PEOPLE
+from app.collections.fields import PEOPLE, Field, ListField, entries
 from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import MAX_LABEL_LENGTH, display
@@ -190,21 +190,34 @@ class Names:
             yield "accounts", change.account_id, change.account_id
         for entry in change.entries:
             table = self._target(change, collection, entry["column_name"])
-            for id in (entry["old_value"], entry["new_value"]):
-                if table and id:
-                    yield table, change.account_id, id
+            for text in (entry["old_value"], entry["new_value"]):
+                if table and text:
+                    ids = self._ids(change, collection, entry, text)
+                    yield from ((table, change.account_id, id) for id in ids)
 
     def _target(self, change: Change, collection: Definition | None, column: str) -> str | None:
         if collection is not None:
-            name = collection.era_at(change.occurred_at).present_name(column) or ""
-            field = collection.fields.get(name)
+            field = self._field(change, collection, column)
             if field is not None and field.leads_to == PEOPLE:
                 return "users"
-            target = collection.target(name) if field and field.collection else None
+            target = collection.target(field.name) if field and field.collection else None
             return target.table_name if target else None
         if column in USER_COLUMNS:
             return "users"
         return {"group_id": "groups", "role_id": "roles"}.get(column)
+
+    def _field(self, change: Change, collection: Definition, column: str) -> Field | None:
+        """The present field of a changed column."""
+        name = collection.era_at(change.occurred_at).present_name(column) or ""
+        return collection.fields.get(name)
+
+    def _ids(
+        self, change: Change, collection: Definition | None, entry: JSONMapping, text: str
+    ) -> list[str]:
+        """The ids in a value that points to rows."""
+        field = self._field(change, collection, entry["column_name"]) if collection else None
+        is_list = isinstance(field, ListField) and text[0] + text[-1] == "[]"  # not cut
+        return entries(field, text) if is_list else [text]
 
     def _load(self, keys: Iterable[Key]) -> None:
         by_table = defaultdict[str, set[tuple[str, str]]](set)
@@ -327,7 +340,8 @@ class Names:
             return None if text is None else gettext("hidden")
         table = self._target(change, collection, entry["column_name"])
         if table is not None:
-            return self.row_name(table, change.account_id, text)
+            ids = self._ids(change, collection, entry, text)
+            return ", ".join(self.row_name(table, change.account_id, id) for id in ids)
         name = entry["column_name"]
         if collection is not None and not entry["masked"]:
             name = collection.era_at(change.occurred_at).present_name(name) or name

@@ -79,7 +79,7 @@ def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> columns.L
         for entry in changes
         for change in entry["changes"]
         for key in ("old_value", "new_value")
-        if isinstance(change.get(key), str)
+        if isinstance(change.get(key), str | list)
     ]
     names = {name for value in values for name in value}
     return columns.labels(scope, access, values, sorted(names)) if access else {}

@@ -23,6 +23,7 @@ from app.web.converters import UuidPath
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
+MAX_LABELLED = 5000  # of the lists of a page
 Hits = list[tuple[str, str]]
 
 
@@ -41,7 +42,7 @@ def search(target: Definition | People, text: str, by: Principal) -> Hits | None
 
 def labels(target: Definition | People, ids: Iterable[str], by: Principal) -> dict[str, str]:
     """Labels by id, without records and people that the caller may not list."""
-    unique_ids = list(dict.fromkeys(ids))
+    unique_ids = list(dict.fromkeys(ids))[:MAX_LABELLED]
     if isinstance(target, People):
         return people.labels(by, unique_ids)
     if not unique_ids or not access.is_open(by, target, "list"):
