@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import marshmallow as ma
 
 from app import web
@@ -26,9 +29,12 @@ blueprint = Blueprint(
 )
 
 Shown = dict[str, list[JSONObject]]
+Operation = TypeVar("Operation", bound=Callable[..., object])
 OPERATORS = ("claim", "scim", "sso")
 """Properties that tell nothing to who is no superadmin."""
 EXAMPLE = {"name": "department", "type": "text", "label": "Department", "visible_to": "members"}
+REMOVED = {Kind.USERS: "department", Kind.ACCOUNTS: "plan_code"}
+PLAN = "Find out what a change of {}' attributes would do, and which values it would lose."
 HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
@@ -120,78 +126,58 @@ class AttributesPlan(View):
     plan_hash = ma.fields.String()
 
 
-@blueprint.route("/users", methods=["GET"])
-@blueprint.response(200, AttributesView)
-@signed_in
-def get_attributes_of_users() -> Shown:
-    """Get the attributes of users that you see.
-
-    Those that you see of your own user; admins: of all users of the account.
-    """
-    level = attribute_values.level_for_account(principal())
-    return _shown(attributes.load(Kind.USERS), max(level, Level.SELF))
-
-
-@blueprint.route("/users", methods=["PUT", "PATCH"])
-@blueprint.arguments(ChangedAttributes, example={"fields": [EXAMPLE]})
-@blueprint.response(200, AttributesView)
-@blueprint.fails(409)
-@superadmin
-def update_attributes_of_users(body: Body) -> Shown:
-    """Add, change, rename or remove attributes of all users.
-
-    What is left out stays, also properties of an attribute that is listed. Removals lose values and
-    need the `plan_hash` of a plan (400 `plan_required`, 409 `plan_stale`).
-    """
-    return _changed(Kind.USERS, body)
+SEEN = {
+    Kind.USERS: "Those that you see of your own user; admins: of all users of the account.",
+    Kind.ACCOUNTS: "Superadmins see all.",
+}
+CHANGED = {
+    Kind.USERS: (
+        "What is left out stays, also properties of an attribute that is listed. Removals lose"
+        " values and need the `plan_hash` of a plan (400 `plan_required`, 409 `plan_stale`)."
+    ),
+    Kind.ACCOUNTS: "As for users, whose admins stand for the account itself.",
+}
 
 
-@blueprint.route("/users/plan", methods=["POST"])
-@blueprint.arguments(AttributesBody, example={"remove_fields": ["department"]})
-@blueprint.response(200, AttributesPlan)
-@superadmin(reads=True)
-def plan_attributes_of_users(body: Body) -> Change:
-    """Find out what a change of users' attributes would do, and which values it would lose.
+def _add_operations(kind: Kind) -> None:
+    """Add the operations on the attributes of users, or of accounts."""
+    of, whose = f"attributes_of_{kind}", "your account" if kind is Kind.ACCOUNTS else "users"
 
-    Changes nothing.
-    """
-    return attribute_definitions.plan(Kind.USERS, body)
+    @blueprint.route(f"/{kind}", methods=["GET"], endpoint=f"get_{of}")
+    @blueprint.response(200, AttributesView)
+    @signed_in
+    @_documented(f"Get the attributes of {whose} that you see.", SEEN[kind])
+    def get() -> Shown:
+        level = attribute_values.level_for_account(principal())
+        own = Level.SELF if kind is Kind.USERS else level
+        return _shown(attributes.load(kind), max(level, own))
 
+    @blueprint.route(f"/{kind}", methods=["PUT", "PATCH"], endpoint=f"update_{of}")
+    @blueprint.arguments(ChangedAttributes, example={"fields": [EXAMPLE]})
+    @blueprint.response(200, AttributesView)
+    @blueprint.fails(409)
+    @superadmin
+    @_documented(f"Add, change, rename or remove attributes of all {kind}.", CHANGED[kind])
+    def update(body: Body) -> Shown:
+        sent = {key: value for key, value in body.items() if key != "plan_hash"}
+        changed = attribute_definitions.change(kind, sent, plan_hash=body.get("plan_hash"))
+        return _shown(changed, Level.SUPERADMIN)
 
-@blueprint.route("/accounts", methods=["GET"])
-@blueprint.response(200, AttributesView)
-@signed_in
-def get_attributes_of_accounts() -> Shown:
-    """Get the attributes of your account that you see.
-
-    Superadmins see all.
-    """
-    return _shown(attributes.load(Kind.ACCOUNTS), attribute_values.level_for_account(principal()))
-
-
-@blueprint.route("/accounts", methods=["PUT", "PATCH"])
-@blueprint.arguments(ChangedAttributes, example={"fields": [EXAMPLE]})
-@blueprint.response(200, AttributesView)
-@blueprint.fails(409)
-@superadmin
-def update_attributes_of_accounts(body: Body) -> Shown:
-    """Add, change, rename or remove attributes of all accounts.
-
-    As for users, whose admins stand for the account itself.
-    """
-    return _changed(Kind.ACCOUNTS, body)
+    @blueprint.route(f"/{kind}/plan", methods=["POST"], endpoint=f"plan_{of}")
+    @blueprint.arguments(AttributesBody, example={"remove_fields": [REMOVED[kind]]})
+    @blueprint.response(200, AttributesPlan)
+    @superadmin(reads=True)
+    @_documented(PLAN.format(kind), "Changes nothing.")
+    def plan(body: Body) -> Change:
+        return attribute_definitions.plan(kind, body)
 
 
-@blueprint.route("/accounts/plan", methods=["POST"])
-@blueprint.arguments(AttributesBody, example={"remove_fields": ["plan_code"]})
-@blueprint.response(200, AttributesPlan)
-@superadmin(reads=True)
-def plan_attributes_of_accounts(body: Body) -> Change:
-    """Find out what a change of accounts' attributes would do, and which values it would lose.
+def _documented(summary: str, text: str) -> Callable[[Operation], Operation]:
+    def declare(view: Operation) -> Operation:
+        view.__doc__ = f"{summary}\n\n{text}"
+        return view
 
-    Changes nothing.
-    """
-    return attribute_definitions.plan(Kind.ACCOUNTS, body)
+    return declare
 
 
 def _shown(schema: Attributes, level: Level) -> Shown:
@@ -200,7 +186,5 @@ def _shown(schema: Attributes, level: Level) -> Shown:
     return {"fields": [{key: one[key] for key in one if key not in hidden} for one in seen]}
 
 
-def _changed(kind: Kind, body: Body) -> Shown:
-    sent = {key: value for key, value in body.items() if key != "plan_hash"}
-    changed = attribute_definitions.change(kind, sent, plan_hash=body.get("plan_hash"))
-    return _shown(changed, Level.SUPERADMIN)
+for _kind in Kind:
+    _add_operations(_kind)
