@@ -23,6 +23,7 @@ IS_SHORT = "TEST_SHORT" in os.environ
 BOTH = (
     "accounts/test_attributes.py",
     "accounts/test_directory.py",
+    "accounts/test_mail_templates.py",
     "accounts/test_product.py",
     "audit",
     "bundle",

@@ -323,7 +323,7 @@ def test_database_and_mail_files_are_private(tmp_path: Path, app: Flask) -> None
     settings = replace(app.extensions["atrium.config"], instance_dir=folder)
     with pytest.MonkeyPatch.context() as patch, app.test_request_context():
         patch.setitem(app.extensions, "atrium.config", settings)
-        mail.send("ann@acme.example", "verification", link="https://atrium.test/x")
+        mail.send("ann@acme.example", "verify_email", link="https://atrium.test/x")
     (written,) = folder.glob("outbox/*.eml")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, written.parent, written)]
     assert modes == [0o700, 0o700, 0o600]

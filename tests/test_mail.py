@@ -86,7 +86,7 @@ def use(app: Flask, monkeypatch: pytest.MonkeyPatch, url: str, **changes: Any) -
 
 def send(app: Flask, to: str = "ann@acme.example", **context: Any) -> None:
     with app.app_context():
-        mail.send(to, "verification", **{"link": "https://x.example/", "account": "A", **context})
+        mail.send(to, "verify_email", **{"link": "https://x.example/", "account": "A", **context})
 
 
 @pytest.fixture(scope="session")
@@ -206,7 +206,7 @@ def test_mail_subject_with_line_break_adds_no_header(
     app: Flask, name: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = "Hello {{ title }}, this is the subject\nThe body.\n"
-    texts = {"email/hello.txt": template, "email/hello.html": "<p>The body.</p>"}
+    texts = {"email/hello.txt": template, "email/layout.html": "{{ content }}"}
     monkeypatch.setattr(app.jinja_env, "loader", DictLoader(texts))
     with app.app_context(), contextlib.suppress(ValueError):
         mail.send("ann@acme.example", "hello", title=name)

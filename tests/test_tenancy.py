@@ -108,11 +108,23 @@ def sent(body: Any) -> dict[str, Any]:
     return {"data" if has_file else "json": body}
 
 
+MAIL = "/mail-templates/<string:kind>/<string:language>"
+MAIL_TEXT = {"subject": "Join us", "text": "{{ link }}"}
+
+
 def a_brand(cast: Cast) -> dict[str, str]:
     """The brand of an account, where acme has one, too."""
     assert cast.root.put("product", {"accounts_may_brand": True}).status_code == 200
     assert cast.alice.put("account/brand", {"name": "Brand of acme"}).status_code == 200
     return {"name": "Globex"}
+
+
+def a_mail_text(cast: Cast) -> dict[str, str]:
+    """A text of mails, where acme has another one."""
+    a_brand(cast)
+    path, text = "account/mail-templates/invitation/en", {**MAIL_TEXT, "subject": "of acme"}
+    assert cast.alice.put(path, text).status_code == 200
+    return MAIL_TEXT
 
 
 def a_user(owner: Caller) -> str:
@@ -241,6 +253,12 @@ PEOPLE: dict[Route, Case] = {
     ("GET", "/product"): Superadmin(),
     ("PUT", "/product"): Superadmin({"name": "Desk"}),
     ("PATCH", "/product"): Superadmin({"name": "Desk"}),
+    ("GET", "/mail-templates"): Superadmin(),
+    ("GET", MAIL): Superadmin(),
+    ("PUT", MAIL): Superadmin(MAIL_TEXT),
+    ("DELETE", MAIL): Superadmin(),
+    ("POST", f"{MAIL}/preview"): Superadmin(MAIL_TEXT),
+    ("POST", f"{MAIL}/test"): Superadmin(MAIL_TEXT),
     ("GET", "/directory"): Own(),
     ("GET", "/directory/settings"): Superadmin(),
     ("PUT", "/directory/settings"): Superadmin({"fields": ["role"]}),
@@ -273,6 +291,12 @@ OWN_ACCOUNT: dict[Route, Case] = {
     ("PUT", "/account"): Own(lambda cast: RENAMED),
     ("PATCH", "/account"): Own(lambda cast: RENAMED),
     **{(verb, "/account/brand"): Own(a_brand) for verb in ("GET", "PUT", "PATCH")},
+    ("GET", "/account/mail-templates"): Own(a_mail_text),
+    ("GET", f"/account{MAIL}"): Own(a_mail_text),
+    ("PUT", f"/account{MAIL}"): Own(a_mail_text),
+    ("DELETE", f"/account{MAIL}"): Own(a_mail_text, (404,)),
+    ("POST", f"/account{MAIL}/preview"): Own(a_mail_text),
+    ("POST", f"/account{MAIL}/test"): Own(a_mail_text, (204,)),
     ("GET", "/account/collections"): Own(),
     ("GET", "/account/roles"): Own(),
     ("GET", "/account/domains"): Own(),
@@ -592,6 +616,8 @@ PARTS = {
     "role_id": "1",
     "category": "auth_providers",
     "provider": "google",
+    "kind": "invitation",
+    "language": "en",
 }
 
 

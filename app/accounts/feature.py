@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.accounts import deleted_addresses, directory
 from app.accounts.domains import checks, service
+from app.accounts.product import mails
 from app.accounts.usage import metering, notices, purge
 from app.web.feature import Feature, Routes
 
@@ -20,6 +21,7 @@ def routes() -> Routes:
     )
     from app.accounts import routes as accounts
     from app.accounts.domains import routes as domains
+    from app.accounts.product import mail_template_routes
     from app.accounts.product import routes as product
     from app.accounts.usage import routes as usage
 
@@ -33,6 +35,7 @@ def routes() -> Routes:
             directory_routes.blueprint,
             attribute_routes.blueprint,
             product.blueprint,
+            mail_template_routes.blueprint,
         ),
         modules=(usage, domains),
     )
@@ -40,6 +43,6 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(checks, metering, notices, purge),
+    jobs=(checks, mails, metering, notices, purge),
     subscribers=(deleted_addresses, directory, service, metering, purge),
 )

@@ -73,6 +73,7 @@ class Account(Base):
     is_active: Mapped[bool] = mapped_column(default=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     settings: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict)
+    may_brand: Mapped[bool | None]  # null: as the product says for all accounts
     attributes: Mapped[JSONObject] = mapped_column(
         Json, default=dict, server_default="{}", sort_order=1
     )

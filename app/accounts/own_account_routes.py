@@ -8,6 +8,7 @@ from flask import Response
 from app import web
 from app.accounts import roles, sso_settings, tenants, users
 from app.accounts.attributes import Kind
+from app.accounts.domains import senders
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ChangedUser,
@@ -73,6 +74,11 @@ class OwnAccountView(FullAccountView):
     cors_origins = ma.fields.List(
         ma.fields.String(), attribute="settings.cors_origins", dump_default=[]
     )
+    mail_from = ma.fields.String(allow_none=True, **_setting("mail_from", None))
+    mail_from_active = ma.fields.Boolean(
+        dump_default=False,
+        **doc("Whether mails come from it: its domain is verified, and names this service."),
+    )
     sso_provisioning = ma.fields.Boolean(allow_none=True, **_setting("sso_provisioning", None))
     sso_email_domains = ma.fields.List(ma.fields.String(), **_setting("sso_email_domains", []))
     sso_group_roles = ma.fields.List(ma.fields.Nested(GroupRole), **_setting("sso_group_roles", []))
@@ -99,8 +105,11 @@ class OwnAccountView(FullAccountView):
     def add_ignored_groups(
         self, dumped: dict[str, object], account: Account, **options: object
     ) -> dict[str, object]:
-        """Add the mapped groups that have no effect."""
-        return dumped | {"sso_ignored_groups": sso_settings.ignored_groups(account.settings)}
+        """Add the mapped groups that have no effect, and whether the sender's address has."""
+        return dumped | {
+            "sso_ignored_groups": sso_settings.ignored_groups(account.settings),
+            "mail_from_active": bool(account.settings.get("mail_from") and senders.of(account.id)),
+        }
 
 
 @blueprint.route("", methods=["GET"])
@@ -118,13 +127,15 @@ def get_own_account() -> Account:
 @blueprint.route("", methods=["PUT", "PATCH"])
 @blueprint.arguments(OwnAccountBody, example={"name": "Acme Ltd"})
 @blueprint.response(200, OwnAccountView)
+@blueprint.fails(429, 503)
 @account_admin
 def update_own_account(body: Body) -> Account:
     """Change your account's name and settings.
 
     API keys can change the name and attributes only (403). All other changes need a recent sign-in
     (403 `recent_sign_in_required`). A redirect URI added by somebody outside `pii_access` does not
-    work for members of that group until a member has submitted it, too.
+    work for members of that group until a member has submitted it, too. The DNS of a new
+    `mail_from` is looked up.
     """
     level = attribute_values.level_for_account(principal())
     body = attribute_values.replaced(Kind.ACCOUNTS, body, level)

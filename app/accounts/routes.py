@@ -11,6 +11,7 @@ from app.accounts.attributes import Kind, Level
 from app.accounts.models import Account
 from app.accounts.schemas import (
     ACTIVE,
+    MAY_BRAND,
     ORDER,
     SORT_BY,
     SORT_ORDER,
@@ -49,6 +50,7 @@ class ChangedAccount(Schema):
 
     name = fields.Text(shortest=1, longest=200)
     is_active = fields.StrictBoolean()
+    may_brand = fields.StrictBoolean(allow_none=True, **doc(MAY_BRAND))
     attributes = values_field()
 
 

@@ -25,6 +25,10 @@ ACTIVE = doc("Filter by active or inactive.")
 SORT_BY = doc("Sort field, `created_at` by default.")
 VALUES = "Values of attributes, by name; those that the caller sees."
 CHANGED_VALUES = "Values of attributes, by name; null takes one away, others stay."
+MAY_BRAND = (
+    "Whether the account may have a brand and texts of mails of its own; null: as the product's"
+    " `accounts_may_brand` says for all."
+)
 SORT_ORDER = doc("Sort direction, `desc` by default.")
 
 
@@ -116,6 +120,7 @@ class FullAccountView(AccountView):
     optional = ("attributes",)
 
     is_active = ma.fields.Boolean()
+    may_brand = ma.fields.Boolean(allow_none=True, **doc(MAY_BRAND))
     updated_at = fields.Timestamp()
     attributes = ValuesOf(Kind.ACCOUNTS)
 
@@ -193,6 +198,15 @@ class OwnAccountBody(Schema):
     default_redirect_uri = fields.Text(longest=2000, allow_none=True, metadata=fields.URI)
     cors_origins = ma.fields.List(
         fields.Text(longest=300, metadata=fields.URI), validate=ma.validate.Length(max=50)
+    )
+    mail_from = fields.Text(
+        longest=320,
+        allow_none=True,
+        **doc(
+            "The address that mails about the account come from, in a verified domain whose SPF or"
+            " DKIM record names this service. Null: that of the service.",
+            **fields.EMAIL,
+        ),
     )
     sso_provisioning = fields.StrictBoolean(
         allow_none=True,

@@ -32,6 +32,7 @@ OWN_SETTINGS = (
     "allowed_redirect_uris",
     "default_redirect_uri",
     "cors_origins",
+    "mail_from",
 )
 
 

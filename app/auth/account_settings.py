@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from app import db
 from app.accounts import sign_in_settings, tenants
+from app.accounts.domains import senders
 from app.accounts.models import Account
 from app.accounts.types import Body
 from app.auth.principal import Principal
@@ -12,7 +14,7 @@ NO_SETTINGS = "API keys cannot change sign-in settings or redirect URIs."
 
 
 def change(account_id: str, body: Body, *, by: Principal) -> Account:
-    """Change an account's name and settings. Raises InvalidValues or Forbidden.
+    """Change an account's name and settings. Raises InvalidValues, Forbidden or as senders do.
 
     API keys change the name and attributes only: one-time codes go to redirect URIs, so whoever
     sets these could take over the sessions of all who sign in.
@@ -22,7 +24,13 @@ def change(account_id: str, body: Body, *, by: Principal) -> Account:
     stored = tenants.get(account_id).settings
     if any(_value(body, name) != _value(stored, name) for name in body.keys() - PLAIN):
         by.require_recent_sign_in()
-    return tenants.change_own(account_id, body, by=by.user_id)
+    address = body.get(senders.SETTING)
+    if not address or address == stored.get(senders.SETTING):
+        return tenants.change_own(account_id, body, by=by.user_id)
+    domain_id, proof = senders.prove(account_id, address)
+    with db.transaction():
+        senders.save_proof(account_id, domain_id, proof)
+        return tenants.change_own(account_id, body, by=by.user_id)
 
 
 def _value(settings: Body, name: str) -> object:

@@ -188,13 +188,16 @@ def _mail_email_changed(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is None:
         return
-    link = None
+    account_id, account, to = user.account_id, user.account.name, payload["email"]
     if payload["may_undo"]:
         changed_at = clock.parse(payload.get("changed_at") or clock.iso(clock.now()))
         token = mail_tokens.issue(user, PURPOSE, payload["email"], caused_at=changed_at)
         link = f"{config.current().base_url}/console/undo-email-change?token={quote(token)}"
-    values = {"link": link, "account": user.account.name}
-    mails.send("email_changed", payload["email"], user.account_id, language=user.language, **values)
+        expires = clock.now() + mail_tokens.lifetime(PURPOSE)
+        values = {"account": account, "link": link}
+        mails.send("email_changed", to, account_id, user=user, expires=expires, **values)
+    else:
+        mails.send("email_changed_by_admin", to, account_id, account=account, user=user)
 
 
 @jobs.job("auth.send_email_undo_waits", mails=True)
@@ -205,14 +208,13 @@ def _mail_undo_waits(payload: Mapping[str, str]) -> None:
     token = mail_tokens.issue(user, LinkPurpose.EMAIL_KEEP)
     link = f"{config.current().base_url}/console/keep-email?token={quote(token)}"
     values = {"link": link, "account": user.account.name}
-    values["time"] = f"{clock.parse(payload['due_at']):%Y-%m-%d %H:%M} UTC"
-    mails.send("email_undo_waits", user.email, user.account_id, language=user.language, **values)
+    due = clock.parse(payload["due_at"])
+    mails.send("email_undo_waits", user.email, user.account_id, user=user, expires=due, **values)
 
 
 @jobs.job("auth.send_email_restored", mails=True)
 def _mail_restored(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None:
-        values = {"account": user.account.name}
-        to, language = payload["email"], user.language
-        mails.send("email_restored", to, user.account_id, language=language, **values)
+        to, account = payload["email"], user.account.name
+        mails.send("email_restored", to, user.account_id, account=account, user=user)

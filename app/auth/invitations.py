@@ -435,6 +435,7 @@ def _mail_invitation(payload: Mapping[str, str]) -> None:
             account.id,
             language=language,
             link=link(invitation, token, payload.get("redirect_uri")),
+            expires=invitation.expires_at,
             account=account.name,
             caused_by=stranger_mails.named(account.id, invitation.invited_by),
         )

@@ -113,11 +113,13 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
     if user is not None:
         _notify(user)
     elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
-        expires_at = clock.iso(clock.now() + mail_tokens.LIFETIME)
-        token = crypto.sign([account_id, email, payload["name"], expires_at], PURPOSE)
+        expires = clock.now() + mail_tokens.LIFETIME
+        token = crypto.sign([account_id, email, payload["name"], clock.iso(expires)], PURPOSE)
         page = links.page(LinkKind.RESET_PASSWORD, account, None, payload.get("redirect_uri"))
         link = page.address(token)
-        mails.send("reset", email, account.id, link=link, account=account.name)
+        mails.send(
+            "reset_password", email, account.id, account=account.name, link=link, expires=expires
+        )
 
 
 def enqueue_notice(account_id: str, email: str) -> None:
@@ -136,9 +138,10 @@ def _mail_known_already(payload: Mapping[str, str]) -> None:
 def _notify(user: User) -> None:
     if user.may_sign_in:
         page = links.page(LinkKind.SIGN_IN, user.account, user.id, default=FORGOTTEN)
-        link = page.address()
-        values = {"link": link, "account": user.account.name}
-        mails.send("known_already", user.email, user.account_id, language=user.language, **values)
+        link, account = page.address(), user.account.name
+        mails.send(
+            "already_registered", user.email, user.account_id, account=account, user=user, link=link
+        )
 
 
 def _user(account_id: str, email_key: str) -> User | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app import db, jobs
+from app import clock, db, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
@@ -102,6 +102,13 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
         page = links.page(LinkKind.MAGIC_LINK, user.account, user.id, redirect_uri)
         request = LinkRequest(payload.get("source"), page.redirect_uri)
         token = mail_tokens.issue(user, PURPOSE, request=request)
-    values = {"link": page.address(token), "account": user.account.name}
     with tenancy.in_account(user.account_id):  # whose mail it is
-        mails.send("magic_link", user.email, user.account_id, language=user.language, **values)
+        mails.send(
+            "magic_link",
+            user.email,
+            user.account_id,
+            account=user.account.name,
+            user=user,
+            link=page.address(token),
+            expires=clock.now() + mail_tokens.lifetime(PURPOSE),
+        )

@@ -94,11 +94,16 @@ def issue(
                 redirect_uri=request.redirect_uri,
                 source=request.source,
                 token_hash=tokens.digest(token),
-                expires_at=now + OTHER_LIFETIMES.get(purpose, LIFETIME),
+                expires_at=now + lifetime(purpose),
                 created_at=caused_at or now,
             )
         )
     return token
+
+
+def lifetime(purpose: LinkPurpose) -> timedelta:
+    """How long a new link works."""
+    return OTHER_LIFETIMES.get(purpose, LIFETIME)
 
 
 def revoke(user: User, *purposes: LinkPurpose) -> None:

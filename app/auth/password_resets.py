@@ -7,7 +7,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from app import db, jobs
+from app import clock, db, jobs
 from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -198,5 +198,13 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
         token = mail_tokens.issue(user, PURPOSE, request=request)
     by = payload.get("caused_by")
     caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
-    values = {"link": page.address(token), "account": user.account.name, "caused_by": caused_by}
-    mails.send("reset", user.email, user.account_id, language=user.language, **values)
+    mails.send(
+        "reset_password",
+        user.email,
+        user.account_id,
+        account=user.account.name,
+        user=user,
+        link=page.address(token),
+        expires=clock.now() + mail_tokens.lifetime(PURPOSE),
+        caused_by=caused_by,
+    )

@@ -9,6 +9,7 @@ from app.accounts import pii
 from app.accounts.models import Account, User
 from app.accounts.product import mails
 from app.errors import TooManyRequests
+from app.types import JSONObject
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 
@@ -47,10 +48,8 @@ def _mail_removal(payload: Mapping[str, str]) -> None:
     user = _user(payload["account_id"], payload.get("member_id", payload["user_id"]))
     to = payload.get("to") or (user.email if user else None)
     if account and to:
-        context = {"email": payload["old_email"], "reason": payload["reason"]}
-        language = user.language if user else None
-        context["account"] = account.name
-        mails.send("pii_member_removed", to, account.id, language=language, **context)
+        context: JSONObject = {"email": payload["old_email"], "reason": payload["reason"]}
+        mails.send("pii_member_removed", to, account.id, account=account.name, user=user, **context)
 
 
 @jobs.job("auth.tell_pii_refusal", mails=True)
@@ -58,9 +57,8 @@ def _mail_refusal(payload: Mapping[str, str]) -> None:
     account = db.db.session.get(Account, payload["account_id"])
     user = _user(payload["account_id"], payload["user_id"])
     if account and user:
-        context = {"account": account.name, "provider": payload["provider"]}
-        to, language = user.email, user.language
-        mails.send("pii_sign_in_refused", to, account.id, language=language, **context)
+        context: JSONObject = {"account": account.name, "provider": payload["provider"]}
+        mails.send("pii_sign_in_refused", user.email, account.id, user=user, **context)
 
 
 def _user(account_id: str, user_id: str) -> User | None:

@@ -1,4 +1,4 @@
-"""Verifying email addresses with mailed links (templates/email/verification.{txt,html})."""
+"""Verifying email addresses with mailed links."""
 
 from __future__ import annotations
 
@@ -212,7 +212,18 @@ def _mail_verification(payload: Mapping[str, str]) -> None:
                 page = links.Page(payload["link"], user.account.slug)
             request = LinkRequest(payload.get("source"), page.redirect_uri)
             token = mail_tokens.issue(user, PURPOSE, request=request)
-        _send(user, user.email, page.address(token), payload.get("caused_by"))
+        by = payload.get("caused_by")
+        caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
+        mails.send(
+            "verify_email",
+            user.email,
+            user.account_id,
+            account=user.account.name,
+            user=user,
+            link=page.address(token),
+            expires=clock.now() + mail_tokens.lifetime(PURPOSE),
+            caused_by=caused_by,
+        )
 
 
 @jobs.job("auth.send_email_change", mails=True)
@@ -225,7 +236,15 @@ def _mail_email_change(payload: Mapping[str, str]) -> None:
         page = links.page(LinkKind.EMAIL_CHANGE, user.account, user.id)
         request = LinkRequest(redirect_uri=page.redirect_uri)
         token = mail_tokens.issue(user, CHANGE, payload["email"], request=request)
-    _send(user, payload["email"], page.address(token))
+    mails.send(
+        "email_change",
+        payload["email"],
+        user.account_id,
+        account=user.account.name,
+        user=user,
+        link=page.address(token),
+        expires=clock.now() + mail_tokens.lifetime(CHANGE),
+    )
 
 
 def _is_still_requested(user: User, payload: Mapping[str, str]) -> bool:
@@ -246,9 +265,3 @@ def _resend(payload: Mapping[str, str]) -> None:
     if user is not None:
         with tenancy.in_account(user.account_id):  # whose mail it is
             _mail_verification({**payload, "account_id": user.account_id, "user_id": user.id})
-
-
-def _send(user: User, email: str, link: str, by: str | None = None) -> None:
-    caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
-    values = {"link": link, "account": user.account.name, "caused_by": caused_by}
-    mails.send("verification", email, user.account_id, language=user.language, **values)

@@ -195,6 +195,21 @@ def host(value: str) -> str:
     return value.lower()
 
 
+def spf_mechanisms(value: str) -> tuple[str, ...]:
+    """Mechanisms of SPF records (RFC 7208, section 5), in lower case."""
+    items = tuple(item.lower() for item in _items(value))
+    if not all(re.fullmatch(r"(include|a|mx|ip4|ip6|exists):[^\s,]+", item) for item in items):
+        raise ValueError("may list only terms of SPF records such as include:spf.example.com")
+    return items
+
+
+def dkim_record(value: str) -> str:
+    """The name of a DKIM record (RFC 6376, section 3.6.2.1), in lower case."""
+    if host(value).split(".")[1:2] != ["_domainkey"]:
+        raise ValueError("must be the name of a DKIM record such as s1._domainkey.example.com")
+    return value.lower()
+
+
 def account_slug(value: str) -> str:
     """The slug of an account, but not of the system account."""
     # Users of the system account are superadmins.

@@ -157,6 +157,14 @@ class Config:
         secret=True,
     )
     mail_from: str = _setting(parsing.sender, "Atrium <atrium@localhost>", "sender of mails")
+    mail_spf: tuple[str, ...] = _setting(
+        parsing.spf_mechanisms,
+        (),
+        "terms of SPF records that name this service as a sender, such as include:spf.example.com",
+    )
+    mail_dkim: str = _setting(
+        parsing.dkim_record, "", "its DKIM record, such as s1._domainkey.example.com"
+    )
     abuse_email: str = _setting(
         parsing.email,
         "",

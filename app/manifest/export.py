@@ -37,6 +37,9 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
             if row.account_id in slugs_by_id:
                 sections = accounts[slugs_by_id[row.account_id]]
                 sections.setdefault(kind.section, []).append(kind.export(row))
+        for sections in accounts.values():
+            if kind.section in sections:
+                sections[kind.section] = kind.section_of(sections[kind.section])
     return {
         "version": VERSION,
         "roles": [ROLES.export(row) for row in ROLES.rows()],

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from app import db
 from app.auth import principal as principals
@@ -110,7 +111,7 @@ def compare(
         for name in single.path:
             item = (item or {}).get(name)
         if item is not None:
-            sections.append(_Section(single, single.path, by, [item], single.rows()))
+            sections.append(_Section(single, single.path, by, item, single.rows()))
     accounts = content.get("accounts", {})
     acting = dict[str, Principal]()
     for slug in sorted(accounts):
@@ -128,8 +129,10 @@ def compare(
             rows[row.account_id].append(row)
         for slug, account_id in zip(slugs, account_ids, strict=True):
             path = ("accounts", slug, kind.section)
-            items = accounts[slug][kind.section]
-            sections.append(_Section(kind, path, acting[slug], items, rows[account_id]))
+            content_of_account = accounts[slug][kind.section]
+            sections.append(
+                _Section(kind, path, acting[slug], content_of_account, rows[account_id])
+            )
     for section in sections:
         section.compare(comparison, renamed)
     # Attributes and the directory first: its rule may go on without a role that is removed.
@@ -145,7 +148,7 @@ class _Section:
     kind: Kind
     path: Path
     by: Principal
-    items: Sequence[JSONMapping]
+    content: Any
     rows: Sequence[object]
 
     @property
@@ -163,11 +166,10 @@ class _Section:
                 exported["collection"] = renamed[collection]
             stored[self.kind.key(exported)].append(row)
         listed = defaultdict[Key, list[tuple[Path, JSONMapping]]](list)
-        for index, item in enumerate(self.items):
+        for place, item in self.kind.entries(self.content):
             key, former = self.kind.key(item), (str(item.get("rename_from") or ""),)
             is_to_rename = former in stored and key not in stored
-            path = self.path if self.kind.is_single else (*self.path, index)
-            listed[former if is_to_rename else key].append((path, item))
+            listed[former if is_to_rename else key].append(((*self.path, *place), item))
         undone = list[JSONObject]()
         for key, entries in listed.items():
             steps, undo = self._compare_alike(comparison, entries, stored.get(key, ()))
@@ -177,7 +179,7 @@ class _Section:
             parent = comparison.reverse
             for name in self.path[:-1]:
                 parent = parent.setdefault(str(name), {})
-            parent[self.kind.section] = undone[0] if self.kind.is_single else undone
+            parent[self.kind.section] = self.kind.section_of(undone)
 
     def _compare_alike(
         self,

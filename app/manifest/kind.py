@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from app import db
 from app.auth.principal import Principal
 from app.db.types import json_equal
 from app.errors import InvalidValues, problem
+from app.manifest.document import Path
 from app.types import JSONMapping, JSONObject
 
 Key = tuple[str, ...]
@@ -43,6 +44,14 @@ class Kind(ABC):
     def export(self, row: Any) -> JSONObject:
         """Return a stored item as a manifest shows it; secrets are `***`."""
         return {name: getattr(row, name) for name in self.properties}
+
+    def entries(self, section: Any) -> Iterator[tuple[Path, JSONMapping]]:
+        """The items of a section of a manifest, each with its place in it."""
+        yield from (((index,), item) for index, item in enumerate(section))
+
+    def section_of(self, items: Sequence[JSONMapping]) -> Any:
+        """The section of a manifest that has these items."""
+        return list(items)
 
     def key(self, item: JSONMapping) -> Key:
         return tuple(item[name] for name in self.identity)

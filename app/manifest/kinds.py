@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cryptography.fernet import InvalidToken
 
@@ -14,12 +14,17 @@ from app.accounts import attributes, directory, groups, names, roles
 from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
+from app.accounts.product import mail_templates
 from app.accounts.product import settings as product
+from app.accounts.product.mail_kinds import KINDS
+from app.accounts.product.mail_templates import Template
+from app.accounts.product.models import MailTemplate
 from app.accounts.product.settings import Product
 from app.auth.principal import Principal
 from app.collections import attribute_definitions
 from app.db.types import json_equal
-from app.errors import InvalidValues, NotFound
+from app.errors import Forbidden, InvalidValues, NotFound, problem
+from app.manifest.document import Path
 from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
 from app.rules.named import GROUP, ROLE
@@ -261,6 +266,13 @@ class Single(Kind):
     path: tuple[str, ...]
     """The names that lead to the item in a manifest."""
 
+    def entries(self, section: Any) -> Iterator[tuple[Path, JSONMapping]]:
+        """The section is the item."""
+        yield (), section
+
+    def section_of(self, items: Sequence[JSONMapping]) -> JSONMapping:
+        return items[0]
+
     def create(self, body: JSONMapping, *, by: Principal) -> None:
         raise NotImplementedError
 
@@ -376,13 +388,107 @@ class ProductSettings(Single):
         product.change(body)
 
 
+class MailTemplates(Single):
+    """The texts of mails that the instance has changed, by kind and language."""
+
+    name, section, path = "mail_templates", "mail_templates", ("mail_templates",)
+    properties = tuple(KINDS)
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[JSONObject]:
+        """Return the texts as the only row."""
+        return [mail_templates.instance_templates()]
+
+    def export(self, row: JSONObject) -> JSONObject:
+        return {kind: {n: compact(one) for n, one in texts.items()} for kind, texts in row.items()}
+
+    def changed(self, row: JSONObject, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the kinds whose texts differ. Raises InvalidValues."""
+        merged = mail_templates.merged(row, mail_templates.checked_instance(body))
+        return [kind for kind in body if merged.get(kind) != row.get(kind)]
+
+    def undone(self, row: JSONObject, body: JSONMapping) -> JSONObject:
+        """Return the former texts; null for built-in ones."""
+        before = self.export(row)
+        return {
+            kind: {language: before.get(kind, {}).get(language) for language in texts}
+            for kind, texts in body.items()
+        }
+
+    def change(self, row: JSONObject, body: JSONMapping, *, by: Principal) -> None:
+        mail_templates.change_instance(body)
+
+
+class MailTemplatesOfAccount(Kind):
+    """An account's own texts of mails, which a manifest has by kind and language."""
+
+    name, section, model = "mail_template", "mail_templates", MailTemplate
+    identity = ("kind", "language")
+    properties = (*identity, "subject", "text", "html", "reply_to")
+
+    def entries(self, section: Any) -> Iterator[tuple[Path, JSONMapping]]:
+        """Null removes a text."""
+        for kind, texts in section.items():
+            for language, one in texts.items():
+                item = {"removed": True} if one is None else one
+                yield (kind, language), {"kind": kind, "language": language, **item}
+
+    def section_of(self, items: Sequence[JSONMapping]) -> JSONObject:
+        section: JSONObject = {}
+        for item in items:
+            text = {name: value for name, value in item.items() if name not in self.identity}
+            shown = None if text.get("removed") else text
+            section.setdefault(item["kind"], {})[item["language"]] = shown
+        return section
+
+    def export(self, row: MailTemplate) -> JSONObject:
+        place = {"kind": row.kind, "language": row.language}
+        return place | compact(asdict(mail_templates.template_of(row)))
+
+    def changed(self, row: MailTemplate, body: JSONMapping, by: Principal) -> list[str]:
+        """Return all properties if one differs, as a text is stored as a whole."""
+        same = self._checked(body, by) == mail_templates.template_of(row)
+        return [] if same else list(body)
+
+    def check(self, body: JSONMapping, by: Principal) -> None:
+        self._checked(body, by)
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        mail_templates.save(body["kind"], body["language"], by.require_account_id(), body)
+
+    def change(self, row: MailTemplate, body: JSONMapping, *, by: Principal) -> None:
+        mail_templates.save(row.kind, row.language, row.account_id, body)
+
+    def remove(self, row: MailTemplate, *, by: Principal) -> None:
+        mail_templates.delete(row.kind, row.language, row.account_id)
+
+    def _checked(self, body: JSONMapping, by: Principal) -> Template:
+        account_id = by.require_account_id()
+        try:
+            return mail_templates.checked(body["kind"], body["language"], account_id, body)
+        except (Forbidden, NotFound) as error:
+            raise InvalidValues([problem("", error.error, error.message)]) from None
+
+
+def compact(values: JSONMapping) -> JSONObject:
+    """Return the values that are none of null."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 ROLES = Roles()
 SINGLES: Sequence[Single] = (
     *map(Attributes, attributes.Kind),
     Directory(),
     ProductSettings(),
+    MailTemplates(),
 )
-OF_ACCOUNT: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Hooks(), Providers())
+OF_ACCOUNT: Sequence[Kind] = (
+    Groups(),
+    Webhooks(),
+    Workflows(),
+    Hooks(),
+    Providers(),
+    MailTemplatesOfAccount(),
+)
 
 
 def _follow_ups(name: Name, new: str) -> list[JSONObject]:

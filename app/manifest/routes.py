@@ -28,11 +28,13 @@ blueprint = Blueprint(
     description="Definitions of an instance and of its accounts as a file. For superadmins.",
 )
 
+EXAMPLE_TEXT = {"subject": "Join {{ account.name }}", "text": "Join us:\n\n{{ link }}"}
 MANIFEST = {
     "version": VERSION,
     "roles": [{"name": "auditor", "description": "Reads all."}],
     "directory": {"rule": "true", "fields": ["name"]},
     "product": {"name": "Helpdesk", "url": "https://www.example.com"},
+    "mail_templates": {"invitation": {"en": EXAMPLE_TEXT}},
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
     "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
@@ -72,6 +74,7 @@ class ManifestView(View):
     roles = ma.fields.List(ma.fields.Dict())
     directory = ma.fields.Dict()
     product = ma.fields.Dict()
+    mail_templates = ma.fields.Dict(**doc("Changed texts by kind and language."))
     attributes = ma.fields.Dict()
     fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
@@ -96,8 +99,8 @@ class ManifestOperation(View):
 
     kind = ma.fields.String(
         **doc(
-            "collection, fragment, role, directory, product, attributes, group, webhook, workflow,"
-            " hook or provider."
+            "collection, fragment, role, directory, product, attributes, mail_templates, group,"
+            " webhook, workflow, hook, provider or mail_template."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))

@@ -9,6 +9,7 @@ import marshmallow as ma
 
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
+from app.accounts.product.mail_schemas import MailTemplateBody
 from app.accounts.product.schemas import ProductBody
 from app.accounts.schemas import ChangedRole
 from app.collections.rule_schemas import (
@@ -145,12 +146,24 @@ class ManifestAttributes(Schema):
     accounts = ma.fields.Nested(AttributesBody)
 
 
+def _mail_templates() -> object:
+    texts = ma.fields.Dict(
+        keys=fields.Text(longest=20), values=ma.fields.Nested(MailTemplateBody, allow_none=True)
+    )
+    return ma.fields.Dict(
+        keys=fields.Text(longest=50),
+        values=texts,
+        **doc("Texts by kind and language; null returns to the one that there is without it."),
+    )
+
+
 class AccountPart(Schema):
     groups = _list_of(ManifestRole)
     webhooks = _list_of(ManifestWebhook)
     workflows = _list_of(ManifestWorkflow)
     hooks = _list_of(ManifestHook)
     providers = _list_of(ManifestProvider)
+    mail_templates = _mail_templates()
 
 
 class Manifest(Schema):
@@ -162,6 +175,7 @@ class Manifest(Schema):
     roles = _list_of(ManifestRole)
     directory = ma.fields.Nested(DirectoryBody)
     product = ma.fields.Nested(ProductBody)
+    mail_templates = _mail_templates()
     attributes = ma.fields.Nested(ManifestAttributes)
     collections = _list_of(ManifestCollection)
     fragments = ma.fields.Dict(

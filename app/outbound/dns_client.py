@@ -19,10 +19,11 @@ class LookupFailed(Exception):
     """No DNS server gave a usable answer in time."""
 
 
-def txt_records(name: str) -> list[str]:
+def txt_records(name: str, *, follow_aliases: bool = False) -> list[str]:
     """The first TXT records of a name; none for an unknown name.
 
-    Aliases (CNAME) count as none: their target may belong to somebody else. Raises LookupFailed.
+    Aliases (CNAME) count as none, unless they are followed: their target may belong to somebody
+    else. Raises LookupFailed.
     """
     try:
         answer = _resolver().resolve(f"{name}.", "TXT", lifetime=LIFETIME, search=False)
@@ -30,7 +31,7 @@ def txt_records(name: str) -> list[str]:
         return []
     except (DNSException, OSError, ValueError) as error:
         raise LookupFailed("The DNS servers gave no answer.") from error
-    if answer.canonical_name != answer.qname:
+    if answer.canonical_name != answer.qname and not follow_aliases:
         return []
     texts = (b"".join(record.strings) for record in list(answer)[:MAX_RECORDS])
     return [text.decode("ascii", "replace") for text in texts if len(text) <= MAX_LENGTH]

@@ -1,4 +1,4 @@
-"""Mails, rendered from `templates/email/` and sent by jobs, never by requests."""
+"""Mails, sent by jobs, never by requests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid, parseaddr
+from html import escape
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -23,10 +24,11 @@ import flask_babel
 import structlog
 from email_validator import EmailNotValidError, validate_email
 from flask import render_template
+from markupsafe import Markup
 
 from app import clock, config, events
 from app.context import tenancy
-from app.types import JSONObject
+from app.types import JSONMapping
 
 log = structlog.get_logger()
 LONGEST_SHOWN_NAME = 60
@@ -45,6 +47,37 @@ class Sender:
     code: str
     service: str | None = None
     """The service that it uses, which From names beside it."""
+    address: str | None = None
+    """Its own address in From."""
+    envelope: str | None = None
+
+
+@dataclass(frozen=True)
+class Letter:
+    """The text of a mail, and the HTML of its body."""
+
+    subject: str
+    text: str
+    html: str
+
+
+@dataclass(frozen=True)
+class Letterhead:
+    """How a mail presents its sender; the settings have the defaults."""
+
+    name: str | None = None
+    address: str | None = None
+    """In From, instead of that of the settings."""
+    envelope: str | None = None
+    """Where failures are returned to, if not to the address of the settings."""
+    reply_to: str | None = None
+    logo: str | None = None
+    """Its address."""
+    color: str | None = None
+    footer: str | None = None
+
+
+PLAIN = Letterhead()
 
 
 def send(
@@ -55,15 +88,30 @@ def send(
     language: str | None = None,
     **context: object,
 ) -> None:
-    """Send `templates/email/<template>` in a language. Raises OSError or SMTPException.
+    """Send `templates/email/<template>.txt` in a language. Raises OSError or SMTPException.
 
     `sender_name` is the display name in From, that of the settings by default.
     """
-    settings = config.current()
-    message = _compose(settings, to, template, context, language)
-    if sender_name:
-        _set_display_name(message, settings, sender_name)
-    _deliver(message, None)
+    language = language or flask_babel.get_babel().default_locale
+    send_letter(to, render(template, language, **context), Letterhead(sender_name), language)
+
+
+def send_letter(
+    to: str, letter: Letter, head: Letterhead = PLAIN, language: str | None = None, *, key: str = ""
+) -> None:
+    """Send a letter. Raises OSError or SMTPException.
+
+    If the mail server refuses the sender's own address, that of the settings stands in for it.
+    """
+    language = language or flask_babel.get_babel().default_locale
+    try:
+        _deliver(_compose(to, letter, head, language), key, head.envelope)
+    except smtplib.SMTPSenderRefused:
+        if head.address is None:
+            raise
+        log.warning("mail server refuses the address of an account", address=head.address)
+        own = replace(head, address=None, envelope=None)
+        _deliver(_compose(to, letter, own, language), key)
 
 
 def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
@@ -71,22 +119,37 @@ def send_for(sender: Sender, to: str, template: str, *, key: str, **context: obj
 
     The account is `sender` in the template.
     """
-    settings = config.current()
     sender = replace(sender, name=plain_name(sender.name))
-    message = _compose(settings, to, template, {**context, "sender": sender})
     shown = f"{sender.name} by {sender.service}" if sender.service else sender.name
-    _set_display_name(message, settings, shown)
-    _deliver(message, key)
+    language = flask_babel.get_babel().default_locale
+    letter = render(template, language, sender=sender, **context)
+    head = Letterhead(shown, sender.address, sender.envelope)
+    send_letter(to, letter, head, language, key=key)
+
+
+def render(template: str, language: str, **context: object) -> Letter:
+    """The letter of `templates/email/<template>.txt`, whose first line is the subject."""
+    context.setdefault("report_to", reports_to())
+    subject, _, body = render_text(template, language, context).partition("\n")
+    html = f'<div style="white-space: pre-wrap">{escape(body.strip())}</div>'
+    return Letter(subject.strip(), body, html)
+
+
+def render_text(template: str, language: str, context: JSONMapping) -> str:
+    """Render `templates/email/<template>.txt` in a language."""
+    with flask_babel.force_locale(language):
+        return render_template(f"email/{template}.txt", language=language, **context)
+
+
+def reports_to(address: str | None = None) -> str:
+    """Where recipients report abuse: the address of the settings, else this one."""
+    settings = config.current()
+    return settings.abuse_email or address or parseaddr(settings.mail_from)[1]
 
 
 def service_name() -> str:
     """The display name of the sender in the settings."""
     return parseaddr(config.current().mail_from)[0]
-
-
-def _set_display_name(message: EmailMessage, settings: config.Config, name: str) -> None:
-    address = _ascii_address(parseaddr(settings.mail_from)[1])
-    message.replace_header("From", Address(" ".join(name.split()), addr_spec=address))
 
 
 def plain_name(name: str) -> str:
@@ -105,9 +168,9 @@ def plain_name(name: str) -> str:
     return shown
 
 
-def _deliver(message: EmailMessage, key: str | None) -> None:
+def _deliver(message: EmailMessage, key: str, envelope: str | None = None) -> None:
     settings = config.current()
-    if key is not None:
+    if key:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         message.replace_header("Message-ID", f"<{digest}@{_domain(settings)}>")
     url = urlsplit(settings.mail_url)
@@ -121,7 +184,8 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
         log.info("mail written", file=str(path))
     else:
         with _connect(url) as smtp:
-            smtp.send_message(message)
+            own = _ascii_address(parseaddr(settings.mail_from)[1])
+            smtp.send_message(message, from_addr=envelope or own)
     scope = tenancy.current()
     of_instance = scope in (tenancy.ALL_ACCOUNTS, tenancy.NO_ACCOUNT, tenancy.OWNER)
     events.publish(events.MailSent(INSTANCE if of_instance else scope))
@@ -166,42 +230,45 @@ def check(timeout: float = TIMEOUT_SECONDS) -> None:
         smtp.noop()
 
 
-def _compose(
-    settings: config.Config,
-    to: str,
-    template: str,
-    context: JSONObject,
-    language: str | None = None,
-) -> EmailMessage:
-    language = language or flask_babel.get_babel().default_locale
-    with flask_babel.force_locale(language):
-        name = context.get("account")
-        if isinstance(name, str) and (shown := plain_name(name)) != name:
-            # If the name had to be altered, quote it as a name, so that it cannot read as part of
-            # our sentence.
-            phrase = flask_babel.gettext('the account named "%(name)s"', name=shown)
-            context = {**context, "account": str(phrase)}
-        address = context.get("report_to") or parseaddr(settings.mail_from)[1]
-        context = {**context, "report_to": settings.abuse_email or address}
-        text, html = (
-            render_template(f"email/{template}.{kind}", language=language, **context)
-            for kind in ("txt", "html")
-        )
-    # The first line of the text template is the subject.
-    subject, _, body = text.partition("\n")
+def _compose(to: str, letter: Letter, head: Letterhead, language: str) -> EmailMessage:
+    settings = config.current()
     # The policy refuses CR and LF in headers. 998 characters, the limit of mail servers, keep links
     # on one line; longer lines are encoded.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
-    sender, address = settings.mail_from, parseaddr(settings.mail_from)[1]
-    message["From"] = sender.replace(address, _ascii_address(address))
+    own_name, own_address = parseaddr(settings.mail_from)
+    address = _ascii_address(head.address or own_address)
+    if head.name or head.address:
+        name = " ".join((head.name or own_name).split())
+        message["From"] = Address(name, addr_spec=address)
+    else:
+        message["From"] = settings.mail_from.replace(own_address, address)
     # Programs decode `=?` as an encoded word, which could show any text.
-    subject = subject.strip().replace("=?", "= ?")
-    message["To"], message["Subject"] = _ascii_address(to), subject
+    message["To"] = _ascii_address(to)
+    message["Subject"] = letter.subject.replace("=?", "= ?")
+    if head.reply_to:
+        message["Reply-To"] = _ascii_address(head.reply_to)
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain=_domain(settings))
     message["Auto-Submitted"] = "auto-generated"  # no replies from absent people (RFC 3834)
-    message.set_content(body.strip() + "\n")
+    text, html = bodies(letter, head, language)
+    message.set_content(text)
     message.add_alternative(html, subtype="html")
     return message
+
+
+def bodies(letter: Letter, head: Letterhead, language: str) -> tuple[str, str]:
+    """The text of a mail, and its HTML as a document."""
+    text = "\n\n".join(filter(None, (letter.text.strip(), head.footer))) + "\n"
+    html = render_template(
+        "email/layout.html",
+        language=language,
+        subject=letter.subject,
+        content=Markup(letter.html),  # noqa: S704  (escaped where it was made)
+        name=head.name,
+        logo=head.logo,
+        color=head.color,
+        footer=head.footer,
+    )
+    return text, html
 
 
 def _domain(settings: config.Config) -> str:

@@ -262,7 +262,7 @@ def _mail_link(payload: Mapping[str, str]) -> None:
     is_current = link.state == "pending" and link.token_hash == tokens.digest(token)
     if link.email and account and is_current:
         by = stranger_mails.named(link.account_id, link.created_by)
-        _send(link, account, link.email, "setup_link", url=_address(token), caused_by=by)
+        _send(link, account, link.email, "setup_link", link=_address(token), caused_by=by)
 
 
 @jobs.job("auth.notify_setup_completed", mails=True)
@@ -270,14 +270,15 @@ def _mail_completed(payload: Mapping[str, str]) -> None:
     link = get(payload["account_id"], payload["setup_link_id"])
     account, creator = principals.find_active_account(link.account_id), _creator(link)
     if account and creator and creator.may_sign_in:
-        _send(link, account, creator.email, "setup_completed", name=mail.plain_name(link.name))
+        name = mail.plain_name(link.name)
+        _send(link, account, creator.email, "setup_completed", user=creator, name=name)
 
 
-def _send(link: SetupLink, account: AccountRef, to: str, template: str, **details: Any) -> None:
-    creator = _creator(link)
+def _send(row: SetupLink, account: AccountRef, to: str, kind: str, **details: Any) -> None:
+    creator = _creator(row)
     language = creator.language if creator else None
-    details |= {"account": account.name, "until": clock.iso(link.expires_at)[:16]}
-    mails.send(template, to, account.id, language=language, **details)
+    details |= {"account": account.name, "expires": row.expires_at}
+    mails.send(kind, to, account.id, language=language, **details)
 
 
 def _creator(link: SetupLink) -> User | None:

@@ -203,6 +203,8 @@ PATH_PARAMETERS = {
     "collection_name": "The collection's name.",
     "saml_key_id": "The id of the SAML key pair.",
     "configuration_id": "The id of the provider's settings.",
+    "kind": "A kind of mails, such as `reset_password`.",
+    "language": "A language, such as `en`.",
     "domain_id": "The domain's id.",
     "export_id": "The export's id.",
     "delivery_id": "The delivery's id.",

@@ -171,6 +171,6 @@ def _tell(payload: JSONMapping) -> None:
         "account": account.name,
         # Not what they are called: the user chose that.
         "numbers": Counter(one.kind for one in left),
-        "url": f"{base}/console/team/left/{payload['left_by']}",
+        "link": f"{base}/console/team/left/{payload['left_by']}",
     }
-    mails.send("admin_left", admin.email, account_id, language=admin.language, **details)
+    mails.send("admin_left", admin.email, account_id, user=admin, **details)

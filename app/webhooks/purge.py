@@ -70,7 +70,7 @@ def _notify_disabled(payload: JSONMapping) -> None:
             "webhook_id": webhook.id,
             "host": urlsplit(webhook.url).hostname,  # only this: the path may be a secret
         }
-        mails.send("webhook_disabled", user.email, account_id, language=user.language, **details)
+        mails.send("webhook_disabled", user.email, account_id, user=user, **details)
 
 
 @jobs.job("webhooks.remove")

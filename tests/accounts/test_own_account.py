@@ -29,6 +29,8 @@ DEFAULTS = {
     "new_device_mail": True,
     "session_idle_hours": None,
     "session_max_hours": None,
+    "mail_from": None,
+    "mail_from_active": False,
 }
 SETTINGS = {
     "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],
@@ -48,7 +50,7 @@ def test_own_account_shows_settings(alice: Caller) -> None:
         "AA0001",
     )
     rest = {"id", "slug", "account_code", "name", "is_active", "created_at", "updated_at"}
-    assert set(shown) == {*DEFAULTS, *rest, "attributes"}
+    assert set(shown) == {*DEFAULTS, *rest, "attributes", "may_brand"}
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])

@@ -23,6 +23,8 @@ LIST_OF_ANYBODY = (401, 200, 200, 200, 200, 200)
 Statuses = tuple[int, ...]
 
 NO_STREAM = (401, 403, 404, 404, 404, 404)
+MAIL = "account/mail-templates/{kind}/{language}"
+MAIL_TEXT = {"subject": "Join us", "text": "{{{{ link }}}}"}
 TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "accounts", None, ANY_SUPERADMIN),
     ("POST", "accounts", {"name": "{new}"}, ANY_SUPERADMIN),
@@ -43,6 +45,12 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/brand", None, LIST_OF_ACCOUNT),
     ("PUT", "account/brand", {"name": "x"}, LIST_OF_ACCOUNT),
     ("PATCH", "account/brand", {"name": "x"}, LIST_OF_ACCOUNT),
+    ("GET", "account/mail-templates", None, LIST_OF_ACCOUNT),
+    ("GET", MAIL, None, LIST_OF_ACCOUNT),
+    ("PUT", MAIL, MAIL_TEXT, LIST_OF_ACCOUNT),
+    ("DELETE", MAIL, None, (401, 403, 404, 404, 404, 404)),
+    ("POST", f"{MAIL}/preview", MAIL_TEXT, LIST_OF_ACCOUNT),
+    ("POST", f"{MAIL}/test", MAIL_TEXT, LIST_OF_ACCOUNT),
     ("GET", "account/collections", None, LIST_OF_ANYBODY),
     ("GET", "account/roles", None, LIST_OF_ACCOUNT),
     ("GET", "account/sso/refusals", None, LIST_OF_ACCOUNT),
@@ -168,6 +176,12 @@ class Stage:
     def make_acme(self) -> str:
         return self.cast.alice.account_id
 
+    def make_kind(self) -> str:
+        return "invitation"
+
+    def make_language(self) -> str:
+        return "en"
+
     def make_user(self) -> str:
         email = f"user{self.made}@acme.example"
         return make_user(self.app, self.cast.alice.account_id, email).id
@@ -237,7 +251,7 @@ def test_access_matrix_status_per_route_and_caller(
 ) -> None:
     monkeypatch.setattr(dns_client, "txt_records", published_records)
     stage = Stage(app, cast)
-    if path == "account/brand":
+    if path.startswith(("account/brand", "account/mail-templates")):
         assert cast.root.put("product", {"accounts_may_brand": True}).status_code == 200
     callers = dict(zip(CALLERS, callers_of(app, cast), strict=True))
     for (name, caller), status in zip(callers.items(), expected, strict=True):

@@ -289,7 +289,7 @@ def test_console_outbox_shows_development_mails(
     with app.app_context():
         link = "http://atrium.test/console/reset-password?token=x"
         context = {"link": link, "account": "<b>Acme</b>", "hours": 1}
-        mail.send("bob@acme.example", "reset", name=None, user=None, url=link, **context)
+        mail.send("bob@acme.example", "reset_password", name=None, user=None, url=link, **context)
         (name,) = mail.saved_names()
     assert "bob@acme.example" in superadmin.get("outbox").text
     shown = superadmin.get(f"outbox/{name}").text

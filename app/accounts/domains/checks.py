@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.accounts import users
-from app.accounts.domains import service
+from app.accounts.domains import senders, service
 from app.accounts.domains.models import (
     FAILING_AFTER,
     LOST_AFTER,
@@ -32,6 +32,7 @@ MAX_CHECKS = 1000
 TAKEN = (
     "Another account has proved this domain, and its DNS record is still there. Remove it first."
 )
+NOTICES = {"lost": "domain_lost", "failing": "domain_failing", "sender": "sender_lapsed"}
 NO_ANSWER = "The DNS servers gave no answer. Try again in a minute."
 
 
@@ -110,8 +111,11 @@ def _check(payload: JSONMapping) -> None:
         _save_check(row.account_id, row.id, found=False)
     elif row.last_checked_at is None or row.last_checked_at <= clock.now() - CHECK_EVERY:
         key, name, value = (row.account_id, row.id), row.record_name, row.record_value
+        domain, sends = row.domain, senders.is_domain_of_sender(row.account_id, row)
         db.db.session.remove()
         _save_check(*key, found=_has_record(name, value))
+        if sends:
+            _check_sender(*key, domain)
 
 
 def _has_record(name: str, value: str) -> bool | None:
@@ -121,6 +125,22 @@ def _has_record(name: str, value: str) -> bool | None:
         return value in dns_client.txt_records(name)
     except dns_client.LookupFailed:
         return None
+
+
+def _check_sender(account_id: str, domain_id: str, domain: str) -> None:
+    """Note whether the domain still names this service; without an answer all stays."""
+    from app.outbound import dns_client  # imported on use: large
+
+    try:
+        proof = senders.look_up(domain)
+    except dns_client.LookupFailed:
+        return
+    with db.transaction() as session:
+        row = service.get_for_update(account_id, domain_id)
+        if row.sender_proof and proof is None:
+            _notify(row, "sender")
+        row.sender_proof = proof
+        session.flush()
 
 
 def _is_owner(row: AccountDomain) -> bool:
@@ -157,6 +177,6 @@ def _mail_notice(payload: JSONMapping) -> None:
     account = db.db.session.get(Account, payload["account_id"])
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if account and user and user.may_sign_in:
+        kind = NOTICES[payload["notice"]]
         details = {"domain": payload["domain"], "days": LOST_AFTER - FAILING_AFTER}
-        details |= {"account": account.name, "lost": payload["notice"] == "lost"}
-        mails.send("domain_notice", user.email, account.id, language=user.language, **details)
+        mails.send(kind, user.email, account.id, account=account.name, user=user, **details)

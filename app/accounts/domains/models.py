@@ -46,7 +46,13 @@ class AccountDomain(Base):
     __policy__ = TablePolicy(
         audit=Audited(ignored=("last_checked_at", "failed_checks"), hidden=("token",)),
         bundle=Bundled(
-            order=140, reset={"verified_at": None, "last_checked_at": None, "failed_checks": 0}
+            order=140,
+            reset={
+                "verified_at": None,
+                "last_checked_at": None,
+                "failed_checks": 0,
+                "sender_proof": None,
+            },
         ),
         noun=Noun(
             lazy_gettext("Domain"),
@@ -70,6 +76,7 @@ class AccountDomain(Base):
     auto_join: Mapped[bool] = mapped_column(default=False)
     auto_join_role: Mapped[str | None] = mapped_column(Text)  # null: viewer
     sso_only: Mapped[bool] = mapped_column(default=False)
+    sender_proof: Mapped[str | None] = mapped_column(Text)  # by which DNS record it may send mails
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
         UtcDateTime, default=created_at_default, onupdate=clock.now

@@ -1,4 +1,4 @@
-"""The brand of an account, where accounts may have one."""
+"""The brand of an account and its texts of mails, where it may have them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,41 @@ class AccountBrand(Base):
     logo: Mapped[str | None] = mapped_column(Text)
     accent_color: Mapped[str | None] = mapped_column(Text)
     links: Mapped[JSONObject] = mapped_column(Json, default=dict)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
+
+
+class MailTemplate(Base):
+    """An account's own text of a kind of mails in a language."""
+
+    __tablename__ = "mail_templates"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.UniqueConstraint("account_id", "kind", "language"),
+    )
+    __policy__ = TablePolicy(
+        audit=Audited(),
+        bundle=Bundled(order=240),
+        noun=Noun(
+            lazy_gettext("Text of a mail"),
+            lazy_gettext("Texts of mails"),
+            named_by="kind",
+            order=196,
+            list_page="console.show_mail_templates",
+        ),
+        sample={"kind": "invitation", "language": "en", "reply_to": "{mark}@mail.example"},
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    kind: Mapped[str] = mapped_column(Text)
+    language: Mapped[str] = mapped_column(Text)
+    subject_line: Mapped[str] = mapped_column(Text)
+    body_text: Mapped[str | None] = mapped_column(Text)
+    body_html: Mapped[str | None] = mapped_column(Text)
+    reply_to: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
         UtcDateTime, default=created_at_default, onupdate=clock.now

@@ -88,8 +88,9 @@ def get_brand() -> Face:
 
     Where the operator has not turned that on, it is a 403 `branding_off`.
     """
-    settings.require_branding()
-    return settings.load_brand(principal().require_account_id())
+    account_id = principal().require_account_id()
+    settings.require_branding(account_id)
+    return settings.load_brand(account_id)
 
 
 @account.route("/brand", methods=["PUT", "PATCH"])

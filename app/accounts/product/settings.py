@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import service as accounts
 from app.accounts import tenants
-from app.accounts.models import InstanceSetting
+from app.accounts.models import Account, InstanceSetting
 from app.accounts.product import images
 from app.accounts.product.models import AccountBrand
 from app.errors import Forbidden, InvalidValues, problem
@@ -112,23 +112,31 @@ def check(body: JSONMapping) -> None:
         raise InvalidValues(problems)
 
 
+def may_brand(account_id: str) -> bool:
+    """Whether an account may have a face and texts of its own: as set for it, else for all."""
+    own = sa.select(Account.may_brand).where(Account.id == account_id).scalar_subquery()
+    query = sa.select(InstanceSetting.value, own).where(InstanceSetting.id == NAME)
+    value, may = db.db.session.execute(query).one()
+    return bool(Product(**value).accounts_may_brand if may is None else may)
+
+
 def load_brand(account_id: str) -> Face:
-    """Return the brand of an account, empty where accounts may have none or it has set none."""
-    if not load().accounts_may_brand:
+    """Return the brand of an account, empty where it may have none or has set none."""
+    if not may_brand(account_id):
         return Face()
     row = _brand(account_id)
     return Face(row.name, row.logo, row.accent_color, row.links) if row else Face()
 
 
-def require_branding() -> None:
-    """Raise Forbidden `branding_off` where accounts have no brand of their own."""
-    if not load().accounts_may_brand:
+def require_branding(account_id: str) -> None:
+    """Raise Forbidden `branding_off` where an account may have no brand of its own."""
+    if not may_brand(account_id):
         raise Forbidden(BRANDING_OFF, error="branding_off")
 
 
 def change_brand(account_id: str, body: JSONMapping) -> Face:
     """Change an account's brand; what is absent stays. Raises Forbidden or InvalidValues."""
-    require_branding()
+    require_branding(account_id)
     with db.transaction() as session:
         account = tenants.get_for_update(account_id)
         problems = [*_face_problems(body), *_link_problems(body)]

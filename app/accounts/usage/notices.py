@@ -14,7 +14,7 @@ from app.accounts.usage import levels, quotas, request_counter
 from app.accounts.usage.meters import FLOWS
 from app.accounts.usage.models import NOTICES
 from app.context import tenancy
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 
 PERCENTS = (80, 100)
 NOTIFY = "usage.notify_admin"
@@ -72,8 +72,7 @@ def notify_admin(payload: JSONMapping) -> None:
     """Mail an admin about a limit of the account."""
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in:
-        details = {name: payload[name] for name in ("meter", "percent", "limit", "used")}
-        url = f"{config.current().base_url}/console/usage"
-        values = {"account": user.account.name, "url": url}
-        to, language = user.email, user.language
-        mails.send("quota_notice", to, user.account_id, language=language, **details, **values)
+        values: JSONObject = {n: payload[n] for n in ("meter", "percent", "limit", "used")}
+        values["account"] = user.account.name
+        values["link"] = f"{config.current().base_url}/console/usage"
+        mails.send("quota_notice", user.email, user.account_id, user=user, **values)

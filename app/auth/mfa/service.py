@@ -360,5 +360,6 @@ def _mail_change(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is None or not user.email_verified:
         return
-    values = {"what": payload["what"], "factor": payload["factor"], "account": user.account.name}
-    mails.send("mfa_changed", user.email, user.account_id, language=user.language, **values)
+    details: JSONObject = {"account": user.account.name}
+    details |= {"what": payload["what"], "factor": payload["factor"]}
+    mails.send("mfa_changed", user.email, user.account_id, user=user, **details)

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, tenants, users
 from app.accounts.attributes import Kind, Level
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.product import settings
 from app.audit.chain import signing
 from app.auth import principal as principals
 from app.auth.mfa import enrolment
@@ -33,6 +34,7 @@ DELETIONS = "/console/accounts/deletions"
 
 MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")
+BRANDS = {None: "", True: "yes", False: "no"}
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 
@@ -88,8 +90,20 @@ def show_account(account_id: str, form: Form | None = None) -> Page:
         partial(users.page, account.id), partial(users.cursor_at_offset, account.id)
     )
     is_system = account.id == SYSTEM_ACCOUNT_ID
-    return (form or Form()).render(
-        "console/accounts/one.html", account=account, listing=listing, is_system=is_system
+    form = form or Form()
+    form.values.setdefault("may_brand", BRANDS[account.may_brand])
+    return form.render(
+        "console/accounts/one.html",
+        account=account,
+        listing=listing,
+        is_system=is_system,
+        brands={
+            "": gettext("As the product says: yes")
+            if settings.load().accounts_may_brand
+            else gettext("As the product says: no"),
+            "yes": gettext("Yes"),
+            "no": gettext("No"),
+        },
     )
 
 
@@ -105,6 +119,15 @@ def suspend_or_resume_account(account_id: str, action: str) -> BaseResponse:
         notice = gettext("%(account)s is active again.", account=account.name)
     else:
         notice = gettext("%(account)s is suspended.", account=account.name)
+    return redirect_with_notice(notice, "console.show_account", account_id=account_id)
+
+
+@page(f"{ONE_ACCOUNT}/brand", "POST", role=SUPERADMIN, form_page=show_account)
+def change_who_brands(account_id: str) -> BaseResponse:
+    """Save whether an account may have a brand of its own."""
+    may = {"yes": True, "no": False}.get(forms.submitted("may_brand")["may_brand"])
+    tenants.change(account_id, {"may_brand": may})
+    notice = gettext("The settings are saved.")
     return redirect_with_notice(notice, "console.show_account", account_id=account_id)
 
 

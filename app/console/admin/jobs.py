@@ -68,6 +68,7 @@ NAMES = {
     "files.sweep": lazy_gettext("Search for files without records"),
     "idempotency.purge": lazy_gettext("Removal of old idempotency keys"),
     "jobs.purge": lazy_gettext("Removal of old jobs"),
+    "product.test_mail": lazy_gettext("Example of a mail"),
     "records.clear_user": lazy_gettext("Removal of a deleted user from records"),
     "records.erase": lazy_gettext("Erasure of the history of a record"),
     "records.remove_account": lazy_gettext("Removal of the records of an account"),

@@ -62,7 +62,7 @@ def change_product() -> BaseResponse:
 def show_brand(account_id: str, form: Form | None = None) -> Page:
     """The name, logo, colour and links of an account."""
     scope = scopes.account_scope(account_id)
-    settings.require_branding()
+    settings.require_branding(scope.account.id)
     stored = settings.load_brand(scope.account.id)
     return (form or Form(_face_values(stored))).render(
         "console/settings/brand.html", scope=scope, links=LINKS, logo=stored.logo

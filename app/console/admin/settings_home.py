@@ -90,7 +90,7 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         str(FACTORS[sign_in_settings.mode(account.settings)]),
         GOOD if sign_in_settings.mode(account.settings) == MfaMode.REQUIRED else PLAIN,
     )
-    if product.load().accounts_may_brand:
+    if product.may_brand(account.id):
         yield Card(
             gettext("Brand"),
             "star",
@@ -98,6 +98,13 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             url_for("console.show_brand", **at),
             gettext("on") if product.load_brand(account.id) != Face() else gettext("none"),
         )
+    yield Card(
+        gettext("Mails"),
+        "send",
+        gettext("The address that mails of the account come from, and what they say."),
+        url_for("console.show_mail_templates", **at),
+        account.settings.get("mail_from") or gettext("as the operator\u2019s"),
+    )
     yield _providers(scope, numbers)
     if account.id != SYSTEM_ACCOUNT_ID:
         yield from _directory(scope, numbers)

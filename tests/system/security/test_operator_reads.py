@@ -51,6 +51,10 @@ SHOWS_NONE = {
             *(f"{API}/migrations/history", f"{API}/roles", f"{API}/roles/<integer:role_id>"),
             *(f"{API}/directory/settings", f"{API}/product", "/console/product"),
             *(f"{API}/attributes/users", f"{API}/attributes/accounts"),
+            *(f"{API}/mail-templates", f"{API}/mail-templates/<string:kind>/<string:language>"),
+            "/console/product/mails",
+            "/console/product/mails/<string:mail_kind>/<string:language>",
+            "/console/product/mails/<string:mail_kind>/<string:language>/preview",
             f"{API}/roles/<integer:role_id>/permissions",
             f"{API}/roles/<integer:role_id>/permissions/matrix",
             *("/console/collections", "/console/collections/<uuid:collection_id>"),
@@ -123,6 +127,7 @@ def known(app: Flask, cast: Cast) -> dict[str, Any]:
     return {
         **made,
         "collection": "books",
+        "kind": "invitation",
         "collection_name": "books",
         "configuration_id": made["setting_id"],
         "hook_id": first("hooks"),
