@@ -6,12 +6,12 @@ back, waits for the next round. Memory holds one batch, and the ids of the recor
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
-from itertools import count
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 import orjson
@@ -34,6 +34,7 @@ from app.records.write.conflicts import WriteRefused
 from app.types import JSONObject
 
 BATCH_SIZE, MAX_CHANGES = 500, 5000
+Counts = Mapping[tuple[str, "Action"], int]
 
 
 class Action(StrEnum):
@@ -54,29 +55,32 @@ class Step:
     body: JSONObject
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The size of batches, and what rounds do with records whose references are not back yet."""
+class References(Enum):
+    """What a round does with steps that refer to records that are not back yet."""
 
+    AWAIT = "await"
+    """They wait for the next round."""
+    OMIT = "omit"
+    """Records come back without these references, and wait for them."""
+    KEEP = "keep"
+    """They are tried as they are: they fail, with the error that the caller gets."""
+
+
+class Attempt(NamedTuple):
+    """Rounds that go on while they restore something."""
+
+    references: References = References.OMIT
     batch_size: int = BATCH_SIZE
-    max_rounds: int | None = None
-    omits_references: bool = True
-    """Records come back at once, but without these references."""
-    ignores_references: bool = False
-    """Records are tried with them: they fail, with the error that the caller gets."""
+    max_rounds: int = sys.maxsize
 
 
-# An attempt runs rounds while they restore something; then the next, more lenient one. One step
-# that fails undoes its batch, so batches get smaller, each about an eighth of the one before.
+# Each is more lenient than the one before. One step that fails undoes its batch, so batches get
+# smaller, about an eighth each time.
 ATTEMPTS = (
-    Attempt(max_rounds=3, omits_references=False),
-    *(Attempt(batch_size) for batch_size in (BATCH_SIZE, 62, 7, 1)),
-    Attempt(batch_size=1, ignores_references=True),
+    Attempt(References.AWAIT, max_rounds=3),
+    *(Attempt(batch_size=size) for size in (BATCH_SIZE, 62, 7, 1)),
+    Attempt(References.KEEP, batch_size=1),
 )
-
-Counts = Mapping[tuple[str, Action], int]
-Waiting = dict[str, dict[str, None]]
-"""The ids of records by collection, in the order of their steps."""
 
 
 class Batch(NamedTuple):
@@ -88,8 +92,12 @@ class Batch(NamedTuple):
 
 @versioned_cache.reloading()
 def plan(moment: datetime, *, by: Principal) -> Counts:
-    """The number of steps that restore the account acted in, by collection and action."""
-    return _count_steps(moment, by)
+    """Return the number of steps that restore the account acted in, by collection and action."""
+    return Counter(
+        (definition.name, step.action)
+        for definition, ids in _changed_records(moment, by)
+        for step in _load_steps(definition, ids, moment, by)
+    )
 
 
 @versioned_cache.reloading()
@@ -99,87 +107,67 @@ def apply(moment: datetime, *, by: Principal) -> Counts:
     Raises the error of the first step that cannot be done in any order.
     """
     with db.transaction():
-        counts = _count_steps(moment, by)
-        _restore_all(moment, by)
-        return counts
-
-
-def _count_steps(moment: datetime, by: Principal) -> Counts:
-    return Counter(
-        (definition.name, step.action)
-        for definition, ids in _changed_records(moment, by)
-        for step in _load_steps(definition, ids, moment, by)
-    )
-
-
-def _restore_all(moment: datetime, by: Principal) -> None:
-    """Restore everything, in rounds, until nothing waits."""
-    incomplete = set[str]()
-    waiting: Waiting = {}
-    error: AppError | WriteRefused | None = None
-    for attempt in ATTEMPTS:
-        for number in count(1):
-            batches: Iterable[Batch] = (
-                _waiting_records(waiting, attempt.batch_size)
-                if waiting
-                else _changed_records(moment, by)
-            )
-            round_ = _Round(moment, by, attempt, incomplete)
-            for definition, ids in batches:
-                round_.restore(definition, ids)
-                db.flush_before_commit()
-            waiting, error = round_.waiting, round_.error
-            if not waiting:
-                return
-            if not round_.steps_done or number == attempt.max_rounds:
-                break
-    if isinstance(error, WriteRefused):
-        raise conflicts.explained(error)
-    raise error or LookupError("a step waits without an error")
-
-
-def _waiting_records(waiting: Waiting, batch_size: int) -> list[Batch]:
-    return [
-        Batch(definitions.get(name), list(ids)[first : first + batch_size])
-        for name, ids in waiting.items()
-        for first in range(0, len(ids), batch_size)
-    ]
+        counts = plan(moment, by=by)
+        restoration = Restoration(moment, by)
+        for attempt in ATTEMPTS:
+            for _ in range(attempt.max_rounds):
+                steps_done = restoration.run_round(attempt)
+                if not restoration.waiting:
+                    return counts
+                if not steps_done:
+                    break
+        if isinstance(restoration.error, WriteRefused):
+            raise conflicts.explained(restoration.error)
+        raise restoration.error or LookupError("a step waits without an error")
 
 
 @dataclass
-class _Round:
-    """One pass over the records that are not restored yet."""
+class Restoration:
+    """The state between the rounds."""
 
     moment: datetime
     by: Principal
-    attempt: Attempt
-    incomplete: set[str]
-    """The records that came back without some references, in this round or an earlier one."""
-    waiting: Waiting = field(default_factory=dict)
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The ids of records that wait, by collection, in the order of their steps."""
+    incomplete: set[str] = field(default_factory=set)
+    """The records that came back without some references."""
     error: AppError | WriteRefused | None = None
-    steps_done: int = 0
+    """The first one of the last round."""
 
-    def restore(self, definition: Definition, ids: Sequence[str]) -> None:
-        """Do the steps of records that can be done now; the others wait for the next round."""
-        steps = _load_steps(definition, ids, self.moment, self.by)
-        ready = list(self._ready(definition, steps))
-        for action in (Action.DELETE, Action.CREATE, Action.CHANGE):
-            chosen = [step for step in ready if step.action is action]
-            if not chosen:
-                continue
-            try:
-                with db.savepoint():
-                    _change_records(definition.name, action, chosen, self.by)
-            except (AppError, WriteRefused) as error:
-                self.error = self.error or error
-                self._wait(definition, chosen)
-            else:
-                self.steps_done += len(chosen)
+    def run_round(self, attempt: Attempt) -> int:
+        """Restore what waits, at first all that has changed; returns the number of steps done."""
+        batches = (
+            self._waiting_records(attempt.batch_size)
+            if self.waiting
+            else _changed_records(self.moment, self.by)
+        )
+        self.waiting, self.error, steps_done = {}, None, 0
+        for definition, ids in batches:
+            steps = _load_steps(definition, ids, self.moment, self.by)
+            if attempt.references is not References.KEEP:
+                lost = _lost_references(definition, steps, self.by)
+                omits = attempt.references is References.OMIT
+                steps = list(self._steps_without(lost, definition, steps, omits=omits))
+            steps_done += self._do(definition, steps)
+            db.flush_before_commit()
+        return steps_done
 
-    def _ready(self, definition: Definition, steps: Sequence[Step]) -> Iterator[Step]:
-        """Yield the steps, or parts of them, that can be done now, and let the others wait."""
-        ignored = self.attempt.ignores_references
-        lost = {} if ignored else _lost_references(definition, steps, self.by)
+    def _waiting_records(self, batch_size: int) -> Iterable[Batch]:
+        return [
+            Batch(definitions.get(name), list(ids)[first : first + batch_size])
+            for name, ids in self.waiting.items()
+            for first in range(0, len(ids), batch_size)
+        ]
+
+    def _steps_without(
+        self,
+        lost: Mapping[str, set[str]],
+        definition: Definition,
+        steps: Iterable[Step],
+        *,
+        omits: bool,
+    ) -> Iterator[Step]:
+        """Yield the steps, or parts of them, that need no lost reference; the others wait."""
         for step in steps:
             names = lost.get(step.record_id)
             if not names:
@@ -187,26 +175,38 @@ class _Round:
                 continue
             self._wait(definition, [step])
             is_required = any(definition.fields[name].required for name in names)
-            is_incomplete = step.record_id in self.incomplete
-            if self.attempt.omits_references and not is_required and not is_incomplete:
+            if omits and not is_required and step.record_id not in self.incomplete:
                 self.incomplete.add(step.record_id)
                 body = {name: value for name, value in step.body.items() if name not in names}
                 if body or step.action is Action.CREATE:
                     yield replace(step, body=body)
 
+    def _do(self, definition: Definition, steps: Sequence[Step]) -> int:
+        """Change the records, one action after the other; steps that fail wait."""
+        name, by, steps_done = definition.name, self.by, 0
+        for action in (Action.DELETE, Action.CREATE, Action.CHANGE):
+            chosen = [step for step in steps if step.action is action]
+            if not chosen:
+                continue
+            ids, bodies = [step.record_id for step in chosen], [step.body for step in chosen]
+            try:
+                with db.savepoint():
+                    if action is Action.DELETE:
+                        batch.delete(name, ids, by=by)
+                    elif action is Action.CREATE:
+                        batch.create(name, bodies, by=by, record_ids=ids)
+                    else:
+                        items = [{"id": step.record_id, "data": step.body} for step in chosen]
+                        batch.update(name, items, by=by)
+                steps_done += len(chosen)
+            except (AppError, WriteRefused) as error:
+                self.error = self.error or error
+                self._wait(definition, chosen)
+        return steps_done
+
     def _wait(self, definition: Definition, steps: Iterable[Step]) -> None:
         waiting = self.waiting.setdefault(definition.name, {})
         waiting.update(dict.fromkeys(step.record_id for step in steps))
-
-
-def _change_records(name: str, action: Action, steps: Sequence[Step], by: Principal) -> None:
-    ids = [step.record_id for step in steps]
-    if action is Action.DELETE:
-        batch.delete(name, ids, by=by)
-    elif action is Action.CREATE:
-        batch.create(name, [step.body for step in steps], by=by, record_ids=ids)
-    else:
-        batch.update(name, [{"id": step.record_id, "data": step.body} for step in steps], by=by)
 
 
 def _lost_references(
