@@ -20,7 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db
 from app.context import tenancy
-from app.db import filters
+from app.db import filters, sqlite_driver
 from app.db.functions import database_now
 from app.db.policy import NotAudited, NotBundled, OnClose, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
@@ -198,14 +198,18 @@ def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:
 def announce_on_commit(queue_name: str, *ids: str, seconds: float = 0) -> None:
     """Have RQ run a task so many seconds after the open transaction commits.
 
-    Without Redis, workers look when rows are due: on PostgreSQL this tells them of one that is due
-    before their next look, on SQLite the write itself does.
+    Without Redis, workers look when rows are due: this tells them of one that is due before their
+    next look.
     """
     url = config.current().redis_url
     if url:
         db.on_commit(Announcement(url, Task(queue_name, ids), seconds))
-    elif seconds < IDLE_SECONDS and not db.has_one_writer():
-        db.on_commit(wakeups.News(WORK, queue_name))
+    elif seconds < IDLE_SECONDS:
+        db.on_commit(_mark_work if db.has_one_writer() else wakeups.News(WORK, queue_name))
+
+
+def _mark_work() -> None:
+    sqlite_driver.mark(db.sqlite_file(), WORK.name)
 
 
 redis_client = rq_queues.redis_client

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from uuid import NAMESPACE_URL, uuid5
 
@@ -27,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
 from app.context import tenancy, tracing
-from app.db import engine
+from app.db import engine, sqlite_driver
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, JobState, Kind, leases, queue, turns, wakeups
 from app.jobs.rq_queues import DEFAULT, LONG, MAIL
@@ -247,16 +246,10 @@ def patience(next_due: Callable[[], float], shortest: float = SWEEP_SECONDS) -> 
     return min(seconds, queue.IDLE_SECONDS) if seconds > 0 else min(shortest, SWEEP_SECONDS)
 
 
-def last_write() -> object:
-    """Return what changes as any process commits, on SQLite without Redis; None elsewhere."""
+def last_news() -> object:
+    """Return what changes as a process announces work, on SQLite without Redis; None elsewhere."""
     file = None if config.current().redis_url else db.sqlite_file()
-    if file is None:
-        return None
-    try:
-        log = Path(f"{file}-wal").stat()
-    except FileNotFoundError:
-        return 0, 0
-    return log.st_mtime_ns, log.st_size
+    return None if file is None else sqlite_driver.marked(file, queue.WORK.name)
 
 
 @loop("jobs", DEFAULT)
@@ -312,10 +305,10 @@ def serve(stop: threading.Event) -> None:
     with _rq(stop), _news():
         for thread in threads:
             thread.start()
-        seen = last_write()
+        seen = last_news()
         # In short waits, as a signal just before one does not end it.
         while not stop.wait(STOP_CHECK_SECONDS if seen is None else WATCH_SECONDS):
-            if seen != (seen := last_write()):
+            if seen != (seen := last_news()):
                 _wake(None)
         _wake(None)
         deadline = time.monotonic() + STOP_SECONDS

@@ -737,9 +737,9 @@ def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
 
 def _watch(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
     with app.app_context():
-        seen = worker.last_write()
+        seen = worker.last_news()
         while not stop.wait(worker.WATCH_SECONDS):
-            if seen != (seen := worker.last_write()):
+            if seen != (seen := worker.last_news()):
                 woken.set()
 
 
