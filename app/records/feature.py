@@ -9,15 +9,7 @@ from app.web.feature import Feature, Routes
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.records.routes import (
-        aggregates,
-        batches,
-        denials,
-        explain,
-        history,
-        records,
-        transfer,
-    )
+    from app.records.routes import aggregates, batches, explain, history, records, transfer
 
     return Routes(
         api=(
@@ -28,7 +20,7 @@ def routes() -> Routes:
             history.blueprint,
         ),
         modules=(explain,),
-        init=(denials.init_app,),
+        init=(explain.init_app,),
     )
 
 

@@ -19,7 +19,7 @@ from app import db
 from app.collections.models import Collection
 from app.context import deadline
 from app.db import errors, watch
-from app.records.transfer import stream
+from app.records.transfer import exports
 from app.rules import cost
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.webhooks.delivering import make_webhook
@@ -85,7 +85,7 @@ def test_statement_deadline_is_too_expensive_on_every_route(
     app: Flask, notes: Cast, monkeypatch: pytest.MonkeyPatch, database: str
 ) -> None:
     limit_statements(app, monkeypatch, 0.05 if database == "sqlite" else 0.3)
-    monkeypatch.setattr(stream, "DEADLINES", 1)
+    monkeypatch.setattr(exports, "DEADLINES", 1)
     for surface, (path, query, names) in SURFACES.items():
         began = time.monotonic()
         refused = notes.alice.get(path, query_string=query)

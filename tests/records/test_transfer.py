@@ -23,7 +23,7 @@ from app import db
 from app.audit import sealing
 from app.audit.models import AuditChange
 from app.collections import definitions
-from app.records.transfer import formats, stream
+from app.records.transfer import exports, formats
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.records.strategies import DISARMED, RECORD, SCHEMA
 
@@ -128,7 +128,7 @@ def test_csv_cells_escape_spreadsheet_formulas() -> None:
 
 
 def test_record_export_is_a_snapshot(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
-    titled = [{"title": f"t{i}"} for i in range(2 * stream.BATCH_SIZE + 5)]
+    titled = [{"title": f"t{i}"} for i in range(2 * exports.BATCH_SIZE + 5)]
     assert alice.post("records/things/batch", {"records": titled}).status_code == 201
     with app.test_client(use_cookies=False) as client:
         answer = client.get(
@@ -143,7 +143,7 @@ def test_record_export_is_a_snapshot(app: Flask, alice: Caller, things: dict[str
         answer.close()
     assert late["id"].encode() not in text
     assert gone["id"].encode() in text
-    assert len(text.splitlines()) == 2 * stream.BATCH_SIZE + 5
+    assert len(text.splitlines()) == 2 * exports.BATCH_SIZE + 5
 
 
 def test_record_export_not_read_releases_its_connection(

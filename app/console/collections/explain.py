@@ -22,7 +22,7 @@ from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
 from app.records.explain import WRITE_OPERATIONS, Question
-from app.records.routes import denials
+from app.records.routes import explain as explain_routes
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
@@ -92,7 +92,7 @@ def _answer(collection_id: str, form: Form) -> Page:
 @page("/console/explain/<explain_id>", role=SUPERADMIN, retry_stale=True)
 def show_denial(explain_id: str) -> Page:
     """The decision for a refused request, by the `explain_id` of its response."""
-    denial = denials.read(explain_id)
+    denial = explain_routes.read_denial(explain_id)
     caller = trials.load_caller(denial.user_id) if denial.user_id else None
     values = {
         "operation": denial.operation,

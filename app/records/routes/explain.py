@@ -1,24 +1,30 @@
-"""`/collections/{name}/rules/explain`: why a caller may or may not do something."""
+"""`/collections/{name}/rules/explain`: why a caller may or may not do something.
+
+A 403 by a rule has an `explain_id`, by which a superadmin finds out why. It is the question itself,
+signed: nothing is stored, so refusals cost no more than before.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import marshmallow as ma
+from flask import Flask, Response, request
+from itsdangerous import BadSignature
 
-from app import clock, rules
+from app import clock, crypto, rules
 from app.auth.principal import rule_caller
 from app.collections import definitions, trials
 from app.collections import service as collections
+from app.collections.access import RuleDenied
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
 from app.collections.trial_routes import blueprint as rules_blueprint
 from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import explain
-from app.records.routes import denials
 from app.types import JSONObject
-from app.web import fields
+from app.web import error_handlers, fields
 from app.web.access import superadmin
 from app.web.fields import doc
 from app.web.schemas import Schema, View
@@ -205,7 +211,7 @@ def get_denial(explain_id: str) -> JSONObject:
     and the record as they are now, without the body that was sent. A record that is gone is left
     out.
     """
-    denial = denials.read(explain_id)
+    denial = read_denial(explain_id)
     caller = _caller({"user_id": denial.user_id} if denial.user_id else {})[0]
     question = explain.Question(denial.operation, caller, denial.account_id, denial.record_id)
     collection = definitions.get(collections.find(denial.collection).name)
@@ -225,3 +231,42 @@ def _caller(body: JSONObject) -> tuple[rules.Subject, str | None]:
     given_caller = body.get("auth") or rules.Subject()
     # Where nobody has signed in, the account is only that of the records.
     return given_caller if given_caller.id else rules.Subject(), given_caller.account_id
+
+
+PURPOSE = "rule denial"
+
+
+@dataclass(frozen=True)
+class Denial:
+    """A refused request."""
+
+    account_id: str | None
+    user_id: str | None
+    collection: str
+    operation: str
+    record_id: str | None
+    occurred_at: str
+
+
+def init_app(app: Flask) -> None:
+    """Have refusals answered with their id."""
+    app.register_error_handler(RuleDenied, _response)
+
+
+def _response(error: RuleDenied) -> Response:
+    caller = error.caller
+    record_id = (request.view_args or {}).get("record_id")
+    denial = Denial(
+        *(caller.account_id, caller.user_id, error.collection, error.operation, record_id),
+        occurred_at=clock.iso(clock.now()),
+    )
+    error.extra = {**error.extra, "explain_id": crypto.sign(asdict(denial), PURPOSE)}
+    return error_handlers.error_response(error)
+
+
+def read_denial(explain_id: str) -> Denial:
+    """Return the refused request of an id. Raises NotFound."""
+    try:
+        return Denial(**crypto.unsign(explain_id, PURPOSE))
+    except (BadSignature, TypeError) as error:
+        raise NotFound("There is no such refusal.") from error
