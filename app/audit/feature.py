@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.audit import checkpoints, records, tracking, verifications
 from app.audit import sealing as changes
-from app.audit.security_log import erasing, sealing, subscribers, suppressed, verifying
+from app.audit.security_log import erasing, sealing, subscribers, verifying
 from app.web.feature import Check, Feature, Routes
 
 
@@ -18,7 +18,7 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(checkpoints, changes, erasing, sealing, suppressed, verifying),
+    jobs=(checkpoints, changes, erasing, sealing, subscribers, verifying),
     subscribers=(records, tracking, erasing, subscribers),
     checks=(Check("audit", verifications.check),),
 )

@@ -30,7 +30,7 @@ from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
 from app.context import deadline, tenancy
 from app.db import Base, sqlite_driver
-from app.db.snapshots import snapshot
+from app.db.transactions import snapshot
 from app.errors import Unavailable, error_location
 from app.jobs import wakeups, worker
 from app.types import JSONObject

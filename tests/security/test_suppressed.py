@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit.security_log import subscribers, suppressed
+from app.audit.security_log import subscribers
 from app.jobs import worker
 from app.web.rate_limits import Limit
 from tests.builders import Caller, Cast
@@ -45,17 +45,17 @@ def test_suppressed_sign_in_failures_are_one_event_with_count(
     assert len(events(cast.alice, kind="sign_in.failed")) == 2
     (payload,) = waiting(app)
     with app.app_context():
-        suppressed.record_count(payload)
+        subscribers.record_suppressed(payload)
     (event,) = events(cast.alice, kind="sign_in.suppressed")
     assert (event["details"]["count"], event["user_id"]) == (3, "system")
     assert event["details"]["since"] < event["occurred_at"]
     # A worker that runs the job again finds nothing; the next hour counts anew.
     with app.app_context():
-        suppressed.record_count(payload)
+        subscribers.record_suppressed(payload)
     guess(app, 2)
     *_, again = waiting(app)
     with app.app_context():
-        suppressed.record_count(again)
+        subscribers.record_suppressed(again)
     found = [one["details"]["count"] for one in events(cast.alice, kind="sign_in.suppressed")]
     assert found == [3, 2]
     page = Browser(app, cast.alice).get(f"security-log/{cast.alice.account_id}").text

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from app import config, events
+from app import clock, config, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit.append import CREATE, DELETE
-from app.audit.security_log import reads, suppressed
+from app.audit.security_log import reads
 from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
 from app.context import actor
 from app.db import policy_of
 from app.errors import TooManyRequests
+from app.types import JSONMapping
 from app.web import rate_limits
 from app.web.rate_limits import Limit
 
@@ -51,7 +52,7 @@ def _on_sign_in(event: events.SignedIn) -> None:
 def _on_failure(event: events.SignInFailed) -> None:
     email = (event.email or "")[:LONGEST_ADDRESS].lower()
     if not _has_room(event, email):
-        suppressed.count(event.account_id)
+        count_suppressed(event.account_id)
         return
     details = {"reason": event.reason}
     details |= {"email": email} if email else {}
@@ -107,3 +108,34 @@ def _on_change(event: events.RowChanged) -> None:
         kind = EventKind.PASSWORD_CHANGED
     details = {"fields": sorted(event.columns)} if verb == "changed" else {}
     record(Event(event.account_id, kind, event.table_name, event.row_id, details))
+
+
+WINDOW_SECONDS = 3600  # of failed sign-ins that are not recorded one by one
+# Counts longer than the window, so that a late job still finds the number.
+COUNT = Limit("security-log-suppressed", 1, 7 * 86_400)
+
+
+def count_suppressed(account_id: str) -> None:
+    """Count a failed sign-in that is not recorded, so that guesses cannot fill a log.
+
+    The first one enqueues a job; after an hour it records how many there were.
+    """
+    if rate_limits.increment(COUNT.of(account_id), 1) == 1:
+        payload = {"since": clock.iso(clock.now())}
+        with db.transaction():
+            after = WINDOW_SECONDS
+            jobs.enqueue("security.record_suppressed", payload, account_id=account_id, after=after)
+
+
+@jobs.job("security.record_suppressed")
+def record_suppressed(payload: JSONMapping) -> None:
+    """Record how many failures were not recorded, and count anew."""
+    account_id = payload["account_id"]
+    number = rate_limits.take(COUNT.of(account_id))
+    if number:
+        details = {"count": number, "since": payload["since"]}
+        record(
+            Event(
+                account_id, EventKind.SIGN_INS_SUPPRESSED, "users", details=details, by=actor.SYSTEM
+            )
+        )
