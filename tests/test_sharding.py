@@ -23,7 +23,7 @@ from app import clock, create_app, db
 from app.accounts.models import Account
 from app.collections import definitions
 from app.context import tenancy
-from app.db import errors, row_security, sharding, snapshots
+from app.db import errors, row_security, sharding, transactions
 from app.ids import new_id
 from app.ops import doctor
 from app.portability.bundle import shard_inserts
@@ -270,7 +270,7 @@ def test_sharded_snapshot_begins_before_account_setting(sharded: Flask, cast: Ca
     emails = sa.text("SELECT count(*) FROM users")
     with sharded.app_context(), tenancy.in_account(cast.alice.account_id):
         for _ in range(2):
-            with snapshots.snapshot() as connection:
+            with transactions.snapshot() as connection:
                 level = connection.scalar(sa.text("SHOW transaction_isolation"))
                 assert (level, connection.scalar(emails)) == ("repeatable read", 2)
 

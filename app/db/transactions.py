@@ -247,3 +247,24 @@ def purge(table: sa.Table, *where: sa.ColumnElement[bool]) -> None:
             own = (account == account_id, sa.tuple_(*key).in_(keys), *where)
             with tenancy.in_account(account_id), transaction() as session:
                 session.execute(sa.delete(table).where(*own))
+
+
+@contextmanager
+def snapshot() -> Iterator[sa.Connection]:
+    """A connection of its own that sees the database as it is at its first statement.
+
+    Blocks no writer. The tenant scope is that of the block's beginning.
+    """
+    with engine.current_engine().connect() as connection:
+        driver = connection.connection.driver_connection
+        if isinstance(driver, postgres_driver.Driver):
+            # Before the tenant scope, which Citus sets by a statement of its own.
+            driver.begin_snapshot()
+        else:
+            connection.exec_driver_sql("BEGIN")
+        try:
+            if isinstance(driver, postgres_driver.Driver):
+                connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+            yield connection
+        finally:
+            connection.exec_driver_sql("ROLLBACK")
