@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
 from itsdangerous import BadSignature
@@ -28,7 +29,7 @@ from app.sso.models import SAML, Flow, FlowPurpose
 from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
-from app.web import error_handlers, html, urls
+from app.web import error_handlers, html
 
 NAMED_BY_MARK = 12
 CONSOLE_FINISH = "/console/sso/finish"
@@ -178,14 +179,14 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
             base = urlsplit(settings.base_url)
             port = f":{base.port}" if base.port else ""
             target = f"{base.scheme}://{host[1]}.{settings.base_domain}{port}{CONSOLE_FINISH}"
-        return no_store(redirect(urls.with_query(target, {"code": completed.code})))
+        return no_store(redirect(with_query(target, {"code": completed.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = completed.account.settings.get("sso_tokens_in_fragment")
     if in_fragment and flows.is_from_browser(flow, flow_cookie(flow)):
         target = f"{target}#{urlencode(_fragment(completed) | state)}"
     else:
-        target = urls.with_query(target, {"code": completed.code, **state})
+        target = with_query(target, {"code": completed.code, **state})
     response = redirect(target)
     _delete_cookie(response, flow)
     return no_store(response)
@@ -251,7 +252,7 @@ def _error_page(error: AppError) -> Response:
         # To the client application, with an error of RFC 6749, section 4.1.2.1.
         params = {"error": error.code, "error_description": error.message}
         params |= _returned_state(error.client_flow)
-        target = urls.with_query(error.client_flow.redirect_uri or "", params)
+        target = with_query(error.client_flow.redirect_uri or "", params)
         redirected: Any = redirect(target)
         _delete_cookie(redirected, error.client_flow)
         return no_store(redirected)  # type: ignore[return-value]
@@ -263,3 +264,10 @@ def _error_page(error: AppError) -> Response:
     response.status_code = error.status
     response.headers.update(error.headers)
     return response
+
+
+def with_query(url: str, params: Mapping[str, str]) -> str:
+    """The URL with more query parameters."""
+    parts = urlsplit(url)
+    query = "&".join(filter(None, (parts.query, urlencode(params))))
+    return urlunsplit(parts._replace(query=query))
