@@ -24,7 +24,7 @@ from app.jobs import task as job_task
 from app.jobs.rq_queues import WORKFLOWS
 from app.jobs.turns import Turns
 from app.workflows.engine import queue
-from app.workflows.engine.concurrency import Slots
+from app.workflows.engine.queue import Slots
 from app.workflows.engine.run import Run
 from app.workflows.models import QUEUE
 from app.workflows.triggers import schedules

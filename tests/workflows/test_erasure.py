@@ -10,7 +10,7 @@ from flask import Flask
 
 from app import db
 from app.workflows.engine import queue
-from app.workflows.engine.concurrency import Slots
+from app.workflows.engine.queue import Slots
 from app.workflows.engine.run import Run
 from app.workflows.models import SUBSCRIPTIONS
 from tests.builders import Caller, Cast, make_collection, make_record, make_user

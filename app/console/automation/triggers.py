@@ -13,9 +13,9 @@ from app.console.shell.forms import Form
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
-from app.workflows.language import missing, used_names
+from app.workflows.language import missing
 from app.workflows.language.definition import Written, lists_in
-from app.workflows.language.used_names import Path
+from app.workflows.language.missing import Path
 from app.workflows.models import HOOK, Trigger, Workflow
 
 MAX_NAMES = 200  # that a sample is made of
@@ -176,7 +176,7 @@ def _event_sample(trigger: Written, by: Principal) -> JSONObject:
 
 def _trigger_paths(steps: Sequence[Written]) -> Iterator[Path]:
     for step in steps:
-        for _, path in used_names.in_step(step, ""):
+        for _, path in missing.in_step(step, ""):
             if path[0] == "trigger" and len(path) > 1:
                 yield path[1:]
         for inner in lists_in(step):

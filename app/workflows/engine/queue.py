@@ -7,7 +7,9 @@ has taken the instance over, or it was cancelled, the step is rolled back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from types import SimpleNamespace
@@ -171,3 +173,44 @@ def _with_log(change: Any) -> Any:
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
     for_changed = sa.select(*row).select_from(change.cte("changed"))
     return sa.insert(LOGS).from_select(list(LOGS.c), for_changed).returning(LOGS.c.id)
+
+
+class Slots:
+    """Slots for database work, and as many places for instances that wait for one.
+
+    No more are claimed, or their leases would expire while they wait. Instances that wait for a
+    receiver do not count.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number, self._inside = number, 0
+        self._free, self._lock = threading.Semaphore(number), threading.Lock()
+
+    @contextmanager
+    def acquire(self) -> Iterator[None]:
+        """Hold a slot, and return the database connection afterwards."""
+        with self._free:
+            try:
+                yield
+            finally:
+                db.db.session.remove()
+
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Leave the slot count while waiting for a receiver."""
+        self.count(-1)
+        try:
+            yield
+        finally:
+            self.count(1)
+
+    @property
+    def room(self) -> int:
+        """The number of instances to claim next; 0 until a claim is worth it."""
+        room = 2 * self._number - self._inside
+        return room if room >= self._number else 0
+
+    def count(self, change: int) -> None:
+        """Change the number of instances."""
+        with self._lock:
+            self._inside += change

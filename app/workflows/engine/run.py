@@ -35,9 +35,9 @@ from app.workflows.engine import (
     external_steps,
     queue,
 )
-from app.workflows.engine.concurrency import Slots
 from app.workflows.engine.control_steps import Failed, Outcome
 from app.workflows.engine.position import Place, Position
+from app.workflows.engine.queue import Slots
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
 from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge

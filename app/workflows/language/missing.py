@@ -6,20 +6,59 @@ A field that the caller may not view counts as missing: the warning tells no sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import sqlalchemy as sa
 
-from app import db
+from app import db, rules
 from app.auth.principal import Principal
 from app.collections import access, definitions
 from app.collections.models import Collection
 from app.errors import NotFound, problem
 from app.types import JSONObject
-from app.workflows.language import expressions, templates, used_names
+from app.workflows.language import expressions, templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
-from app.workflows.language.used_names import Path
 from app.workflows.models import HOOK, Trigger, Workflow
+
+Path = tuple[str, ...]
+INNER = ("steps", "branches", "expression", "condition")
+
+
+def in_step(step: Written, place: str) -> Iterator[tuple[str, Path]]:
+    """The names that a step uses, without those of inner steps, and their places."""
+    prefix = "config" if step["type"] == ACTION else ""
+    values = step["config"] if prefix else {n: v for n, v in step.items() if n not in INNER}
+    for path, text in templates.expressions_in(values, f"{place}.{prefix}".rstrip(".")):
+        if templates.PATH.fullmatch(text):
+            yield path, tuple(text.split("."))
+        else:
+            yield from ((path, name) for name in _in(partial(expressions.value, text)))
+    for name in ("expression", "condition"):
+        if isinstance(step.get(name), str):
+            found = in_condition(step[name], on_event=step["type"] == WAIT_EVENT)
+            yield from ((f"{place}.{name}", path) for path in found)
+
+
+def in_condition(text: str, *, on_event: bool = False) -> list[Path]:
+    """The names of a condition."""
+    return _in(partial(expressions.condition, text, on_event))
+
+
+def in_filter(text: str) -> list[Path]:
+    """The names of a filter, which may have templates."""
+    scope = replace(expressions.FILTERS, is_stored=True)
+    return _in(lambda: rules.condition(templates.blank(text), scope))
+
+
+def _in(parse: Callable[[], rules.Node]) -> list[Path]:
+    try:
+        node = parse()
+    except rules.RuleError:  # of an older version; running it says so
+        return []
+    return [part.path for part in rules.walk(node) if isinstance(part, rules.Name | rules.Old)]
+
 
 COLLECTION_MISSING, FIELD_MISSING = "collection_missing", "field_missing"
 MISSING = "The collection “{name}” does not exist. Create it or correct the name."
@@ -101,7 +140,7 @@ def _named_fields(workflow: Workflow) -> Iterator[Named]:
     for name, text in conditions.items():
         if collection and text:
             yield from _in_event_condition(text, name, collection)
-            paths = used_names.in_condition(text, on_event=True)
+            paths = in_condition(text, on_event=True)
             yield from _of_trigger(((name, path) for path in paths), collection)
     yield from _fields_in_steps(steps, place, collection)
 
@@ -115,7 +154,7 @@ def _fields_in_steps(steps: Iterable[Written], place: str, trigger: str | None) 
             names = (step["condition"], f"{path}.condition", step["collection"])
             yield from _in_event_condition(*names)
         if trigger:
-            yield from _of_trigger(used_names.in_step(step, path), trigger)
+            yield from _of_trigger(in_step(step, path), trigger)
         for number, inner in enumerate(lists_in(step)):
             branch = "steps" if "steps" in step else f"branches[{number}]"
             yield from _fields_in_steps(inner, f"{path}.{branch}", trigger)
@@ -127,7 +166,7 @@ def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
         return
     if isinstance(config.get("data"), Mapping):
         yield from ((f"{place}.data.{name}", collection, name) for name in config["data"])
-    for path in used_names.in_filter(filter) if isinstance(filter, str) else ():
+    for path in in_filter(filter) if isinstance(filter, str) else ():
         yield f"{place}.filter", collection, path[0]
     if isinstance(sort, str) and not templates.has_template(sort):
         for part in sort.split(","):
@@ -136,7 +175,7 @@ def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
 
 
 def _in_event_condition(text: str, place: str, collection: str) -> Iterator[Named]:
-    for path in used_names.in_condition(text, on_event=True):
+    for path in in_condition(text, on_event=True):
         if path[0] in RECORDS and len(path) > 1:
             yield place, collection, path[1]
         elif path[0] not in EVENT_NAMES:
