@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from app.files import service
 from app.files.service import File
-from app.web.sockets.registry import Registry
+from app.web.sockets import Registry
 
 SMALL = 256 * 1024  # bytes that a thread sends at once, as the system buffers about as many
 MAX_DOWNLOADS, MAX_DOWNLOADS_PER_ACCOUNT = 1000, 500

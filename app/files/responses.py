@@ -13,7 +13,7 @@ from app.files import content, downloads, service, storage, thumbnails
 from app.files.service import File
 from app.web import preconditions
 from app.web.current_request import get_header, get_request
-from app.web.sockets.handover import Handover, find_socket
+from app.web.sockets import Handover, find_socket
 
 # Whatever a file contains, it runs nothing and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; sandbox"

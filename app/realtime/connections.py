@@ -17,8 +17,8 @@ from app.context.metrics import count
 from app.errors import AppError
 from app.realtime import limits, metrics
 from app.realtime.subscriptions import Subscription, key_of
-from app.web.sockets import loop
-from app.web.sockets.registry import Registry
+from app.web import sockets
+from app.web.sockets import Registry
 
 PIECE = 64 * 1024
 # A client that vanished without a word is noticed after a minute. Not every system has all.
@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol, ABC):
         self._read, self._read_at = 0, time.monotonic()  # bytes that had left at a heartbeat
         self._timer: asyncio.TimerHandle | None = None
         self.is_connected = False
-        self.lost: asyncio.Future[None] = loop.current().create_future()
+        self.lost: asyncio.Future[None] = sockets.current_loop().create_future()
         """Done when the connection is lost."""
 
     @property
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol, ABC):
         _keep_alive(transport.get_extra_info("socket"))
         count(metrics.OPEN, self.protocol)
         self._send(self.head + self.opening)
-        self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
+        self._timer = sockets.current_loop().call_later(limits.HEARTBEAT_SECONDS, self._beat)
         if _stopping.is_set():
             self.stop()
 
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol, ABC):
             self.closed = True
             self._flush()
             # Until the client closes, too: unread bytes of its own would reset the connection.
-            loop.current().call_later(limits.CLOSE_SECONDS, self._transport.abort)
+            sockets.current_loop().call_later(limits.CLOSE_SECONDS, self._transport.abort)
 
     def _beat(self) -> None:
         now, read = time.monotonic(), self._accepted - self.buffered
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol, ABC):
         elif now - self._read_at >= limits.STALLED_SECONDS:
             self.cut_off()
         if not self.closed:
-            self._timer = loop.current().call_later(limits.HEARTBEAT_SECONDS, self._beat)
+            self._timer = sockets.current_loop().call_later(limits.HEARTBEAT_SECONDS, self._beat)
             if not self.buffered:
                 self.send_heartbeat()
 
@@ -203,7 +203,7 @@ def stop() -> None:
     """Begin to close all streams, also those that still open. Safe in all threads."""
     _stopping.set()
     if registry.all():
-        loop.current().call_soon_threadsafe(_stop_connected)
+        sockets.current_loop().call_soon_threadsafe(_stop_connected)
 
 
 def _stop_connected() -> None:

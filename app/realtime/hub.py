@@ -34,7 +34,7 @@ from app.realtime.feed.changes import Newest
 from app.realtime.outbox import Outbox
 from app.realtime.stream import Stream
 from app.realtime.subscriptions import Subscription
-from app.web.sockets import loop
+from app.web import sockets
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection
@@ -96,7 +96,7 @@ def _subscribe(connection: Connection, subscription: Subscription, done: Done) -
     except Exception as failure:  # noqa: BLE001 - the client may ask again
         log.warning("no subscription", **error_location(failure))
         error = Unavailable()
-    loop.current().call_soon_threadsafe(_subscribed, connection, subscription, done, error)
+    sockets.current_loop().call_soon_threadsafe(_subscribed, connection, subscription, done, error)
 
 
 def _subscribed(

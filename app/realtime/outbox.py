@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from app.realtime import limits
 from app.realtime.stream import Stream
-from app.web.sockets import loop
+from app.web import sockets
 
 BATCH_FRAMES, BATCH_BYTES = 500, 2**20
 CALL_SECONDS = 5
@@ -73,7 +73,7 @@ def call(function: Callable[[], None]) -> None:
         finally:
             done.set()
 
-    loop.current().call_soon_threadsafe(run)
+    sockets.current_loop().call_soon_threadsafe(run)
     done.wait(CALL_SECONDS)
 
 

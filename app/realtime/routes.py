@@ -29,7 +29,7 @@ from app.web.fields import doc
 from app.web.parsing import REPEATED
 from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response
-from app.web.sockets.handover import Handover, find_socket
+from app.web.sockets import Handover, find_socket
 
 blueprint = Blueprint(
     "Realtime",

@@ -14,7 +14,7 @@ from app.db.versioned_cache import VersionCheck
 from app.realtime.feed import visibility
 from app.realtime.feed.visibility import View
 from app.realtime.subscriptions import Subscription, key_of
-from app.web.sockets import loop
+from app.web import sockets
 
 if TYPE_CHECKING:
     from app.realtime.connections import Connection
@@ -101,4 +101,6 @@ class Stream:
 
     def call(self, method: str, *arguments: object) -> None:
         """Call a method of the connection in the loop's thread."""
-        loop.current().call_soon_threadsafe(partial(getattr(self.connection, method), *arguments))
+        sockets.current_loop().call_soon_threadsafe(
+            partial(getattr(self.connection, method), *arguments)
+        )

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Request, expect
 
 from app.auth import sessions
 from app.realtime import connections
-from app.web.sockets import loop
+from app.web import sockets
 from tests.browser.conftest import Visit
 from tests.browser.test_console import sign_in
 from tests.builders import OPEN, Cast, make_collection, make_record
@@ -200,7 +200,7 @@ def test_live_table_reopens_broken_stream(
     sign_in(visit, live_cast.alice)
     wait_for_stream(visit, shelf)
     page.route("**/stream-tickets", lambda route: route.abort())
-    loop.current().call_soon_threadsafe(
+    sockets.current_loop().call_soon_threadsafe(
         lambda: [one.cut_off() for one in connections.registry.all()]
     )
     expect(state(visit)).to_have_text("reconnecting")

@@ -15,7 +15,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong, TextMessage
 
 from app.realtime import connections
-from app.web.sockets import loop
+from app.web import sockets
 
 UPGRADE = {
     "Upgrade": "websocket",
@@ -143,7 +143,7 @@ def cut() -> None:
     """Close all streams of this process from the server's side, once there are any."""
     until(lambda: any(one.is_connected for one in connections.registry.all()))
     for connection in connections.registry.all():
-        loop.current().call_soon_threadsafe(connection.stop)
+        sockets.current_loop().call_soon_threadsafe(connection.stop)
     until(lambda: not connections.registry.all())
 
 

@@ -21,8 +21,8 @@ from app.errors import BadRequest, NotFound
 from app.realtime import connections, hub, limits, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
+from app.web import sockets
 from app.web.current_request import get_request
-from app.web.sockets import loop
 from tests import certificates
 from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until
@@ -34,7 +34,7 @@ WS = "realtime/ws"
 
 def in_loop(call: Callable[..., object], *arguments: Any) -> None:
     """Have the loop's thread call something."""
-    loop.current().call_soon_threadsafe(call, *arguments)
+    sockets.current_loop().call_soon_threadsafe(call, *arguments)
 
 
 def subscribe(stream: Connection, one: Subscription, done: websocket.Done) -> None:
@@ -434,7 +434,7 @@ def test_websocket_subscriptions_are_answered_in_order(
 ) -> None:
     def later(stream: object, one: Subscription, done: websocket.Done) -> None:
         error = BadRequest("No.", error="filter_invalid", details=[1]) if one.filter else None
-        loop.current().call_later(0.05, done, error)
+        sockets.current_loop().call_later(0.05, done, error)
 
     monkeypatch.setattr(hub, "subscribe", later)
     talk = Socket(port, headers=bob.headers)

@@ -1,1 +1,0 @@
-"""Connections that leave the threads of the web server for the loop of the process (ADR 31)."""
