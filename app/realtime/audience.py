@@ -27,8 +27,7 @@ from app.realtime.feed.members import Outlook
 from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
-from app.realtime.outbox import Outbox
-from app.realtime.stream import Stream
+from app.realtime.stream import Outbox, Stream
 from app.realtime.subscriptions import Subscription, key_of
 from app.web.serialization import dumps
 

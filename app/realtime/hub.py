@@ -31,8 +31,7 @@ from app.jobs import wakeups
 from app.realtime.audience import Audience
 from app.realtime.feed import changes, generations, marks, service, visibility
 from app.realtime.feed.changes import Newest
-from app.realtime.outbox import Outbox
-from app.realtime.stream import Stream
+from app.realtime.stream import Outbox, Stream
 from app.realtime.subscriptions import Subscription
 from app.web import sockets
 
