@@ -30,7 +30,9 @@ function only(description, tag) {
     const operations = Object.entries(item).filter(([, one]) => !one.tags || one.tags.includes(tag));
     return [path, Object.fromEntries(operations)];
   }).filter(([, item]) => Object.values(item).some((one) => one.tags));
-  return {...description, paths: Object.fromEntries(paths), tags: description.tags.filter(({name}) => name === tag)};
+  const {securitySchemes} = description.components;
+  const part = {...description, paths: Object.fromEntries(paths), tags: description.tags.filter(({name}) => name === tag)};
+  return {...part, components: {securitySchemes, ...componentsOf(description, part.paths)}};
 }
 
 fetch("/openapi.json").then((response) => response.json()).then((description) => {

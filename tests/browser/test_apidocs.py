@@ -73,6 +73,16 @@ def test_swagger_page_does_not_store_credential(visit):
     visit.check_quiet_and_at_home()
 
 
+def test_swagger_operation_by_tag_shows_what_it_refers_to(visit):
+    visit.page.goto("/docs")
+    visit.page.locator("#operations-tag-Records").click()
+    visit.page.locator(".opblock-summary-control").first.click()
+    operation = visit.page.locator(".opblock.is-open")
+    operation.get_by_text("X-Account-ID").wait_for()  # of all operations of the path
+    operation.get_by_text("next_cursor").first.wait_for()  # of the schema of the response
+    visit.check_quiet_and_at_home()
+
+
 def test_redoc_page_and_search_work_under_csp(visit):
     open_redoc(visit)
     visit.check_quiet_and_at_home()
