@@ -33,7 +33,7 @@ PLATFORM = {
 }
 WEB = "app.web."
 EDGE = re.compile(
-    r"app(\.(console|ops|isolation|hooks)(\..+)?)?"
+    r"app(\.(console|welcome|ops|isolation|hooks)(\..+)?)?"
     r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|commands|feature)(\..+)?|app\.auth\.guard(\..+)?"
 )
 # What is read by schemas below the edges: a manifest, by those of the requests that it stands for,
@@ -398,7 +398,7 @@ def test_catch_all_handlers_are_listed_and_commented() -> None:
 
 def is_api_view(module: str, node: ast.FunctionDef) -> bool:
     """Whether a function answers a route of the API, whose summary is its docstring."""
-    return not module.startswith("app.console.") and any(
+    return not module.startswith(("app.console.", "app.welcome.")) and any(
         ".route(" in ast.unparse(decorator) for decorator in node.decorator_list
     )
 

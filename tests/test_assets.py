@@ -31,7 +31,7 @@ def test_static_files_of_page_are_immutable_and_compressed(app: Flask) -> None:
         assert plain.headers["Cache-Control"] == "public, max-age=31536000, immutable"
 
 
-@pytest.mark.parametrize("name", ["console/console.css", "0123456789ab/console/console.css"])
+@pytest.mark.parametrize("name", ["pages/pages.css", "0123456789ab/pages/pages.css"])
 def test_static_file_without_current_version_is_revalidated(app: Flask, name: str) -> None:
     client = app.test_client()
     first = client.get(f"/static/{name}", headers=GZIP, buffered=True)

@@ -72,7 +72,7 @@ def test_cache_control_of_pages_and_files(app: Flask, alice: Caller, record: str
     with app.test_client().get("/docs") as docs:
         assert docs.status_code == 200
         assert "no-store" not in docs.headers.get("Cache-Control", "")
-    with app.test_client().get("/static/console/console.css") as file:
+    with app.test_client().get("/static/pages/pages.css") as file:
         assert file.status_code == 200
         assert "no-store" not in file.headers.get("Cache-Control", "")
     typed = alice.get("/openapi.json?collections=1")

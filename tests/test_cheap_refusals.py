@@ -191,7 +191,7 @@ HEADERS = [
 
 @pytest.mark.timing
 def test_refusal_of_largest_header_is_cheap(app: Flask, stranger: Caller) -> None:
-    for path in ("auth/login", "records/posts", "/console/sign-in", "/static/console/console.css"):
+    for path in ("auth/login", "records/posts", "/console/sign-in", "/static/pages/pages.css"):
         method = "POST" if path == "auth/login" else "GET"
         usual = seconds(lambda: stranger(method, path).close())  # noqa: B023
         for name, value in HEADERS:

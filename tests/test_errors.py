@@ -257,7 +257,7 @@ ANYWHERE = [
     ("GET", "/console", 302),
     ("GET", "/console/sign-in", 200),
     ("POST", "/console/sign-in", 400),
-    ("GET", "/static/console/console.css", 200),
+    ("GET", "/static/pages/pages.css", 200),
     ("GET", "/static/nope", 404),
     ("GET", "/nope", 404),
 ]

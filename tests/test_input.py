@@ -664,7 +664,7 @@ METHODS = [
     ("POST", "/health"),
     ("POST", "/openapi.json"),
     ("DELETE", "/docs"),
-    ("POST", "/static/console/console.css"),
+    ("POST", "/static/pages/pages.css"),
 ]
 
 
@@ -731,7 +731,7 @@ OTHER_HEADERS += ["Range", "Referer", "Origin"]
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_headers_with_odd_text_are_ignored(alice: Caller, whole: bool) -> None:
     """To every path by turns, or all to each."""
-    paths = ("auth/me", "/health", "/console/sign-in", "/static/console/console.css")
+    paths = ("auth/me", "/health", "/console/sign-in", "/static/pages/pages.css")
     for number, header in enumerate(OTHER_HEADERS):
         for turn, text in enumerate(ODD_TEXTS, number):
             for path in paths if whole else [paths[turn % len(paths)]]:

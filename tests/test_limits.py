@@ -116,7 +116,7 @@ def test_rate_limit_counts_signed_in_callers_of_one_address_separately(
 def test_rate_limit_exempts_health_and_static_files(app: Flask, limited: None) -> None:
     here, anyone = sent_from(address()), Caller(app)
     assert statuses(anyone, 20, "/health", **here) == [200] * 20
-    assert statuses(anyone, 8, "/static/console/console.css", **here) == [200] * 8
+    assert statuses(anyone, 8, "/static/pages/pages.css", **here) == [200] * 8
     assert statuses(anyone, 6, "/docs", **here) == [200] * 5 + [429]
 
 

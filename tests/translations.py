@@ -34,7 +34,7 @@ KEYWORDS: dict[str, Any] = {
 Found = Iterator[tuple[str, int]]  # text, line
 
 # What has no errors for people: the console translates its own, operators read English.
-NOT_FOR_PAGES = {"console", "isolation", "ops", "db", "config", "jobs", "sso/scim"}
+NOT_FOR_PAGES = {"console", "welcome", "isolation", "ops", "db", "config", "jobs", "sso/scim"}
 DOCUMENTATION = {"metadata", "description", "help", "doc", "summary", "example", "examples"}
 NO_ERRORS = {"info", "warning", "debug", "exception", "option", "command", "echo", "ConfigError"}
 NO_ERRORS |= {"gettext_noop", "ClickException", "arguments", "response", "alt_response", "fails"}

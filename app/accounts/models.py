@@ -143,7 +143,7 @@ class InstanceSetting(Base):
 
     __tablename__ = "instance_settings"
     __policy__ = TablePolicy(
-        audit=Audited(chain=None),
+        audit=Audited(chain=None, digested=("value",)),
         bundle=NotBundled("shared by all accounts"),
         placement=Placement.SHARED,
         noun=Noun(

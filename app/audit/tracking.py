@@ -8,6 +8,7 @@ event instead, as their tables are not mapped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,11 +59,22 @@ def _values(audited: Audited, table: sa.Table, old: Row, new: Row) -> Iterator[V
             continue
         changed = not json_equal(before, after) if is_json else before != after
         if changed and audited.includes(name):
+            if name in audited.digested:
+                before, after = _with_digests(before), _with_digests(after)
             old_text, new_text = (
                 HIDDEN if name in audited.hidden and value is not None else append.text(value)
                 for value in (before, after)
             )
             yield name, old_text, new_text
+
+
+def _with_digests(value: Any) -> Any:
+    """A value with the digests of its images, which are too long for a log."""
+    if isinstance(value, dict):
+        return {name: _with_digests(one) for name, one in value.items()}
+    if isinstance(value, str) and value.startswith("data:"):
+        return f"sha256:{sha256(value.encode()).hexdigest()}"
+    return value
 
 
 def _attributes(table: str, before: Row, after: Row) -> Iterator[Value]:

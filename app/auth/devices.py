@@ -134,7 +134,7 @@ def _mail_new_device(payload: Mapping[str, str | None]) -> None:
         user.account_id,
         account=user.account.name,
         user=user,
-        link=f"{config.current().base_url}/console/profile",
+        link=f"{config.current().base_url}/welcome/profile",
         time=mails.shown_time(signed_in_at),
         address=payload["ip_address"] or "",
         user_agent=payload["user_agent"],

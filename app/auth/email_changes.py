@@ -192,7 +192,7 @@ def _mail_email_changed(payload: Mapping[str, str]) -> None:
     if payload["may_undo"]:
         changed_at = clock.parse(payload.get("changed_at") or clock.iso(clock.now()))
         token = mail_tokens.issue(user, PURPOSE, payload["email"], caused_at=changed_at)
-        link = f"{config.current().base_url}/console/undo-email-change?token={quote(token)}"
+        link = f"{config.current().base_url}/welcome/undo-email-change?token={quote(token)}"
         expires = clock.now() + mail_tokens.lifetime(PURPOSE)
         values = {"account": account, "link": link}
         mails.send("email_changed", to, account_id, user=user, expires=expires, **values)
@@ -206,7 +206,7 @@ def _mail_undo_waits(payload: Mapping[str, str]) -> None:
     if user is None or user.email != payload["email"]:
         return
     token = mail_tokens.issue(user, LinkPurpose.EMAIL_KEEP)
-    link = f"{config.current().base_url}/console/keep-email?token={quote(token)}"
+    link = f"{config.current().base_url}/welcome/keep-email?token={quote(token)}"
     values = {"link": link, "account": user.account.name}
     due = clock.parse(payload["due_at"])
     mails.send("email_undo_waits", user.email, user.account_id, user=user, expires=due, **values)

@@ -202,9 +202,25 @@ def resend(
 def link(invitation: Invitation, token: str, redirect_uri: str | None) -> str:
     """The address of the page where this token is used."""
     account = db.db.session.get_one(Account, invitation.account_id)
-    is_member = pii.references_group(account.id, invitation.groups)
-    joining = links.NEW_MEMBER if is_member else None
-    return links.page(LinkKind.INVITATION, account, joining, redirect_uri).address(token)
+    page = links.page(LinkKind.INVITATION, account, _recipient(invitation), redirect_uri)
+    if page.redirect_uri != invitation.redirect_uri:  # the list has changed meanwhile
+        with db.transaction():
+            invitation.redirect_uri = page.redirect_uri
+    return page.address(token)
+
+
+def _recipient(invitation: Invitation) -> str | None:
+    """The recipient of its token, as `links.page` tells people apart."""
+    is_member = pii.references_group(invitation.account_id, invitation.groups)
+    return links.NEW_MEMBER if is_member else None
+
+
+def _leads_to_listed_page(invitation: Invitation) -> bool:
+    """Whether its tokens may still go where its link leads: whoever owns that page has them."""
+    account = db.db.session.get_one(Account, invitation.account_id)
+    return invitation.redirect_uri is None or links.may_receive(
+        account, invitation.redirect_uri, _recipient(invitation)
+    )
 
 
 def public_view(token: str) -> dict[str, object]:
@@ -218,7 +234,9 @@ def public_view(token: str) -> dict[str, object]:
         "invited_by_name": (inviter.name or inviter.email) if inviter else None,
         "expires_at": invitation.expires_at,
         "status": invitation.status,
-        "is_valid": invitation.status == PENDING and config.current().registration != "off",
+        "is_valid": invitation.status == PENDING
+        and config.current().registration != "off"
+        and _leads_to_listed_page(invitation),
     }
 
 
@@ -261,12 +279,15 @@ def accept(token: str, password: str, name: str | None) -> User:
     weak = passwords.problems(password, own=(invitation.email, name))
     if problems := [problem for problem in (*weak, accounts.name_problem(name or "")) if problem]:
         raise InvalidValues(problems)
-    if invitation.status != PENDING:  # before hashing, which is slow
+    # Before hashing, which is slow.
+    if invitation.status != PENDING or not _leads_to_listed_page(invitation):
         raise _closed_error()
     gate.require_password(db.db.session.get_one(Account, invitation.account_id), invitation.email)
     password_hash = passwords.hash(password)
     with db.transaction():
         invitation = by_token(token)
+        if not _leads_to_listed_page(invitation):
+            raise _closed_error()
         mailed = invitation.token_hash == tokens.digest(token)
         if not mailed:  # the address gets a mail, which nobody has counted
             lockout.count_mail(invitation.account_id, invitation.email)
@@ -367,6 +388,8 @@ def _send(session: Session, invitations: Sequence[Invitation], body: Body) -> li
     """
     account = session.get_one(Account, invitations[0].account_id)
     links.check_redirect(account, body.get("redirect_uri"))
+    recipient = _recipient(invitations[0])  # all join the same groups
+    page = links.page(LinkKind.INVITATION, account, recipient, body.get("redirect_uri"))
     is_mailed = body.get("send_mail", True)
     accounts.get_for_update(account.id)  # two at once would leave an address two invitations
     mailed, shown = (
@@ -377,6 +400,7 @@ def _send(session: Session, invitations: Sequence[Invitation], body: Body) -> li
             lockout.count_mail(account.id, invitation.email)
         # Two tokens: the inviter sees one, so only the other one proves that the mail arrived.
         invitation.token_hash, invitation.shown_token_hash = map(tokens.digest, pair)
+        invitation.redirect_uri = page.redirect_uri
         invitation.expires_at = clock.now() + LIFETIME
     session.add_all(invitations)
     session.flush()

@@ -28,7 +28,7 @@ from app.context import actor
 from app.errors import Conflict
 from app.ids import new_id
 
-PURPOSE, FORGOTTEN = "join by domain", "/console/forgot-password"
+PURPOSE, FORGOTTEN = "join by domain", "/welcome/forgot-password"
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,15 @@ def enqueue_mail(
 def find(token: str) -> Joining | None:
     """The joining of a token; None if it is invalid, expired or used, or not allowed any more."""
     try:
-        account_id, email, name, expires_at = crypto.unsign(token, PURPOSE)
+        account_id, email, name, expires_at, *page = crypto.unsign(token, PURPOSE)
     except BadSignature:
         return None
     account, until = db.db.session.get(Account, account_id), clock.parse(expires_at)
     domain = open_domain(account, email)
     if account is None or domain is None or until <= clock.now():
+        return None
+    # The list may have changed since the mail was sent.
+    if any(page) and not links.may_receive(account, page[0], None):
         return None
     key = accounts.email_key(email)
     if _user(account_id, key) is not None or deleted_addresses.contains(account_id, key):
@@ -114,8 +117,9 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
         _notify(user)
     elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
         expires = clock.now() + mail_tokens.LIFETIME
-        token = crypto.sign([account_id, email, payload["name"], clock.iso(expires)], PURPOSE)
         page = links.page(LinkKind.RESET_PASSWORD, account, None, payload.get("redirect_uri"))
+        signed = [account_id, email, payload["name"], clock.iso(expires), page.redirect_uri]
+        token = crypto.sign(signed, PURPOSE)
         link = page.address(token)
         mails.send(
             "reset_password", email, account.id, account=account.name, link=link, expires=expires

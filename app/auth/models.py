@@ -171,6 +171,8 @@ class Invitation(Base):
     state: Mapped[str] = mapped_column(Text, default=InvitationState.PENDING)
     token_hash: Mapped[str] = mapped_column(Text)  # of the mailed token
     shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the token in the response
+    redirect_uri: Mapped[str | None] = mapped_column(Text)
+    """The address that its link leads to, if the account lists it."""
     invited_by: Mapped[str | None] = mapped_column(Id)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     accepted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

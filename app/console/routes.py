@@ -14,7 +14,16 @@ from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
 from app.auth.responses import origin
 from app.console import home
-from app.console.shell import forms, guard, navigation, realms, resubmit, scopes, second_factor
+from app.console.shell import (
+    access,
+    forms,
+    guard,
+    navigation,
+    realms,
+    resubmit,
+    scopes,
+    second_factor,
+)
 from app.console.shell.access import ADMIN, ANYBODY, USER
 from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Form, Page
@@ -112,7 +121,13 @@ def _choose_provider(form: Form) -> BaseResponse | Page:
     return _sign_in_page(form)
 
 
-@page("/console/reauthenticate", "POST", role=USER, form_page=guard.render_reauthentication)
+@page(
+    "/console/reauthenticate",
+    "POST",
+    role=USER,
+    is_hosted=True,
+    form_page=guard.render_reauthentication,
+)
 def reauthenticate() -> BaseResponse:
     """Confirm the password, and return to the page that needed it."""
     form = forms.submitted("password", "code", "assertion", "next", resubmit.FIELD)
@@ -121,7 +136,10 @@ def reauthenticate() -> BaseResponse:
     if going := resubmit.target_path(form[resubmit.FIELD]):
         return redirect(going, 307)
     flash(gettext("Confirmed. Now repeat your last action."))
-    return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
+    target = guard.safe_target(form["next"]) or url_for(
+        ".show_profile" if access.is_hosted() else ".show_home"
+    )
+    return redirect(target, 303)
 
 
 @page("/console/theme", "POST", role=ANYBODY)
@@ -148,7 +166,7 @@ def choose_language() -> BaseResponse:
     return response
 
 
-@page("/console/sign-out", "POST", role=ANYBODY)
+@page("/console/sign-out", "POST", role=ANYBODY, is_hosted=True)
 def sign_out() -> BaseResponse:
     """Sign out, also at the identity provider if the session began there by SAML.
 
@@ -156,10 +174,12 @@ def sign_out() -> BaseResponse:
     """
     logout_url = guard.provider_logout_url()
     if logout_url is None:
-        return guard.end_session(url_for("console.sign_in"))
+        return guard.end_session(url_for(".sign_in"))
     guard.end_current_session()
     g.console_caller = None
-    page = render_template("auth/signed_out.html", logout_url=logout_url)
+    page = render_template(
+        "console/signed_out.html", logout_url=logout_url, address=url_for(".sign_in")
+    )
     return guard.forget_session(make_response(page))
 
 

@@ -21,12 +21,14 @@ class Audited:
     """Each change of a row is an entry of the audit log.
 
     `chain` is the column of the account (None: the system account's chain); `ignored` columns are
-    not audited, `hidden` ones as `***`.
+    not audited, `hidden` ones as `***`. Of `digested` ones, images (`data:` addresses) are audited
+    by their digests.
     """
 
     chain: str | None = "account_id"
     ignored: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    digested: tuple[str, ...] = ()
 
     def includes(self, column: str) -> bool:
         return column not in SYSTEM_COLUMNS and column not in self.ignored
@@ -157,7 +159,7 @@ class TablePolicy:
             raise TypeError(f"The key of {table.name} does not fit {self.placement.name}.")
         named = {*self.encrypted, *self.encrypted_json, *self.sample}
         if isinstance(self.audit, Audited):
-            named |= {*self.audit.ignored, *self.audit.hidden}
+            named |= {*self.audit.ignored, *self.audit.hidden, *self.audit.digested}
             named |= {self.audit.chain} if self.audit.chain else set()
         if isinstance(self.bundle, Bundled):
             named |= {"account_id", *self.bundle.reset}

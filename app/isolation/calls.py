@@ -43,8 +43,10 @@ FIXED_VALUES = {
     "language": "en",
     "number": "1",
     "resource_type": "User",
+    "color": "0b5fff",
     "schema_id": "urn:ietf:params:scim:schemas:core:2.0:User",
 }
+PAGES = ("/console", "/welcome")
 # Routes not called, with the reason.
 EXEMPT = {
     ("POST", f"{PREFIX}/auth/register"): "creates its own account",
@@ -59,8 +61,10 @@ EXEMPT = {
     ("POST", f"{PREFIX}/account/scim/tokens"): "names no object; an account has two at most",
     ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
     ("POST", "/console/sign-out"): "ends what the check is signed in by",
+    ("POST", "/welcome/sign-out"): "ends what the check is signed in by",
     ("POST", f"{PREFIX}/auth/sessions/end-others"): "ends what the check is signed in by",
     ("POST", "/console/profile/sessions/end-others"): "ends what the check is signed in by",
+    ("POST", "/welcome/profile/sessions/end-others"): "ends what the check is signed in by",
     ("GET", f"{PREFIX}/realtime/subscribe"): "a stream, which needs a real connection",
     ("GET", f"{PREFIX}/realtime/ws"): "a stream, which needs a real connection",
 }
@@ -83,8 +87,8 @@ class Call:
 
     @property
     def of_api(self) -> bool:
-        """Whether it is an API route, not one of the console."""
-        return not self.route.startswith("/console")
+        """Whether it is an API route, not that of a page."""
+        return not self.route.startswith(PAGES)
 
     @property
     def main_caller(self) -> str:

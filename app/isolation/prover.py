@@ -23,7 +23,7 @@ from app import config, db, jobs
 from app.accounts.models import ADMIN
 from app.isolation import callers, filling
 from app.isolation.callers import Caller
-from app.isolation.calls import DIRECTORY, SCIM, Call, RouteBook, UnknownParameter
+from app.isolation.calls import DIRECTORY, PAGES, SCIM, Call, RouteBook, UnknownParameter
 from app.isolation.tenants import Tenant
 from app.web import PREFIX
 
@@ -195,7 +195,7 @@ class Proof:
                     self._uncovered(call, ADMIN, message)
 
     def _try_route(self, method: str, rule: Rule) -> None:
-        of_api = not rule.rule.startswith("/console")
+        of_api = not rule.rule.startswith(PAGES)
         people = [item for item in self.own.values() if item.of_api is of_api]
         calls = self._calls(method, rule, self.victim, self.stranger)
         twins = self._calls(method, rule, self.nobody, self.stranger)
@@ -214,7 +214,7 @@ class Proof:
                 self._compare_twins(self._admin(call), call, twin)
 
     def _naming(self, rule: Rule) -> list[Caller]:
-        if rule.rule.startswith("/console") or callers.is_public(self.app, rule.endpoint):
+        if rule.rule.startswith(PAGES) or callers.is_public(self.app, rule.endpoint):
             return []
         main = self.own[DIRECTORY if rule.rule.startswith(SCIM) else ADMIN]
         naming_callers = callers.naming_account(self.app, main, self.victim)

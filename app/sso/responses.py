@@ -5,11 +5,10 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
+from flask import Flask, Response, g, jsonify, make_response, redirect, render_template, request
 from itsdangerous import BadSignature
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -29,10 +28,11 @@ from app.sso.models import SAML, Flow, FlowPurpose
 from app.sso.refusals import SignInRefused, StateRefused
 from app.sso.sign_in import CompletedFlow
 from app.types import JSONObject
-from app.web import error_handlers, html
+from app.web import error_handlers, html, urls
 
 NAMED_BY_MARK = 12
-CONSOLE_FINISH = "/console/sso/finish"
+HOSTED = "/welcome"
+FINISH = "/sso/finish"
 RETURN = "sso return"
 # As a flow stores it: the account's slug, and the digest of the browser's cookie at its host name.
 RETURN_HOST = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
@@ -173,20 +173,21 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     """Redirect to the client application, or to the console."""
     flow = completed.flow
     if flow.purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
-        target = CONSOLE_FINISH
+        pages = HOSTED if (flow.redirect_uri or "").startswith(HOSTED) else "/console"
+        target = f"{pages}{FINISH}"
         if host := _return_host(flow):
             settings = config.current()
             base = urlsplit(settings.base_url)
             port = f":{base.port}" if base.port else ""
-            target = f"{base.scheme}://{host[1]}.{settings.base_domain}{port}{CONSOLE_FINISH}"
-        return no_store(redirect(with_query(target, {"code": completed.code})))
+            target = f"{base.scheme}://{host[1]}.{settings.base_domain}{port}{target}"
+        return no_store(redirect(urls.with_query(target, {"code": completed.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = completed.account.settings.get("sso_tokens_in_fragment")
     if in_fragment and flows.is_from_browser(flow, flow_cookie(flow)):
         target = f"{target}#{urlencode(_fragment(completed) | state)}"
     else:
-        target = with_query(target, {"code": completed.code, **state})
+        target = urls.with_query(target, {"code": completed.code, **state})
     response = redirect(target)
     _delete_cookie(response, flow)
     return no_store(response)
@@ -252,22 +253,16 @@ def _error_page(error: AppError) -> Response:
         # To the client application, with an error of RFC 6749, section 4.1.2.1.
         params = {"error": error.code, "error_description": error.message}
         params |= _returned_state(error.client_flow)
-        target = with_query(error.client_flow.redirect_uri or "", params)
+        target = urls.with_query(error.client_flow.redirect_uri or "", params)
         redirected: Any = redirect(target)
         _delete_cookie(redirected, error.client_flow)
         return no_store(redirected)  # type: ignore[return-value]
     else:
         account = service.find_active_account(flow.account_id) if flow else None
         slug = account.slug if account else None
-        page = render_template("auth/refused.html", problem=error.message, account=slug)
+        g.is_hosted, g.page_account_id = True, account.id if account else None
+        page = render_template("welcome/refused.html", problem=error.message, account=slug)
         response = html.add_security_headers(make_response(page))
     response.status_code = error.status
     response.headers.update(error.headers)
     return response
-
-
-def with_query(url: str, params: Mapping[str, str]) -> str:
-    """The URL with more query parameters."""
-    parts = urlsplit(url)
-    query = "&".join(filter(None, (parts.query, urlencode(params))))
-    return urlunsplit(parts._replace(query=query))

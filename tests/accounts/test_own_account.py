@@ -167,7 +167,7 @@ def test_new_team_member_sets_password_by_mailed_link(app: Flask, cast: Cast) ->
     assert (answer.json["role"], answer.json["account_id"]) == ("editor", cast.alice.account_id)
     run_jobs(app)
     assert [mail["To"] for mail in outbox(app)] == ["Dora@acme.example"]
-    assert "/console/reset-password?token=AA0001-" in link_in(outbox(app)[0])
+    assert "/welcome/reset-password?token=AA0001-" in link_in(outbox(app)[0])
     taken = cast.alice.post("account/users", {"email": "dora@ACME.example"})
     assert (taken.status_code, taken.json["field"]) == (409, "email")
 

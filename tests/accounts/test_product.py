@@ -166,7 +166,7 @@ def test_mails_come_from_the_product_and_lead_to_its_pages(cast: Cast) -> None:
 
 def test_links_of_superadmins_lead_to_the_service(cast: Cast) -> None:
     cast.root.put("product", {"links": {"reset_password": LINK}})
-    assert "/console/reset-password" in mailed_link(cast.root)
+    assert "/welcome/reset-password" in mailed_link(cast.root)
 
 
 def test_redirect_uri_is_of_the_list_or_a_link_of_the_product(cast: Cast) -> None:
@@ -212,8 +212,8 @@ def test_tokens_of_pii_members_go_to_no_address_from_outside(app: Flask, cast: C
     assert joined.status_code in (200, 201, 204), joined.json
     body = {"token": mailed.partition("token=")[2], "new_password": NEW_PASSWORD}
     assert Caller(app).post("auth/reset-password", body).json["error"] == "invalid_token"
-    assert "/console/reset-password" in mailed_link(cast.bob)
-    assert "/console/reset-password" in mailed_link(cast.bob, redirect_uri=listed)
+    assert "/welcome/reset-password" in mailed_link(cast.bob)
+    assert "/welcome/reset-password" in mailed_link(cast.bob, redirect_uri=listed)
 
 
 def test_brand_needs_the_operators_consent_and_listed_links(cast: Cast) -> None:
@@ -232,13 +232,13 @@ def test_brand_needs_the_operators_consent_and_listed_links(cast: Cast) -> None:
     sender = outbox(cast.bob.app)[-1]["From"].addresses[0].display_name
     assert sender == "Acme Support"
     # Other accounts see nothing of it.
-    assert "/console/reset-password" in mailed_link(cast.charlie)
+    assert "/welcome/reset-password" in mailed_link(cast.charlie)
     assert outbox(cast.bob.app)[-1]["From"].addresses[0].display_name == "Helpdesk"
     anyone = Caller(cast.bob.app)
     assert anyone.get("product/logo?account=acme").status_code == 200
     assert anyone.get("product/logo?account=globex").status_code == 404
     cast.root.put("product", {"accounts_may_brand": False})
-    assert "/console/reset-password" in mailed_link(cast.bob)
+    assert "/welcome/reset-password" in mailed_link(cast.bob)
     assert anyone.get("product/logo?account=acme").status_code == 404
 
 

@@ -84,7 +84,7 @@ def test_invitation_while_registration_is_off_is_403(app: Flask, cast: Cast, set
         assert "Administrators create the users" in answer.json["message"]
     for shown in (page.get("team/invite"), page.send("team/invite", **form)):
         assert (shown.status_code, "Administrators create the users" in alert(shown)) == (403, True)
-    assert Browser(app).get(f"invitations/{made['token']}").status_code == 403
+    assert Browser(app).get(f"/welcome/invitation?token={made['token']}").status_code == 403
     assert cast.alice.get("invitations").json["total"] == 1
     assert cast.alice.post("account/users", {"email": "emil@acme.example"}).status_code == 201
     set_to(registration="invite")
@@ -168,7 +168,7 @@ def test_registration_with_known_address_gets_same_answer_and_a_mail(
     run_jobs(app)
     mails = outbox(app)[sent:]
     assert [mail["To"] for mail in mails] == ["Ann@house.example"]
-    assert "/console/forgot-password" in body_of(mails[0])
+    assert "/welcome/forgot-password" in body_of(mails[0])
     assert "token=" not in body_of(mails[0])
 
 

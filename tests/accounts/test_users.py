@@ -139,7 +139,7 @@ def test_new_user_without_password_gets_mail_to_set_it(app: Flask, cast: Cast) -
     assert cast.root.post("users", body).json["role"] == "editor"
     run_jobs(app)
     (mail,) = outbox(app)
-    assert "/console/reset-password?token=" in link_in(mail)
+    assert "/welcome/reset-password?token=" in link_in(mail)
     token = link_in(mail).partition("token=")[2]
     answer = Caller(app).post("auth/reset-password", {"token": token, "new_password": PASSWORD})
     assert answer.status_code == 200
@@ -242,7 +242,7 @@ def test_password_reset_link_by_superadmin_ends_all_sessions(app: Flask, cast: C
     assert (answer.status_code, set(answer.json)) == (200, {"message"})
     assert refreshed(cast, pair) == 401
     run_jobs(app)
-    assert "/console/reset-password?token=" in body_of(outbox(app)[0])
+    assert "/welcome/reset-password?token=" in body_of(outbox(app)[0])
 
 
 def test_password_set_with_invalid_value_changes_nothing(cast: Cast) -> None:

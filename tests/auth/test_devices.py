@@ -57,7 +57,7 @@ def test_new_device_mail_names_device_address_and_date(cast: Cast) -> None:
     for kind in ("plain", "html"):
         text = body_of(mail, kind)
         assert "Safari on macOS, 198.51.100.9" in text
-        assert "/console/profile" in text
+        assert "/welcome/profile" in text
         assert f"{clock.now():%Y-%m-%d}" in text
 
 

@@ -236,7 +236,7 @@ def test_magic_link_of_member_is_not_sent_to_redirect_uri(app: Flask, people: Ca
     for uri in (outside, CLIENT):  # which a member has listed
         mailed_token(people.alice, redirect_uri=uri)
         link = link_in(outbox(app)[-1])
-        assert link.startswith("http://atrium.test/console/magic-link"), "alice is a member"
+        assert link.startswith("http://atrium.test/welcome/magic-link"), "alice is a member"
     mailed = mailed_token(people.bob, redirect_uri=outside)
     assert link_in(outbox(app)[-1]).startswith(outside)
     groups = people.alice.get("groups").json["items"]
@@ -265,19 +265,19 @@ def test_magic_link_sign_in_by_console(app: Flask, people: Cast) -> None:
     run_jobs(app)
     mail = outbox(app)[-1]
     assert "within 15 minutes" in body_of(mail)
-    path = link_in(mail).partition("/console/")[2]
+    path = link_in(mail).removeprefix("http://atrium.test")
     for _ in range(2):  # a mail scanner
-        assert browser.client.head(f"/console/{path}").status_code == 200
+        assert browser.client.head(path).status_code == 200
         page = browser.get(path)
         assert f"as {people.bob.email}" in page.text
     (mailed,) = re.findall(r'name="token" value="([^"]+)"', page.text)
     assert is_out(browser.client)
-    assert app.test_client().post("/console/magic-link", data={"token": mailed}).status_code == 400
-    assert browser.send("magic-link", token=mailed).location == "/console"
+    assert app.test_client().post("/welcome/magic-link", data={"token": mailed}).status_code == 400
+    assert browser.send("/welcome/magic-link", token=mailed).location == "/welcome/profile"
     assert not is_out(browser.client)
     other = app.test_client()
     again = {"csrf_token": token(other), "token": mailed}
-    refused = other.post("/console/magic-link", data=again)
+    refused = other.post("/welcome/magic-link", data=again)
     assert (refused.status_code, "no longer valid" in alert(refused)) == (400, True)
     assert is_out(other)
 

@@ -144,15 +144,15 @@ def test_email_verification_click_does_not_confirm_inviters_password(
     scanned = app.test_client().get(link, headers={"User-Agent": "SafeLinks"})
     assert "Acme" in scanned.text
     browser, token = Browser(app), link.partition("token=")[2]
-    clicked = browser.send("verify-email", token=token)
+    clicked = browser.send("/welcome/verify-email", token=token)
     assert (clicked.status_code, beside(clicked, "password")) == (400, "Required.")
-    guessed = browser.send("verify-email", token=token, password=NEW)
+    guessed = browser.send("/welcome/verify-email", token=token, password=NEW)
     assert (guessed.status_code, "password is wrong" in guessed.text) == (400, True)
     credentials = {"account": "acme", "email": ceo, "password": PASSWORD}
     assert anyone.post("auth/login", credentials).json["error"] == "email_not_verified"
-    weak = browser.send("verify-email", token=token, password="short", is_new="true")
+    weak = browser.send("/welcome/verify-email", token=token, password="short", is_new="true")
     assert weak.status_code == 400
-    done = browser.send("verify-email", token=token, password=NEW, is_new="true")
+    done = browser.send("/welcome/verify-email", token=token, password=NEW, is_new="true")
     assert (done.status_code, ceo in done.text) == (200, True)
     assert "/console/sign-in" not in done.text.partition("<main")[2], "no console for a viewer"
     assert anyone.post("auth/login", credentials).json["error"] == "authentication_failed"
@@ -165,11 +165,11 @@ def test_email_verification_by_registered_user_needs_no_password(
     body = {"account_name": "Initech", "email": "eve@initech.example", "password": PASSWORD}
     assert anyone.post("auth/register", body).status_code == 201
     token = newest(app, "eve@initech.example").partition("token=")[2]
-    done = Browser(app).send("verify-email", token=token, password=PASSWORD)
-    assert (done.status_code, "/console/sign-in" in done.text) == (200, True)
+    done = Browser(app).send("/welcome/verify-email", token=token, password=PASSWORD)
+    assert (done.status_code, "/welcome/sign-in" in done.text) == (200, True)
     login = {"account": "initech", "email": "eve@initech.example", "password": PASSWORD}
     assert anyone.post("auth/login", login).status_code == 200
-    again = Browser(app).send("verify-email", token=token, password=PASSWORD)
+    again = Browser(app).send("/welcome/verify-email", token=token, password=PASSWORD)
     assert (again.status_code, "invalid or has expired" in again.text) == (400, True)
 
 
@@ -177,10 +177,10 @@ def test_email_change_link_requires_password_of_user(app: Flask, cast: Cast) -> 
     token = change(app, cast).partition("token=")[2]
     stranger = Browser(app)
     for form in ({}, {"password": NEW}, {"password": NEW, "is_new": "true"}):
-        assert stranger.send("verify-email", token=token, **form).status_code == 400
+        assert stranger.send("/welcome/verify-email", token=token, **form).status_code == 400
     assert cast.bob.get("auth/me").json["email"] == cast.bob.email
     own = Browser(app, cast.bob)
-    assert own.send("verify-email", token=token).status_code == 200
+    assert own.send("/welcome/verify-email", token=token).status_code == 200
     assert cast.bob.get("auth/me").json["email"] == "robert@acme.example"
 
 
@@ -221,7 +221,8 @@ def test_magic_link_verification_does_not_confirm_password(app: Flask, cast: Cas
 def test_console_keys_page_offers_new_key_only_to_admins(app: Flask, cast: Cast) -> None:
     """Also after an invitation, whose link leads to the home page."""
     browser = Browser(app)
-    page = browser.done(invitation(app, cast).removeprefix("/console/"), password=PASSWORD)
+    path, _, token = invitation(app, cast).partition("?token=")
+    page = browser.done(path, token=token, password=PASSWORD)
     assert "Welcome to Acme." in page
     others = [browser.get(path) for path in ("profile", "keys")]
     assert [other.status_code for other in others] == [200, 200]

@@ -88,7 +88,7 @@ def test_forgot_password_account_comes_from_host(app: Flask, anyone: Caller, bob
 def test_password_reset_link_works_once(app: Flask, anyone: Caller, bob: Caller) -> None:
     token = mailed_token(app, anyone)
     assert outbox(app)[-1]["To"] == bob.email
-    assert link_in(outbox(app)[-1]).startswith("http://atrium.test/console/reset-password?token=")
+    assert link_in(outbox(app)[-1]).startswith("http://atrium.test/welcome/reset-password?token=")
     assert reset(anyone, token).status_code == 200
     assert login(anyone).status_code == 401
     assert login(anyone, NEW).status_code == 200

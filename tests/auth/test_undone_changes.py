@@ -116,7 +116,7 @@ def test_email_change_undo_without_factor_waits_and_can_be_stopped(
         assert (waits.status_code, waits.json["due_at"] is None) == (202, False)
     mails = [mail for mail in mails_to(app, THIEF) if "keep-email" in body_of(mail)]
     (told,) = mails
-    assert link_in(told).startswith("http://atrium.test/console/keep-email?token=")
+    assert link_in(told).startswith("http://atrium.test/welcome/keep-email?token=")
     assert address_of(cast) == THIEF
     keep = {"token": token_in(told)}
     assert anyone.post("auth/keep-email", keep).status_code == 200
@@ -170,20 +170,20 @@ def test_console_undo_page_asks_for_factor_or_waits(
 ) -> None:
     phone, token = moved
     browser = Browser(app)
-    page = browser.get(f"undo-email-change?token={token}")
+    page = browser.get(f"/welcome/undo-email-change?token={token}")
     assert "Restore address in 24 hours" in page.text
-    empty = browser.send("undo-email-change", token=token)
+    empty = browser.send("/welcome/undo-email-change", token=token)
     assert (empty.status_code, beside(empty, "code")) == (400, "Enter a code, or use your passkey.")
-    wrong = browser.send("undo-email-change", token=token, code="000000")
+    wrong = browser.send("/welcome/undo-email-change", token=token, code="000000")
     assert wrong.status_code == 401
     assert address_of(cast) == THIEF
-    assert "in 24 hours" in browser.done("undo-email-change", token=token, wait="true")
+    assert "in 24 hours" in browser.done("/welcome/undo-email-change", token=token, wait="true")
     keep = token_in([mail for mail in mails_to(app, THIEF) if "keep-email" in body_of(mail)][-1])
-    assert "Keep your address" in browser.get(f"keep-email?token={keep}").text
+    assert "Keep your address" in browser.get(f"/welcome/keep-email?token={keep}").text
     assert f"Your address is {OLD} again" in browser.done(
-        "undo-email-change", token=token, code=phone.code(1)
+        "/welcome/undo-email-change", token=token, code=phone.code(1)
     )
-    used = browser.get(f"keep-email?token={keep}")
+    used = browser.get(f"/welcome/keep-email?token={keep}")
     assert (used.status_code, "no longer valid" in alert(used)) == (400, True)
 
 
@@ -191,10 +191,10 @@ def test_console_keep_email_button_stops_undo(
     app: Flask, cast: Cast, moved: tuple[Phone, str]
 ) -> None:
     browser = Browser(app)
-    browser.done("undo-email-change", token=moved[1], wait="true")
+    browser.done("/welcome/undo-email-change", token=moved[1], wait="true")
     keep = token_in([mail for mail in mails_to(app, THIEF) if "keep-email" in body_of(mail)][-1])
-    assert f"Your address is still {THIEF}" in browser.done("keep-email", token=keep)
-    assert browser.get(f"undo-email-change?token={moved[1]}").status_code == 400
+    assert f"Your address is still {THIEF}" in browser.done("/welcome/keep-email", token=keep)
+    assert browser.get(f"/welcome/undo-email-change?token={moved[1]}").status_code == 400
 
 
 def test_email_change_by_admin_keeps_second_factors(app: Flask, anyone: Caller, cast: Cast) -> None:

@@ -105,7 +105,7 @@ def test_console_wrong_password_keeps_other_inputs(visit: Visit, live_cast: Cast
 
 
 def test_console_forms_work_by_keyboard_alone(visit: Visit, live_cast: Cast) -> None:
-    visit.page.goto("/console/forgot-password")
+    visit.page.goto("/welcome/forgot-password")
     visit.page.keyboard.press("Tab")
     expect(visit.page.get_by_text("Skip to the content")).to_be_in_viewport()
     visit.page.goto("/console/sign-in")

@@ -82,7 +82,7 @@ def test_console_people_form_responses_are_accessible_and_fit(
         look(path)
 
     visit_and_look("nope-without-session")
-    page.goto("/console/reset-password?token=old")
+    page.goto("/welcome/reset-password?token=old")
     look("reset")
     sign_in(visit, live_cast.alice)
     visit_and_look("nope")

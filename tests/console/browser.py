@@ -70,6 +70,11 @@ def asks_to_sign_in(answer: TestResponse) -> bool:
     return answer.status_code == 401 and "<title>Sign in" in answer.text
 
 
+def whole(path: str) -> str:
+    """A path, of the console unless it begins with a slash."""
+    return path if path.startswith("/") else f"/console/{path}"
+
+
 class Browser:
     """A browser in the hands of a caller, at the console."""
 
@@ -79,13 +84,13 @@ class Browser:
             assert sign_in(self.client, caller).status_code == 303
 
     def get(self, path: str) -> TestResponse:
-        """Open a page."""
-        return self.client.get(f"/console/{path}")
+        """Open a page of the console, or that of a whole path."""
+        return self.client.get(whole(path))
 
     def send(self, path: str, **form: object) -> TestResponse:
         """Send a form with its token."""
         data = {"csrf_token": token(self.client), **form}
-        return self.client.post(f"/console/{path}", data=data)
+        return self.client.post(whole(path), data=data)
 
     def done(self, path: str, **form: object) -> str:
         """Send a form that is accepted; returns the page that follows."""

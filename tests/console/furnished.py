@@ -121,7 +121,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "format": "csv",
         "mail_kind": "invitation",
         "language": "en",
-        "token": links["new@finance.example"].rpartition("/")[2],
+        "token": links["new@finance.example"].rpartition("=")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,
         "keep_token": keep,

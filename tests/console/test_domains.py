@@ -123,7 +123,7 @@ def test_forgot_password_without_account_works_in_verified_domain(
     assert known[:2] == (303, "")
     mailbox.run_jobs(app)
     (mail,) = mailbox.outbox(app)
-    assert (mail["To"], "/console/reset-password?" in mailbox.link_in(mail)) == (
+    assert (mail["To"], "/welcome/reset-password?" in mailbox.link_in(mail)) == (
         cast.bob.email,
         True,
     )

@@ -148,35 +148,37 @@ def test_console_invitation_acceptance_signs_in(app: Flask, cast: Cast, admin: B
     assert "sent an invitation to dora@acme.example" in page
     assert "We have sent" not in admin.get("team").text
     run_jobs(app)
-    path = link_in(outbox(app)[-1]).partition("/console/")[2]
+    path = link_in(outbox(app)[-1]).removeprefix("http://atrium.test")
+    target, _, token = path.partition("?token=")
     dora = Browser(app)
     form = dora.get(path)
     assert form.status_code == 200
     assert "Join Acme" in form.text
-    weak = dora.send(path, name="Dora", password="short")
+    weak = dora.send(target, token=token, name="Dora", password="short")
     assert weak.status_code == 400
     assert "12 characters" in beside(weak, "password")
     assert 'value="Dora"' in weak.text
-    assert "Welcome to Acme." in dora.done(path, name="Dora", password=NEW_PASSWORD)
+    assert "Welcome to Acme." in dora.done(target, token=token, name="Dora", password=NEW_PASSWORD)
     assert not is_out(dora.client)
     (user,) = cast.alice.get("account/users?search=dora").json["items"]
     assert (user["role"], user["groups"], user["name"]) == ("editor", ["finance"], "Dora")
-    for again in (dora.get(path), dora.send(path, name="Eve", password=NEW_PASSWORD)):
+    eve = dora.send(target, token=token, name="Eve", password=NEW_PASSWORD)
+    for again in (dora.get(path), eve):
         assert again.status_code == 400
         assert "accepted" in alert(again)
-    assert dora.get("invitations/AA0001-none").status_code == 404
+    assert dora.get("/welcome/invitation?token=AA0001-none").status_code == 404
 
 
 def test_console_invitation_resend_and_cancel(
     app: Flask, admin: Browser, ids: dict[str, str]
 ) -> None:
     run_jobs(app)
-    old = link_in(outbox(app)[-1]).partition("/console/")[2]
+    old = link_in(outbox(app)[-1]).removeprefix("http://atrium.test")
     path = f"team/invitations/{ids['invitation']}"
     assert "The old one no longer works" in admin.done(f"{path}/resend")
     assert Browser(app).get(old).status_code == 404
     run_jobs(app)
-    new = link_in(outbox(app)[-1]).partition("/console/")[2]
+    new = link_in(outbox(app)[-1]).removeprefix("http://atrium.test")
     assert Browser(app).get(new).status_code == 200
     assert "is cancelled" in admin.done(f"{path}/cancel")
     assert "cancelled" in alert(Browser(app).get(new))
@@ -352,7 +354,7 @@ def test_console_profile_name_change_and_email_verification(app: Flask, cast: Ca
     assert viewer.client.get(path, headers={"Accept": "text/html"}).status_code == 200
     assert cast.bob.get("auth/me").json["email"] == cast.bob.email
     token = path.partition("token=")[2]
-    assert viewer.send("verify-email", token=token).status_code == 200
+    assert viewer.send("/welcome/verify-email", token=token).status_code == 200
     assert "robert@acme.example" in viewer.get("profile").text
     wrong = viewer.send("profile", name="B" * 300, email="nowhere")
     assert (wrong.status_code, beside(wrong, "name")) == (400, "At most 200 characters.")
@@ -588,24 +590,24 @@ def test_console_role_creation_change_and_deletion(cast: Cast, superadmin: Brows
 
 def test_console_password_reset_by_mailed_link(app: Flask, cast: Cast) -> None:
     browser = Browser(app)
-    assert "/console/forgot-password" in browser.get("sign-in").text
+    assert "/welcome/forgot-password" in browser.get("sign-in").text
     pages = [
-        browser.done("forgot-password", account="acme", email=email)
+        browser.done("/welcome/forgot-password", account="acme", email=email)
         for email in (cast.bob.email, "nobody@acme.example")
     ]
     assert "we have sent a link" in pages[0]
     run_jobs(app)
     (mail,) = outbox(app)
-    path = link_in(mail).partition("/console/")[2]
+    path = link_in(mail).removeprefix("http://atrium.test")
     shown = browser.get(path)
     assert (shown.status_code, f"For {cast.bob.email} of Acme." in shown.text) == (200, True)
     secret = path.partition("token=")[2]
-    weak = browser.send("reset-password", token=secret, new_password="short")
+    weak = browser.send("/welcome/reset-password", token=secret, new_password="short")
     assert (weak.status_code, bool(beside(weak, "new_password"))) == (400, True)
-    browser.done("reset-password", token=secret, new_password=NEW_PASSWORD)
+    browser.done("/welcome/reset-password", token=secret, new_password=NEW_PASSWORD)
     assert sign_in(browser.client, cast.bob, password=NEW_PASSWORD).status_code == 303
-    used = browser.send("reset-password", token=secret, new_password=NEW_PASSWORD)
-    for answer in (used, browser.get(path), browser.get("reset-password")):
+    used = browser.send("/welcome/reset-password", token=secret, new_password=NEW_PASSWORD)
+    for answer in (used, browser.get(path), browser.get("/welcome/reset-password")):
         assert (answer.status_code, "no longer valid" in alert(answer)) == (400, True)
 
 
@@ -615,12 +617,12 @@ def test_console_password_reset_offers_api_key_revocation(
 ) -> None:
     key = cast.bob.post("api-keys", {"name": "nightly import"}).json["key"]
     browser = Browser(app)
-    browser.done("forgot-password", account="acme", email=cast.bob.email)
+    browser.done("/welcome/forgot-password", account="acme", email=cast.bob.email)
     run_jobs(app)
-    path = link_in(outbox(app)[0]).partition("/console/")[2]
-    assert "Revoke your API keys as well: nightly import" in browser.get(path).text
+    path = link_in(outbox(app)[0]).removeprefix("http://atrium.test")
+    assert "Revoke your access keys as well: nightly import" in browser.get(path).text
     secret = path.partition("token=")[2]
-    browser.done("reset-password", token=secret, new_password=NEW_PASSWORD, **chosen)
+    browser.done("/welcome/reset-password", token=secret, new_password=NEW_PASSWORD, **chosen)
     status = Caller(app, **{"X-API-Key": key}).get("auth/me").status_code
     assert status == (401 if chosen else 200)
     sign_in(browser.client, cast.bob, password=NEW_PASSWORD)

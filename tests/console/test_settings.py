@@ -287,7 +287,7 @@ def test_console_outbox_shows_development_mails(
 ) -> None:
     assert "No mails yet." in superadmin.get("outbox").text
     with app.app_context():
-        link = "http://atrium.test/console/reset-password?token=x"
+        link = "http://atrium.test/welcome/reset-password?token=x"
         context = {"link": link, "account": "<b>Acme</b>", "hours": 1}
         mail.send("bob@acme.example", "reset_password", name=None, user=None, url=link, **context)
         (name,) = mail.saved_names()

@@ -151,7 +151,7 @@ def test_domain_registration_stores_no_user_before_confirmation(app: Flask, cast
     run_jobs(app)
     assert cast.alice.get("account/users?limit=100").json["total"] == before
     tokens = [token_in(mail) for mail in outbox(app)[-3:]]
-    page = app.test_client().get(f"/console/reset-password?token={tokens[2]}")
+    page = app.test_client().get(f"/welcome/reset-password?token={tokens[2]}")
     assert (page.status_code, GONE in page.text, "Acme" in page.text) == (200, True, True)
     anyone = Caller(app)
     weak = anyone.post("auth/reset-password", {"token": tokens[2], "new_password": "x"})

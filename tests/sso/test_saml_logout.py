@@ -287,8 +287,9 @@ def test_saml_logout_without_single_logout_ends_local_session_only(stage: Stage)
     token = stage.anyone.post("auth/login", login).json["token"]
     bob = Caller(stage.app, Authorization=f"Bearer {token}")
     assert (bob.post("auth/saml/logout").json["logout_url"], is_active(bob)) == (None, False)
+    stage.cast.root.put("product", {"name": "Helpdesk"})
     page = stage.browser().get(Message().query(), headers=HTML)
-    assert (page.status_code, "You are signed out of Atrium." in page.text) == (200, True)
+    assert (page.status_code, "You are signed out of Helpdesk." in page.text) == (200, True)
 
 
 def test_saml_logout_of_console_continues_at_provider(idp: Stage) -> None:

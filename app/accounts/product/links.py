@@ -19,11 +19,11 @@ from app.errors import InvalidValues, problem
 
 HOSTED = {
     LinkKind.VERIFY_EMAIL: "/auth/verify-email?token={token}",
-    LinkKind.RESET_PASSWORD: "/console/reset-password?token={token}",
-    LinkKind.INVITATION: "/console/invitations/{token}",
-    LinkKind.MAGIC_LINK: "/console/magic-link?token={token}",
+    LinkKind.RESET_PASSWORD: "/welcome/reset-password?token={token}",
+    LinkKind.INVITATION: "/welcome/invitation?token={token}",
+    LinkKind.MAGIC_LINK: "/welcome/magic-link?token={token}",
     LinkKind.EMAIL_CHANGE: "/auth/verify-email?token={token}",
-    LinkKind.SIGN_IN: "/console/sign-in?account={account}",
+    LinkKind.SIGN_IN: "/welcome/sign-in?account={account}",
 }
 NEW_MEMBER = "pii_access"
 """Instead of a user's id: somebody whom the link lets join `pii_access`."""

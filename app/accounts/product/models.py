@@ -25,7 +25,7 @@ class AccountBrand(Base):
         sa.UniqueConstraint("account_id"),
     )
     __policy__ = TablePolicy(
-        audit=Audited(hidden=("logo",)),  # it may be long
+        audit=Audited(digested=("logo",)),
         bundle=Bundled(order=230),
         noun=Noun(
             lazy_gettext("Brand"),

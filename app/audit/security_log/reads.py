@@ -210,7 +210,7 @@ def _collector() -> Collector | None:
     current, route = collector.get(), current_route.get()
     if current is None and route is not None:
         name = route.endpoint.rpartition(".")[2]
-        is_page = route.endpoint.startswith("console.")
+        is_page = route.endpoint.startswith(("console.", "welcome."))
         collector.set(current := Collector("console" if is_page else PATHS.get(name, name)))
     return current
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.accounts.models import Account, User
+from app.accounts.product import faces
 from app.auth.mfa import challenges
 from app.auth.mfa.models import Method, SecondFactor
 from app.errors import BadRequest
@@ -54,7 +55,7 @@ def registration_options(user: User, token: str, existing: Iterable[SecondFactor
 
     options = webauthn.generate_registration_options(
         rp_id=rp_id(),
-        rp_name="Atrium",
+        rp_name=faces.of(user.account_id).name,
         # With the account, so that a sign-in by passkey alone is a keyed look-up.
         user_id=UUID(user.account_id).bytes + UUID(user.id).bytes,
         user_name=user.email,

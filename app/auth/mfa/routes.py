@@ -49,7 +49,7 @@ from app.web.serialization import json_response
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
 SECRET = {
     "secret": "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP",
-    "otpauth_url": "otpauth://totp/Atrium%20%28Acme%29:alice%40acme.example?secret=JBSW...",
+    "otpauth_url": "otpauth://totp/Helpdesk%20%28Acme%29:alice%40acme.example?secret=JBSW...",
     "qr_svg": "<svg ...",
 }
 ASSERTION = {"id": "Zm9v...", "type": "public-key", "response": {}}

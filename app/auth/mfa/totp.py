@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, crypto, db
 from app.accounts.models import User
+from app.accounts.product import faces
 from app.auth.mfa.models import Method, SecondFactor
 
 STEP = 30
@@ -25,7 +26,7 @@ def new_secret() -> str:
 
 def otpauth_url(secret: str, user: User) -> str:
     """The address that authenticator apps read."""
-    issuer = f"Atrium ({user.account.name})"[:60]
+    issuer = faces.issuer(user.account_id, user.account.name)
     url: str = pyotp.TOTP(secret).provisioning_uri(name=user.email, issuer_name=issuer)
     return url
 

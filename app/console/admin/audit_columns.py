@@ -80,6 +80,7 @@ LABELS: Mapping[str, str] = {
     "read_only": lazy_gettext("Read only"),
     "revoked_at": lazy_gettext("Revoked at"),
     "revoked_by": lazy_gettext("Revoked by"),
+    "redirect_uri": lazy_gettext("Page of the link"),
     "reply_to": lazy_gettext("Replies go to"),
     "requested_by": lazy_gettext("Requested by"),
     "role_id": lazy_gettext("Role"),

@@ -18,7 +18,7 @@ from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.admin.sso_form import ProviderForm
 from app.console.people.users import choices
-from app.console.shell import forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import access, brand, forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -43,6 +43,7 @@ from app.sso.refusals import SignInRefused
 from app.sso.responses import begin_in_console, may_finish, redirect_to_base, redirect_to_provider
 from app.sso.saml import keys, metadata_refresh
 from app.types import JSONObject
+from app.web import urls
 from app.web.languages import gettext, lazy_gettext
 
 ACCOUNT = "/console/sso/<uuid:account_id>"
@@ -213,29 +214,34 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     return redirect_to_provider(url, flow, connection)
 
 
-@page("/console/sso/start/<category>/<provider>", role=ANYBODY)
+@page("/console/sso/start/<category>/<provider>", role=ANYBODY, is_hosted=True)
 def start_sso(category: str, provider: str) -> str | BaseResponse:
     """Sign in through a provider; who is signed in already confirms first."""
     if guard.caller():
         # Use the stored names: the link could claim anything.
         account = service.find_active_account(request.args.get("account", "")[:200])
+        brand.show(account.id if account else None)
         title = service.title(account, category, provider)
         return render_template("console/sso/leave.html", account=account, provider=title)
     return _begin_sso(category, provider)
 
 
-@page("/console/sso/start/<category>/<provider>", "POST", role=ANYBODY)
+@page("/console/sso/start/<category>/<provider>", "POST", role=ANYBODY, is_hosted=True)
 def leave_for_sso(category: str, provider: str) -> BaseResponse:
     """Sign in through a provider, and end the current session."""
     return _begin_sso(category, provider)
 
 
 def _begin_sso(category: str, provider: str) -> BaseResponse:
-    target = guard.safe_target(request.args.get("next"))
+    requested = request.args.get("next", "")[:2_000]
+    target = guard.safe_target(requested)
+    if access.is_hosted() and target is None:
+        # Whoever is signed in is led on from there.
+        target = urls.with_query(url_for("welcome.sign_in"), {"next": requested})
     return begin_in_console(category, provider, request.args.get("account", "")[:200], target)
 
 
-@page("/console/sso/finish", role=ANYBODY, setup=setup_links.SSO)
+@page("/console/sso/finish", role=ANYBODY, setup=setup_links.SSO, is_hosted=True)
 def finish_sso() -> str | BaseResponse:
     """Finish a sign-in: start a session, or show the result of a test."""
     flow, user = one_time_codes.redeem_in_console(
@@ -250,7 +256,7 @@ def finish_sso() -> str | BaseResponse:
         return render_template("console/sso/tested.html", scope=scope, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(gettext("Welcome to %(account)s.", account=user.account.name))
-    target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
+    target = guard.target_after_sign_in(user, flow.redirect_uri or "")
     return guard.start_session(user, target, one_time_codes.proof_of(flow), flow=flow)
 
 

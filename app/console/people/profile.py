@@ -27,10 +27,10 @@ MAX_KEYS = 20
 PASSWORDS = ("current_password", "new_password")
 
 
-@page("/console/profile", role=USER)
+@page("/console/profile", role=USER, is_hosted=True)
 def show_profile(form: Form | None = None) -> Page:
     """The caller's profile."""
-    caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
+    caller, listing = guard.require_caller(), lists.from_request(".show_profile")
     user = auth.get_user(caller)
     stored = _attributes(user)
     stored.values |= {"name": user.name or "", "email": user.email}
@@ -54,7 +54,7 @@ def show_profile(form: Form | None = None) -> Page:
     )
 
 
-@page("/console/profile", "POST", role=USER, form_page=show_profile)
+@page("/console/profile", "POST", role=USER, form_page=show_profile, is_hosted=True)
 def change_profile() -> BaseResponse:
     """Save the name, or request a change of the address."""
     caller = guard.require_caller()
@@ -70,7 +70,7 @@ def change_profile() -> BaseResponse:
             "Follow the link in the mail to %(email)s to confirm your new address.",
             email=body["email"],
         )
-    response = redirect_with_notice(notice, "console.show_profile")
+    response = redirect_with_notice(notice, ".show_profile")
     languages.remember(response, language)
     return response
 
@@ -80,7 +80,7 @@ def _attributes(user: User) -> AttributeForm:
     return attribute_form.stored(Kind.USERS, level, user.attributes)
 
 
-@page("/console/profile/password", "POST", role=USER, form_page=show_profile)
+@page("/console/profile/password", "POST", role=USER, form_page=show_profile, is_hosted=True)
 def change_password() -> BaseResponse:
     """Change the own password, which ends all sessions."""
     form = forms.submitted(*PASSWORDS, "revoke_api_keys")
@@ -91,20 +91,20 @@ def change_password() -> BaseResponse:
         revoke_api_keys=bool(form["revoke_api_keys"]),
     )
     return redirect_with_notice(
-        gettext("Your password is changed. Sign in with the new one."), "console.sign_in"
+        gettext("Your password is changed. Sign in with the new one."), ".sign_in"
     )
 
 
-@page("/console/profile/sessions/<uuid:session_id>/end", "POST", role=USER)
+@page("/console/profile/sessions/<uuid:session_id>/end", "POST", role=USER, is_hosted=True)
 def end_session(session_id: str) -> BaseResponse:
     sessions.end_active(*sessions.user_key(guard.require_caller()), session_id)
     if session_id == g.console_session_id:
-        return guard.end_session(url_for("console.sign_in"))
-    return redirect_with_notice(gettext("The session has ended."), "console.show_profile")
+        return guard.end_session(url_for(".sign_in"))
+    return redirect_with_notice(gettext("The session has ended."), ".show_profile")
 
 
-@page("/console/profile/sessions/end-others", "POST", role=USER)
+@page("/console/profile/sessions/end-others", "POST", role=USER, is_hosted=True)
 def end_other_sessions() -> BaseResponse:
     """End the own sessions but this one."""
     sessions.end_others(guard.require_caller())
-    return redirect_with_notice(gettext("Your other sessions have ended."), "console.show_profile")
+    return redirect_with_notice(gettext("Your other sessions have ended."), ".show_profile")

@@ -33,7 +33,6 @@ from app.console.shell.access import ADMIN, ANYBODY, USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
-from app.web import html
 from app.web.languages import gettext
 
 PROFILE = "/console/profile/second-factors"
@@ -54,11 +53,11 @@ def _set_up_page(form: Form) -> Page:
 
 
 def _sign_in_page(form: Form) -> Page:
-    values = {"account": realms.suggested_account(), "next": form["next"]}
+    values = {"account": form["account"] or realms.suggested_account(), "next": form["next"]}
     return guard.sign_in_page(Form(values, problem=form.problem, status=form.status))
 
 
-@page("/console/second-factor", "POST", role=ANYBODY, form_page=_verify_page)
+@page("/console/second-factor", "POST", role=ANYBODY, form_page=_verify_page, is_hosted=True)
 def verify_second_factor() -> BaseResponse:
     """Complete a sign-in with a second factor."""
     form = second_factor.submitted()
@@ -69,7 +68,7 @@ def verify_second_factor() -> BaseResponse:
     return _signed_in(user, form, challenge)
 
 
-@page("/console/second-factor/set-up", "POST", role=ANYBODY, form_page=_set_up_page)
+@page("/console/second-factor/set-up", "POST", role=ANYBODY, form_page=_set_up_page, is_hosted=True)
 def set_up_second_factor() -> BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
@@ -78,7 +77,13 @@ def set_up_second_factor() -> BaseResponse:
     return _signed_in_with_codes(by, form, enrolled)
 
 
-@page("/console/second-factor/set-up/passkey", "POST", role=ANYBODY, form_page=_set_up_page)
+@page(
+    "/console/second-factor/set-up/passkey",
+    "POST",
+    role=ANYBODY,
+    form_page=_set_up_page,
+    is_hosted=True,
+)
 def set_up_passkey() -> BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
@@ -88,7 +93,7 @@ def set_up_passkey() -> BaseResponse:
     return _signed_in_with_codes(by, form, enrolled)
 
 
-@page("/console/second-factor/set-up/options", "POST", role=ANYBODY)
+@page("/console/second-factor/set-up/options", "POST", role=ANYBODY, is_hosted=True)
 def enrolment_passkey_options() -> BaseResponse:
     """Options for registering a passkey as the first factor."""
     by = mfa.enrolling(second_factor.submitted()["mfa_token"])
@@ -98,20 +103,21 @@ def enrolment_passkey_options() -> BaseResponse:
 
 def _signed_in_with_codes(by: Enrolling, form: Form, enrolled: mfa.Enrolled) -> BaseResponse:
     signed_in = _signed_in(by.user, form, by.challenge)
-    page = _codes_page(enrolled.recovery_codes or [], signed_in.headers["Location"])
-    response = html.add_security_headers(make_response(page))
+    going = resubmit.target_path(form[resubmit.FIELD])
+    target = going or guard.target_after_sign_in(by.user, form["next"])
+    response = make_response(_codes_page(enrolled.recovery_codes or [], target))
     for cookie in signed_in.headers.getlist("Set-Cookie"):
         response.headers.add("Set-Cookie", cookie)
     return response
 
 
-@page("/console/passkeys/options", "POST", role=ANYBODY)
+@page("/console/passkeys/options", "POST", role=ANYBODY, is_hosted=True)
 def passkey_sign_in_options() -> BaseResponse:
     token = challenges.issue(Step.PASSKEY_SIGN_IN)
     return jsonify(token=token, options=passkeys.request_options(token))
 
 
-@page("/console/passkeys/sign-in", "POST", role=ANYBODY, form_page=guard.sign_in_page)
+@page("/console/passkeys/sign-in", "POST", role=ANYBODY, form_page=_sign_in_page, is_hosted=True)
 def sign_in_with_passkey() -> BaseResponse:
     form = forms.submitted("assertion", "next", "account", resubmit.FIELD)
     sent = second_factor.credential(form["assertion"])
@@ -122,7 +128,7 @@ def sign_in_with_passkey() -> BaseResponse:
 
 def _signed_in(user: User, form: Form, passed: Challenge | None = None) -> BaseResponse:
     going = resubmit.target_path(form[resubmit.FIELD])
-    target = guard.safe_target(form["next"]) or url_for("console.show_home")
+    target = guard.target_after_sign_in(user, form["next"])
     status = 307 if going else 303
     proof = gate.proof_of(passed) if passed else Proof.PASSKEY
     response = guard.start_session(user, going or target, proof, status, passed=passed)
@@ -130,7 +136,7 @@ def _signed_in(user: User, form: Form, passed: Challenge | None = None) -> BaseR
     return response
 
 
-@page(PROFILE, role=USER)
+@page(PROFILE, role=USER, is_hosted=True)
 def show_second_factors(form: Form | None = None) -> Page:
     """The caller's second factors."""
     user, form = auth.get_user(guard.require_caller()), form or Form()
@@ -146,7 +152,14 @@ def show_second_factors(form: Form | None = None) -> Page:
     )
 
 
-@page(f"{PROFILE}/app", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
+@page(
+    f"{PROFILE}/app",
+    "POST",
+    role=USER,
+    recent_sign_in=True,
+    form_page=show_second_factors,
+    is_hosted=True,
+)
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
     caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
@@ -159,14 +172,21 @@ def add_app() -> Page | BaseResponse:
     return _added(enrolled)
 
 
-@page(f"{PROFILE}/passkeys/options", "POST", role=USER, recent_sign_in=True)
+@page(f"{PROFILE}/passkeys/options", "POST", role=USER, recent_sign_in=True, is_hosted=True)
 def passkey_registration_options() -> BaseResponse:
     caller = guard.require_caller()
     token, options = mfa.start_passkey(auth.get_user(caller))
     return jsonify(token=token, options=options)
 
 
-@page(f"{PROFILE}/passkeys", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
+@page(
+    f"{PROFILE}/passkeys",
+    "POST",
+    role=USER,
+    recent_sign_in=True,
+    form_page=show_second_factors,
+    is_hosted=True,
+)
 def add_passkey() -> BaseResponse:
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
     sent = second_factor.credential(form["assertion"])
@@ -180,30 +200,38 @@ def add_passkey() -> BaseResponse:
     "POST",
     role=USER,
     recent_sign_in=True,
+    is_hosted=True,
     form_page=show_second_factors,
 )
 def remove_factor(factor_id: str) -> BaseResponse:
     mfa.remove(auth.get_user(guard.require_caller()), factor_id)
     notice = gettext("The second factor is removed.")
-    return redirect_with_notice(notice, "console.show_second_factors")
+    return redirect_with_notice(notice, ".show_second_factors")
 
 
-@page(f"{PROFILE}/codes", "POST", role=USER, recent_sign_in=True, form_page=show_second_factors)
+@page(
+    f"{PROFILE}/codes",
+    "POST",
+    role=USER,
+    recent_sign_in=True,
+    form_page=show_second_factors,
+    is_hosted=True,
+)
 def renew_codes() -> BaseResponse:
     """Make new recovery codes."""
     return _show_once(mfa.renew_recovery_codes(auth.get_user(guard.require_caller())))
 
 
-@page(f"{PROFILE}/codes", role=USER)
+@page(f"{PROFILE}/codes", role=USER, is_hosted=True)
 def show_codes() -> str | BaseResponse:
     """The new recovery codes, once."""
     codes = one_time_secrets.pop(guard.require_caller().user_id or "")
     if codes is None:
-        return redirect(url_for("console.show_second_factors"))
-    return _codes_page(codes.split(), url_for("console.show_second_factors"))
+        return redirect(url_for(".show_second_factors"))
+    return _codes_page(codes.split(), url_for(".show_second_factors"))
 
 
-@page("/console/reauthenticate/options", "POST", role=USER)
+@page("/console/reauthenticate/options", "POST", role=USER, is_hosted=True)
 def reauthentication_options() -> BaseResponse:
     """Options for confirming the second factor with a passkey."""
     user = auth.get_user(guard.require_caller())
@@ -235,12 +263,12 @@ def _added(enrolled: mfa.Enrolled) -> BaseResponse:
     if enrolled.recovery_codes:
         return _show_once(enrolled.recovery_codes)
     notice = gettext("%(name)s is set up.", name=enrolled.factor.name)
-    return redirect_with_notice(notice, "console.show_second_factors")
+    return redirect_with_notice(notice, ".show_second_factors")
 
 
 def _show_once(codes: list[str]) -> BaseResponse:
     one_time_secrets.store(guard.require_caller().user_id or "", " ".join(codes))
-    return redirect(url_for("console.show_codes"), 303)
+    return redirect(url_for(".show_codes"), 303)
 
 
 def _codes_page(codes: list[str], target: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flask import current_app, request
+from flask import current_app, g, request
 
 
 class Role(StrEnum):
@@ -19,7 +19,7 @@ class Role(StrEnum):
 
 ANYBODY, USER, ADMIN, SUPERADMIN = Role
 ANY_FEATURE = "*"
-HOME = "/console"
+HOME, HOSTED = "/console", "/welcome"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +45,8 @@ def of_request() -> PageAccess:
     """The access that `@page` declared for the view of this request."""
     view = current_app.view_functions.get(request.endpoint or "")
     return getattr(view, "page", NO_PAGE)
+
+
+def is_hosted() -> bool:
+    """Whether this request shows a page for end users: in the product's brand, no console."""
+    return f"{request.path}/".startswith(f"{HOSTED}/") or g.get("is_hosted", False)

@@ -1,4 +1,4 @@
-"""The console's blueprint and its error pages."""
+"""The blueprints of the console and of the hosted pages, and their error pages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,24 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
-from app.console.shell import error_texts, forms, guard, lists, names, navigation, second_factor
-from app.console.shell.access import ANYBODY, HOME, PageAccess, Role
+from app.console.shell import (
+    access,
+    brand,
+    error_texts,
+    forms,
+    guard,
+    lists,
+    names,
+    navigation,
+    second_factor,
+)
+from app.console.shell.access import ANYBODY, HOME, HOSTED, PageAccess, Role
 from app.console.shell.forms import Page
 from app.console.shell.navigation import MenuItem
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
-from app.web import compression, error_handlers, html, languages
+from app.web import compression, error_handlers, languages
 from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
 
@@ -42,7 +52,7 @@ CLASSES = {
 
 
 class Pages(Blueprint):
-    """The routes of the console, all of which say who may open them."""
+    """The routes of pages, all of which say who may open them."""
 
     def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
         """Register a page. Raises TypeError for a view without access."""
@@ -52,10 +62,11 @@ class Pages(Blueprint):
         super().add_url_rule(rule, *args, **options)
 
 
-blueprint = Pages("console", __name__)
-blueprint.before_request(guard.authorize)
-blueprint.after_request(compression.compress_page)  # runs after the one below
-blueprint.after_request(html.add_security_headers)
+blueprint, hosted = Pages("console", __name__), Pages("welcome", __name__)
+for pages in (blueprint, hosted):
+    pages.before_request(guard.authorize)
+    pages.after_request(compression.compress_page)  # runs after the one below
+    pages.after_request(brand.add_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = f"{HOME}/accounts/<uuid:account_id>"
@@ -88,13 +99,15 @@ def page(
     renders_form: bool = False,
     retry_stale: bool = False,
     in_account: bool = False,
+    is_hosted: bool = False,
     form_page: Callable[..., Page | BaseResponse] | None = None,
     menu: MenuItem | None = None,
 ) -> Callable[[View], View]:
     """Register a view, and declare who may open it and how it is served (`PageAccess`).
 
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
-    second address, within the account that this one names. `menu` is its place in the sidebar.
+    second address, within the account that this one names; with `is_hosted`, one among the hosted
+    pages, so that it leads to views of its own blueprint. `menu` is its place in the sidebar.
     `form_page` is the view of the form which this one takes: it shows the form again with the
     errors, past its own guard. Raises TypeError if somebody who may call this view may not open
     that page. A form without an address of its own has a function instead, which renders it.
@@ -116,13 +129,18 @@ def page(
             renders_form=renders_form,
         )
         view = (public(across_accounts=True) if role is ANYBODY else console_session)(view)
-        for rule in (path, f"{ACCOUNT}{path.removeprefix(HOME)}") if in_account else (path,):
-            blueprint.add_url_rule(rule, endpoint, view, methods=[method])
+        below = path.removeprefix(HOME)
+        for rule in (path, f"{ACCOUNT}{below}") if in_account else (path,):
+            pages = hosted if rule.startswith(HOSTED) else blueprint
+            pages.add_url_rule(rule, endpoint, view, methods=[method])
+        if is_hosted:
+            hosted.add_url_rule(f"{HOSTED}{below}", endpoint, view, methods=[method])
         return view
 
     return add
 
 
+@hosted.errorhandler(CSRFError)
 @blueprint.errorhandler(CSRFError)
 def handle_csrf_error(error: CSRFError) -> Response:
     """Answer a form whose CSRF token is missing, expired or from another site."""
@@ -137,10 +155,12 @@ def render_error(error: AppError) -> Response:
     if error.status < 500:
         with suppress(*UNAVAILABLE):  # the page works without a caller
             guard.load_caller()
+    else:
+        brand.show_plain()
     if isinstance(error, RecentSignInRequired) and guard.caller():
-        return html.add_security_headers(make_response(*guard.reauthentication_page()))
+        return brand.add_headers(make_response(*guard.reauthentication_page()))
     if isinstance(error, MfaRequired | EnrolmentRequired):
-        return html.add_security_headers(second_factor.response_to(error))
+        return brand.add_headers(second_factor.response_to(error))
     custom_message = error_texts.translate(error.message) if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
@@ -151,12 +171,15 @@ def render_error(error: AppError) -> Response:
     )
     response = make_response(page, error.status)
     response.headers.update(error.headers)
-    return html.add_security_headers(response)
+    return brand.add_headers(response)
 
 
 # Also for paths without a view.
 blueprint.record_once(
-    lambda state: error_handlers.register_error_page(state.app, "/console", render_error)
+    lambda state: error_handlers.register_error_page(state.app, HOME, render_error)
+)
+hosted.record_once(
+    lambda state: error_handlers.register_error_page(state.app, HOSTED, render_error)
 )
 
 
@@ -167,6 +190,9 @@ blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 blueprint.add_app_template_filter(names.of_type, "type_name")
 blueprint.add_app_template_test(clock.is_due, "due")
+blueprint.add_app_template_global(access.is_hosted)
+blueprint.add_app_template_global(brand.face)
+blueprint.add_app_template_global(brand.page_address)
 
 
 @blueprint.app_template_global()
@@ -183,10 +209,12 @@ def template_context() -> dict[str, object]:
     caller = guard.caller()
     holder = caller if caller and caller.setup is not None else None
     caller = None if holder else caller
+    is_hosted = access.is_hosted()
     return {
         "caller": caller,
         "setup_holder": holder,
-        "shell": navigation.Shell(caller) if caller else None,
+        "layout": "welcome/base.html" if is_hosted else "base.html",
+        "shell": navigation.Shell(caller) if caller and not is_hosted else None,
         "theme": navigation.chosen_theme(),
         "themes": navigation.THEMES,
         "language": languages.of_browser(),

@@ -9,8 +9,8 @@ from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import g, redirect, request, session, url_for
-from flask_wtf.csrf import CSRFProtect
+from flask import g, make_response, redirect, render_template, request, session, url_for
+from flask_wtf.csrf import CSRFError, CSRFProtect, ValidationError, validate_csrf
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -27,7 +27,7 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import access, forms, realms, resubmit, switcher
+from app.console.shell import access, brand, forms, realms, resubmit, switcher
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -49,7 +49,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
 csrf = CSRFProtect()
 
-CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
+OWN_PATH = re.compile(r"/(console|welcome)(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 
 
 def retry_stale(view: View) -> View:
@@ -104,7 +104,7 @@ def authorize() -> Any:
         limit_body(MAX_ANONYMOUS_BODY)
     elif page.takes_file and request.mimetype == FILE:
         request.max_content_length = config.current().file_max_bytes
-    csrf.protect()
+    _check_csrf()
     if page.role is ANYBODY:
         return None
     if current is not None:
@@ -112,9 +112,9 @@ def authorize() -> Any:
         return resubmit.restore_form() if request.method == "POST" else None
     if page.setup and cookie_name(SETUP_COOKIE) in request.cookies:
         return redirect(url_for("console.show_setup"), 303)
-    saved = resubmit.encode_form()
+    saved = None if access.is_hosted() else resubmit.encode_form()
     if saved is None:
-        return redirect(url_for("console.sign_in", next=_return_path()))
+        return redirect(url_for(".sign_in", next=_return_path()))
     # No redirect: an address is too short for the saved form.
     values = {
         "account": realms.suggested_account(),
@@ -124,14 +124,34 @@ def authorize() -> Any:
     return sign_in_page(Form(values, status=401))
 
 
+def _check_csrf() -> None:
+    # Hosted pages send no Referer, which the library wants to see besides the token.
+    if not access.is_hosted():
+        csrf.protect()
+    elif request.method not in ("GET", "HEAD", "OPTIONS"):
+        try:
+            validate_csrf(request.form.get("csrf_token"))
+        except ValidationError as error:
+            raise CSRFError(str(error)) from error
+
+
 def sign_in_page(form: Form, offered: Sequence[object] = ()) -> tuple[str, int]:
-    """The sign-in page with the identity providers of the account."""
+    """The sign-in page with the identity providers of the account; a hosted one asks for less."""
+    if access.is_hosted():
+        return address_page(form)
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.has_enabled()
     context = {"offered": offered, "sso": sso, "lacks_file": lacks_file}
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else ""
     context["mails_links"] = magic_links.is_offered(form["account"] or only)
     return form.render(SIGN_IN, suggested=realms.suggested_account(), **context)
+
+
+def address_page(form: Form) -> tuple[str, int]:
+    """The hosted sign-in page, which asks for the address first."""
+    account = providers.find_active_account(form["account"])
+    brand.show(account.id if account else None)
+    return form.render("welcome/sign_in.html", account=account)
 
 
 def reauthentication_page() -> tuple[str, int]:
@@ -221,7 +241,7 @@ def start_session(
     flow: Flow | None = None,
     passed: Challenge | None = None,
 ) -> BaseResponse:
-    """Sign a user in to the console in this browser, by a flow of a provider or not, and redirect.
+    """Sign a user in to the pages in this browser, by a flow of a provider or not, and redirect.
 
     The browser's previous session ends. Raises as `gate.check`.
     """
@@ -234,7 +254,7 @@ def start_session(
     if flow and started:
         one_time_codes.attach_session(flow, user.id, started[1])
     _invalidate_foreign_forms(user.id)
-    response = redirect(target, status)
+    response = _lead_to(target, status)
     response.set_cookie(
         cookie_name(),
         secret,
@@ -248,6 +268,25 @@ def start_session(
     if user.language:
         languages.remember(response, user.language)
     return response
+
+
+def target_after_sign_in(user: User | LoginUser, requested: str) -> str:
+    """The page of ours that was requested, or an address that the operator or the account lists.
+
+    Else where the console or the hosted pages begin.
+    """
+    if path := safe_target(requested):
+        return path
+    if not access.is_hosted():
+        return url_for("console.show_home")
+    return requested if brand.is_known(requested, user) else brand.landing(user)
+
+
+def _lead_to(target: str, status: int) -> BaseResponse:
+    if target.startswith("/"):
+        return redirect(target, status)
+    # Browsers refuse redirects of forms to other sites (form-action).
+    return make_response(render_template("welcome/continue.html", target=target))
 
 
 def start_setup(link_id: str, secret: str, lifetime: timedelta) -> BaseResponse:
@@ -304,7 +343,7 @@ def provider_logout_url() -> str | None:
         return None
     from app.sso.saml import logout  # imported on use: large
 
-    target = f"{config.current().base_url}{url_for('console.sign_in')}"
+    target = f"{config.current().base_url}{url_for('.sign_in')}"
     return logout.start(current.home.id, g.console_session_id, target)
 
 
@@ -316,14 +355,14 @@ def end_current_session() -> None:
 
 
 def safe_target(target: str | None) -> str | None:
-    """The path if it belongs to this console, else None; prevents open redirects."""
+    """The path if it is a page of ours, else None; prevents open redirects."""
     # Browsers drop control characters, read "\\" as "/" and resolve "..": refuse all three.
-    fits = target and CONSOLE_PATH.fullmatch(target) and ".." not in target
+    fits = target and OWN_PATH.fullmatch(target) and ".." not in target
     return target if fits else None
 
 
 def referring_page() -> str | None:
-    """The console page that sent this request, by its Referer header."""
+    """The page of ours that sent this request, by its Referer header."""
     before = urlsplit(request.referrer or "")
     if before.netloc != request.host:
         return None

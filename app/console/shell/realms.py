@@ -27,8 +27,13 @@ def discovered(form: Form) -> email_domains.Realm:
     """The realm in which users of the address's domain sign in. Raises TooManyRequests."""
     if "@" not in form["email"]:
         return email_domains.Realm()
-    lockout.count_discovery(request.remote_addr)
+    count_look_up()
     return email_domains.discover(form["email"][:MAX_EMAIL])
+
+
+def count_look_up() -> None:
+    """Count a look-up of an account. Raises TooManyRequests."""
+    lockout.count_discovery(request.remote_addr)
 
 
 def suggested_account() -> str:

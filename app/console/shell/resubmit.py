@@ -40,7 +40,7 @@ class SavedForm(NamedTuple):
 
 def encode_form() -> str | None:
     """The submitted form, encrypted for the sign-in page; None if no page can render it again."""
-    if request.method != "POST" or not (access.of_request().renders_form or _has_page()):
+    if request.method != "POST" or not (access.of_request().renders_form or has_page()):
         return None
     values = [
         (name, value)
@@ -76,7 +76,8 @@ def restore_form() -> ResponseReturnValue | None:
         return page
 
 
-def _has_page() -> bool:
+def has_page() -> bool:
+    """Whether this form's address shows a page, too."""
     # The address of a button has no page, and its action may do more than write.
     try:
         current_app.create_url_adapter(request).match(method="GET")  # type: ignore[union-attr]

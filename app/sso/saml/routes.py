@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshmallow as ma
-from flask import Response, redirect, render_template, request
+from flask import Response, g, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth import sessions
@@ -222,8 +222,9 @@ def _target(provider: str, args: JSONObject) -> tuple[str, str | None]:
 def _answer(address: str | None) -> BaseResponse:
     if address is not None:
         return no_store(redirect(address))
-    page = Response(render_template("auth/signed_out.html"))
-    return no_store(html.add_security_headers(page))
+    g.is_hosted = True
+    page = render_template("console/signed_out.html", address=url_for("welcome.sign_in"))
+    return no_store(html.add_security_headers(Response(page)))
 
 
 class MetadataChange(View):
