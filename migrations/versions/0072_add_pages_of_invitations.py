@@ -1,7 +1,7 @@
 """add the pages that invitations lead to
 
 Revision ID: 0072
-Revises: 0070
+Revises: 0071
 Create Date: 2026-11-30 08:30:00.000000
 """
 
@@ -13,7 +13,7 @@ from alembic import op
 from migrations.support.types import Text
 
 revision = "0072"
-down_revision = "0070"
+down_revision = "0071"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """add texts of mails, who may have their own, and senders of accounts
 
 Revision ID: 0073
-Revises: 0071
+Revises: 0072
 Create Date: 2026-11-30 08:30:00.000000
 """
 
@@ -14,7 +14,7 @@ from migrations.support import row_security
 from migrations.support.types import Id, Text, UtcDateTime
 
 revision = "0073"
-down_revision = "0071"
+down_revision = "0072"
 branch_labels = None
 depends_on = None
 
