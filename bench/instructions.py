@@ -1,11 +1,12 @@
 """The instructions of a request, beside those of the floor: figures that no busy machine blurs.
 
-    python -m bench.instructions [in-process|gunicorn] [--update]
+    python -m bench.instructions [in-process|gunicorn|membership] [--update]
 
 Valgrind counts what the processor executes for warm requests on SQLite, to the product and to
 `bench/floor.py`, in a process that calls the application, and in one of gunicorn's that it is sent
 to. Their ratio hardly depends on the machine, Python or libraries. Exits with 1 if one is more than
-5 % above that of `bench/instructions.json`, which `--update` writes.
+5 % above that of `bench/instructions.json`, which `--update` writes. `membership` counts a create
+under a rule that asks for a membership beside one under none, which may take 1.3 times as many.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from tests.project import PROGRAMS, PROJECT, free_port
 
 KEPT = Path(__file__).with_suffix(".json")
 WAYS = ("in-process", "gunicorn")
+MEMBERSHIP, MOST_OF_MEMBERSHIP = "membership", 1.3
+MEMBER = "@any(members, project = @record.project && user = @request.auth.id)"
 RECORDS = 1000
 # Requests before, rounds, and requests that each of those counts.
 MANY, FEW = (
@@ -259,16 +262,51 @@ def measure(way: str) -> dict[str, float]:
     return ratios
 
 
+def measure_membership() -> float:
+    """Print the instructions of a create under no rule and under one; returns their ratio."""
+    folder = Path(tempfile.mkdtemp())
+    env = environment(folder, SERVICE_DATABASE_URL=f"sqlite:///{folder / 'atrium.db'}")
+    app = application(Config.from_env(env))
+    cast = builders.make_cast(app)
+    project = {"name": "project", "type": "text", "options": {"index": True}}
+    task = [{"name": "title", "type": "text"}, project]
+    builders.make_collection(cast.root, "members", [project, {"name": "user", "type": "user"}])
+    for name, rule in (("open", "true"), ("guarded", MEMBER)):
+        builders.make_collection(cast.root, name, task, create_rule=rule)
+    root = cast.root.acting_in("acme")
+    for number in range(RECORDS):
+        user = (cast.bob if number % 100 == 0 else cast.alice).id
+        builders.make_record(root, "members", project=f"p{number % 50}", user=user)
+    with app.app_context():
+        db.db.engine.dispose()
+    env |= {"PYTHONHASHSEED": "0"}
+    caller = {"Authorization": cast.bob.headers["Authorization"]}
+    counts = []
+    with running("in-process", "wsgi:app", env, folder) as target:
+        others = background(target, folder)
+        for name in ("open", "guarded"):
+            body = {"title": "A task", "project": "p0"}
+            request = Request("POST", f"/api/v1/records/{name}", caller, body)
+            counts.append(count(target, folder, itertools.repeat(request), others, MANY))
+    ratio = round(counts[1] / counts[0], 3)
+    say(f"  create, membership {counts[1]:12,} of {counts[0]:12,} = {ratio:.3f}")
+    return ratio
+
+
 def main() -> None:
     """Print the figures, and compare or keep their ratios."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", nargs="?", choices=WAYS)
+    parser.add_argument("way", nargs="?", choices=(*WAYS, MEMBERSHIP))
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--answer", metavar="APPLICATION", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.answer:
         module, _, name = options.answer.partition(":")
         answer(getattr(importlib.import_module(module), name))
+        return
+    if options.way == MEMBERSHIP:
+        if (ratio := measure_membership()) > MOST_OF_MEMBERSHIP:
+            raise SystemExit(f"a create under a membership takes {ratio} times one under no rule")
         return
     kept: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     found = {}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app.accounts import directory_index
+from app.accounts.models import User
+from app.context import tenancy
+from app.db import connection, transaction
+from app.ids import new_id
 from tests.builders import Caller, Cast, change_user, make_user
 from tests.sql import statements
 
@@ -221,3 +228,80 @@ def test_attributes_for_members_are_shown_and_found(app: Flask, cast: Cast) -> N
     assert cast.root.put("attributes/users", hidden).status_code == 200
     assert cast.alice.get("directory?search=kuche").json["items"] == []
     assert cast.alice.get("directory").json["items"][0].keys() == {"id"}
+
+
+COUNT, PROBES = 10_000, 1_000
+HIDDEN = [{"name": "phone", "type": "text"}, {"name": "desk", "type": "text"}]
+
+
+def fill(cast: Cast) -> None:
+    """Many users of acme, all with attributes that nobody but admins sees."""
+    assert cast.root.put("attributes/users", {"fields": HIDDEN}).status_code == 200
+    table, account_id = User.__table__, cast.alice.account_id
+    users = [
+        {"account_id": account_id, "id": new_id(), "role_id": 1 + n % 2, "attributes": {}}
+        | {"name": f"Person{n % 700} Family{n}", "is_active": n % 11 > 0}
+        | dict.fromkeys(("email", "email_key"), f"x{n}@acme.example")
+        for n in range(COUNT)
+    ]
+    with cast.alice.app.app_context(), tenancy.across_accounts(), transaction():
+        connection().execute(sa.insert(table), users)
+        rows = [
+            {"account_id": account_id, "user_id": user["id"], "field": "name", "word": word}
+            for user in users
+            for word in directory_index.words(user["name"])
+        ]
+        connection().execute(sa.insert(directory_index.WORDS), rows)
+
+
+def hide(cast: Cast, variant: str) -> list[str]:
+    """Give each user other hidden values, with their words; returns some of these."""
+    table, words, account_id = User.__table__, directory_index.WORDS, cast.alice.account_id
+    new, found = list[dict[str, Any]](), list[str]()
+    with cast.alice.app.app_context(), tenancy.across_accounts(), transaction():
+        mine = (table.c.account_id == account_id, table.c.name.like("Person%"))
+        ids = connection().scalars(sa.select(table.c.id).where(*mine)).all()
+        for n, id in enumerate(ids):
+            email, phone = f"{variant}{n}@acme.example", f"{variant}{n:05}"
+            values = {"phone": phone, "desk": f"{variant}desk{n % 90}"}
+            new.append({"key": id, "attributes": values, "email": email, "email_key": email})
+            new[-1]["role_id"] = 2 + (n + len(variant)) % 2
+            found.append(phone)
+        one = sa.update(table).where(*mine, table.c.id == sa.bindparam("key"))
+        connection().execute(one, new)
+        connection().execute(sa.delete(words).where(words.c.field != "name"))
+        rows = [
+            {"account_id": account_id, "user_id": user["key"], "field": field, "word": word}
+            for user in new
+            for field, text in {"email": user["email"], **user["attributes"]}.items()
+            for word in directory_index.words(text)
+        ]
+        for row in rows:
+            row["field"] = row["field"] if row["field"] == "email" else f"attributes.{row['field']}"
+        connection().execute(sa.insert(words), rows)
+    return found[::97]
+
+
+@pytest.mark.slow
+def test_directory_of_many_users_is_no_oracle_for_hidden_fields(app: Flask, cast: Cast) -> None:
+    fill(cast)
+    dice, hidden = Random(52), [*hide(cast, "k"), "kdesk4", "k77@acme", "viewer", "editor", "true"]
+    shown = [f"person{n}" for n in range(0, 700, 3)] + [f"fam{n}" for n in range(9)]
+    probes = list[dict[str, Any]]()
+    for _ in range(PROBES):
+        words = [dice.choice(hidden if dice.random() < 0.6 else shown) for _ in range(2)]
+        text = " ".join(word[: dice.randint(1, 12)] for word in words[: dice.randint(1, 2)])
+        probes.append({"search": text, "limit": dice.choice([1, 30, 100])})
+
+    def told() -> list[Any]:
+        """The people of each probe, and whether there are more."""
+        answers = [cast.bob.get("directory", query_string=probe).json for probe in probes]
+        return [(one["items"], one["next_cursor"] is None) for one in answers]
+
+    before = told()
+    assert sum(bool(items) for items, _ in before) > 100
+    hide(cast, "longer")
+    assert told() == before
+    with statements(app) as sent:
+        assert len(cast.bob.get("directory?search=person fam").json["items"]) == 30
+    assert len([one for one in sent if "SELECT" in one]) == 1, sent

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app import clock
+from app.collections import definitions
+from app.context import tenancy
+from app.db import transaction
+from app.ids import new_id
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record, make_user
 
 NAME = {"name": "name", "type": "text"}
@@ -438,3 +444,32 @@ def test_manifest_warns_of_what_a_caller_may_write_and_is_compared_with(cast: Ca
     assert [(one["field"], one["code"]) for one in warned] == [
         ("tasks.update_rule", "unguarded_field")
     ]
+
+
+@pytest.mark.long
+@pytest.mark.both_databases
+def test_project_with_ten_thousand_members_works(app: Flask, cast: Cast) -> None:
+    make_projects(cast)
+    own = join(cast, cast.bob, "p1")
+    with app.app_context(), tenancy.across_accounts(), transaction() as session:
+        table = definitions.get("members").table
+        fixed = {"account_id": cast.bob.account_id, "project": "p1", "level": "editor"}
+        fixed |= {"created_at": clock.now(), "updated_at": clock.now()}
+        others = [{**fixed, "id": new_id(), "user": new_id()} for _ in range(10_000)]
+        session.execute(sa.insert(table), others)
+    many = [{"name": f"{n:02}", "project": f"p{1 + n % 2}"} for n in range(60)]
+    root = cast.root.acting_in("acme")
+    assert root.post("records/tasks/batch", {"records": many}).status_code == 201
+    expected = [one["name"] for one in many if one["project"] == "p1"]
+    assert names(cast.bob) == expected
+    assert cast.bob.get("records/tasks").json["total"] == 30
+    made = make_record(cast.bob, "tasks", name="new", project="p1")
+    url = f"records/tasks/{made['id']}"
+    assert cast.bob.patch(url, {"name": "newer"}).status_code == 200
+    question = {"operation": "view", "record_id": made["id"], "user_id": cast.alice.id}
+    told = cast.root.post("collections/tasks/rules/explain", question).json
+    [found] = told["clause"]["subqueries"]
+    assert [one["records"] for one in found["conditions"]] == [10_001, 0, 0]
+    assert root.delete(f"records/members/{own['id']}").status_code == 204
+    assert names(cast.bob) == []
+    assert cast.bob.get(url).status_code == 404

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bench.instructions import KEPT, WAYS
+from bench.instructions import KEPT, MEMBERSHIP, WAYS
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -18,3 +18,10 @@ def test_request_takes_few_instructions(way: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     named = {line.split()[0] for line in done.stdout.splitlines() if " = " in line}
     assert named == json.loads(KEPT.read_text())[way].keys(), done.stdout
+
+
+def test_create_under_a_membership_takes_few_more_instructions() -> None:
+    command = [sys.executable, "-m", "bench.instructions", MEMBERSHIP]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "create, membership" in done.stdout
