@@ -12,8 +12,8 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from html.parser import HTMLParser
+from html import escape, unescape
+from itertools import islice
 
 PLACEHOLDER = re.compile(r"\{\{\s*([a-z_.]+)\s*\}\}")
 LINK = "link"
@@ -56,10 +56,23 @@ STYLE_VALUE = re.compile(r"(?!.*(?:^|[\s,])-)[\w\s#%.,'\"!-]+")
 # What mail programs turn into links: addresses, names with a dot, shares, and words before a colon.
 _AUTOMATIC_LINK = re.compile(
     r"://|\bwww\.|\\\\|\S@\S|\S[.\u3002](?=[^\W\d_]{2}|xn--)|\d+\.\d+\.\d+\.\d+"
-    r"|\b[a-z][a-z0-9+.-]*:(?=[^\s:,;)])",
+    r"|\b[a-z][a-z0-9+.-]{0,30}:(?=[^\s:,;)])",
     re.IGNORECASE,
 )
 _JOINERS = str.maketrans("", "", "\u200c\u200d")
+MAX_FAULTS = 50
+_OPENING = re.compile(r"<[A-Za-z/!?]")
+# Possessive, so that nothing that is sent takes more than linear time.
+_VALUE = r"\s*+=\s*+(?:\"[^\"]*+\"|'[^']*+')"
+_TAG = re.compile(
+    r"<(?P<is_end>/?)(?P<name>[A-Za-z][A-Za-z0-9]*+)"
+    rf"(?P<attributes>(?:\s++[A-Za-z][A-Za-z-]*+(?:{_VALUE})?)*+)\s*+/?>"
+)
+_ATTRIBUTE = re.compile(
+    r"\s++(?P<name>[A-Za-z][A-Za-z-]*+)(?:\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+'))?"
+)
+_REFERENCE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+NOT_A_TAG = "This is no tag: name elements, quote values, and write &lt; for a sign of its own."
 NO_CONTROLS = "Control characters, also those of writing directions, are not allowed."
 
 
@@ -85,87 +98,84 @@ class Tag:
 Token = Tag | str
 
 
-def parse(html: str, may_lead_to: Callable[[str], bool]) -> tuple[list[Token], list[Fault]]:
+def parse(source: str, may_lead_to: Callable[[str], bool]) -> tuple[list[Token], list[Fault]]:
     """The tokens of HTML, and its faults; `may_lead_to` judges the addresses of links."""
-    parser = _Parser(may_lead_to)
-    parser.feed(html)
-    parser.close()
-    parser.finish()
+    parser = _Parser(source, may_lead_to)
+    parser.run()
     return parser.tokens, parser.faults
 
 
-class _Parser(HTMLParser):
-    def __init__(self, may_lead_to: Callable[[str], bool]) -> None:
-        super().__init__(convert_charrefs=True)
+class _Parser:
+    """Takes well-formed tags alone: whoever repairs others decides what they become."""
+
+    def __init__(self, source: str, may_lead_to: Callable[[str], bool]) -> None:
+        self.source, self.may_lead_to = source, may_lead_to
         self.tokens: list[Token] = []
         self.faults: list[Fault] = []
-        self._may_lead_to, self._open = may_lead_to, list[tuple[str, tuple[int, int]]]()
+        self.open: list[tuple[str, int]] = []
 
-    def _add_fault(self, message: str, at: tuple[int, int] | None = None) -> None:
-        line, column = at or self.getpos()
-        self.faults.append(Fault(message, line, column + 1))
+    def run(self) -> None:
+        end = 0
+        for start in _OPENING.finditer(self.source):
+            at = start.start()
+            if at < end:
+                continue
+            self.tokens.append(_unescaped(self.source[end:at]))
+            tag = _TAG.match(self.source, at)
+            if tag is None:
+                self.add_fault(NOT_A_TAG, at)
+                end = start.end()
+                continue
+            end = tag.end()
+            name = tag["name"].lower()
+            if name not in TAGS:
+                self.add_fault(f"The element <{name[:30]}> is not allowed.", at)
+            elif tag["is_end"]:
+                self.close(name, at)
+            else:
+                self.start(name, tag["attributes"], at)
+        self.tokens.append(_unescaped(self.source[end:]))
+        for name, at in reversed(self.open):
+            self.add_fault(f"The element <{name}> is not closed.", at)
+            self.tokens.append(Tag(name, is_end=True))
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in TAGS:
-            self._add_fault(f"The element <{tag[:30]}> is not allowed.")
-            return
-        if tag == "a" and any(name == "a" for name, _ in self._open):
-            self._add_fault("A link stands within another one.")
+    def start(self, name: str, attributes: str, at: int) -> None:
+        if name == "a" and any(one == "a" for one, _ in self.open):
+            self.add_fault("A link stands within another one.", at)
             return
         allowed = []
-        for name, value in attrs:
-            if self._is_allowed(tag, name, value or ""):
-                allowed.append((name, value or ""))
+        for match in _ATTRIBUTE.finditer(attributes):
+            value = _unescaped(match["value"][1:-1] if match["value"] else "")
+            if self.is_allowed(name, match["name"].lower(), value):
+                allowed.append((match["name"].lower(), value))
             else:
-                shown = f'{name[:30]}="{(value or "")[:100]}"'
-                self._add_fault(f"The attribute {shown} of <{tag}> is not allowed.")
-        self.tokens.append(Tag(tag, tuple(allowed)))
-        if tag not in VOID:
-            self._open.append((tag, self.getpos()))
+                shown = f'{match["name"][:30]}="{value[:100]}"'
+                self.add_fault(f"The attribute {shown} of <{name}> is not allowed.", at)
+        self.tokens.append(Tag(name, tuple(dict(allowed).items())))
+        if name not in VOID:
+            self.open.append((name, at))
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag in VOID or tag not in TAGS:
-            if tag not in VOID:
-                self._add_fault(f"The element <{tag[:30]}> is not allowed.")
-        elif self._open and self._open[-1][0] == tag:
-            self._open.pop()
-            self.tokens.append(Tag(tag, is_end=True))
+    def close(self, name: str, at: int) -> None:
+        if self.open and self.open[-1][0] == name:
+            self.open.pop()
+            self.tokens.append(Tag(name, is_end=True))
         else:
-            self._add_fault(f"The end tag </{tag}> closes nothing that is open here.")
+            self.add_fault(f"The end tag </{name}> closes nothing that is open here.", at)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID and tag in TAGS:
-            self._add_fault(f"The element <{tag}> must be closed by an end tag.")
-            self.handle_endtag(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.tokens.append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self._add_fault("Comments are not allowed.")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add_fault("Declarations are not allowed: write what the body contains.")
-
-    def handle_pi(self, data: str) -> None:
-        self._add_fault("Processing instructions are not allowed.")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add_fault("Declarations are not allowed.")
-
-    def finish(self) -> None:
-        """Close what is still open."""
-        for tag, at in reversed(self._open):
-            self._add_fault(f"The element <{tag}> is not closed.", at)
-            self.tokens.append(Tag(tag, is_end=True))
-
-    def _is_allowed(self, tag: str, name: str, value: str) -> bool:
+    def is_allowed(self, tag: str, name: str, value: str) -> bool:
         if name == "href":
-            return tag == "a" and self._may_lead_to(value.strip())
+            return tag == "a" and self.may_lead_to(value.strip())
         if name == "style":
             return all(map(_is_style, filter(str.strip, value.split(";"))))
         return name in ATTRIBUTES and ATTRIBUTES[name].fullmatch(value) is not None
+
+    def add_fault(self, message: str, at: int) -> None:
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(fault_at(message, self.source, at))
+
+
+def _unescaped(text: str) -> str:
+    return _REFERENCE.sub(lambda match: unescape(match[0]), text)
 
 
 def _is_style(declaration: str) -> bool:
@@ -232,12 +242,10 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 def to_text(tokens: Sequence[Token]) -> str:
     """The plain text of HTML, with its placeholders; addresses stand behind their links."""
     parts: list[str] = []
-    address = label = ""
-    in_pre = False
+    address, label_starts, in_pre = "", 0, False
     for token in tokens:
         if isinstance(token, str):
             parts.append(token if in_pre else re.sub(r"\s+", " ", token))
-            label += token
         elif token.name in PARAGRAPHS:
             parts.append("\n\n")
             in_pre = token.name == "pre" and not token.is_end
@@ -246,12 +254,12 @@ def to_text(tokens: Sequence[Token]) -> str:
         elif token.name in ("td", "th") and token.is_end:
             parts.append(" ")
         elif token.name == "a" and token.is_end:
-            if address and PLACEHOLDER.sub(r"{{\1}}", address) not in PLACEHOLDER.sub(
-                r"{{\1}}", label
-            ):
-                parts.append(f" {address}")
+            label = "".join(parts[label_starts:])
+            is_shown = LINK_ONLY.search(label) if LINK_ONLY.fullmatch(address) else address in label
+            parts += [f" {address.strip()}"] if address and not is_shown else []
+            address = ""
         elif token.name == "a":
-            address, label = dict(token.attributes).get("href", ""), ""
+            address, label_starts = dict(token.attributes).get("href", ""), len(parts)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", "".join(parts))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
@@ -279,16 +287,17 @@ def control_fault(text: str, allowed: str = "\n\t") -> Fault | None:
 
 def placeholder_faults(text: str, known: Sequence[str]) -> Iterator[Fault]:
     """Placeholders that there are not, and braces that open none."""
-    for match in re.finditer(r"\{\{|\}\}", PLACEHOLDER.sub(_blank, text)):
+    stray = re.finditer(r"\{\{|\}\}", PLACEHOLDER.sub(_blank, text))
+    for match in islice(stray, MAX_FAULTS):
         yield fault_at(
             f"{match[0]} is not part of a placeholder such as {{{{ link }}}}.", text, match.start()
         )
-    for match in PLACEHOLDER.finditer(text):
-        if match[1] not in known:
-            listed = ", ".join(known)
-            yield fault_at(
-                f"There is no placeholder {match[1][:50]}. Use: {listed}.", text, match.start()
-            )
+    unknown = (match for match in PLACEHOLDER.finditer(text) if match[1] not in known)
+    for match in islice(unknown, MAX_FAULTS):
+        listed = ", ".join(known)
+        yield fault_at(
+            f"There is no placeholder {match[1][:50]}. Use: {listed}.", text, match.start()
+        )
 
 
 def _blank(match: re.Match[str]) -> str:

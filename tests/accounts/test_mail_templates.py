@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.accounts.product import mail_templates
+from app import clock, db
+from app.accounts.models import User
+from app.accounts.product import mail_templates, mails
 from app.accounts.product.mail_kinds import KINDS
 from app.accounts.product.mail_templates import Template
 from app.context import tenancy
@@ -26,6 +28,7 @@ from tests.accounts.test_product import data, forget, png, refused
 from tests.builders import Caller, Cast
 from tests.mailbox import body_of, link_in, outbox, run_jobs
 from tests.manifest.manifests import exported
+from tests.test_mail import Receiver, use
 
 RESET = "mail-templates/reset_password/en"
 OWN = f"account/{RESET}"
@@ -539,3 +542,46 @@ def check_whole(letter: mail.Letter) -> None:
 def words(text: str) -> str:
     """The letters and digits of a text."""
     return "".join(filter(str.isalnum, text))
+
+
+def test_no_mail_names_this_service_where_a_product_is_set(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logo = data(png(), "png")
+    body = {"name": "Helpdesk", "logo": logo, "support_email": "help@helpdesk.example"}
+    assert cast.root.put("product", body).status_code == 200
+    subjects: dict[str, set[str]] = {}
+    own = {
+        "mail_from": "Atrium <mail@helpdesk.example>",
+        "base_url": "https://api.helpdesk.example",
+    }
+    with Receiver() as receiver, app.app_context():
+        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}", **own)
+        bob = db.db.session.get_one(User, (cast.bob.account_id, cast.bob.id))
+        for kind, one in KINDS.items():
+            for language in LANGUAGES:
+                context = {"link": "https://app.helpdesk.example/x?token=1", **one.example}
+                about = {"account": "Acme", "user": bob, "language": language}
+                caused_by = "Alice (alice@acme.example)" if one.has_report else None
+                mails.send(
+                    kind,
+                    cast.bob.email,
+                    bob.account_id,
+                    **about,
+                    caused_by=caused_by,
+                    expires=clock.now(),
+                    **context,
+                )
+                subjects.setdefault(kind, set()).add(str(receiver.received[-1]["Subject"]))
+        sender = mails.sender(bob.account_id, "Acme", "AA0001")
+        mail.send_for(sender, cast.bob.email, "workflow", key="x", subject="Hello", body="Hello")
+    assert len(receiver.received) == len(KINDS) * 2 + 1
+    for letter in receiver.received:
+        assert letter["From"].addresses[0].display_name.endswith("Helpdesk")
+        parts = (body_of(letter), body_of(letter, "html"))
+        for text in (*parts, *map(str, letter.values())):
+            assert "atrium" not in text.lower(), text
+            assert "{{" not in text
+        assert words(parts[0]) in words("".join(Tags(parts[1]).texts))
+    assert all("product/logo" in body_of(one, "html") for one in receiver.received[:-1])
+    assert {kind: len(texts) for kind, texts in subjects.items()} == dict.fromkeys(KINDS, 2)

@@ -77,7 +77,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         made = other.post("groups", {"name": name}).json
         other.post("invitations", {"email": f"new@{name}.example"})
     text = {"subject": STRANGE, "text": f"{STRANGE} {{{{ link }}}}"}
-    charlie.put("account/mail-templates/invitation/en", text)
+    charlie.put("account/mail-templates/invitation/de", text)
     delivering.make_webhook(charlie, f"https://{STRANGE}.example/")
     running.make_workflow(charlie, [running.create("one")], name=STRANGE)
     group = next(g for g in alice.get("groups").json["items"] if g["name"] == "finance")["id"]
@@ -120,7 +120,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "file_id": scans[-1],
         "format": "csv",
         "mail_kind": "invitation",
-        "language": "en",
+        "language": "de",
         "token": links["new@finance.example"].rpartition("=")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
         "undo_token": undo,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flask import render_template, url_for
 
 from app.accounts import sign_in_settings, tenants
+from app.accounts.domains import senders
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.product import settings as product
@@ -90,7 +91,8 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
         str(FACTORS[sign_in_settings.mode(account.settings)]),
         GOOD if sign_in_settings.mode(account.settings) == MfaMode.REQUIRED else PLAIN,
     )
-    if product.may_brand(account.id):
+    may_brand = product.may_brand(account.id)
+    if may_brand:
         yield Card(
             gettext("Brand"),
             "star",
@@ -98,13 +100,14 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             url_for("console.show_brand", **at),
             gettext("on") if product.load_brand(account.id) != Face() else gettext("none"),
         )
-    yield Card(
-        gettext("Mails"),
-        "send",
-        gettext("The address that mails of the account come from, and what they say."),
-        url_for("console.show_mail_templates", **at),
-        account.settings.get("mail_from") or gettext("as the operator\u2019s"),
-    )
+    if may_brand or senders.is_offered():
+        yield Card(
+            gettext("Mails"),
+            "send",
+            gettext("The address that mails of the account come from, and what they say."),
+            url_for("console.show_mail_templates", **at),
+            account.settings.get("mail_from") or gettext("as the operator\u2019s"),
+        )
     yield _providers(scope, numbers)
     if account.id != SYSTEM_ACCOUNT_ID:
         yield from _directory(scope, numbers)
