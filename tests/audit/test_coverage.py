@@ -94,6 +94,10 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
     ("POST", "/collections/<collection_name>/rules/diff"): "nothing: it only compares",
     ("POST", "/manifest/plan"): "nothing: it only plans",
+    ("POST", f"{tenancy.MAIL}/preview"): "nothing: it only shows",
+    ("POST", f"{tenancy.MAIL}/test"): "a job",
+    ("POST", f"/account{tenancy.MAIL}/preview"): "nothing: it only shows",
+    ("POST", f"/account{tenancy.MAIL}/test"): "a job",
 }
 FIELDS = [*tenancy.TITLE, {"name": "n", "type": "number"}]
 
@@ -233,6 +237,8 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
         )
         if route[1].startswith(tenancy.STREAM) and route[0] != "PUT":
             own.put("account/security-log/stream", {"url": "http://127.0.0.1:9/"})
+        if route == ("DELETE", f"/account{tenancy.MAIL}"):
+            own.put(tenancy.address(route), tenancy.MAIL_TEXT)
         if route[1] in ("/auth/reauthenticate", "/auth/saml/logout"):
             own = signed_in(own)
         return own, tenancy.address(route), body
@@ -293,6 +299,8 @@ def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[s
         body = {"role": "editor"}
     if route[1].endswith("/second-factors"):
         with_a_factor(cast.bob)
+    if route == ("DELETE", tenancy.MAIL):
+        cast.root.put(tenancy.address(route), tenancy.MAIL_TEXT)
     if route[1].endswith("/password"):
         body = {"new_password": "Another-horse-2"}
     return tenancy.address(route, role_id=str(role), **ids), body

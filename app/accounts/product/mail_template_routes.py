@@ -38,7 +38,10 @@ OWN = f"/mail-templates{ONE}"
 @blueprint.response(200, MailTemplateList)
 @superadmin
 def list_mail_templates() -> Body:
-    """List the kinds of mails, their placeholders, and which texts are changed."""
+    """List the kinds of mails, their placeholders, and which texts are changed.
+
+    In the order in which a user meets them.
+    """
     return {"items": mail_templates.summaries(None), "languages": list(LANGUAGES)}
 
 
@@ -105,7 +108,8 @@ def send_test_mail(body: Body, kind: str, language: str) -> Response:
 def list_own_mail_templates() -> Body:
     """List the kinds of mails whose texts your account may change.
 
-    Where the operator has not turned that on, it is a 403 `branding_off`.
+    In the order in which a user meets them. Where the operator has not turned that on, it is a 403
+    `branding_off`.
     """
     return {"items": mail_templates.summaries(_account_id()), "languages": list(LANGUAGES)}
 
