@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from app import clock
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, VIEWER, User
+from app.accounts.models import ADMIN, EDITOR, PII_GROUP, SYSTEM_ACCOUNT_ID, VIEWER, Role, User
 from app.auth import passwords, tokens
 from app.db import db, transaction
 
@@ -139,8 +139,16 @@ def make_cast(app: Flask) -> Cast:
     return cast_of(app, make_people(app))
 
 
+def open_console(app: Flask, *roles: str) -> None:
+    """Let the users of these roles open the console."""
+    with app.app_context(), transaction() as session:
+        named = sa.update(Role).where(Role.name.in_(roles))
+        session.execute(named.values(console=True, updated_at=Role.updated_at))
+
+
 def make_people(app: Flask) -> list[User]:
-    """Create the users of the cast: alice, bob, charlie and root."""
+    """Create the users of the cast: alice, bob, charlie and root; all of them open the console."""
+    open_console(app, VIEWER, EDITOR)
     acme, globex = make_account(app, "acme"), make_account(app, "globex")
     alice = make_user(app, acme, "alice@acme.example", ADMIN)
     bob = make_user(app, acme, "bob@acme.example", VIEWER)

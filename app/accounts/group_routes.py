@@ -8,7 +8,7 @@ from flask import Response
 from app import web
 from app.accounts import groups
 from app.accounts.models import Group
-from app.accounts.schemas import ChangedRole, NewRole, UserView
+from app.accounts.schemas import ChangedGroup, NewGroup, UserView
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
@@ -67,7 +67,7 @@ def list_groups(args: Query) -> dict[str, object]:
 
 
 @blueprint.route("", methods=["POST"])
-@blueprint.arguments(NewRole, example={"name": "finance"})
+@blueprint.arguments(NewGroup, example={"name": "finance"})
 @blueprint.response(201, GroupView)
 @blueprint.fails(409)
 @account_admin
@@ -94,7 +94,7 @@ def get_group(group_id: str) -> dict[str, object]:
 
 
 @blueprint.route("/<uuid:group_id>", methods=["PUT", "PATCH"])
-@blueprint.arguments(ChangedRole, example={"description": "Sees the figures."})
+@blueprint.arguments(ChangedGroup, example={"description": "Sees the figures."})
 @blueprint.response(200, GroupView)
 @blueprint.fails(409)
 @account_admin

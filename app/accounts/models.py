@@ -136,6 +136,8 @@ class Role(Named, Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
+    console: Mapped[bool] = mapped_column(default=False, server_default=sa.false(), sort_order=2)
+    """Whether its users may open the console; admins always may."""
 
 
 class InstanceSetting(Base):

@@ -44,7 +44,7 @@ def create_role(body: Body) -> Role:
     A new role is available in all accounts, and grants nothing until rules refer to it. A name that
     is taken is a 409; upper and lower case are the same.
     """
-    return roles.create(body["name"], body.get("description"))
+    return roles.create(body["name"], body.get("description"), console=body.get("console", False))
 
 
 @blueprint.route("/<integer:role_id>", methods=["GET"])
@@ -64,7 +64,9 @@ def get_role(role_id: str) -> Role:
 @blueprint.fails(409)
 @superadmin
 def update_role(body: Body, role_id: str) -> Role:
-    """Change a role's name or description; `admin`, `editor` and `viewer` keep their names.
+    """Change a role's name or description, or whether it opens the console.
+
+    `admin`, `editor` and `viewer` keep their names, and `admin` keeps the console.
 
     Omitted properties keep their values. Users of the role have the new name at once, and so does
     whatever names it, in all accounts: rules, filters of webhooks, workflows, hooks and saved

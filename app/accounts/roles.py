@@ -21,6 +21,7 @@ from app.rules.named import ROLE
 BUILT_IN = {ADMIN, EDITOR, VIEWER}
 TAKEN = "This name is taken."
 NO_ROLE = "There is no such role."
+ADMINS_CONSOLE = "Admins always may open the console."
 IN_USE = "This role is in use by users or open invitations."
 
 
@@ -39,18 +40,18 @@ def get(role_id: int) -> Role:
     return role
 
 
-def create(name: str, description: str | None) -> Role:
+def create(name: str, description: str | None, *, console: bool = False) -> Role:
     """Create a role; it grants nothing until rules refer to it. Raises Conflict."""
     name = accounts.label(name)
     with db.transaction() as session, _unique():
-        role = Role(name=name, description=description)
+        role = Role(name=name, description=description, console=console)
         session.add(role)
         session.flush()
         return role
 
 
 def change(role_id: int, body: Body) -> Role:
-    """Change a role's name or description; what names the role follows, in all accounts.
+    """Change a role's properties; what names the role follows a new name, in all accounts.
 
     Raises Conflict for a taken name, a built-in role's, or with the places that cannot follow.
     """
@@ -61,11 +62,15 @@ def change(role_id: int, body: Body) -> Role:
         former, renamed = role.name, body.get("name", role.name) != role.name
         if renamed and former in BUILT_IN:
             raise Conflict("Built-in roles cannot be renamed.")
+        if former == ADMIN and not body.get("console", True):
+            raise Conflict(ADMINS_CONSOLE)
+        has_changed = renamed or body.get("console", role.console) != role.console
         for name, value in body.items():
             setattr(role, name, value)
         if renamed:
             session.flush()
             names.follow(Name(ROLE, former), role.name)
+        if has_changed:
             holders = sa.update(User).where(User.role_id == role.id)
             session.execute(holders.values(version=User.version + 1, updated_at=User.updated_at))
         session.flush()

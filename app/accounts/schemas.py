@@ -29,6 +29,10 @@ MAY_BRAND = (
     "Whether the account may have a brand and texts of mails of its own; null: as the product's"
     " `accounts_may_brand` says for all."
 )
+OPENS_CONSOLE = (
+    "Whether users of the role may work with records in the console; admins always may. By default"
+    " not."
+)
 SORT_ORDER = doc("Sort direction, `desc` by default.")
 
 
@@ -157,11 +161,12 @@ class ChangedUser(Schema):
     attributes = values_field()
 
 
-@example(id=3, name="viewer", description="Reads the account's records.")
+@example(id=3, name="viewer", description="Reads the account's records.", console=False)
 class RoleView(View):
     id = ma.fields.Integer()
     name = ma.fields.String()
     description = ma.fields.String(allow_none=True)
+    console = ma.fields.Boolean(**doc(OPENS_CONSOLE))
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
 
@@ -169,11 +174,21 @@ class RoleView(View):
 RolePage = page_of(RoleView)
 
 
-class ChangedRole(Schema):
-    """The properties of a role or group to change."""
+class ChangedGroup(Schema):
+    """The properties of a group to change."""
 
     name = fields.Text(longest=100, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
+
+
+class NewGroup(ChangedGroup):
+    requires = ("name",)
+
+
+class ChangedRole(ChangedGroup):
+    """The properties of a role to change."""
+
+    console = fields.StrictBoolean(**doc(OPENS_CONSOLE))
 
 
 class NewRole(ChangedRole):

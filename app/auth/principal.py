@@ -64,6 +64,8 @@ class Principal:
     email: str | None = None
     name: str | None = None
     role: str | None = None
+    console: bool = False
+    """Whether the role opens the console."""
     groups: frozenset[str] = frozenset()
     user_check: VersionCheck | None = field(default=None, repr=False)
     min_token_id: str = field(default="", repr=False)
@@ -112,6 +114,11 @@ class Principal:
     def is_admin(self) -> bool:
         """Whether the caller is an admin of the account acted in."""
         return self.is_superadmin or self.role == ADMIN
+
+    @property
+    def opens_console(self) -> bool:
+        """Whether the caller may open the console: admins, and roles that say so."""
+        return self.is_admin or self.console
 
     @cached_property
     def account_id(self) -> str | None:
@@ -299,6 +306,7 @@ def _load_user(account_id: str, user_id: str) -> Principal | None:
             email=user.email,
             name=user.name,
             role=user.role.name,
+            console=user.role.console,
             groups=frozenset(group.name for group in user.groups),
             user_check=VersionCheck("users", (account_id, user.id), user.version),
             min_token_id=first_id(valid_from) if valid_from else "",

@@ -24,7 +24,7 @@ from app.console.shell import (
     scopes,
     second_factor,
 )
-from app.console.shell.access import ADMIN, ANYBODY, USER
+from app.console.shell.access import ANYBODY, USER
 from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Form, Page
 from app.console.shell.navigation import TOP, MenuItem
@@ -49,7 +49,7 @@ def show_home() -> str:
 
 @page("/console/sign-in", role=ANYBODY)
 def sign_in() -> BaseResponse | Page:
-    if guard.caller():
+    if (caller := guard.caller()) and caller.opens_console:
         return redirect(url_for("console.show_home"))
     account = (
         request.args.get("account", "")[:200] or account_of_host() or realms.suggested_account()
@@ -183,7 +183,7 @@ def sign_out() -> BaseResponse:
     return guard.forget_session(make_response(page))
 
 
-@page(f"{ACCOUNT}/stream-tickets", "POST", role=ADMIN)
+@page(f"{ACCOUNT}/stream-tickets", "POST", role=USER)
 def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
     """Create a ticket for a stream of an account; the stream ends with the session."""
     credential = stream_credentials.of_session(scopes.account_scope(account_id).by)

@@ -89,8 +89,6 @@ def _scope(listing: Listing) -> AccountScope | None:
 
 def _record_lists(scope: AccountScope) -> Sequence[Hit]:
     """The collections whose records the caller may list."""
-    if not scope.by.is_admin:
-        return ()
     opened = [one for one in definitions.get_all() if access.is_open(scope.by, one, "list")]
     return [
         Hit(one.name, "", url_for("console.show_records", name=one.name, **scope.url_args))
@@ -111,7 +109,7 @@ def _sections(text: str, scope: AccountScope | None, only: str | None) -> Iterat
         yield _workflows(text, within)
         yield _groups(text, account_id or guard.own_account_id())
     yield _keys(text, account_id or guard.own_account_id())
-    if caller.is_admin and scope is not None:
+    if scope is not None:
         yield from _records(text, scope)
 
 

@@ -45,10 +45,11 @@ class Roles(Kind):
     """Roles, which all accounts share."""
 
     name, section, model = "role", "roles", Role
-    properties = ("name", "description")
+    properties = ("name", "description", "console")
 
     def create(self, body: JSONMapping, *, by: Principal) -> None:
-        roles.create(body["name"], body.get("description"))
+        console = body.get("console", False)
+        roles.create(body["name"], body.get("description"), console=console)
 
     def follow_ups(self, row: Role, body: JSONMapping) -> list[JSONObject]:
         """Return the rules and mappings of all accounts that follow a new name."""

@@ -11,7 +11,7 @@ from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
 from app.accounts.product.mail_schemas import MailTemplateBody
 from app.accounts.product.schemas import ProductBody
-from app.accounts.schemas import ChangedRole
+from app.accounts.schemas import ChangedGroup, ChangedRole
 from app.collections.rule_schemas import (
     RulesOfNew,
     RuleSubject,
@@ -105,6 +105,10 @@ class NamedItem(Schema):
     removed = _removed()
 
 
+class ManifestGroup(NamedItem, ChangedGroup):
+    name = fields.Text(shortest=1, longest=100, required=True)
+
+
 class ManifestRole(NamedItem, ChangedRole):
     name = fields.Text(shortest=1, longest=100, required=True)
 
@@ -158,7 +162,7 @@ def _mail_templates() -> object:
 
 
 class AccountPart(Schema):
-    groups = _list_of(ManifestRole)
+    groups = _list_of(ManifestGroup)
     webhooks = _list_of(ManifestWebhook)
     workflows = _list_of(ManifestWorkflow)
     hooks = _list_of(ManifestHook)

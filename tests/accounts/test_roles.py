@@ -25,7 +25,8 @@ def seeded(root: Caller) -> list[dict[str, Any]]:
 
 def test_role_create_read_update_delete(root: Caller) -> None:
     made = make_role(root)
-    assert set(made) == {"id", "name", "description", "created_at", "updated_at"}
+    assert set(made) == {"id", "name", "description", "console", "created_at", "updated_at"}
+    assert made["console"] is False
     path = f"roles/{made['id']}"
     assert root.get(path).json == made
     listed = root.get("roles").json

@@ -25,6 +25,7 @@ LABELS: Mapping[str, str] = {
     "condition": lazy_gettext("Condition"),
     "config": lazy_gettext("Config"),
     "confirmed_at": lazy_gettext("Confirmed at"),
+    "console": lazy_gettext("Opens the console"),
     "created_by": lazy_gettext("Created by"),
     "credential_id": lazy_gettext("Id of the passkey"),
     "description": lazy_gettext("Description"),

@@ -1,7 +1,7 @@
 """The roles of all accounts, for superadmins, and the rules that name them.
 
-A role gives no access by itself, apart from the console's pages for admins: what it may do with
-records is in the rules of collections. So the built-in descriptions say whom a role is for.
+A role gives no access by itself, apart from the console: what it may do with records is in the
+rules of collections. So the built-in descriptions say whom a role is for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles, users
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Role
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Role
 from app.collections import definitions
 from app.collections.definitions import Definition
 from app.console.records.display import OPERATION_NAMES
@@ -24,6 +24,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
 from app.rules import OPERATIONS
+from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
 ABOUT_ROLES = re.compile(r"@(?:has_role|has_any_role|request\.auth\.role)\b")
@@ -67,9 +68,10 @@ def show_new_role(form: Form | None = None) -> Page:
 
 @page("/console/roles/new", "POST", role=SUPERADMIN, form_page=show_new_role)
 def create_role() -> BaseResponse:
-    form = forms.submitted("name", "description")
+    form = forms.submitted("name", "description", "console")
     body = form.validated(("name",), name=100, description=1000)
-    role = roles.create(body["name"], body["description"] or None)
+    console = bool(form["console"])
+    role = roles.create(body["name"], body["description"] or None, console=console)
     notice = gettext("The role %(name)s is created.", name=role.name)
     return redirect_with_notice(notice, "console.show_roles")
 
@@ -78,7 +80,7 @@ def create_role() -> BaseResponse:
 def show_role(role_id: str, form: Form | None = None) -> Page:
     role, form = roles.get(int(role_id)), form or Form()
     shown = {"name": role.name, "description": description(role)}
-    form.values = {**shown, **form.values}
+    form.values = form.values or {**shown, "console": "true" if role.console else ""}
     naming = collections_naming(role)
     return form.render(
         "console/roles/form.html",
@@ -92,9 +94,11 @@ def show_role(role_id: str, form: Form | None = None) -> Page:
 
 @page(ROLE, "POST", role=SUPERADMIN, form_page=show_role)
 def change_role(role_id: str) -> BaseResponse:
-    form = forms.submitted("name", "description")
+    form = forms.submitted("name", "description", "console")
     body = form.validated(("name",), name=100, description=1000)
-    changes = {"name": body["name"], "description": body["description"] or None}
+    changes: JSONObject = {"name": body["name"], "description": body["description"] or None}
+    if body["name"] != ADMIN:  # whose form does not ask
+        changes["console"] = bool(form["console"])
     if body["description"] == description(roles.get(int(role_id))):
         del changes["description"]  # or a built-in text would stay in this page's language
     role = roles.change(int(role_id), changes)

@@ -21,7 +21,7 @@ from app.console.records import (
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import error_texts, forms, scopes, second_factor
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_SELECTED, Form, Page
 from app.console.shell.scopes import CollectionScope
@@ -70,7 +70,7 @@ class SelectionForm(RecordForm):
         return self
 
 
-@page(SELECTION, "POST", role=ADMIN, retry_stale=True)
+@page(SELECTION, "POST", role=USER, retry_stale=True)
 def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     """The next page for the selected records: a confirmation, a form for a value, or a file."""
     scope = scopes.collection_scope(account_id, name)
@@ -90,7 +90,7 @@ def _delete_page(account_id: str, name: str, form: SelectionForm) -> Page:
     return _page("delete", scopes.collection_scope(account_id, name), form)
 
 
-@page(f"{SELECTION}/delete", "POST", role=ADMIN, retry_stale=True, form_page=_delete_page)
+@page(f"{SELECTION}/delete", "POST", role=USER, retry_stale=True, form_page=_delete_page)
 def delete_selection(account_id: str, name: str) -> BaseResponse:
     scope = scopes.collection_scope(account_id, name)
     names = _selected(scope)
@@ -109,7 +109,7 @@ def delete_selection(account_id: str, name: str) -> BaseResponse:
     return list_state.redirect_to_list(notice, scope)
 
 
-@page(f"{SELECTION}/restore", "POST", role=ADMIN, retry_stale=True)
+@page(f"{SELECTION}/restore", "POST", role=USER, retry_stale=True)
 def restore_selection(account_id: str, name: str) -> BaseResponse:
     """Restore deleted records, each by itself; restoring one twice succeeds."""
     scope, ids = scopes.collection_scope(account_id, name), _submitted_ids()
@@ -172,7 +172,7 @@ def _edit_page(account_id: str, name: str, form: SelectionForm) -> Page:
     return _page("edit", scope, form)
 
 
-@page(f"{SELECTION}/edit", "POST", role=ADMIN, retry_stale=True, form_page=_edit_page)
+@page(f"{SELECTION}/edit", "POST", role=USER, retry_stale=True, form_page=_edit_page)
 def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     """Set one field of the selected records to one value, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)

@@ -8,7 +8,7 @@ from flask import Response, render_template, request
 
 from app import config
 from app.console.shell import guard, scopes
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Page, TemplateContext
 from app.errors import AppError, BadRequest, UnsupportedMediaType
@@ -67,7 +67,7 @@ def beginning(file: File) -> Response:
     return response
 
 
-@page("/console/accounts/<account_id>/files/<file_id>", role=ADMIN, retry_stale=True)
+@page("/console/accounts/<account_id>/files/<file_id>", role=USER, retry_stale=True)
 def show_file(account_id: str, file_id: str) -> Response:
     """A file that the caller may view, its thumbnail, or the beginning of a text."""
     file = files.readable(file_id, by=scopes.account_scope(account_id).by)
@@ -76,7 +76,7 @@ def show_file(account_id: str, file_id: str) -> Response:
     return responses.send(file, request.args.get("thumb"))
 
 
-@page(f"{ACCOUNT}/files", "POST", role=ADMIN, takes_file=True)
+@page(f"{ACCOUNT}/files", "POST", role=USER, takes_file=True)
 def upload_file(account_id: str) -> Page | Response:
     """Store a file that a record may take; returns what the form shows of it."""
     scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]

@@ -21,7 +21,7 @@ from app.console.records import filters, list_state, record_form
 from app.console.records.display import display
 from app.console.records.listing import COLLECTION
 from app.console.shell import forms, guard, scopes, second_factor, streamed_pages
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext
 from app.console.shell.scopes import CollectionScope
@@ -43,7 +43,7 @@ from app.web.languages import gettext, ngettext
 IMPORT = f"{COLLECTION}/import"
 
 
-@page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=ADMIN, retry_stale=True)
+@page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=USER, retry_stale=True)
 def export_records(account_id: str, name: str, format: str) -> Response:
     scope = scopes.collection_scope(account_id, name)
     form, access = filters.from_request(), scope.access(scope.collection, "list")
@@ -197,7 +197,7 @@ class ImportForm(Form):
     file: ImportFile | None = None
 
 
-@page(IMPORT, role=ADMIN, retry_stale=True)
+@page(IMPORT, role=USER, retry_stale=True)
 def show_import(
     account_id: str, name: str, form: ImportForm | None = None, run: ImportRun | None = None
 ) -> Page:
@@ -205,7 +205,7 @@ def show_import(
     return form.render("console/records/import.html", **_context(scope, form, run))
 
 
-@page(IMPORT, "POST", role=ADMIN, retry_stale=True, form_page=show_import)
+@page(IMPORT, "POST", role=USER, retry_stale=True, form_page=show_import)
 def import_records(account_id: str, name: str) -> Page | BaseResponse:
     """Check a file and report all problems, or import it, all or nothing.
 

@@ -12,7 +12,7 @@ from app.console.records import columns, list_state, references, writers
 from app.console.records.display import display
 from app.console.records.pages import RECORD
 from app.console.shell import forms, lists, scopes, second_factor
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -27,7 +27,7 @@ MAX_LENGTH = 500
 SIDES = ("old_value", "new_value")
 
 
-@page(f"{RECORD}/history", role=ADMIN, retry_stale=True)
+@page(f"{RECORD}/history", role=USER, retry_stale=True)
 def show_history(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
     """The changes of a record, newest first."""
     scope, id = scopes.collection_scope(account_id, name), record_id.lower()
@@ -51,7 +51,7 @@ def show_history(account_id: str, name: str, record_id: str, form: Form | None =
     )
 
 
-@page(f"{RECORD}/history", "POST", role=ADMIN, retry_stale=True, form_page=show_history)
+@page(f"{RECORD}/history", "POST", role=USER, retry_stale=True, form_page=show_history)
 def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore the state after a change."""
     scope = scopes.collection_scope(account_id, name)

@@ -31,7 +31,7 @@ from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.record_form import RecordForm, RowEdit
 from app.console.shell import checks, completions, guard, lists, scopes, switcher
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
@@ -65,7 +65,7 @@ class ViewLink:
     is_current: bool
 
 
-@page(HOME, role=ADMIN)
+@page(HOME, role=USER)
 def show_records_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
     if account_id := switcher.home_account_id(guard.require_caller()):
@@ -76,7 +76,7 @@ def show_records_home() -> str | BaseResponse:
 
 
 @page(
-    ACCOUNT, role=ADMIN, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
+    ACCOUNT, role=USER, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
 )
 def show_record_collections(account_id: str) -> str:
     """The collections with any operation allowed to the caller."""
@@ -119,7 +119,7 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
     return newest
 
 
-@page(COLLECTION, role=ADMIN, retry_stale=True)
+@page(COLLECTION, role=USER, retry_stale=True)
 def show_records(account_id: str, name: str, form: RecordForm | None = None) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view.
 
@@ -223,7 +223,7 @@ def _shown(
     }
 
 
-@page(f"{COLLECTION}/condition", role=ADMIN, retry_stale=True)
+@page(f"{COLLECTION}/condition", role=USER, retry_stale=True)
 def show_condition(account_id: str, name: str) -> str:
     """The inputs of one condition, for the field that it names; for scripts."""
     scope = scopes.collection_scope(account_id, name)
@@ -240,7 +240,7 @@ def show_condition(account_id: str, name: str) -> str:
     )
 
 
-@page(f"{COLLECTION}/filter/check", "POST", role=ADMIN, retry_stale=True)
+@page(f"{COLLECTION}/filter/check", "POST", role=USER, retry_stale=True)
 def check_filter(account_id: str, name: str) -> str:
     """Validate a filter expression."""
     scope, text = scopes.collection_scope(account_id, name), checks.submitted()

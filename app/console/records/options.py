@@ -7,13 +7,13 @@ from flask import request
 from app.console.records import references
 from app.console.records.listing import COLLECTION
 from app.console.shell import scopes
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 
 MAX_TEXT_LENGTH = 100
 
 
-@page(f"{COLLECTION}/options", role=ADMIN, retry_stale=True)
+@page(f"{COLLECTION}/options", role=USER, retry_stale=True)
 def show_options(account_id: str, name: str) -> dict[str, object]:
     """Ids and labels of records that a text finds for `field`; none if it is no reference."""
     scope = scopes.collection_scope(account_id, name)

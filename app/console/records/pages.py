@@ -20,7 +20,7 @@ from app.console.records.display import display, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import forms, idempotent_forms, scopes, second_factor
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
@@ -42,7 +42,7 @@ GONE = lazy_gettext(
 )
 
 
-@page(NEW, role=ADMIN, retry_stale=True)
+@page(NEW, role=USER, retry_stale=True)
 def show_new_record(account_id: str, name: str, form: RecordForm | None = None) -> Page:
     scope = scopes.collection_scope(account_id, name)
     access = scope.access(scope.collection, "create")
@@ -61,7 +61,7 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
     )
 
 
-@page(NEW, "POST", role=ADMIN, retry_stale=True, form_page=show_new_record)
+@page(NEW, "POST", role=USER, retry_stale=True, form_page=show_new_record)
 def create_record(account_id: str, name: str) -> Page | BaseResponse:
     """Create a record, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -80,7 +80,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     return _redirect_to_record(gettext("The record is created."), scope, id)
 
 
-@page(RECORD, role=ADMIN, retry_stale=True)
+@page(RECORD, role=USER, retry_stale=True)
 def show_record(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
     """A record, in a form if the caller may change it."""
     scope, id = scopes.collection_scope(account_id, name), record_id.lower()
@@ -116,7 +116,7 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
     )
 
 
-@page(RECORD, "POST", role=ADMIN, retry_stale=True, form_page=show_record)
+@page(RECORD, "POST", role=USER, retry_stale=True, form_page=show_record)
 def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Save the changed fields, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -148,7 +148,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     return _redirect_to_record(notice, scope, record_id)
 
 
-@page(f"{RECORD}/delete", "POST", role=ADMIN, retry_stale=True, form_page=show_record)
+@page(f"{RECORD}/delete", "POST", role=USER, retry_stale=True, form_page=show_record)
 def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     scope = scopes.collection_scope(account_id, name)
     second_factor.sign(scope, forms.submitted())
@@ -161,7 +161,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     return list_state.redirect_to_list(gettext("The record is deleted."), scope, deleted=record_id)
 
 
-@page(f"{RECORD}/revive", "POST", role=ADMIN, retry_stale=True)
+@page(f"{RECORD}/revive", "POST", role=USER, retry_stale=True)
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     """Restore a deleted record; restoring it twice succeeds."""
     scope, form = scopes.collection_scope(account_id, name), Form()

@@ -15,7 +15,7 @@ from app.console.records import (
     saved_views,
 )
 from app.console.shell import forms, scopes, second_factor
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
@@ -28,7 +28,7 @@ from app.web.preconditions import Preconditions
 VIEWS = f"{listing.COLLECTION}/views"
 
 
-@page(listing.COLLECTION, "POST", role=ADMIN, retry_stale=True, form_page=listing.show_records)
+@page(listing.COLLECTION, "POST", role=USER, retry_stale=True, form_page=listing.show_records)
 def change_row(account_id: str, name: str) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
@@ -67,7 +67,7 @@ def _save_page(account_id: str, name: str, form: Form) -> Page:
     return form.render("console/records/save_view.html", scope=scope, page_args=page_args)
 
 
-@page(VIEWS, "POST", role=ADMIN, retry_stale=True, form_page=_save_page)
+@page(VIEWS, "POST", role=USER, retry_stale=True, form_page=_save_page)
 def save_view(account_id: str, name: str) -> BaseResponse:
     """Save the list of the query string under a name."""
     scope = scopes.collection_scope(account_id, name)
@@ -84,7 +84,7 @@ def save_view(account_id: str, name: str) -> BaseResponse:
     return redirect_with_notice(gettext("The view is saved."), "console.show_records", **url_args)
 
 
-@page(f"{VIEWS}/<uuid:view_id>/delete", "POST", role=ADMIN, retry_stale=True)
+@page(f"{VIEWS}/<uuid:view_id>/delete", "POST", role=USER, retry_stale=True)
 def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
     """Delete one of the caller's views."""
     scope = scopes.collection_scope(account_id, name)

@@ -1,4 +1,4 @@
-"""Saved views: lists of records under a name, of a user or shared with the account's admins.
+"""Saved views: lists of records under a name, of a user or shared among the account's admins.
 
 They belong to the user's own account, also where a superadmin looks into another one.
 """
@@ -20,7 +20,7 @@ from app.collections import definitions, expression_names, renaming
 from app.collections.definitions import Definition
 from app.console.records.models import SavedView
 from app.context import tenancy
-from app.errors import BadRequest, InvalidValues, NotFound, problem
+from app.errors import BadRequest, Forbidden, InvalidValues, NotFound, problem
 from app.rules import named
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
@@ -34,9 +34,11 @@ MAX_NAME_LENGTH, MAX_LENGTH = 80, 10_000  # characters of a name, and of all val
 
 
 def get_all(collection: Definition, by: Principal) -> Sequence[SavedView]:
-    """The caller's views of a collection, and those that others of the account share."""
+    """The caller's views of a collection, and for admins those that others of the account share."""
     home, user_id = by.home_and_user()
-    visible = sa.or_(SavedView.user_id == user_id, SavedView.is_shared)
+    visible = SavedView.user_id == user_id
+    if by.is_admin:
+        visible = sa.or_(visible, SavedView.is_shared)
     query = sa.select(SavedView).where(
         SavedView.account_id == home.id, SavedView.collection_id == collection.id, visible
     )
@@ -62,13 +64,16 @@ def save(
 ) -> SavedView:
     """Save a list under a name; replaces the caller's view of that name.
 
-    `query` has the arguments of the list's address. Raises InvalidValues, BadRequest.
+    `query` has the arguments of the list's address. Raises InvalidValues, BadRequest, and Forbidden
+    for members who share one.
     """
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         message = gettext("Enter a name of at most %(count)s characters.", count=MAX_NAME_LENGTH)
         raise InvalidValues([problem("name", "required", message)])
     if len(str(query)) > MAX_LENGTH:
         raise BadRequest(gettext("This list has too many conditions and columns to be saved."))
+    if is_shared and not by.is_admin:
+        raise Forbidden(gettext("Only admins share views."))
     home, user_id = by.home_and_user()
     own = (
         SavedView.account_id == home.id,

@@ -10,6 +10,7 @@ from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import sealing
 from app.audit.models import AuditChange
+from app.collections import people
 from app.console.shell.scopes import AccountScope
 from app.context import tenancy
 from app.types import JSONMapping
@@ -20,8 +21,14 @@ ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous
 
 
 def names(scope: AccountScope, rows: Sequence[JSONMapping]) -> dict[str, str]:
-    """The names or addresses of the writers of records, by id; the last ones of deleted users."""
+    """The names or addresses of the writers of records, by id; the last ones of deleted users.
+
+    Members see those whom the directory shows them.
+    """
     ids = {row[field] for row in rows for field in FIELDS if row.get(field)}
+    if not scope.by.is_admin:
+        shown = people.labels(scope.by, ids)
+        return {id: shown.get(id) or f"…{id[-8:]}" for id in ids}
     users = _users(scope.account.id, ids) if ids else {}
     deleted = ids - users.keys()
     logged = _logged(scope.account.id, deleted) if deleted else {}

@@ -21,6 +21,7 @@ from flask_wtf.csrf import CSRFError
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
+from app.accounts.product import settings as product
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.console.shell import (
     access,
@@ -161,6 +162,8 @@ def render_error(error: AppError) -> Response:
         return brand.add_headers(make_response(*guard.reauthentication_page()))
     if isinstance(error, MfaRequired | EnrolmentRequired):
         return brand.add_headers(second_factor.response_to(error))
+    if isinstance(error, guard.ConsoleClosed):
+        return brand.add_headers(make_response(_closed_page(), error.status))
     custom_message = error_texts.translate(error.message) if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
@@ -172,6 +175,13 @@ def render_error(error: AppError) -> Response:
     response = make_response(page, error.status)
     response.headers.update(error.headers)
     return brand.add_headers(response)
+
+
+def _closed_page() -> str:
+    """The page for users whose role does not open the console: it leads to the product."""
+    return render_template(
+        "console/closed.html", caller=None, product=product.load(), is_signed_in=guard.caller()
+    )
 
 
 # Also for paths without a view.

@@ -9,14 +9,14 @@ import orjson
 from flask import render_template
 
 from app.console.shell import forms
-from app.console.shell.access import ADMIN
+from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.excerpts import excerpt
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 
 
-@page("/console/json/check", "POST", role=ADMIN)
+@page("/console/json/check", "POST", role=USER)
 def check_json() -> str:
     """Validate a text as JSON."""
     text = submitted()

@@ -18,6 +18,7 @@ from app import config
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
 from app.auth import credentials, magic_links, sessions
+from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import ACCOUNT, limit_body
 from app.auth.login_users import LoginUser
@@ -30,6 +31,7 @@ from app.auth.responses import origin, remember_device
 from app.console.shell import access, brand, forms, realms, resubmit, switcher
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
+from app.context import tenancy
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.sso import one_time_codes, setup_links
@@ -50,6 +52,12 @@ Step = TypeVar("Step")
 csrf = CSRFProtect()
 
 OWN_PATH = re.compile(r"/(console|welcome)(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
+
+
+class ConsoleClosed(Forbidden):
+    """A user whose role does not open the console."""
+
+    message = "Your role does not open the console."
 
 
 def retry_stale(view: View) -> View:
@@ -199,6 +207,8 @@ def _setup_holder() -> tuple[Principal, str] | None:
 
 
 def _check_access(caller: Principal, page: PageAccess) -> None:
+    if not caller.opens_console and not access.is_hosted():
+        raise ConsoleClosed
     if page.role is SUPERADMIN and not caller.is_superadmin:
         raise Forbidden(gettext("This page is for superadmins only."))
     if page.role is ADMIN and not caller.is_admin:
@@ -243,11 +253,15 @@ def start_session(
 ) -> BaseResponse:
     """Sign a user in to the pages in this browser, by a flow of a provider or not, and redirect.
 
-    The browser's previous session ends. Raises as `gate.check`.
+    The browser's previous session ends. Raises as `gate.check`, and ConsoleClosed if the target is
+    a page of the console and the user's role does not open it.
     """
     forms.accept()
     g.after_sign_in = target if status == 303 else ""
     with one_time_codes.attaching_challenge(flow):
+        if target.startswith("/console") and not _opens_console(user):
+            gate.check(user, proof, passed)  # tells nobody else about the role
+            raise ConsoleClosed
         secret = sessions.start_in_console(user, origin(), proof, passed)
     end_current_session()
     started = credentials.console_principal(secret) if flow else None
@@ -287,6 +301,12 @@ def _lead_to(target: str, status: int) -> BaseResponse:
         return redirect(target, status)
     # Browsers refuse redirects of forms to other sites (form-action).
     return make_response(render_template("welcome/continue.html", target=target))
+
+
+def _opens_console(user: User | LoginUser) -> bool:
+    with tenancy.in_account(user.account_id):
+        principal = principals.for_user_verified(user.account_id, user.id)
+    return principal is not None and principal.opens_console
 
 
 def start_setup(link_id: str, secret: str, lifetime: timedelta) -> BaseResponse:
