@@ -113,6 +113,14 @@ class RecentSignInRequired(Forbidden):
     )
 
 
+class Gone(AppError):
+    """An address that was good for one use."""
+
+    status = 410
+    error = "gone"
+    message = "This is no longer available."
+
+
 class NotFound(AppError):
     """An object that does not exist, or belongs to another account."""
 

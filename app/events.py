@@ -152,7 +152,7 @@ class SignedIn:
     name: str | None
     session_id: str
     application: str
-    """`api` or `console`."""
+    """`api`, `console` or `portal`."""
     mfa: bool
 
 
@@ -165,6 +165,16 @@ class SignInFailed:
     email: str | None
     reason: str
     provider: str | None = None
+
+
+@dataclass(frozen=True)
+class PortalCreated:
+    """A portal session was created, which acts as a user once its address is opened."""
+
+    account_id: str
+    user_id: str
+    session_id: str
+    pages: list[str]
 
 
 @dataclass(frozen=True)

@@ -388,6 +388,16 @@ KEYS |= {
         posted("account/setup-links", {"name": "IT"}), "account/setup-links", part="setup_link_id"
     ),
 }
+PORTAL_URL = "https://app.example.com/"
+
+
+def portal_body(cast: Cast) -> dict[str, Any]:
+    """A portal of charlie, which leads back to the product."""
+    assert cast.root.put("product", {"url": PORTAL_URL}).status_code == 200
+    return {"pages": ["team"], "return_url": PORTAL_URL}
+
+
+KEYS[("POST", "/account/portal-sessions")] = Own(portal_body, (201,))
 RETENTION = "/account/retention"
 KEYS |= {
     ("GET", RETENTION): Own(),

@@ -79,6 +79,9 @@ class OwnAccountView(FullAccountView):
         dump_default=False,
         **doc("Whether mails come from it: its domain is verified, and names this service."),
     )
+    frame_ancestors = ma.fields.List(
+        ma.fields.String(), attribute="settings.frame_ancestors", dump_default=[]
+    )
     sso_provisioning = ma.fields.Boolean(allow_none=True, **_setting("sso_provisioning", None))
     sso_email_domains = ma.fields.List(ma.fields.String(), **_setting("sso_email_domains", []))
     sso_group_roles = ma.fields.List(ma.fields.Nested(GroupRole), **_setting("sso_group_roles", []))

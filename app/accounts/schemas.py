@@ -223,6 +223,11 @@ class OwnAccountBody(Schema):
             **fields.EMAIL,
         ),
     )
+    frame_ancestors = ma.fields.List(
+        fields.Text(longest=300, metadata=fields.URI),
+        validate=ma.validate.Length(max=50),
+        **doc("Origins whose pages may show portals in a frame; by default none."),
+    )
     sso_provisioning = fields.StrictBoolean(
         allow_none=True,
         **doc(

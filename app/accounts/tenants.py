@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from app import clock, db, events, slugs
+from app import clock, config, db, events, slugs
 from app.accounts import attributes, pii, sign_in_settings, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
@@ -33,6 +33,7 @@ OWN_SETTINGS = (
     "default_redirect_uri",
     "cors_origins",
     "mail_from",
+    "frame_ancestors",
 )
 
 
@@ -131,6 +132,10 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
         if not is_safe_url(uri) or (field == "cors_origins" and not parsing.is_origin(uri)):
             message = f"Not a valid URL for this setting: {uri[:200]}"
             problems.append(problem(field, "invalid_url", message))
+    for origin in body.get("frame_ancestors", ()):
+        if not may_frame(origin):
+            message = f"Not an https origin such as https://app.example.com: {origin[:200]}"
+            problems.append(problem("frame_ancestors", "invalid_url", message))
     with db.transaction() as session:
         account = get_for_update(account_id)
         problems += sso_settings.problems(body, account.settings)
@@ -193,6 +198,15 @@ def _refuse(problems: Sequence[Mapping[str, object] | None]) -> None:
     details = [problem for problem in problems if problem]
     if details:
         raise InvalidValues(details)
+
+
+def may_frame(origin: str) -> bool:
+    """Whether pages of an origin may frame portals: by https, in development also from here."""
+    if not parsing.is_origin(origin):
+        return False
+    parts = urlsplit(origin)
+    is_local = parts.hostname in ("localhost", "127.0.0.1") and not config.current().production
+    return parts.scheme == "https" or is_local
 
 
 def is_safe_url(uri: str) -> bool:

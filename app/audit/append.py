@@ -23,6 +23,9 @@ from app.jobs import wakeups
 
 OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
+OF_COLLECTIONS = "col_"
+"""How the tables of collections begin."""
+
 NEWS = wakeups.Topic("changes", lock=0x41747269)
 """Accounts with new changes."""
 LONGEST = 2**20
@@ -130,10 +133,13 @@ def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
             yield (*change, acting.user_id, *NOT_AUDITED)
             continue
         metadata = {**about, **signing} if about else signing
+        if acting.portal is not None and not target[1].startswith(OF_COLLECTIONS):
+            # Readers of the feed take metadata of records for a change of many.
+            metadata = {**metadata, "portal": acting.portal}
         extra = digest.canonical(metadata).decode() if metadata else None
         random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
-        yield (*change, *acting[:-2], signed_at, extra, salts, actor_salt)
+        yield (*change, *acting[:-3], signed_at, extra, salts, actor_salt)
 
 
 def stored_values(values: Sequence[digest.Value]) -> tuple[str, str | None, str | None]:

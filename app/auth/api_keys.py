@@ -68,6 +68,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
     Raises InvalidValues, Forbidden, or Conflict for an existing `id`.
     """
     by.require_recent_sign_in()
+    by.refuse_portal_of_another()
     by.require_account_id()
     name = accounts.label(body["name"])
     if body.get("expires_at") and body["expires_at"] <= clock.now():

@@ -42,7 +42,7 @@ def console_principal(secret: str, *, records_use: bool = True) -> tuple[Princip
     if ends_at <= now:
         return None
     if records_use and now - last_used_at >= USE_INTERVAL:
-        _record_use(account.id, session_id, now)
+        record_use(account.id, session_id, now)
     auth_time = (authenticated_at or created_at).timestamp()
     return _in_session(principal, session_id, ends_at, auth_time, mfa), session_id
 
@@ -57,7 +57,8 @@ def _in_session(
     )
 
 
-def _record_use(account_id: str, session_id: str, now: datetime) -> None:
+def record_use(account_id: str, session_id: str, now: datetime) -> None:
+    """Note the use of a session."""
     # Concurrent requests record it once: on SQLite, writers wait for each other.
     params = {"_account": account_id, "_id": session_id, "_used": now}
     with tenancy.in_account(account_id), db.transaction():

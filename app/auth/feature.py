@@ -28,6 +28,7 @@ def routes() -> Routes:
         key_routes,
         magic_link_routes,
         password_routes,
+        portal_routes,
         session_routes,
     )
     from app.auth import routes as sign_in
@@ -40,6 +41,7 @@ def routes() -> Routes:
             email_routes,
             password_routes,
             session_routes,
+            portal_routes,
             magic_link_routes,
             mfa_routes,
             admin_routes,

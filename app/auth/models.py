@@ -23,6 +23,7 @@ class SessionKind(StrEnum):
 
     API = "api"
     CONSOLE = "console"
+    PORTAL = "portal"
 
 
 class InvitationState(StrEnum):
@@ -75,6 +76,8 @@ class SignInSession(Base):
     # Null unless the user has reauthenticated since the session began.
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+    portal: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
+    """Of a portal session: its `pages`, its `return_url`, and who it was `opened_by`."""
 
 
 class LinkPurpose(StrEnum):

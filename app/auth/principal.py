@@ -30,6 +30,7 @@ NO_ADDRESSES = "API keys cannot change email addresses."
 OTHER_ACCOUNT = "Your credential belongs to another account."
 # An admin who can sign in would outlive the key.
 NO_ADMINS = "API keys cannot create admins."
+OTHERS_KEYS = "Only you can make API keys of your own: open this page yourself."
 NO_PII_MEMBERS = "API keys cannot add members to pii_access."
 
 NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # no user has this id
@@ -45,6 +46,8 @@ class AccountRef:
     name: str
     version_check: VersionCheck
     cors_origins: tuple[str, ...] = ()
+    frame_ancestors: tuple[str, ...] = ()
+    """The origins whose pages may frame portals."""
     session_limits: SessionLimits = SERVICE_LIMITS
     quotas: Quotas = ()
     attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -52,6 +55,16 @@ class AccountRef:
     def matches(self, reference: str) -> bool:
         """Whether this is the slug, code or id of the account."""
         return reference.lower() in (self.id, self.slug, self.account_code.lower())
+
+
+@dataclass(frozen=True)
+class Portal:
+    """What a portal session opens, and where it leads back to."""
+
+    pages: tuple[str, ...]
+    return_url: str
+    is_own: bool
+    """Whether the user it acts as has opened it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +102,8 @@ class Principal:
     """The values of the user's attributes; of the account's, `account` has them."""
     setup: frozenset[str] | None = None
     """The parts that the holder of a setup link may set up; None for everybody else."""
+    portal: Portal | None = None
+    """The portal that the caller acts in; None for everybody else."""
 
     @cached_property
     def signed_in(self) -> bool:
@@ -155,6 +170,11 @@ class Principal:
         """Raise Forbidden for an API key."""
         if self.api_key_id is not None:
             raise Forbidden(message)
+
+    def refuse_portal_of_another(self) -> None:
+        """Raise Forbidden in a portal that somebody else has opened: keys are personal."""
+        if self.portal is not None and not self.portal.is_own:
+            raise Forbidden(OTHERS_KEYS)
 
     def require_recent_sign_in(self) -> None:
         """Raise RecentSignInRequired unless the user authenticated in the last 15 minutes.
@@ -345,9 +365,10 @@ def _load_account(reference: str) -> AccountRef | None:
 def _ref(account: Account) -> AccountRef:
     version_check = VersionCheck("accounts", (account.id,), account.version)
     origins = tuple(account.settings.get("cors_origins", ()))
+    ancestors = tuple(account.settings.get("frame_ancestors", ()))
     names = (account.id, account.slug, account.account_code, account.name)
     limits = sign_in_settings.session_limits(account.settings)
     own_quotas = quotas.of_account(account.id, account.settings)
     return AccountRef(
-        *names, version_check, origins, limits, own_quotas, attributes=account.attributes
+        *names, version_check, origins, ancestors, limits, own_quotas, attributes=account.attributes
     )

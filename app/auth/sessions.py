@@ -349,7 +349,7 @@ def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:
 
 
 _USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
-_INITIALLY_NULL = ("revoked_at", "authenticated_at")
+_INITIALLY_NULL = ("revoked_at", "authenticated_at", "portal")
 _NEW_SESSION = PreparedStatement(
     sa.insert(_SESSIONS).values(
         {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name not in _INITIALLY_NULL}

@@ -27,6 +27,8 @@ class Actor(NamedTuple):
     es_timestamp: datetime | None = None
     es_method: str | None = None
     """The method of the signature, unless a password."""
+    portal: str | None = None
+    """The id of the portal session that the user acts in."""
 
 
 SYSTEM = Actor("system", "system", "system")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 from flask import Flask
@@ -10,12 +11,13 @@ from werkzeug.test import TestResponse
 
 from app import clock, config
 from app.accounts.models import ADMIN
-from app.auth import sessions, tokens
+from app.auth import portals, sessions, tokens
+from app.auth import principal as principals
 from app.auth.devices import Origin
 from app.auth.mfa.gate import Proof
-from app.console.shell import guard
-from app.isolation.calls import DIRECTORY, Call
-from app.isolation.tenants import Tenant
+from app.console.shell import guard, portal
+from app.isolation.calls import DIRECTORY, PORTAL, Call
+from app.isolation.tenants import MAIL_DOMAIN, Tenant
 from app.web.access import AccessLevel, access_of
 
 
@@ -44,7 +46,7 @@ class Caller:
 
 
 def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
-    """Return the account's callers by name: users by role, an API key, a directory."""
+    """Return the account's callers by name: users by role, a portal, an API key, a directory."""
     callers = {}
     for role, user in tenant.users.items():
         token = tokens.access(user, authenticated_at=clock.now())
@@ -52,10 +54,25 @@ def for_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
         secret = sessions.start_in_console(user, Origin(None, None), Proof.PASSKEY)
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
         callers[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
+    callers[PORTAL] = _portal(app, tenant)
     callers["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})
     by_token = {"Authorization": f"Bearer {tenant.scim_token}"}
     callers[DIRECTORY] = Caller(app, DIRECTORY, True, by_token)
     return callers
+
+
+def _portal(app: Flask, tenant: Tenant) -> Caller:
+    """The holder of a portal session with all pages, as the account's admin has opened it."""
+    user = tenant.users[ADMIN]
+    by = principals.for_user_verified(user.account_id, user.id)
+    if by is None:
+        raise LookupError("The admin of the account is gone.")
+    body = {"pages": list(portals.PortalPage), "return_url": f"https://{MAIL_DOMAIN}/"}
+    now = clock.now()
+    by, id = replace(by, auth_time=now.timestamp()), tenant.new_id(PORTAL)
+    token = portals.add(user, body, now + timedelta(hours=1), by=by, id=id)
+    _, secret = portals.open(token, Origin(None, None))
+    return Caller(app, PORTAL, False, {"Cookie": f"{portal.cookie_name()}={secret}"})
 
 
 def naming_account(app: Flask, admin: Caller, victim: Tenant) -> list[Caller]:

@@ -28,6 +28,8 @@ from app.web.openapi import api
 PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READ_METHODS = ("GET",)
 SCIM, DIRECTORY = "/scim/", "directory"
+PORTAL = "portal"
+PAGES = ("/console", "/portal")
 COLLECTION_PARAMETERS = {"collection", "collection_id", "collection_name", "record_id"}
 FIXED_VALUES = {
     "category": "auth_providers",
@@ -87,7 +89,7 @@ class Call:
 
     @property
     def of_api(self) -> bool:
-        """Whether it is an API route, not that of a page."""
+        """Whether it is an API route, not a page."""
         return not self.route.startswith(PAGES)
 
     @property
@@ -95,6 +97,8 @@ class Call:
         """The name of the caller who may most."""
         if self.route.startswith(SCIM):
             return DIRECTORY
+        if self.route.startswith("/portal"):
+            return PORTAL
         return ADMIN if self.of_api else f"console {ADMIN}"
 
 
@@ -168,6 +172,11 @@ class RouteBook:
             if name in {*table_by_parameter(), "record_id"}
         ]
         yield from (path for path, _ in self._paths_with_ids(rule, owner))
+        if "portal_id" in rule.arguments and owner is not caller:
+            # The session is the caller's own, what it is asked for the owner's.
+            own = {"portal_id": caller}
+            yield from (path for path, _ in self._paths_with_ids(rule, owner, own))
+            return
         if len(names) > 1 and owner is not caller:
             yield from (path for path, _ in self._paths_with_ids(rule, owner, {names[0]: caller}))
         elif names and method not in READ_METHODS and self._body_has_ids(rule, method):
@@ -240,6 +249,8 @@ def _parameter_value(
         return owner.id_of("hooks")
     if name in table_by_parameter():
         return owner.id_of(table_by_parameter()[name])
+    if name == "portal_id":
+        return owner.id_of(PORTAL)
     if name == "account_code":
         return owner.code
     if name == "entry_id":

@@ -21,6 +21,7 @@ from werkzeug.test import TestResponse
 
 from app import config, db, jobs
 from app.accounts.models import ADMIN
+from app.console.shell.portal import RULE
 from app.isolation import callers, filling
 from app.isolation.callers import Caller
 from app.isolation.calls import DIRECTORY, PAGES, SCIM, Call, RouteBook, UnknownParameter
@@ -46,6 +47,8 @@ CHANGING_ROUTES = (
     # Counts what the check itself sends.
     f"{PREFIX}/account/usage",
     "/console/usage",
+    f"{RULE}/security-log",
+    f"{RULE}/usage",
 )
 EXCERPT_CHARACTERS = 60
 

@@ -9,6 +9,7 @@ in `tests/test_library_insides.py`.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -18,6 +19,7 @@ from threading import RLock
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from flask import Flask, Request
+from flask import request as current_request
 from flask.ctx import AppContext, RequestContext
 from flask.sessions import NullSession, SecureCookieSession, SecureCookieSessionInterface
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
@@ -51,10 +53,34 @@ class _Signer(TimestampSigner):
         return super().unsign(*args, **options)
 
 
+PORTAL = re.compile(r"/portal/[0-9a-fA-F-]{36}(?=/)")
+"""The path of a portal session, which its cookies are bound to."""
+
+
 class _PageSessions(SecureCookieSessionInterface):
-    """Flask's cookie session for pages (flash messages, CSRF tokens); none for the API."""
+    """Flask's cookie session for pages (flash messages, CSRF tokens); none for the API.
+
+    Each portal has its own, which browsers also send in a frame of another site's page, and keep
+    apart for each such site.
+    """
 
     _none = NullSession()  # refuses changes
+
+    def get_cookie_name(self, app: Flask) -> str:
+        name = super().get_cookie_name(app)
+        return name.replace("__Host-", "__Secure-") + "_portal" if portal_path() else name
+
+    def get_cookie_path(self, app: Flask) -> str:
+        return portal_path() or super().get_cookie_path(app)
+
+    def get_cookie_samesite(self, app: Flask) -> str | None:
+        return "None" if portal_path() else super().get_cookie_samesite(app)
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        return bool(portal_path()) or super().get_cookie_secure(app)
+
+    def get_cookie_partitioned(self, app: Flask) -> bool:
+        return bool(portal_path())
 
     def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
         if request.path.startswith(f"{PREFIX}/"):
@@ -66,6 +92,12 @@ class _PageSessions(SecureCookieSessionInterface):
         if serializer:
             serializer.signer = _Signer
         return serializer
+
+
+def portal_path() -> str:
+    """Return the path of the portal session that this request is for, or an empty text."""
+    match = PORTAL.match(current_request.path)
+    return match[0] if match else ""
 
 
 class _FormParser(FormDataParser):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import Response, request
 
 POLICY = (
@@ -28,6 +30,12 @@ def allow_frames(response: Response) -> Response:
     """Let a page show frames of this service: files, as pages refuse to be framed."""
     response.headers["Content-Security-Policy"] = FRAMING_POLICY
     return response
+
+
+def framed_by(origins: Sequence[str]) -> str:
+    """Return the policy of a page that pages of these origins may show in a frame."""
+    ancestors = " ".join(origins) or "'none'"
+    return POLICY.replace("frame-ancestors 'none'", f"frame-ancestors {ancestors}")
 
 
 def add_security_headers(response: Response) -> Response:

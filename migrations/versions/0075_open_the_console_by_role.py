@@ -1,7 +1,7 @@
 """let roles open the console
 
 Revision ID: 0075
-Revises: 0070
+Revises: 0073
 Create Date: 2026-11-30 08:30:00.000000
 """
 
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0075"
-down_revision = "0070"
+down_revision = "0073"
 branch_labels = None
 depends_on = None
 

@@ -22,6 +22,7 @@ LIST_OF_ACCOUNT = (401, 403, 200, 200, 200, 200)
 LIST_OF_ANYBODY = (401, 200, 200, 200, 200, 200)
 Statuses = tuple[int, ...]
 
+PORTAL = {"pages": ["team"], "return_url": "https://app.example.com/"}
 NO_STREAM = (401, 403, 404, 404, 404, 404)
 MAIL = "account/mail-templates/{kind}/{language}"
 MAIL_TEXT = {"subject": "Join us", "text": "{{{{ link }}}}"}
@@ -69,6 +70,8 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "account/setup-links", None, LIST_OF_ACCOUNT),
     ("POST", "account/setup-links", {"name": "IT"}, (401, 403, 200, 200, 403, 200)),
     ("DELETE", "account/setup-links/{setup_link}", None, OF_ACCOUNT),
+    # The system account has none, and root is no admin of acme to act as.
+    ("POST", "account/portal-sessions", PORTAL, (401, 403, 200, 200, 403, 400)),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),
@@ -253,6 +256,8 @@ def test_access_matrix_status_per_route_and_caller(
     stage = Stage(app, cast)
     if path.startswith(("account/brand", "account/mail-templates")):
         assert cast.root.put("product", {"accounts_may_brand": True}).status_code == 200
+    if body is PORTAL:
+        assert cast.root.put("product", {"url": body["return_url"]}).status_code == 200
     callers = dict(zip(CALLERS, callers_of(app, cast), strict=True))
     for (name, caller), status in zip(callers.items(), expected, strict=True):
         stage.begin()

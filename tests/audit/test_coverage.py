@@ -52,6 +52,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/logout"): "a session (tokens)",
     ("POST", "/auth/saml/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
+    ("POST", "/account/portal-sessions"): "a session (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions"): "sessions (tokens)",
     ("DELETE", "/account/users/<uuid:user_id>/sessions/<uuid:session_id>"): "a session (tokens)",
     ("POST", "/realtime/tickets"): "a ticket (tokens)",

@@ -152,6 +152,7 @@ def test_console_settings_cards_show_state(cast: Cast, admin: Browser) -> None:
         "Retention": "no limits",
         "Receiver of the security log": "none",
         "Export": "none",
+        "Portal": "none",
     }
     config = {"client_id": "a", "client_secret": "b"}
     setting = {"category": "auth_providers", "provider_name": "github", "config": config}
@@ -171,6 +172,7 @@ def test_console_settings_cards_show_state(cast: Cast, admin: Browser) -> None:
         "Retention": "2 limits",
         "Receiver of the security log": "on",
         "Export": "none",
+        "Portal": "none",
     }
     cast.alice.patch(f"admin/configuration/{provider}", {"enabled": False})
     cast.alice.put(

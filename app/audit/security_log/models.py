@@ -44,6 +44,7 @@ class EventKind(StrEnum):
     PERSONAL_DATA_READ = "personal_data.read"
     OPERATOR_READ = "operator.records_read"
     OPERATOR_REQUEST = "operator.request"
+    PORTAL_CREATED = "portal.created"
     FILE_LINK_CREATED = "file_link.created"
     FILE_LINK_USED = "file_link.used"
     FILE_LINK_ENDED = "file_link.ended"

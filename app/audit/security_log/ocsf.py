@@ -40,6 +40,7 @@ CLASSES = {
     "second_factor.deleted": Class(*ACCOUNT_CHANGE, 11, "MFA Factor Disable"),
     "personal_data.read": Class(*DATASTORE, 1, "Read"),
     "operator.records_read": Class(*DATASTORE, 1, "Read"),
+    "portal.created": Class(*ENTITY, 1, "Create"),
     "file_link.used": Class(*DATASTORE, 1, "Read"),
     "file_link.ended": Class(*ENTITY, 4, "Delete"),
 }

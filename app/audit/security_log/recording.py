@@ -67,7 +67,9 @@ def _insert(recorded: list[Event]) -> None:
 
 def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
     for event in recorded:
-        by = event.by
+        by, details = event.by, dict(event.details)
+        if by.portal is not None:
+            details["portal"] = by.portal
         yield {
             "_account_id": event.account_id,
             "_id": new_id(),
@@ -82,7 +84,7 @@ def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
             "_ip_address": by.ip_address,
             "_user_agent": _text(by.user_agent),
             "_request_id": by.request_id,
-            "_details": digest.canonical(dict(event.details)).decode(),
+            "_details": digest.canonical(details).decode(),
         }
 
 

@@ -72,6 +72,12 @@ def _has_room(event: events.SignInFailed, email: str) -> bool:
     return True
 
 
+@events.subscribe(events.PortalCreated)
+def _on_portal(event: events.PortalCreated) -> None:
+    details = {"session_id": event.session_id, "pages": event.pages}
+    record(Event(event.account_id, EventKind.PORTAL_CREATED, "users", event.user_id, details))
+
+
 @events.subscribe(events.SessionsEnded)
 def _on_end(event: events.SessionsEnded) -> None:
     details = {"count": event.count}

@@ -60,6 +60,8 @@ def _actor(request: Request, context: Any) -> actor.Actor:
     acting = actor.Actor(*actor.ANONYMOUS[:3], *origin)
     if caller and caller.user_id:
         acting = actor.Actor(caller.user_id, caller.email, caller.name or caller.email, *origin)
+        if caller.portal is not None:
+            acting = acting._replace(portal=caller.session_id)
     signature: Signature | None = context.get("signature")
     if signature:
         acting = acting._replace(

@@ -21,6 +21,7 @@ from app.audit.log import AUDIT as AUDIT_LOG
 from app.audit.models import AuditHead
 from app.audit.service import Change
 from app.auth import principal as principals
+from app.auth.portals import PortalPage
 from app.auth.principal import Principal
 from app.console.admin import audit_names, security_names
 from app.console.admin.audit_names import Names
@@ -58,6 +59,7 @@ NO_SUPERADMIN = lazy_gettext(
 @page(
     AUDIT,
     role=ADMIN,
+    portal=PortalPage.AUDIT_LOG,
     menu=MenuItem(ACCOUNT, 3, lazy_gettext("Audit log"), "history", of_superadmins=(INSTANCE, 5)),
 )
 def show_audit_log() -> str:
@@ -89,7 +91,7 @@ def _start(account_id: str | None) -> LogStart | None:
     return security_names.log_start(start, account_id, policies.Log.AUDIT)
 
 
-@page(f"{AUDIT}/<large:entry_id>", role=ADMIN)
+@page(f"{AUDIT}/<large:entry_id>", role=ADMIN, portal=PortalPage.AUDIT_LOG)
 def show_audit_entry(entry_id: str) -> str:
     """One entry with everything a verifier needs."""
     by = guard.require_caller()
@@ -123,7 +125,7 @@ def _change_of(entry: JSONObject, entries: list[JSONObject]) -> Change:
     return Change(**{**fields, **own, "occurred_at": occurred_at})
 
 
-@page(f"{AUDIT}/export/<any(csv, json, jsonl):format>", role=ADMIN)
+@page(f"{AUDIT}/export/<any(csv, json, jsonl):format>", role=ADMIN, portal=PortalPage.AUDIT_LOG)
 def export_audit_log(format: str) -> Response:
     """The entries of the matching changes as a file."""
     by = guard.require_caller()

@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import LOST_AFTER, DomainState
+from app.auth.portals import PortalPage
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
 from app.console.shell import forms, idempotent_forms, lists, scopes
@@ -28,7 +29,7 @@ STATE_NAMES = dict(
 )
 
 
-@page(DOMAINS, role=ADMIN, setup=setup_links.DOMAINS)
+@page(DOMAINS, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
 def show_domains(account_id: str, form: Form | None = None) -> Page:
     scope, form = scopes.account_scope(account_id), form or Form()
     listing = lists.from_request("console.show_domains", **scope.url_args)
@@ -39,7 +40,14 @@ def show_domains(account_id: str, form: Form | None = None) -> Page:
     )
 
 
-@page(DOMAINS, "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domains)
+@page(
+    DOMAINS,
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.DOMAINS,
+    setup=setup_links.DOMAINS,
+    form_page=show_domains,
+)
 def create_domain(account_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
     name = form.validated(("domain",), domain=names.LONGEST)["domain"]
@@ -48,7 +56,7 @@ def create_domain(account_id: str) -> BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@page(DOMAIN, role=ADMIN, setup=setup_links.DOMAINS)
+@page(DOMAIN, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
 def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Page:
     """A domain with its DNS record and its settings."""
     scope, form = scopes.account_scope(account_id), form or Form()
@@ -65,7 +73,7 @@ def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Pa
     return form.render("console/sso/domain.html", **context)
 
 
-@page(DOMAIN, "POST", role=ADMIN, form_page=show_domain)
+@page(DOMAIN, "POST", role=ADMIN, portal=PortalPage.DOMAINS, form_page=show_domain)
 def change_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Save the settings of a domain."""
     scope = scopes.account_scope(account_id)
@@ -77,7 +85,14 @@ def change_domain(account_id: str, domain_id: str) -> BaseResponse:
     return _redirect(gettext("Saved."), scope, row.id)
 
 
-@page(f"{DOMAIN}/verify", "POST", role=ADMIN, setup=setup_links.DOMAINS, form_page=show_domain)
+@page(
+    f"{DOMAIN}/verify",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.DOMAINS,
+    setup=setup_links.DOMAINS,
+    form_page=show_domain,
+)
 def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
     """Look the DNS record up, and verify the domain."""
     scope = scopes.account_scope(account_id)
@@ -86,7 +101,7 @@ def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@page(f"{DOMAIN}/remove", "POST", role=ADMIN, setup=setup_links.DOMAINS)
+@page(f"{DOMAIN}/remove", "POST", role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):

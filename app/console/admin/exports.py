@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.auth.portals import PortalPage
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.records import writers
 from app.console.shell import forms, lists, scopes
@@ -25,7 +26,7 @@ COMMAND = "bin/atrium account"
 FIELDS = ("passphrase", "passphrase_again")
 
 
-@page(EXPORTS, role=ADMIN)
+@page(EXPORTS, role=ADMIN, portal=PortalPage.EXPORT)
 def show_exports(account_id: str, form: Form | None = None) -> Page:
     """The exports of an account, with the form that starts one."""
     scope = scopes.account_scope(account_id)
@@ -56,7 +57,7 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
 
 
 # An address without a page: a passphrase is never part of a form that comes back.
-@page(f"{EXPORTS}/start", "POST", role=ADMIN, form_page=show_exports)
+@page(f"{EXPORTS}/start", "POST", role=ADMIN, portal=PortalPage.EXPORT, form_page=show_exports)
 def start_export(account_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
     scope.by.require_recent_sign_in()
@@ -71,14 +72,14 @@ def start_export(account_id: str) -> BaseResponse:
     return redirect(url_for("console.show_exports", **scope.url_args), 303)
 
 
-@page(f"{ONE_EXPORT}/download", role=ADMIN)
+@page(f"{ONE_EXPORT}/download", role=ADMIN, portal=PortalPage.EXPORT)
 def download_export(account_id: str, export_id: str) -> Response:
     scope = scopes.account_scope(account_id)
     export = exports.ready(export_id, by=scope.by)
     return responses.send(exports.as_file(export, by=scope.by))
 
 
-@page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN)
+@page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN, portal=PortalPage.EXPORT)
 def delete_export(account_id: str, export_id: str) -> BaseResponse:
     """Delete an export; doing it twice succeeds."""
     scope = scopes.account_scope(account_id)

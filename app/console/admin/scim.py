@@ -9,6 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.auth.portals import PortalPage
 from app.console.shell import idempotent_forms, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -24,7 +25,7 @@ SCIM = "/console/sso/<uuid:account_id>/scim"
 TOKEN = f"{SCIM}/<uuid:scim_token_id>"
 
 
-@page(SCIM, role=ADMIN, setup=setup_links.SCIM)
+@page(SCIM, role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
 def show_scim(account_id: str, form: Form | None = None) -> Page:
     """The tokens of the account's directory."""
     scope = _scope(account_id)
@@ -45,7 +46,7 @@ def show_scim(account_id: str, form: Form | None = None) -> Page:
     )
 
 
-@page(SCIM, "POST", role=ADMIN, setup=setup_links.SCIM, form_page=show_scim)
+@page(SCIM, "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM, form_page=show_scim)
 def create_scim_token(account_id: str) -> BaseResponse:
     """Create a token, and redirect to the page that shows it."""
     scope, id = _scope(account_id), idempotent_forms.derive_id({})
@@ -57,7 +58,7 @@ def create_scim_token(account_id: str) -> BaseResponse:
     return redirect(url_for("console.show_made_scim_token", **url_args), 303)
 
 
-@page(f"{TOKEN}/made", role=ADMIN, setup=setup_links.SCIM)
+@page(f"{TOKEN}/made", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
 def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseResponse:
     """A new token, shown once."""
     scope = _scope(account_id)
@@ -72,7 +73,7 @@ def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseRespo
     return render_template("console/sso/scim_made.html", scope=scope, text=text, address=base_url())
 
 
-@page(f"{TOKEN}/revoke", "POST", role=ADMIN, setup=setup_links.SCIM)
+@page(f"{TOKEN}/revoke", "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
 def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
     """Revoke a token; revoking it twice succeeds."""
     scope = _scope(account_id)

@@ -16,6 +16,7 @@ from app.audit.chain import signing
 from app.audit.security_log import routes, sealing, service, subscribers
 from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
+from app.auth.portals import PortalPage
 from app.console.admin import audit_names, security_names, security_visits
 from app.console.records import writers
 from app.console.shell import forms, lists, names, one_time_secrets, scopes
@@ -45,6 +46,7 @@ TEXTS = {"record_id": lazy_gettext("Record or user id")}
 @page(
     LOG,
     role=ADMIN,
+    portal=PortalPage.SECURITY_LOG,
     menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True),
 )
 def show_security_log(account_id: str) -> str:
@@ -80,7 +82,7 @@ def show_security_log(account_id: str) -> str:
     )
 
 
-@page(f"{LOG}/readers", role=ADMIN)
+@page(f"{LOG}/readers", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def show_readers(account_id: str) -> str:
     """The users who were shown personal data."""
     scope = scopes.account_scope(account_id)
@@ -97,7 +99,7 @@ def show_readers(account_id: str) -> str:
     )
 
 
-@page(f"{LOG}/readers/csv", role=ADMIN)
+@page(f"{LOG}/readers/csv", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def export_readers(account_id: str) -> Response:
     """The users who were shown personal data, as a CSV file."""
     scope = scopes.account_scope(account_id)
@@ -107,7 +109,9 @@ def export_readers(account_id: str) -> Response:
     return routes.reported(scope.account.id, dict(listing.filter_values))
 
 
-@page(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>", role=ADMIN)
+@page(
+    f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>", role=ADMIN, portal=PortalPage.SECURITY_LOG
+)
 def export_security_events(account_id: str, format: str) -> Response:
     """The matching events as a file."""
     scope = scopes.account_scope(account_id)
@@ -117,7 +121,7 @@ def export_security_events(account_id: str, format: str) -> Response:
     return routes.exported(scope.account.id, format, dict(listing.filter_values))
 
 
-@page(f"{LOG}/verify", "POST", role=ADMIN)
+@page(f"{LOG}/verify", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def verify_security_events(account_id: str) -> BaseResponse:
     """Verify the chain, and say what was found."""
     scope = scopes.account_scope(account_id)
@@ -130,7 +134,7 @@ def verify_security_events(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_security_log", **scope.url_args)
 
 
-@page(RECEIVER, role=ADMIN)
+@page(RECEIVER, role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | None = None) -> Page:
     """The receiver of the log, with the form that changes it."""
     scope = scopes.account_scope(account_id)
@@ -146,7 +150,7 @@ def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | N
     )
 
 
-@page(RECEIVER, "POST", role=ADMIN, form_page=show_receiver)
+@page(RECEIVER, "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver)
 def save_receiver(account_id: str) -> BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
     scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled")
@@ -155,7 +159,9 @@ def save_receiver(account_id: str) -> BaseResponse:
     return _saved(scope, security_streams.put(scope.account.id, body, by=scope.by))
 
 
-@page(f"{RECEIVER}/test", "POST", role=ADMIN, form_page=show_receiver)
+@page(
+    f"{RECEIVER}/test", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver
+)
 def try_receiver(account_id: str) -> Page:
     """Send a test to the receiver, and show the answer."""
     scope = scopes.account_scope(account_id)
@@ -163,7 +169,7 @@ def try_receiver(account_id: str) -> Page:
     return show_receiver(account_id, form, security_streams.send_test(scope.account.id))
 
 
-@page(f"{RECEIVER}/take-over", "POST", role=ADMIN)
+@page(f"{RECEIVER}/take-over", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def take_receiver_over(account_id: str) -> BaseResponse:
     """Make the caller the one whose receiver it is; a paused one goes on."""
     scope = scopes.account_scope(account_id)
@@ -172,13 +178,13 @@ def take_receiver_over(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
 
 
-@page(f"{RECEIVER}/rotate", "POST", role=ADMIN)
+@page(f"{RECEIVER}/rotate", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def rotate_receiver_secret(account_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
 
 
-@page(f"{RECEIVER}/secret", role=ADMIN)
+@page(f"{RECEIVER}/secret", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def show_receiver_secret(account_id: str) -> str | BaseResponse:
     """The new secret, shown once."""
     scope = scopes.account_scope(account_id)
@@ -189,7 +195,7 @@ def show_receiver_secret(account_id: str) -> str | BaseResponse:
     return render_template("console/security/secret.html", scope=scope, secret=secret)
 
 
-@page(f"{RECEIVER}/remove", "POST", role=ADMIN)
+@page(f"{RECEIVER}/remove", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
 def remove_receiver(account_id: str) -> BaseResponse:
     """Stop sending; doing it twice succeeds."""
     scope = scopes.account_scope(account_id)

@@ -39,6 +39,7 @@ KINDS: Mapping[str, object] = {
     "personal_data.read": lazy_gettext("Personal data read"),
     "operator.records_read": lazy_gettext("Records read by the operator"),
     "operator.request": lazy_gettext("Request by the operator"),
+    "portal.created": lazy_gettext("Portal opened for a product"),
     "file_link.created": lazy_gettext("Link to a file created"),
     "file_link.used": lazy_gettext("File downloaded by a link"),
     "file_link.ended": lazy_gettext("Links to a file ended"),
@@ -60,7 +61,7 @@ PATHS: Mapping[str, object] = {
     "webhook": lazy_gettext("webhook"),
     "workflow": lazy_gettext("workflow"),
     "file": lazy_gettext("file"),
-    "console": lazy_gettext("console"),
+    "console": lazy_gettext("browser"),
 }
 
 

@@ -122,6 +122,16 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             gettext("ready") if numbers.exports else gettext("none"),
             GOOD if numbers.exports else PLAIN,
         )
+        ancestors = len(account.settings.get("frame_ancestors", ()))
+        yield Card(
+            gettext("Portal"),
+            "external-link",
+            gettext("Pages of administration within the product, and who may frame them."),
+            url_for("console.show_portal_settings", **at),
+            ngettext("%(num)s origin", "%(num)s origins", ancestors)
+            if ancestors
+            else gettext("none"),
+        )
     if scope.by.is_superadmin and account.id != SYSTEM_ACCOUNT_ID:
         yield Card(
             gettext("Suspend or close"),

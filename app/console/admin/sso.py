@@ -14,6 +14,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings
 from app.auth.models import SetupLink
+from app.auth.portals import PortalPage
 from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.admin.sso_form import ProviderForm
@@ -63,6 +64,7 @@ def show_sso() -> BaseResponse:
 @page(
     ACCOUNT,
     role=ADMIN,
+    portal=PortalPage.SSO,
     setup=ANY_FEATURE,
     menu=MenuItem(PEOPLE, 3, lazy_gettext("Single sign-on"), "lock"),
 )
@@ -112,7 +114,7 @@ def _overview(account_id: str, form: Form, preview: object = None) -> Page:
     )
 
 
-@page(ACCOUNT, "POST", role=ADMIN, form_page=_overview)
+@page(ACCOUNT, "POST", role=ADMIN, portal=PortalPage.SSO, form_page=_overview)
 def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Save the provisioning settings, preview their effect, or add or move a row."""
     scope = scopes.account_scope(account_id)
@@ -130,7 +132,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
     )
 
 
-@page(NEW, role=ADMIN, setup=setup_links.SSO)
+@page(NEW, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def show_new_provider(
     account_id: str, category: str, provider: str, form: ProviderForm | None = None
 ) -> Page:
@@ -138,7 +140,14 @@ def show_new_provider(
     return _form_page(scope, kind, form or sso_form.blank(kind), None)
 
 
-@page(NEW, "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_new_provider)
+@page(
+    NEW,
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+    form_page=show_new_provider,
+)
 def create_provider(account_id: str, category: str, provider: str) -> BaseResponse:
     scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
     form = forms.submitted(*sso_form.field_names(kind), "slug", kind=ProviderForm)
@@ -151,7 +160,7 @@ def create_provider(account_id: str, category: str, provider: str) -> BaseRespon
     return redirect_with_notice(notice, "console.show_provider", **url_args)
 
 
-@page(SETTING, role=ADMIN, setup=setup_links.SSO)
+@page(SETTING, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def show_provider(
     account_id: str,
     setting_id: str,
@@ -164,7 +173,14 @@ def show_provider(
     return _form_page(scope, kind, form or sso_form.from_setting(row), row, steps)
 
 
-@page(SETTING, "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_provider)
+@page(
+    SETTING,
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+    form_page=show_provider,
+)
 def change_provider(account_id: str, setting_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
@@ -177,7 +193,14 @@ def change_provider(account_id: str, setting_id: str) -> BaseResponse:
     return redirect_with_notice(gettext("Saved."), "console.show_provider", **url_args)
 
 
-@page(f"{SETTING}/try", "POST", role=ADMIN, setup=setup_links.SSO, form_page=show_provider)
+@page(
+    f"{SETTING}/try",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+    form_page=show_provider,
+)
 def try_provider(account_id: str, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     scope = scopes.account_scope(account_id)
@@ -186,7 +209,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
     return show_provider(account_id, setting_id, form, dry_run.run_stored(setting_id, by=scope.by))
 
 
-@page(f"{SETTING}/remove", "POST", role=ADMIN, setup=setup_links.SSO)
+@page(f"{SETTING}/remove", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.auth.portals import PortalPage
 from app.auth.principal import Principal
 from app.console.admin.sso import SETTING
 from app.console.shell import scopes
@@ -20,7 +21,7 @@ from app.web.languages import gettext
 KEYS = f"{SETTING}/keys"
 
 
-@page(f"{SETTING}/metadata", "POST", role=ADMIN, setup=setup_links.SSO)
+@page(f"{SETTING}/metadata", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
     scope = scopes.account_scope(account_id)
@@ -33,21 +34,33 @@ def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
     )
 
 
-@page(KEYS, "POST", role=ADMIN, setup=setup_links.SSO)
+@page(KEYS, "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
     """Create the next key pair."""
     notice = gettext("The key pair is created. Give the providers the new metadata.")
     return _changed(account_id, setting_id, keys.create, notice)
 
 
-@page(f"{KEYS}/<uuid:saml_key_id>/activate", "POST", role=ADMIN, setup=setup_links.SSO)
+@page(
+    f"{KEYS}/<uuid:saml_key_id>/activate",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+)
 def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Sign requests with a key pair."""
     notice = gettext("Requests are signed with this key pair now.")
     return _changed(account_id, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
 
 
-@page(f"{KEYS}/<uuid:saml_key_id>/remove", "POST", role=ADMIN, setup=setup_links.SSO)
+@page(
+    f"{KEYS}/<uuid:saml_key_id>/remove",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+)
 def remove_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Delete a key pair."""
     notice = gettext("The key pair is deleted.")

@@ -16,6 +16,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.usage import routes, service
 from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import Limits, MeterState, Usage
+from app.auth.portals import PortalPage
 from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
@@ -88,6 +89,7 @@ def show_usage_home() -> BaseResponse:
 @page(
     ACCOUNT_USAGE,
     role=ADMIN,
+    portal=PortalPage.USAGE,
     menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
 )
 def show_usage(account_id: str) -> Page:
@@ -114,7 +116,7 @@ def _page(account_id: str, form: Form | None = None) -> Page:
     )
 
 
-@page(f"{ACCOUNT_USAGE}/csv", role=ADMIN)
+@page(f"{ACCOUNT_USAGE}/csv", role=ADMIN, portal=PortalPage.USAGE)
 def export_usage(account_id: str) -> Response:
     """The usage of an account as a CSV file."""
     scope = scopes.account_scope(account_id)
@@ -129,7 +131,7 @@ def change_quotas(account_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
 
-@page(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete", "POST", role=ADMIN)
+@page(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete", "POST", role=ADMIN, portal=PortalPage.USAGE)
 def delete_uploads(account_id: str, user_id: str) -> BaseResponse:
     """Delete the uploads of a user that no record has taken."""
     scope = scopes.account_scope(account_id)

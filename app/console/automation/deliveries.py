@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import users
+from app.auth.portals import PortalPage
 from app.auth.principal import Principal
 from app.console.automation import sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
@@ -35,7 +36,7 @@ MAX_RESENT = 50
 DELIVERIES = "console.show_deliveries"
 
 
-@page(LOG, role=ADMIN)
+@page(LOG, role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_deliveries(account_id: str) -> Page:
     """The matching deliveries, newest first."""
     return _log_page(scopes.account_scope(account_id))
@@ -124,7 +125,7 @@ def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
     return log.page(where, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
 
 
-@page(f"{LOG}/resend", "POST", role=ADMIN)
+@page(f"{LOG}/resend", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def resend_selected(account_id: str) -> BaseResponse:
     """Send the ticked deliveries again, and redirect to the same list."""
     scope = scopes.account_scope(account_id)
@@ -157,7 +158,7 @@ def _sent_notice(number: int, skipped: int) -> str:
     return f"{notice} {omitted}"
 
 
-@page(f"{LOG}/resend-undelivered", "POST", role=ADMIN)
+@page(f"{LOG}/resend-undelivered", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def resend_undelivered(account_id: str) -> Page | BaseResponse:
     """Send all matching deliveries again that did not arrive, and redirect to the progress."""
     scope = scopes.account_scope(account_id)
@@ -180,7 +181,7 @@ def resend_undelivered(account_id: str) -> Page | BaseResponse:
     return redirect(url_for("console.show_resent", **url_args, until=until), 303)
 
 
-@page(f"{LOG}/resent", role=ADMIN)
+@page(f"{LOG}/resent", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_resent(account_id: str) -> str:
     """The progress of deliveries that are sent again together."""
     scope = scopes.account_scope(account_id)
@@ -211,7 +212,7 @@ def show_resent(account_id: str) -> str:
     )
 
 
-@page(DELIVERY, role=ADMIN)
+@page(DELIVERY, role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
     """One delivery with its request, payload and all attempts."""
     scope = scopes.account_scope(account_id)
@@ -238,7 +239,13 @@ def _email(scope: AccountScope, user_id: str | None) -> str | None:
     return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
-@page(f"{DELIVERY}/redeliver", "POST", role=ADMIN, form_page=webhooks.show_webhook)
+@page(
+    f"{DELIVERY}/redeliver",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.WEBHOOKS,
+    form_page=webhooks.show_webhook,
+)
 def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> BaseResponse:
     """Send a delivery again, and redirect to the one that is sent."""
     scope = scopes.account_scope(account_id)

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock, config
 from app.accounts import tenants
+from app.auth.portals import PortalPage
 from app.collections import definitions
 from app.console.automation import webhook_form
 from app.console.records import references
@@ -57,7 +58,12 @@ def show_webhooks_home() -> str | BaseResponse:
     return render_template("console/webhooks/accounts.html", listing=listing)
 
 
-@page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"))
+@page(
+    ACCOUNT,
+    role=ADMIN,
+    portal=PortalPage.WEBHOOKS,
+    menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"),
+)
 def show_webhooks(account_id: str) -> str:
     scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
@@ -76,7 +82,7 @@ def show_webhooks(account_id: str) -> str:
     )
 
 
-@page(f"{ACCOUNT}/new", role=ADMIN)
+@page(f"{ACCOUNT}/new", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
     scope = scopes.account_scope(account_id)
     return (form or webhook_form.blank()).render(
@@ -88,7 +94,7 @@ def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
     )
 
 
-@page(f"{ACCOUNT}/new", "POST", role=ADMIN, form_page=show_new_webhook)
+@page(f"{ACCOUNT}/new", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_new_webhook)
 def create_webhook(account_id: str) -> BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
@@ -100,7 +106,7 @@ def create_webhook(account_id: str) -> BaseResponse:
     return _redirect_to_secret(scope, id)
 
 
-@page(WEBHOOK, role=ADMIN)
+@page(WEBHOOK, role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> Page:
     scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
@@ -135,7 +141,7 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
     )
 
 
-@page(WEBHOOK, "POST", role=ADMIN, form_page=show_webhook)
+@page(WEBHOOK, "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
 def change_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
     forms.check_unchanged(form, service.get(webhook_id, by=scope.by).updated_at)
@@ -143,7 +149,7 @@ def change_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/take-over", "POST", role=ADMIN)
+@page(f"{WEBHOOK}/take-over", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     """Make the caller the webhook's owner, whose rights decide its payloads."""
     scope = scopes.account_scope(account_id)
@@ -152,7 +158,13 @@ def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect(notice, scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/<any(enable, disable):action>", "POST", role=ADMIN, form_page=show_webhook)
+@page(
+    f"{WEBHOOK}/<any(enable, disable):action>",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.WEBHOOKS,
+    form_page=show_webhook,
+)
 def switch_webhook(account_id: str, webhook_id: str, action: str) -> BaseResponse:
     """Enable or disable a webhook."""
     scope = scopes.account_scope(account_id)
@@ -160,7 +172,7 @@ def switch_webhook(account_id: str, webhook_id: str, action: str) -> BaseRespons
     return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/rotate-secret", "POST", role=ADMIN)
+@page(f"{WEBHOOK}/rotate-secret", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
     """Create a new secret, and redirect to the page that shows it."""
     scope = scopes.account_scope(account_id)
@@ -169,7 +181,7 @@ def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
     return _redirect_to_secret(scope, rotated.webhook.id)
 
 
-@page(f"{WEBHOOK}/secret", role=ADMIN)
+@page(f"{WEBHOOK}/secret", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     """A new secret, shown once."""
     scope = scopes.account_scope(account_id)
@@ -189,7 +201,7 @@ def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
     )
 
 
-@page(f"{WEBHOOK}/test", "POST", role=ADMIN, form_page=show_webhook)
+@page(f"{WEBHOOK}/test", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
 def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     """Send a test, and redirect to its delivery."""
     scope = scopes.account_scope(account_id)
@@ -203,7 +215,7 @@ def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_delivery", **url_args)
 
 
-@page(f"{WEBHOOK}/delete", "POST", role=ADMIN)
+@page(f"{WEBHOOK}/delete", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
     with idempotent_forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
@@ -213,7 +225,7 @@ def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     )
 
 
-@page("/console/webhook/filter/check", "POST", role=ADMIN)
+@page("/console/webhook/filter/check", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def check_webhook_filter() -> str:
     text = checks.submitted()
     return checks.verdict_of_expression(

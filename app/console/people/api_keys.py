@@ -12,6 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import users
 from app.auth import api_keys, key_changes
+from app.auth.portals import PortalPage
 from app.collections import definitions
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.access import USER
@@ -32,6 +33,7 @@ DAYS = (30, 90, 365)
 @page(
     "/console/keys",
     role=USER,
+    portal=PortalPage.API_KEYS,
     in_account=True,
     menu=MenuItem(PEOPLE, 4, lazy_gettext("API keys"), "key"),
 )
@@ -61,7 +63,7 @@ def show_keys(account_id: str | None = None) -> str:
     )
 
 
-@page("/console/keys/new", role=USER)
+@page("/console/keys/new", role=USER, portal=PortalPage.API_KEYS)
 def show_new_key(form: Form | None = None) -> Page:
     form = form or Form({"access": FULL, "expires_in": NEVER})
     form.values["expires_in"] = form["expires_in"] or ON_DATE
@@ -78,7 +80,7 @@ def show_new_key(form: Form | None = None) -> Page:
     )
 
 
-@page("/console/keys/new", "POST", role=USER, form_page=show_new_key)
+@page("/console/keys/new", "POST", role=USER, portal=PortalPage.API_KEYS, form_page=show_new_key)
 def create_key() -> BaseResponse:
     """Create a key, and redirect to the page that shows it."""
     names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
@@ -96,7 +98,7 @@ def create_key() -> BaseResponse:
     return redirect(url_for("console.show_made_key", key_id=id), 303)
 
 
-@page(KEY, role=USER, in_account=True)
+@page(KEY, role=USER, portal=PortalPage.API_KEYS, in_account=True)
 def show_key(key_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
     """A key, with the form that changes it."""
     scope = scopes.account_or_own_scope(account_id)
@@ -124,7 +126,7 @@ def show_key(key_id: str, account_id: str | None = None, form: Form | None = Non
     )
 
 
-@page(KEY, "POST", role=USER, in_account=True, form_page=show_key)
+@page(KEY, "POST", role=USER, portal=PortalPage.API_KEYS, in_account=True, form_page=show_key)
 def change_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Change a key's name, description or addresses."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
@@ -133,7 +135,7 @@ def change_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
 
 
-@page(f"{KEY}/rotate", "POST", role=USER)
+@page(f"{KEY}/rotate", "POST", role=USER, portal=PortalPage.API_KEYS)
 def rotate_key(key_id: str) -> BaseResponse:
     """Give one of the own keys a new secret, and redirect to the page that shows it."""
     key, text = key_changes.rotate(key_id, OVERLAP, by=guard.require_caller())
@@ -141,7 +143,7 @@ def rotate_key(key_id: str) -> BaseResponse:
     return redirect(url_for("console.show_made_key", key_id=key.id), 303)
 
 
-@page(f"{KEY}/made", role=USER)
+@page(f"{KEY}/made", role=USER, portal=PortalPage.API_KEYS)
 def show_made_key(key_id: str) -> str | BaseResponse:
     """A new key, shown once."""
     key = api_keys.get(key_id, by=guard.require_caller())
@@ -156,7 +158,7 @@ def show_made_key(key_id: str) -> str | BaseResponse:
     return render_template("console/keys/made.html", key=key, text=text)
 
 
-@page(f"{KEY}/revoke", "POST", role=USER, in_account=True)
+@page(f"{KEY}/revoke", "POST", role=USER, portal=PortalPage.API_KEYS, in_account=True)
 def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Revoke a key; revoking it twice succeeds."""
     scope = scopes.account_or_own_scope(account_id)

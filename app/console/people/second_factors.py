@@ -17,6 +17,7 @@ from app.auth.mfa.challenges import Challenge, Step
 from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.mfa.service import Enrolling
+from app.auth.portals import PortalPage
 from app.auth.responses import origin
 from app.console.people.team import tabs
 from app.console.shell import (
@@ -249,7 +250,7 @@ def signature_options() -> BaseResponse:
     return jsonify(signatures.options(reason))
 
 
-@page("/console/team/second-factors", role=ADMIN, in_account=True)
+@page("/console/team/second-factors", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def show_team_factors(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
     choices = {"state": {"without": gettext("without one"), "with": gettext("with one")}}

@@ -13,6 +13,7 @@ from app.auth import invitations
 from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
 from app.auth.models import InvitationState
+from app.auth.portals import PortalPage
 from app.console.people import user_lists
 from app.console.people.users import choices
 from app.console.shell import error_texts, forms, lists, names, scopes
@@ -37,6 +38,7 @@ def tabs(scope: AccountScope) -> TemplateContext:
 @page(
     "/console/team",
     role=ADMIN,
+    portal=PortalPage.TEAM,
     in_account=True,
     menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"),
 )
@@ -47,7 +49,7 @@ def show_team(account_id: str | None = None) -> str:
     return render_template("console/team/list.html", listing=listing, **tabs(scope))
 
 
-@page("/console/team/invitations", role=ADMIN, in_account=True)
+@page("/console/team/invitations", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def show_invitations(account_id: str | None = None) -> str:
     scope = scopes.account_or_own_scope(account_id)
     choices = {"status": names.states(tuple(InvitationState))}
@@ -85,7 +87,7 @@ class InviteForm(Form):
         return self
 
 
-@page("/console/team/invite", role=ADMIN, in_account=True)
+@page("/console/team/invite", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def show_invite(account_id: str | None = None, form: Form | None = None) -> Page:
     scope = scopes.account_or_own_scope(account_id)
     if form is None:
@@ -105,7 +107,14 @@ def show_invite(account_id: str | None = None, form: Form | None = None) -> Page
     )
 
 
-@page("/console/team/invite", "POST", role=ADMIN, in_account=True, form_page=show_invite)
+@page(
+    "/console/team/invite",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.TEAM,
+    in_account=True,
+    form_page=show_invite,
+)
 def invite(account_id: str | None = None) -> BaseResponse:
     """Invite one or more addresses to the account, all or none."""
     scope = scopes.account_or_own_scope(account_id)
@@ -136,7 +145,7 @@ def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_invitations", **scope.url_args)
 
 
-@page(f"{INVITATION}/resend", "POST", role=ADMIN, in_account=True)
+@page(f"{INVITATION}/resend", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Mail a new link."""
     scope = scopes.account_or_own_scope(account_id)
@@ -147,7 +156,7 @@ def resend_invitation(invitation_id: str, account_id: str | None = None) -> Base
     return _redirect(notice, scope)
 
 
-@page(f"{INVITATION}/cancel", "POST", role=ADMIN, in_account=True)
+@page(f"{INVITATION}/cancel", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     scope = scopes.account_or_own_scope(account_id)
     invitations.cancel(scope.account.id, invitation_id)

@@ -19,6 +19,7 @@ from app.accounts.models import Role, User
 from app.auth import api_keys, password_resets, sessions
 from app.auth.mfa import enrolment, gate
 from app.auth.mfa import service as mfa
+from app.auth.portals import PortalPage
 from app.collections import attribute_values
 from app.console.people import attribute_form
 from app.console.people.attribute_form import AttributeForm
@@ -65,6 +66,7 @@ class UserPages:
     role: PageRole
     actions: str = "activate, deactivate, 'reset-link', 'end-sessions', 'reset-factors', remove"
     all_accounts: bool = False
+    portal: PortalPage | None = None
 
     @property
     def scope(self) -> str | None:
@@ -81,6 +83,7 @@ TEAM = UserPages(
     "/console/team/users",
     (lazy_gettext("Team"), "console.show_team"),
     ADMIN,
+    portal=PortalPage.TEAM,
 )
 ALL_USERS = UserPages(
     "user",
@@ -268,7 +271,8 @@ def _add_page(
     form_page: Callable[..., Page] | None = None,
 ) -> Callable[..., Any]:
     rule, endpoint = f"{pages.path}/<uuid:user_id>{path}", f"{view.__name__}_{pages.noun}"
-    register = page(rule, method, role=pages.role, endpoint=endpoint, form_page=form_page)
+    options: Any = {"role": pages.role, "portal": pages.portal, "form_page": form_page}
+    register = page(rule, method, endpoint=endpoint, **options)
     return register(wraps(view)(partial(view, pages)))
 
 
@@ -285,7 +289,7 @@ for _pages in (TEAM, ALL_USERS):
         _add_page(_pages, "POST", "/identity", change_name_and_address, _show)
 
 
-@page("/console/team/left/<uuid:user_id>", role=ADMIN, in_account=True)
+@page("/console/team/left/<uuid:user_id>", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
 def show_left(user_id: str, account_id: str | None = None) -> str:
     """The keys, webhooks and other things that a user made and could still use."""
     scope = scopes.account_or_own_scope(account_id)

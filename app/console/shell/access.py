@@ -29,6 +29,8 @@ class PageAccess:
     role: Role
     setup: str | None = None
     """The feature whose setup links open the page, too; ANY_FEATURE if all of them do."""
+    portal: str | None = None
+    """The page of portals that the view is a part of: it has a second address there."""
     recent_sign_in: bool = False
     """Whether callers must have signed in recently."""
     takes_file: bool = False

@@ -23,6 +23,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock, config
 from app.accounts.product import settings as product
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
+from app.auth.portals import PATH, PortalPage
 from app.console.shell import (
     access,
     brand,
@@ -34,11 +35,13 @@ from app.console.shell import (
     navigation,
     second_factor,
 )
+from app.console.shell import portal as portal_frame
 from app.console.shell.access import ANYBODY, HOME, HOSTED, PageAccess, Role
 from app.console.shell.forms import Page
 from app.console.shell.navigation import MenuItem
+from app.console.shell.portal import PortalEnded
 from app.db.errors import UNAVAILABLE
-from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
+from app.errors import AppError, BadRequest, Gone, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
 from app.web import compression, error_handlers, languages
 from app.web.access import console_session, public
@@ -64,9 +67,12 @@ class Pages(Blueprint):
 
 
 blueprint, hosted = Pages("console", __name__), Pages("welcome", __name__)
+blueprint.url_value_preprocessor(portal_frame.take_id)
+blueprint.app_url_defaults(portal_frame.add_id)
 for pages in (blueprint, hosted):
     pages.before_request(guard.authorize)
-    pages.after_request(compression.compress_page)  # runs after the one below
+    pages.after_request(compression.compress_page)  # runs after those below
+    pages.after_request(portal_frame.finish)
     pages.after_request(brand.add_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -95,6 +101,7 @@ def page(
     role: Role,
     endpoint: str | None = None,
     setup: str | None = None,
+    portal: PortalPage | None = None,
     recent_sign_in: bool = False,
     takes_file: bool = False,
     renders_form: bool = False,
@@ -108,13 +115,18 @@ def page(
 
     With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
     second address, within the account that this one names; with `is_hosted`, one among the hosted
-    pages, so that it leads to views of its own blueprint. `menu` is its place in the sidebar.
+    pages, so that it leads to views of its own blueprint; with `portal`, one below that of a portal
+    session. `menu` is its place in the sidebar.
     `form_page` is the view of the form which this one takes: it shows the form again with the
     errors, past its own guard. Raises TypeError if somebody who may call this view may not open
     that page. A form without an address of its own has a function instead, which renders it.
     """
     form_access: PageAccess | None = getattr(form_page, "page", None)
-    if form_access and (form_access.role is not role or setup not in (None, form_access.setup)):
+    if form_access and (
+        form_access.role is not role
+        or setup not in (None, form_access.setup)
+        or portal not in (None, form_access.portal)
+    ):
         raise TypeError(f"{path} shows a form again that not all of its callers may open.")
     if menu:
         navigation.add(menu, path, role, in_account=in_account)
@@ -125,6 +137,7 @@ def page(
         view.page = PageAccess(  # type: ignore[attr-defined]
             role=role,
             setup=setup,
+            portal=portal,
             recent_sign_in=recent_sign_in,
             takes_file=takes_file,
             renders_form=renders_form,
@@ -136,6 +149,8 @@ def page(
             pages.add_url_rule(rule, endpoint, view, methods=[method])
         if is_hosted:
             hosted.add_url_rule(f"{HOSTED}{below}", endpoint, view, methods=[method])
+        if portal is not None:
+            blueprint.add_url_rule(f"{portal_frame.RULE}{below}", endpoint, view, methods=[method])
         return view
 
     return add
@@ -158,6 +173,8 @@ def render_error(error: AppError) -> Response:
             guard.load_caller()
     else:
         brand.show_plain()
+    if portal_frame.is_requested():
+        return _portal_problem(error)
     if isinstance(error, RecentSignInRequired) and guard.caller():
         return brand.add_headers(make_response(*guard.reauthentication_page()))
     if isinstance(error, MfaRequired | EnrolmentRequired):
@@ -177,6 +194,25 @@ def render_error(error: AppError) -> Response:
     return brand.add_headers(response)
 
 
+def _portal_problem(error: AppError) -> Response:
+    """The error page of a portal, which leads back to the product."""
+    problem = MESSAGES.get(error.status, error_texts.translate(error.message))
+    if isinstance(error, RecentSignInRequired):
+        problem = gettext(
+            "This needs a sign-in within the last 15 minutes. Go back, sign in again and open this"
+            " page anew."
+        )
+    elif isinstance(error, NotFound):
+        problem = error_texts.translate(error.message)
+    title = TITLES.get(error.status, gettext("Request failed"))
+    if isinstance(error, PortalEnded | Gone):
+        title = gettext("Open this page again")
+    page = render_template("portal/problem.html", title=title, problem=problem)
+    response = make_response(page, error.status)
+    response.headers.update(error.headers)
+    return portal_frame.finish(brand.add_headers(response))
+
+
 def _closed_page() -> str:
     """The page for users whose role does not open the console: it leads to the product."""
     return render_template(
@@ -190,6 +226,9 @@ blueprint.record_once(
 )
 hosted.record_once(
     lambda state: error_handlers.register_error_page(state.app, HOSTED, render_error)
+)
+blueprint.record_once(
+    lambda state: error_handlers.register_error_page(state.app, PATH, render_error)
 )
 
 
@@ -220,11 +259,14 @@ def template_context() -> dict[str, object]:
     holder = caller if caller and caller.setup is not None else None
     caller = None if holder else caller
     is_hosted = access.is_hosted()
+    portal = portal_frame.frame() if portal_frame.is_requested() else None
+    layout = "welcome/base.html" if is_hosted else "portal/base.html" if portal else "base.html"
     return {
         "caller": caller,
         "setup_holder": holder,
-        "layout": "welcome/base.html" if is_hosted else "base.html",
-        "shell": navigation.Shell(caller) if caller and not is_hosted else None,
+        "layout": layout,
+        "portal": portal,
+        "shell": navigation.Shell(caller) if caller and not (is_hosted or portal) else None,
         "theme": navigation.chosen_theme(),
         "themes": navigation.THEMES,
         "language": languages.of_browser(),

@@ -28,12 +28,13 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import access, brand, forms, realms, resubmit, switcher
-from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SUPERADMIN, PageAccess
+from app.console.shell import access, brand, forms, portal, realms, resubmit, switcher
+from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, HOME, SUPERADMIN, PageAccess
 from app.console.shell.forms import Form
+from app.console.shell.portal import PortalEnded
 from app.context import tenancy
 from app.db import errors, versioned_cache
-from app.errors import Forbidden, Unauthorized, Unavailable
+from app.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from app.sso import one_time_codes, setup_links
 from app.sso import service as providers
 from app.sso.models import Flow
@@ -112,6 +113,8 @@ def authorize() -> Any:
         limit_body(MAX_ANONYMOUS_BODY)
     elif page.takes_file and request.mimetype == FILE:
         request.max_content_length = config.current().file_max_bytes
+    if current is None and g.get("portal_id"):
+        raise PortalEnded
     _check_csrf()
     if page.role is ANYBODY:
         return None
@@ -185,6 +188,11 @@ def load_caller() -> None:
     """Load the caller of this request from the session cookie, once."""
     if "console_caller" in g:
         return
+    if portal.is_requested():  # where other cookies do not count
+        current = portal.load()
+        g.console_caller, g.console_session_id = current, current and current.session_id
+        request.environ[ACCOUNT] = current and current.require_account_id()
+        return
     session_caller = credentials.console_principal(
         _cookie(cookie_name()),
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
@@ -209,6 +217,8 @@ def _setup_holder() -> tuple[Principal, str] | None:
 def _check_access(caller: Principal, page: PageAccess) -> None:
     if not caller.opens_console and not access.is_hosted():
         raise ConsoleClosed
+    if caller.portal is not None and page.portal not in caller.portal.pages:
+        raise NotFound
     if page.role is SUPERADMIN and not caller.is_superadmin:
         raise Forbidden(gettext("This page is for superadmins only."))
     if page.role is ADMIN and not caller.is_admin:
@@ -259,7 +269,7 @@ def start_session(
     forms.accept()
     g.after_sign_in = target if status == 303 else ""
     with one_time_codes.attaching_challenge(flow):
-        if target.startswith("/console") and not _opens_console(user):
+        if target.startswith(HOME) and not _opens_console(user):
             gate.check(user, proof, passed)  # tells nobody else about the role
             raise ConsoleClosed
         secret = sessions.start_in_console(user, origin(), proof, passed)

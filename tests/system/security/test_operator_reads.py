@@ -198,6 +198,8 @@ def test_operator_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> N
     for rule in sorted(rules, key=lambda rule: rule.rule):
         if SHOWS_NONE.get(rule.rule) == STREAM or not is_for_callers(app, rule):
             continue
+        if "portal_id" in rule.arguments:  # of the portal's admin, whoever opened it
+            continue
         _, path = rule.build({name: values.get(name, "x") for name in rule.arguments}) or ("", "")
         is_recorded = False
         for way, headers, query in ways(rule, cast.alice.account_id):

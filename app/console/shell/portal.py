@@ -1,0 +1,199 @@
+"""Portals: pages of administration under an address of their own, for a page of the product.
+
+Each view that declares `portal` has a second address below `/portal/<session>`. There, nothing but
+the cookie of that session counts, and links lead to the pages of the session alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Response, current_app, g, redirect, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import config
+from app.accounts.product import faces
+from app.accounts.product.faces import ShownFace
+from app.auth import portals
+from app.auth.portals import PATH, PortalPage
+from app.auth.principal import Principal
+from app.console.shell.access import HOME
+from app.errors import Unauthorized
+from app.types import cached_property
+from app.web import html
+from app.web.languages import lazy_gettext
+
+COOKIE = "atrium_portal"
+RULE = f"{PATH}/<uuid:portal_id>"
+PAGES: Mapping[PortalPage, tuple[object, str]] = {
+    PortalPage.TEAM: (lazy_gettext("Team"), "show_team"),
+    PortalPage.SSO: (lazy_gettext("Single sign-on"), "show_providers"),
+    PortalPage.DOMAINS: (lazy_gettext("Domains"), "show_domains"),
+    PortalPage.SCIM: (lazy_gettext("Provisioning"), "show_scim"),
+    PortalPage.API_KEYS: (lazy_gettext("API keys"), "show_keys"),
+    PortalPage.WEBHOOKS: (lazy_gettext("Webhooks"), "show_webhooks"),
+    PortalPage.AUDIT_LOG: (lazy_gettext("Audit log"), "show_audit_log"),
+    PortalPage.SECURITY_LOG: (lazy_gettext("Security log"), "show_security_log"),
+    PortalPage.USAGE: (lazy_gettext("Usage"), "show_usage"),
+    PortalPage.EXPORT: (lazy_gettext("Export"), "show_exports"),
+}
+"""The name of each page in the navigation, and the view that it begins with."""
+WITHOUT_ACCOUNT = {PortalPage.TEAM, PortalPage.API_KEYS, PortalPage.AUDIT_LOG}
+
+# What leads to a page that the session does not open: a question with its form, a form, a button,
+# a link. Texts of users cannot look like it, as they are escaped.
+_AWAY = rf'"{HOME}[/"?#][^>]*'
+_PARTS = (
+    (
+        re.compile(
+            rf'<details class="confirm"(?:(?!</details>).)*? action={_AWAY}>.*?</details>', re.S
+        ),
+        "",
+    ),
+    (re.compile(rf"<form\b[^>]*? action={_AWAY}>.*?</form>", re.S), ""),
+    (re.compile(rf'<a\b(?=[^>]*? class="btn)[^>]*? href={_AWAY}>.*?</a>', re.S), ""),
+    (re.compile(rf"<a\b[^>]*? href={_AWAY}>(.*?)</a>", re.S), r"\1"),
+)
+
+
+class PortalEnded(Unauthorized):
+    """A portal session that has ended, or was never this browser's."""
+
+    error = "portal_ended"
+    message = "This page has expired. Go back, and open it again."
+
+
+@dataclass(frozen=True)
+class Tab:
+    name: str
+    url: str
+    is_current: bool
+
+
+class Frame:
+    """What surrounds the pages of a portal: the face of its account, tabs, and the way back."""
+
+    def __init__(self, caller: Principal | None, return_url: str | None) -> None:
+        self._caller = caller
+        self.return_url = return_url
+
+    @property
+    def account(self) -> str:
+        """The name of the account."""
+        return self._caller.home.name if self._caller and self._caller.home else ""
+
+    @cached_property
+    def face(self) -> ShownFace:
+        return faces.of(self._caller.home.id if self._caller and self._caller.home else None)
+
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        """The pages of the session."""
+        if self._caller is None or self._caller.portal is None:
+            return []
+        view = current_app.view_functions.get(request.endpoint or "")
+        current = getattr(getattr(view, "page", None), "portal", None)
+        return [
+            Tab(str(PAGES[PortalPage(one)][0]), address(one, self._caller), one == current)
+            for one in self._caller.portal.pages
+        ]
+
+
+def is_requested() -> bool:
+    """Whether this request is for a page of a portal, or for an address that looks like one."""
+    return request.path.startswith(f"{PATH}/")
+
+
+def take_id(endpoint: str | None, values: dict[str, Any] | None) -> None:
+    """Take the id of the session out of the arguments of a view."""
+    if values and "portal_id" in values:
+        g.portal_id = values.pop("portal_id")
+
+
+def add_id(endpoint: str, values: dict[str, Any]) -> None:
+    """Let addresses of pages that the session opens be those of the portal."""
+    portal_id, caller = g.get("portal_id"), g.get("console_caller")
+    if portal_id is None or caller is None or caller.portal is None:
+        return
+    page = getattr(current_app.view_functions.get(endpoint), "page", None)
+    if page is not None and page.portal in caller.portal.pages:
+        values["portal_id"] = portal_id
+
+
+def load() -> Principal | None:
+    """Return the user that this request's portal session acts as, if it has not ended."""
+    portal_id = g.get("portal_id")
+    return portals.authenticate(portal_id, _secret()) if portal_id and _secret() else None
+
+
+def frame() -> Frame:
+    """What surrounds the page of this request."""
+    caller: Principal | None = g.get("console_caller")
+    if caller is not None and caller.portal is not None:
+        return Frame(caller, caller.portal.return_url)
+    portal_id = g.get("portal_id")
+    return Frame(None, portals.return_url(portal_id, _secret()) if portal_id else None)
+
+
+def address(one: str, caller: Principal) -> str:
+    """The address of a page of the caller's session."""
+    page = PortalPage(one)
+    args: dict[str, Any] = {}
+    if page not in WITHOUT_ACCOUNT:
+        args = {"account_id": caller.require_account_id()}
+    return url_for(f"console.{PAGES[page][1]}", portal_id=caller.session_id, **args)
+
+
+def enter(session_id: str, secret: str, caller: Principal, seconds: int) -> BaseResponse:
+    """Give this browser an opened session, and redirect to its first page."""
+    g.portal_id, g.console_caller = session_id, caller
+    first = caller.portal.pages[0] if caller.portal else PortalPage.TEAM
+    response = redirect(address(first, caller), 303)
+    # Also in a frame of another site: each site then has a cookie of its own.
+    response.set_cookie(
+        cookie_name(),
+        secret,
+        max_age=seconds,
+        path=f"{PATH}/{session_id}",
+        httponly=True,
+        secure=True,
+        samesite="None",
+        partitioned=True,
+    )
+    return response
+
+
+def cookie_name() -> str:
+    """The name of the cookie of a session; its path tells it from others."""
+    return f"__Secure-{COOKIE}" if config.current().production else COOKIE
+
+
+def _secret() -> str:
+    return request.cookies.get(cookie_name(), "").replace("\0", "")
+
+
+def finish(response: Response) -> Response:
+    """Let a page of a portal lead nowhere else, and be framed by the origins of its account."""
+    if not is_requested():
+        return response
+    caller: Principal | None = g.get("console_caller")
+    location = response.headers.get("Location", "")
+    if caller is not None and caller.portal is not None and f"{location}/".startswith(f"{HOME}/"):
+        response.headers["Location"] = address(caller.portal.pages[0], caller)
+    if response.mimetype != "text/html" or response.is_streamed:
+        return response
+    text = response.get_data(as_text=True)
+    for pattern, replacement in _PARTS:
+        text = pattern.sub(replacement, text)
+    response.set_data(text)
+    home = caller.home if caller is not None else None
+    policy = html.framed_by(home.frame_ancestors if home else ())
+    logo = urlsplit(frame().face.logo or "")
+    if logo.netloc:
+        policy = policy.replace("img-src", f"img-src {logo.scheme}://{logo.netloc}")
+    response.headers["Content-Security-Policy"] = policy
+    return response
