@@ -107,9 +107,9 @@ def test_portal_opens_once_in_the_brand_of_the_account(app: Flask, cast: Cast) -
     assert "<title>Team · Helpdesk</title>" in page
     assert "Back to Helpdesk" in page
     assert f'href="{RETURN_URL}"' in page
-    assert "/portal/accent/0b5fff.css" in page
+    assert "/welcome/accent/0b5fff.css" in page
     assert cast.bob.email in page
-    assert "--accent: #0b5fff" in portal.client.get("/portal/accent/0b5fff.css").text
+    assert "--accent: #0b5fff" in portal.client.get("/welcome/accent/0b5fff.css").text
     (tabs,) = re.findall(r'<nav class="areas portal-tabs".*?</nav>', page, re.S)
     assert re.findall(r"<a [^>]*>([^<]+)</a>", tabs) == ["Team", "Audit log"]
     again = app.test_client().get(portal.url)
@@ -423,7 +423,7 @@ def test_pages_of_a_portal_lead_nowhere_else(app: Flask, cast: Cast) -> None:
                 is_portal = target.startswith(f"{portal.base}/")
                 allowed = (
                     "/static/",
-                    "/portal/accent/",
+                    "/welcome/accent/",
                     "/api/v1/product/logo",
                     "/saml/",
                     "/api/v1/",
