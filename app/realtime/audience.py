@@ -6,8 +6,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from app import clock
@@ -33,6 +35,7 @@ from app.web.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read
 TURN_SECONDS = 0.2  # then other accounts have their turn
+PATIENCE = timedelta(seconds=0.5)  # of what a change concerns; then its reader lists again
 SEALING_SECONDS = 1  # of a statement, where the feed of an account has to be sealed first
 Collections = Mapping[str, Definition]
 """The definitions by table name."""
@@ -275,19 +278,26 @@ def _by_memberships(
 ) -> Mapping[int, Sequence[tuple[Stream, Payloads]]]:
     """The streams that are sent what other records give or take, and what, by the change.
 
-    After the time of a turn, the streams of further callers wait for the next one.
+    After the time of a turn, the streams of further callers whom they concern wait for the next;
+    who has waited for long lists again.
     """
     found: dict[int, list[tuple[Stream, Payloads]]] = {}
     known: dict[object, Sequence[Event | Reset]] = {}
-    deadline = time.monotonic() + TURN_SECONDS
+    has_judged, deadline = False, time.monotonic() + TURN_SECONDS
     for one in listeners:
         outlook = outlooks.at(one.subscription.position)
         key = (outlook, one.view.definition, *one.view.key)
         if key not in known:
-            if known and time.monotonic() > deadline:
-                one.stream.stopped_at = 0  # where it is
-                continue
-            known[key] = outlook.of(one.view)
+            touches = outlook.touches(one.view)
+            if touches and has_judged and time.monotonic() > deadline:
+                first = min((touch.transition for touch in touches), key=attrgetter("change"))
+                if clock.now() - first.occurred_at < PATIENCE:
+                    one.stream.stopped_at = 0  # where it is
+                    continue
+                known[key] = [Reset(first.change, one.view.definition.name)]
+            else:
+                has_judged |= bool(touches)
+                known[key] = outlook.of(one.view)
         for event in known[key]:
             if one.subscription.position < event.change and one.hears(event):
                 payloads = partial(_payloads, event, one.view)

@@ -55,12 +55,20 @@ class Outlook:
         """Up to where later changes were read, by the table."""
         self._changed = {one.definition.table_name for one in found}
         self._resets: dict[Definition, Sequence[int]] = {}
+        self._touches: dict[View, Sequence[Touch]] = {}
         self._windows: dict[View, Touches] = {}
+        self._present: dict[object, Sequence[Row]] = {}
         self._hidden: dict[tuple[object, str], int] = {}
         """The changes by which records were reported as hidden, by the view's key and their ids."""
         self._left: dict[object, Mapping[int, Event | Reset]] = {}
         self.has_judged = False
         """Whether records were judged by memberships of other times, which costs the most."""
+
+    def touches(self, view: View) -> Sequence[Touch]:
+        """What was read that counts for the rule of a view, or did."""
+        if view not in self._touches:
+            self._touches[view] = [*self._found.touches(view)]
+        return self._touches[view]
 
     def of(self, view: View) -> Sequence[Event | Reset]:
         """What the changes of other collections' records give the reader of a view, or take."""
@@ -72,7 +80,7 @@ class Outlook:
             others = (one for other in read.values() for one in self._found.of(other))
             found = (one.change for one in others if dependencies.is_reset_by(definition, one))
             self._resets[definition] = [*found]
-        resets, touches = self._resets[definition], [*self._found.touches(view)]
+        resets, touches = self._resets[definition], self.touches(view)
         if not resets and all(one.is_exact for one in touches):
             try:
                 return self._diff(view, Touches(touches)) if touches else ()
@@ -83,8 +91,11 @@ class Outlook:
 
     def _diff(self, view: View, touches: Touches) -> list[Event | Reset]:
         """The records that come into view by these touches or leave it. Raises TooMany."""
-        present = _candidates(self._account_id, view.definition, touches)
-        self._read_later([view.definition])
+        key = view.definition, touches.key
+        if key not in self._present:
+            self._present[key] = _candidates(self._account_id, view.definition, touches)
+            self._read_later([view.definition])  # afterwards, or none of both has a change
+        present = self._present[key]
         since = [*self._found.of(view.definition), *self._later.of(view.definition)]
         # With those that were tied when the reader had them, and have changed since.
         rows = [(row, None) for row in present] + [
@@ -184,7 +195,7 @@ class Outlook:
         """What counted for a rule since what was read began. Raises TooMany."""
         if view not in self._windows:
             self._read_later(one for name, one in view.watched.items() if name not in self._ends)
-            found = [*self._found.touches(view), *self._later.touches(view)]
+            found = [*self.touches(view), *self._later.touches(view)]
             self._windows[view] = Touches(one for one in found if one.is_exact)
         return self._windows[view]
 
@@ -240,18 +251,23 @@ def _others(
     ids: dict[Dependency, dict[str, None]] = {}
     for touch in (one for own in touches for one in own):
         ids.setdefault(touch.dependency, {})[touch.transition.record_id] = None
-    found: list[dict[Dependency, int]] = [{} for _ in rows]
+    found = [dict.fromkeys(ids, 0) for _ in rows]
     for dependency, touched in ids.items():
         part = dependency.part
+        # Where nothing is found at all, there are no others.
+        places = [place for place, row in enumerate(rows) if dict[Any, Any](row)[part]]
+        if not places:
+            continue
         node = Inner(0, 0, ("id",), 1, part.collection, type=rules.Type.TEXT)
         listed = tuple(Literal(0, 0, id, type=rules.Type.TEXT) for id in touched)
         untouched = Membership(0, 0, node, listed, negated=True, type=rules.Type.BOOLEAN)
         whole: tuple[Node, ...] = (part.condition, untouched)
         both = Junction(0, 0, "and", whole, type=rules.Type.BOOLEAN)
-        others, bodies = replace(part, condition=both), [NO_PARAMETERS] * len(rows)
-        answered = references.answers(view.definition, rows, [others], view.access.subject, bodies)
-        for own, values in zip(found, answered, strict=True):
-            own[dependency] = int(dict[Any, Any](values)[others])
+        others, asked = replace(part, condition=both), [rows[place] for place in places]
+        bodies = [NO_PARAMETERS] * len(asked)
+        answered = references.answers(view.definition, asked, [others], view.access.subject, bodies)
+        for place, values in zip(places, answered, strict=True):
+            found[place][dependency] = int(dict[Any, Any](values)[others])
     return found
 
 

@@ -55,6 +55,12 @@ class Touches:
             for value in {row[inner] for row in (one.before, one.after) if row} - {None}:
                 by_value.setdefault(value, []).append(one)
 
+    @property
+    def key(self) -> object:
+        """The same for touches that may concern the same records."""
+        values = {name: frozenset(by_value) for name, by_value in self.tied.items()}
+        return len(self.untied) or frozenset(values.items())
+
     def first(self, row: Row) -> Touch | None:
         """The first that may concern a record."""
         firsts = (some[0] for some in self._concerning(row) if some)

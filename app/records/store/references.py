@@ -190,7 +190,7 @@ def answers(
             account_ids = {rows[n]["account_id"] for n in part}
             account_id = account_ids.pop() if len(account_ids) == 1 else None
             key = (conditions, frozenset({"account_id", *names}), len(part), account_id is not None)
-            is_usual = len(part) in (1, LITERAL_ROWS)
+            is_usual = len(part) in (1, 2, LITERAL_ROWS)  # 2: before and after a change
             build = definition.memo.get if is_usual else lambda build, *key: build(*key)
             query: sa.Select[Any] = build(_question, definition, *key)
             values = compiled.parameters(subject, sent[part[0]], account_id)
