@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -38,6 +40,7 @@ from app.sso.saml import keys as saml_keys
 from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
 from tests.databases import DATABASES
+from tests.project import PROJECT
 
 features()  # modules of tests list tables and jobs when they are imported
 
@@ -53,6 +56,7 @@ REAL_PAIR = saml_keys.generate
 BUDGET = float(os.environ.get("TEST_BUDGET", "0"))
 WAIT = 10
 OVER_BUDGET = os.environ.get("TEST_OVER_BUDGET")
+DAY = 86_400
 LOOP_SECONDS = 0.045
 """What `_machine_factor` measures on the machine that budgets are for."""
 # The short form of a test runs with all others, the whole one with `make slow`.
@@ -76,9 +80,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have templates compiled once, and start the servers of a run on PostgreSQL."""
     if "PYTEST_XDIST_WORKER" in os.environ or config.option.collectonly:
         return
-    os.environ["TEST_TEMPLATES"] = tempfile.mkdtemp(prefix="atrium-templates-")
+    os.environ["TEST_TEMPLATES"] = str(compiled_templates())
     if databases.RUN != "sqlite":
         start_servers()
+
+
+def compiled_templates() -> Path:
+    """The folder of templates that this or an earlier run of the same code has compiled.
+
+    Jinja compiles one anew if its text changes, but not if what the application gives it does.
+    """
+    files = sorted((PROJECT / "app").rglob("*.py"))
+    code = [(str(file), file.stat().st_mtime_ns) for file in files]
+    digest = sha256(f"{version('jinja2')} {code}".encode()).hexdigest()[:16]
+    folder = PROJECT / ".pytest_cache" / "templates" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for other in folder.parent.iterdir():
+        if other.stat().st_mtime < time.time() - DAY:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 def start_servers() -> None:
@@ -182,8 +203,6 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop the servers, and remove what is temporary."""
-    if "PYTEST_XDIST_WORKER" not in os.environ and "TEST_TEMPLATES" in os.environ:
-        shutil.rmtree(os.environ["TEST_TEMPLATES"], ignore_errors=True)
     for server in _started:
         server.stop()
     for made in _made.values():
