@@ -492,3 +492,19 @@ def test_idle_worker_waits_until_next_job_is_due(
         with db.transaction() as session:
             session.execute(sa.update(Job).where(*only).values(due_at=database_now(-1)))
         assert worker.patience(look) == worker.SWEEP_SECONDS
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_job_wakes_workers_on_sqlite_and_other_writes_do_not(app: Flask, define: Define) -> None:
+    define(lambda payload: None)
+    with app.app_context():
+        seen = worker.last_news()
+        worker.schedule_periodic()
+        assert worker.last_news() == seen
+        with db.transaction():
+            jobs.enqueue("test", {}, account_id=SYSTEM_ACCOUNT_ID)
+            assert worker.last_news() == seen
+        assert (told := worker.last_news()) != seen
+        with db.transaction():
+            jobs.enqueue("test", {}, account_id=SYSTEM_ACCOUNT_ID, after=IDLE_SECONDS)
+        assert worker.last_news() == told
