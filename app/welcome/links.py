@@ -71,7 +71,7 @@ def _lead_on(token: str | None = None) -> BaseResponse:
     """Lead from a former address of a mailed link to the present one."""
     endpoint = FORMER[str(request.url_rule)]
     args = {**request.args.to_dict(), **({"token": token} if token else {})}
-    return redirect(urls.with_query(url_for(f"welcome.{endpoint}"), args), 308)
+    return redirect(urls.with_query(url_for(f"welcome.{endpoint}"), args))
 
 
 for path, target in FORMER.items():

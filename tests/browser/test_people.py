@@ -68,6 +68,8 @@ def test_console_admin_invites_creates_key_and_edits_profile(
     fill(visit, name="Dora", password="Correct-horse-2")
     press(visit, "Join")
     expect(page.get_by_role("status").filter(has_text="Welcome to Acme.")).to_be_visible()
+    page.wait_for_url("**/welcome/profile")
+    page.goto("/console")
     expect(page.get_by_text("your role is editor")).to_be_visible()
     visit.check_quiet_and_at_home()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import io
+import re
 from typing import Any
 
 import pyotp
@@ -14,6 +15,7 @@ from app.accounts.models import User
 from app.accounts.product import faces
 from app.auth.mfa.models import Method, SecondFactor
 
+SIZE = re.compile(r'width="(\d+)" height="(\d+)"')
 STEP = 30
 SKEW = (0, -1, 1)
 """Steps in which a code works: clocks of phones differ."""
@@ -39,7 +41,8 @@ def qr_svg(url: str) -> str:
     segno.make(url, error="m").save(
         out, kind="svg", scale=4, border=4, xmldecl=False, svgns=True, nl=False, light="#fff"
     )
-    return out.getvalue().decode()
+    # So that pages may shrink it.
+    return SIZE.sub(r'\g<0> viewBox="0 0 \1 \2"', out.getvalue().decode(), count=1)
 
 
 def accept(user: User, code: str, *conditions: sa.ColumnElement[bool]) -> SecondFactor | None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from flask import Response, g, request, url_for
+from werkzeug.exceptions import HTTPException
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.product import faces, settings
@@ -82,5 +83,7 @@ def page_address() -> str:
         return address.replace("/auth", access.HOSTED, 1) if is_api else address
     if not resubmit.has_page():
         return url_for("welcome.sign_in")
-    names = {name: request.form[name] for name in ("token", "account") if request.form.get(name)}
-    return urls.with_query(request.path, names)
+    names: dict[str, str] = {}
+    with suppress(HTTPException):  # a form that is too large
+        names |= {name: request.form.get(name, "") for name in ("token", "account")}
+    return urls.with_query(request.path, {name: value for name, value in names.items() if value})

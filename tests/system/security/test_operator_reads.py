@@ -106,6 +106,9 @@ SHOWS_NONE = {
     "/console/profile": CALLER,
     "/console/profile/second-factors": CALLER,
     "/console/profile/second-factors/codes": CALLER,
+    "/welcome/profile": CALLER,
+    "/welcome/profile/second-factors": CALLER,
+    "/welcome/profile/second-factors/codes": CALLER,
     "/console/settings/<uuid:account_id>/export/<uuid:export_id>/download": "only an admin may",
 }
 QUERIES = {
@@ -174,7 +177,7 @@ def count_events(app: Flask, account_id: str, by: Caller) -> int:
 def ways(rule: Rule, account_id: str) -> Ways:
     """The headers and queries by which a superadmin names the account."""
     yield "path", {}, ""
-    if rule.rule.startswith("/console"):
+    if rule.rule.startswith(("/console", "/welcome")):
         yield "query", {}, f"account={account_id}"
     else:
         yield "header", {"X-Account-ID": "acme"}, ""
@@ -205,7 +208,7 @@ def test_operator_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> N
         for way, headers, query in ways(rule, cast.alice.account_id):
             query = "&".join(filter(None, (QUERIES.get(rule.rule, ""), query)))
             before = {id: count_events(app, id, root) for id in texts}
-            if rule.rule.startswith("/console"):
+            if rule.rule.startswith(("/console", "/welcome")):
                 answer = client.get(f"{path}?{query}")
             else:
                 answer = root.get(path, headers=headers, query_string=query)
