@@ -26,6 +26,7 @@ from app.collections.definitions import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.collections.people import People
 from app.db import replica
+from app.db.versioned_cache import Memo
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.rules import depth, sql
 from app.types import JSONMapping, JSONObject, cached_property
@@ -117,6 +118,11 @@ class Access:
     def subqueries(self) -> Sequence[rules.Subquery]:
         """What the rule asks of other records; to be read before `allows`."""
         return list(rules.subqueries(self.condition)) if self.condition else ()
+
+    @cached_property
+    def memo(self) -> Memo:
+        """What was built from it for one request."""
+        return Memo()
 
     @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,12 +15,15 @@ from app.collections.access import Access
 from app.collections.columns import Reach, TableColumns
 from app.collections.definitions import Definition
 from app.db import filters
+from app.db.prepared import PreparedStatement
 from app.records.store import NO_PARAMETERS, Row, writes
 from app.rules import Subject, Subquery, sql
 from app.types import JSONMapping
 
 LITERAL_ROWS = 100
 Path = tuple[str, ...]
+_Shape = tuple[tuple[rules.Node, ...], frozenset[str], int, bool]
+"""Of a statement: conditions, names, the number of records, and whether they are of one account."""
 PLACE = "_place"
 
 
@@ -156,12 +160,41 @@ def allows(access: Access, row: Row, sent: JSONMapping = NO_PARAMETERS) -> bool:
     return access.allows(judged(access, [linked], [sent])[0], sent)
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What a caller's rule asks of other records, taken apart once for all that it judges."""
+
+    subqueries: Collection[Subquery]
+    names: frozenset[str]
+    """The fields of the records that it reads."""
+    fields: Sequence[str]
+    """The fields of the body that it reads."""
+    conditions: tuple[rules.Node, ...]
+    compiled: sql.Compiled
+    statements: dict[bool, PreparedStatement] = field(default_factory=dict)
+    """Those for one record, by whether its account is known."""
+
+
+def _asked(subqueries: Collection[Subquery], subject: Subject) -> _Asked:
+    parts = [part for one in subqueries for part in rules.walk(one)]
+    names = {part.path[0] for part in parts if isinstance(part, rules.Name | rules.Old)}
+    fields = sorted({part.field for part in parts if isinstance(part, rules.Sent)})
+    conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
+    compiled = sql.compiled(sa.true(), parts)
+    return _Asked(subqueries, frozenset({"account_id", *names}), fields, conditions, compiled)
+
+
+def _asked_by(access: Access) -> _Asked:
+    return _asked(access.subqueries, access.subject)
+
+
 def judged(access: Access, rows: Sequence[Row], sent: Sequence[JSONMapping] = ()) -> list[Row]:
     """Add to records, stored or not, what the rule's `@any` and `@count` find for each."""
     if not access.subqueries:
         return list(rows)
     bodies = sent or [NO_PARAMETERS] * len(rows)
-    return answers(access.definition, rows, access.subqueries, access.subject, bodies)
+    asked = access.memo.get(_asked_by, access)
+    return _answers(access.definition, rows, asked, access.subject, bodies)
 
 
 def answers(
@@ -175,32 +208,55 @@ def answers(
 
     Records for which other values were sent take one of their own, if a subquery reads these.
     """
-    parts = [part for one in subqueries for part in rules.walk(one)]
-    names = {part.path[0] for part in parts if isinstance(part, rules.Name | rules.Old)}
-    fields = sorted({part.field for part in parts if isinstance(part, rules.Sent)})
+    return _answers(definition, rows, _asked(subqueries, subject), subject, sent)
+
+
+def _answers(
+    definition: Definition,
+    rows: Sequence[Row],
+    asked: _Asked,
+    subject: Subject,
+    sent: Sequence[JSONMapping],
+) -> list[Row]:
     alike: dict[str, list[int]] = defaultdict(list)
     for n, body in enumerate(sent):
-        alike[repr([body.get(name) for name in fields])].append(n)
-    conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
-    compiled = sql.compiled(sa.true(), parts)
+        alike[repr([body.get(name) for name in asked.fields])].append(n)
     found = [dict[Any, Any](row) for row in rows]
     for numbers in alike.values():
         for start in range(0, len(numbers), LITERAL_ROWS):
             part = numbers[start : start + LITERAL_ROWS]
             account_ids = {rows[n]["account_id"] for n in part}
             account_id = account_ids.pop() if len(account_ids) == 1 else None
-            key = (conditions, frozenset({"account_id", *names}), len(part), account_id is not None)
-            is_usual = len(part) in (1, 2, LITERAL_ROWS)  # 2: before and after a change
-            build = definition.memo.get if is_usual else lambda build, *key: build(*key)
-            query: sa.Select[Any] = build(_question, definition, *key)
-            values = compiled.parameters(subject, sent[part[0]], account_id)
+            values = asked.compiled.parameters(subject, sent[part[0]], account_id)
             for place, n in enumerate(part):
-                for name in key[1]:
+                before = _before(rows[n])
+                for name in asked.names:
                     values[f"{place}_{name}"] = rows[n].get(name)
-                    values[f"old_{place}_{name}"] = _before(rows[n]).get(name)
-            for place, *answered in db.connection().execute(query, values):
-                found[part[place]] |= dict(zip(subqueries, answered, strict=True))
+                    values[f"old_{place}_{name}"] = before.get(name)
+            shape = (asked.conditions, asked.names, len(part), account_id is not None)
+            if len(part) == 1:
+                answered = _prepared(definition, asked, shape).all(values)
+            else:
+                is_usual = len(part) in (2, LITERAL_ROWS)  # 2: before and after a change
+                build = definition.memo.get if is_usual else lambda build, *key: build(*key)
+                query: sa.Select[Any] = build(_question, definition, *shape)
+                answered = db.connection().execute(query, values).all()
+            for place, *results in answered:
+                found[part[place]] |= dict(zip(asked.subqueries, results, strict=True))
     return list(found)
+
+
+def _prepared(definition: Definition, asked: _Asked, shape: _Shape) -> PreparedStatement:
+    # Its conditions are compared once for a caller: that takes longer than the statement.
+    of_one_account = shape[-1]
+    if of_one_account not in asked.statements:
+        statement = definition.memo.get(_prepared_question, definition, *shape)
+        asked.statements[of_one_account] = statement
+    return asked.statements[of_one_account]
+
+
+def _prepared_question(definition: Definition, *shape: Any) -> PreparedStatement:
+    return PreparedStatement(_question(definition, *shape))
 
 
 def _question(
