@@ -121,7 +121,7 @@ def check(body: JSONMapping, former: str | None = None, former_fields: Sequence[
         except rules.RuleError as error:
             problems.append(problem("rule", "rule_invalid", str(error), position=error.position))
         else:
-            unknown = names.role_problem(rule)
+            unknown = names.unknown_problem(rule)
             problems += [unknown | {"field": "rule"}] if unknown else []
     schema = attributes.expected(Kind.USERS)
     visible = [

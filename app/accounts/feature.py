@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.accounts import deleted_addresses, directory
 from app.accounts.domains import checks, service
+from app.accounts.plans import service as plans
 from app.accounts.product import mails
 from app.accounts.usage import metering, notices, purge
 from app.web.feature import Feature, Routes
@@ -21,6 +22,7 @@ def routes() -> Routes:
     )
     from app.accounts import routes as accounts
     from app.accounts.domains import routes as domains
+    from app.accounts.plans import routes as plan_routes
     from app.accounts.product import mail_template_routes
     from app.accounts.product import routes as product
     from app.accounts.usage import routes as usage
@@ -36,6 +38,7 @@ def routes() -> Routes:
             attribute_routes.blueprint,
             product.blueprint,
             mail_template_routes.blueprint,
+            plan_routes.blueprint,
         ),
         modules=(usage, domains),
     )
@@ -44,5 +47,5 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(checks, mails, metering, notices, purge),
-    subscribers=(deleted_addresses, directory, service, metering, purge),
+    subscribers=(deleted_addresses, directory, service, plans, metering, purge),
 )

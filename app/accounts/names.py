@@ -1,4 +1,4 @@
-"""The places that name roles and groups, so that a rename neither gives access nor takes it.
+"""The places that name roles, groups and plans, so that a rename neither gives nor takes access.
 
 Each feature that stores such names, in expressions or settings, declares a place: a function that
 finds its uses of a name, in all accounts or in one. A rename is followed in all uses or refused,
@@ -20,15 +20,27 @@ from app import db, rules
 from app.accounts import attributes
 from app.accounts.attributes import Kind
 from app.accounts.models import Account, Group, Role
+from app.accounts.plans import stored as plans
 from app.context import tenancy
 from app.db import citus
 from app.errors import Conflict, problem, truncated
 from app.rules import named
-from app.rules.named import ACCOUNT_CHOICE, ATTRIBUTE, ATTRIBUTE_CHOICE, GROUP, ROLE, NamesRole
+from app.rules.named import (
+    ACCOUNT_CHOICE,
+    ATTRIBUTE,
+    ATTRIBUTE_CHOICE,
+    FLAG,
+    GROUP,
+    ROLE,
+    NamesRole,
+)
+from app.rules.nodes import PLAN
 from app.types import JSONObject
 
 PAGE = 500
 MAX_SHOWN = 5
+OF_INSTANCE = (ROLE, PLAN, FLAG)
+"""The kinds of names of the instance."""
 CHOICES = {ATTRIBUTE_CHOICE: Kind.USERS, ACCOUNT_CHOICE: Kind.ACCOUNTS}
 CANNOT_FOLLOW = "The {} is named where a new name cannot follow: {}."
 IN_USE = "The {} is named in: {}. Change these first."
@@ -40,7 +52,7 @@ WRITTEN = "Users write their attribute {} themselves, so whoever likes meets the
 
 @dataclass(frozen=True)
 class Name:
-    """The name of a role, or of a group of an account."""
+    """The name of a role, plan or flag, or of a group of an account."""
 
     kind: str
     value: str
@@ -55,7 +67,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Use:
-    """A stored thing that names a role or group, with the texts that do."""
+    """A stored thing that names a role, group, plan or flag, with the texts that do."""
 
     owner: str
     texts: Mapping[str, str]
@@ -114,7 +126,7 @@ def follow(name: Name, new: str, *, shows_all: bool = True) -> None:
     A group that the instance's rules name is not renamed: they are other accounts', too. With
     `shows_all` the error tells of these rules.
     """
-    if name.kind == ROLE:
+    if name.kind != GROUP:
         db.lock_schema()
     found = uses(name)
     afters = [use.after(name, new) for use in found]
@@ -161,9 +173,9 @@ def pages(query: Any, *key: Any) -> Iterator[Any]:
         last = tuple(rows[-1][: len(key)])
 
 
-def about_people(column: Any) -> Any:
-    """The condition that a text or JSON may name roles, groups or attributes."""
-    words = ("@has_", "@request", "@account", "role", "attributes")
+def about_callers(column: Any) -> Any:
+    """The condition that a text or JSON may name roles, groups, attributes, plans or flags."""
+    words = ("@has_", "@request", "@account", "@flag", "role", "attributes")
     text = sa.cast(column, sa.Text)
     return sa.or_(*(text.contains(one) for one in words))
 
@@ -215,19 +227,21 @@ def change_setting(account_id: str, setting: str, change: Callable[[Any], object
 
 @dataclass(frozen=True)
 class Known:
-    """The names of all roles, and further ones of groups, once the open change is made."""
+    """The names of all roles, plans and flags once the open change is made, and new groups."""
 
     roles: frozenset[str]
     groups: frozenset[str]
+    plans: frozenset[str]
+    flags: frozenset[str]
 
 
 _expected: ContextVar[Known | None] = ContextVar("expected_names", default=None)
 
 
 @contextmanager
-def expecting(roles: Set[str], groups: Set[str]) -> Iterator[None]:
-    """In the block, check expressions against these roles only, and these groups, too."""
-    token = _expected.set(Known(frozenset(roles), frozenset(groups)))
+def expecting(known: Known) -> Iterator[None]:
+    """In the block, check expressions against these names only; of groups, against them, too."""
+    token = _expected.set(known)
     try:
         yield
     finally:
@@ -235,13 +249,20 @@ def expecting(roles: Set[str], groups: Set[str]) -> Iterator[None]:
 
 
 def unknown(kind: str, values: Set[str]) -> set[str]:
-    """The names, of these, that no role, or no group of any account, has.
+    """The names, of these, that no role, plan or flag, or no group of any account, has.
 
-    In a transaction, locks the roles: they keep their names until it ends.
+    In a transaction, locks the roles or plans: they keep their names until it ends.
     """
     if not values:
         return set()
     column, expected = Role.name if kind == ROLE else Group.name, _expected.get()
+    if kind in (PLAN, FLAG):
+        if expected is not None:
+            return {*values} - (expected.plans if kind == PLAN else expected.flags)
+        present_plans = plans.load(lock=True)
+        return {*values} - (
+            present_plans.keys() if kind == PLAN else plans.all_flags(present_plans)
+        )
     if expected is not None and kind == ROLE:
         return {*values} - set(map(rules.composed, expected.roles))
     query = sa.select(column).where(column.in_(rules.spellings(values)))
@@ -253,16 +274,24 @@ def unknown(kind: str, values: Set[str]) -> set[str]:
     return {*values} - set(map(rules.composed, present))
 
 
-def role_problem(text: str | None, names_role: NamesRole = named.no_role) -> JSONObject | None:
-    """The first role, or choice of an attribute, that does not exist: a problem without a field."""
-    found = named.mentions(text, names_role)
-    roles = [one for one in found if one.kind == ROLE and one.is_certain]
-    missing = unknown(ROLE, {one.value for one in roles})
-    first = next((one for one in roles if one.value in missing), None)
+def unknown_problem(
+    text: str | None, names_role: NamesRole = named.no_role, kinds: Sequence[str] = OF_INSTANCE
+) -> JSONObject | None:
+    """The first role, plan, flag, or choice of an attribute, that does not exist.
+
+    A problem without a field.
+    """
+    found = [one for one in named.mentions(text, names_role) if one.is_certain]
+    missing = {
+        kind: unknown(kind, {one.value for one in found if one.kind == kind}) for kind in kinds
+    }
+    first = next((one for one in found if one.value in missing.get(one.kind, ())), None)
+    if first is None and kinds is not OF_INSTANCE:
+        return None
     if first is None:
         return _choice_problem(text, names_role)
-    message = f"There is no role {first.value[:80]}."
-    return problem(None, "unknown_role", message, position=first.start)
+    message = f"There is no {first.kind} {first.value[:80]}."
+    return problem(None, f"unknown_{first.kind}", message, position=first.start)
 
 
 def _choice_problem(text: str | None, names_role: NamesRole) -> JSONObject | None:

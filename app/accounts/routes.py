@@ -9,6 +9,8 @@ from app import slugs, web
 from app.accounts import tenants, users
 from app.accounts.attributes import Kind, Level
 from app.accounts.models import Account
+from app.accounts.plans import service as plans
+from app.accounts.plans.schemas import OverridesBody
 from app.accounts.schemas import (
     ACTIVE,
     MAY_BRAND,
@@ -52,6 +54,17 @@ class ChangedAccount(Schema):
     is_active = fields.StrictBoolean()
     may_brand = fields.StrictBoolean(allow_none=True, **doc(MAY_BRAND))
     attributes = values_field()
+    plan = fields.Text(longest=100, allow_none=True, **doc("One of `/plans`; null: none."))
+    overrides = ma.fields.Nested(OverridesBody)
+
+
+class OperatorAccountView(FullAccountView):
+    """An account as superadmins see it."""
+
+    overrides = ma.fields.Function(
+        plans.overrides,
+        metadata={"type": "object", "description": "What it has beside its plan, as in `PATCH`."},
+    )
 
 
 class AccountArgs(PageArgs):
@@ -65,7 +78,7 @@ class AccountArgs(PageArgs):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, page_of(FullAccountView, "AccountPage"))
+@blueprint.response(200, page_of(OperatorAccountView, "AccountPage"))
 @superadmin
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts.
@@ -78,7 +91,7 @@ def list_accounts(args: Query) -> dict[str, object]:
 
 @blueprint.route("", methods=["POST"])
 @blueprint.arguments(NewAccount, example={"name": "Acme"})
-@blueprint.response(201, FullAccountView)
+@blueprint.response(201, OperatorAccountView)
 @blueprint.fails(409)
 @superadmin
 def create_account(body: Body) -> Account:
@@ -92,7 +105,7 @@ def create_account(body: Body) -> Account:
 
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])
-@blueprint.response(200, FullAccountView)
+@blueprint.response(200, OperatorAccountView)
 @superadmin
 def get_account(account_id: str) -> Account:
     """Get an account.
@@ -104,13 +117,15 @@ def get_account(account_id: str) -> Account:
 
 @blueprint.route("/<uuid:account_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedAccount, example={"is_active": False})
-@blueprint.response(200, FullAccountView)
+@blueprint.response(200, OperatorAccountView)
 @blueprint.fails(409)
 @superadmin
 def update_account(body: Body, account_id: str) -> Account:
-    """Rename, suspend or resume an account.
+    """Rename, suspend or resume an account, or give it a plan and overrides.
 
-    Every request of a suspended account's users and API keys gets a 401.
+    Every request of a suspended account's users and API keys gets a 401. A plan and overrides hold
+    on the next request of every process. A plan that does not exist is a 400 `unknown_plan`, a flag
+    that no plan has `unknown_flag`. The system account has none (409).
     """
     body = attribute_values.replaced(Kind.ACCOUNTS, body, Level.SUPERADMIN)
     return tenants.change(account_id, body)

@@ -8,7 +8,10 @@ import marshmallow as ma
 
 from app.accounts import attributes, sign_in_settings, users
 from app.accounts.attributes import Kind, Level
+from app.accounts.plans import stored as plans
+from app.accounts.plans.schemas import FLAGS
 from app.accounts.sign_in_settings import MfaMode
+from app.accounts.usage import quotas
 from app.collections import attribute_values
 from app.web import fields
 from app.web.converters import LARGEST_ROLE_ID
@@ -118,6 +121,25 @@ class UserView(View):
     )
 
 
+class TermsOf(ma.fields.Field[Any]):
+    """The flags or quotas of an account, by its plan and beside it."""
+
+    def __init__(self, kind: str, **metadata: Any) -> None:
+        super().__init__(metadata=metadata)
+        self.kind = kind
+
+    def get_value(self, obj: Any, attr: str, *args: Any, **options: Any) -> Any:
+        """Return names of flags, or limits by meter."""
+        # Once for all rows of a list.
+        known = get_g().get("plans") or get_g().setdefault("plans", plans.load())
+        plan = plans.of_account(obj.plan, known)
+        if self.kind == "flags":
+            return sorted(plans.flags(plan, obj.flags))
+        limits = quotas.of_account(obj.id, obj.settings, plan)
+        return {one.meter: {"soft": one.soft, "hard": one.hard} for one in limits}
+
+
+@example(plan="pro", flags=["sla"], quotas={"records": {"soft": 80_000, "hard": 100_000}})
 class FullAccountView(AccountView):
     """An account as superadmins and its own admins see it."""
 
@@ -127,6 +149,9 @@ class FullAccountView(AccountView):
     may_brand = ma.fields.Boolean(allow_none=True, **doc(MAY_BRAND))
     updated_at = fields.Timestamp()
     attributes = ValuesOf(Kind.ACCOUNTS)
+    plan = ma.fields.String(allow_none=True)
+    flags = TermsOf("flags", type="array", items={"type": "string"}, description=FLAGS)
+    quotas = TermsOf("quotas", type="object", description="The limits that apply, by meter.")
 
 
 UserPage = page_of(UserView)

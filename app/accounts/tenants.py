@@ -12,6 +12,8 @@ from app import clock, config, db, events, slugs
 from app.accounts import attributes, pii, sign_in_settings, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
+from app.accounts.plans import service as plans
+from app.accounts.plans import stored as stored_plans
 from app.accounts.sso_settings import Settings
 from app.accounts.types import Body, Condition, Query
 from app.config import parsing
@@ -27,6 +29,7 @@ SORTABLE = {
 # Printable, no fragment, and no characters that browsers and parsers read differently.
 URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
 EMPTY: Body = {}
+TERMS = frozenset({"plan", "overrides"})
 UNTRUSTED_REDIRECTS = "redirects_from_outside"
 OWN_SETTINGS = (
     "allowed_redirect_uris",
@@ -96,15 +99,22 @@ def create(name: str, slug: str | None, values: Body = EMPTY) -> Account:
 
 
 def change(account_id: str, body: Body) -> Account:
-    """Rename, suspend or resume an account.
+    """Rename, suspend or resume an account, or give it a plan and overrides.
 
-    Suspension takes effect with the next request of its users and API keys.
+    It takes effect with the next request of its users and API keys. Raises InvalidValues.
     """
     if "name" in body:
         body = {**body, "name": body["name"].strip()}
         _refuse([accounts.label_problem(body["name"])])
     with db.transaction() as session:
+        # Before the account: a change of plans locks them in this order, too.
+        _refuse(
+            plans.problems_of(body, stored_plans.load(lock=True)) if TERMS & body.keys() else ()
+        )
         account = get_for_update(account_id)
+        if TERMS & body.keys():
+            plans.assign(account, body)
+            body = {name: value for name, value in body.items() if name not in TERMS}
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
             raise Conflict("The system account cannot be suspended.")
         if "attributes" in body:
@@ -185,7 +195,7 @@ def close(account_id: str) -> None:
             raise Conflict("The system account cannot be deleted.")
         events.publish(events.AccountClosing(account.id))
         account.is_active, account.closed_at = False, clock.now()
-        account.attributes = {}
+        account.attributes, account.plan, account.flags = {}, None, {}
         # The slug becomes available again; the code is never reused.
         account.slug = f"closed-{account.id}"
         account.version += 1

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from app import clock, rules
 from app.accounts import sign_in_settings
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
+from app.accounts.plans import stored as plans
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.usage import quotas
 from app.accounts.usage.quotas import Quotas
@@ -38,7 +39,7 @@ NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # no user has this id
 
 @dataclass(frozen=True)
 class AccountRef:
-    """The cached identifiers, CORS origins, session lifetimes and quotas of an account."""
+    """The cached identifiers, CORS origins, session lifetimes and terms of an account."""
 
     id: str
     slug: str
@@ -51,6 +52,8 @@ class AccountRef:
     session_limits: SessionLimits = SERVICE_LIMITS
     quotas: Quotas = ()
     attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
+    plan: str | None = None
+    flags: frozenset[str] = frozenset()
 
     def matches(self, reference: str) -> bool:
         """Whether this is the slug, code or id of the account."""
@@ -210,6 +213,7 @@ class Principal:
 def rule_caller(caller: Principal) -> rules.Subject:
     """The caller as rules see it."""
     home = caller.home.id if caller.home else None
+    account = caller.account
     return rules.Subject(
         caller.user_id,
         caller.email,
@@ -219,7 +223,9 @@ def rule_caller(caller: Principal) -> rules.Subject:
         caller.is_superadmin,
         caller.mfa,
         caller.attributes,
-        caller.account.attributes if caller.account else {},
+        account.attributes if account else {},
+        account.plan if account else None,
+        account.flags if account else frozenset(),
     )
 
 
@@ -368,7 +374,11 @@ def _ref(account: Account) -> AccountRef:
     ancestors = tuple(account.settings.get("frame_ancestors", ()))
     names = (account.id, account.slug, account.account_code, account.name)
     limits = sign_in_settings.session_limits(account.settings)
-    own_quotas = quotas.of_account(account.id, account.settings)
+    plan = plans.of_account(account.plan)
     return AccountRef(
-        *names, version_check, origins, ancestors, limits, own_quotas, attributes=account.attributes
+        *(*names, version_check, origins, ancestors, limits),
+        quotas=quotas.of_account(account.id, account.settings, plan),
+        attributes=account.attributes,
+        plan=account.plan,
+        flags=plans.flags(plan, account.flags),
     )

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from app import clock, rules
 from app.accounts import attributes
+from app.accounts import names as known_names
 from app.accounts.attributes import Kind
 from app.auth.principal import Principal, rule_caller
 from app.collections import attribute_values, definitions, masking, people
@@ -29,6 +30,8 @@ from app.db import replica
 from app.db.versioned_cache import Memo
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.rules import depth, sql
+from app.rules.named import FLAG
+from app.rules.nodes import PLAN, asks_for_plan
 from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
@@ -279,7 +282,12 @@ def read_filter(access: Access, text: str) -> Filter:
     """Parse a filter. Raises RuleError."""
     # A dotted name may lead to records that only some callers may view.
     if "." in text or "@" in text or len(text) > MAX_CACHED_LENGTH:
-        return Filter(rules.condition(text, filter_scope(access)))
+        node = rules.condition(text, filter_scope(access))
+        if any(map(asks_for_plan, rules.walk(node))) and (
+            unknown := known_names.unknown_problem(text, kinds=(PLAN, FLAG))
+        ):
+            raise rules.RuleError(unknown["message"], unknown["position"], unknown["code"])
+        return Filter(node)
     names = (tuple(access.comparable), frozenset(access.masked))
     return access.definition.memo.get(_plain_filter, access.definition, text, *names)
 

@@ -50,7 +50,7 @@ def problem_in(
                 shown = ", ".join(choices[:MAX_NAMED]) + (", …" if len(choices) > MAX_NAMED else "")
                 message = f"{'.'.join(one.path)} is never {one.value[:80]!r}. It is one of: {shown}"
                 return problem(None, UNKNOWN_CHOICE, message, position=one.start)
-    return names.role_problem(text, role_test(of, roots)) or {}
+    return names.unknown_problem(text, role_test(of, roots)) or {}
 
 
 def field_problems(
@@ -140,7 +140,7 @@ def warnings(of: Definition) -> list[JSONObject]:
     """
     found = []
     for key, text in rules_and_rights(of).items():
-        gone = names.role_problem(text, role_test(of))
+        gone = names.unknown_problem(text, role_test(of))
         for one in [*([gone] if gone else []), *names.warnings(text, role_test(of))]:
             found.append(one | {"field": f"{of.name}.{key}"})
     return found

@@ -8,8 +8,8 @@ sessions with a second factor and without.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -18,12 +18,14 @@ import sqlalchemy as sa
 
 from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
+from app.accounts.plans import stored as plans
+from app.accounts.plans.stored import Plans
 from app.collections.columns import TableColumns, attribute_value
 from app.collections.definitions import Definition
 from app.context import shown_accounts
 from app.db.types import Text
 from app.rules import program, sql
-from app.rules.nodes import OF_ACCOUNT, Call, Caller, Literal, walk
+from app.rules.nodes import OF_ACCOUNT, PLAN, Call, Caller, Literal, walk
 from app.types import JSONMapping
 
 OPERATIONS = ("list", "view", "update", "delete")
@@ -51,11 +53,36 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """The plans before or after a change."""
+
+    plans: Plans
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """New names by the former ones, which accounts still have."""
+
+    @property
+    def plan(self) -> Any:
+        """The name of an account's plan."""
+        return (
+            sa.case(self.renamed, value=Account.plan, else_=Account.plan)
+            if self.renamed
+            else (Account.plan)
+        )
+
+    def has_flag(self, name: str) -> Any:
+        """Whether an account has a flag: given beside its plan, or by its plan and not taken."""
+        having = [plan for plan, one in self.plans.items() if name in one.flags]
+        by_plan = sa.and_(Account.plan.is_not(None), self.plan.in_(having))
+        return sa.func.coalesce(Account.flags[name].as_boolean(), by_plan)
+
+
+@dataclass(frozen=True)
 class _Users:
     """The users of a role as callers, in sessions with or without a second factor."""
 
     role_name: str
     mfa: bool
+    terms: Terms
 
     def attribute(self, name: str) -> sa.ColumnElement[Any]:
         """The column of a caller's property."""
@@ -63,6 +90,8 @@ class _Users:
             return sa.literal(self.role_name, Text)
         if name == "mfa":
             return sa.literal(self.mfa)
+        if name == PLAN:
+            return _of_account(User.account_id, self.terms.plan)
         column: sa.ColumnElement[Any] = getattr(User, name)
         return column
 
@@ -72,16 +101,16 @@ class _Users:
         if not node.attribute.startswith(OF_ACCOUNT):
             value: sa.ColumnElement[Any] = attribute_value(User.attributes, name, node.type)
             return value
-        own = sa.select(attribute_value(Account.attributes, name, node.type))
-        found: sa.ColumnElement[Any]
-        found = own.where(Account.id == User.account_id).correlate(User).scalar_subquery()
-        return found
+        return _of_account(User.account_id, attribute_value(Account.attributes, name, node.type))
 
     def asked(self, node: Call) -> sa.ColumnElement[Any]:
-        """`@has_group`: whether the user is a member. Partial evaluation has decided the others."""
-        group_names = [
-            argument.value for argument in node.arguments if isinstance(argument, Literal)
-        ]
+        """`@has_group`: whether the user is a member; `@flag`: whether the account has one.
+
+        Partial evaluation has decided the others.
+        """
+        words = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
+        if node.name == "@flag":
+            return _of_account(User.account_id, self.terms.has_flag(words[0]))
         member = sa.select(GroupMember.user_id).join(
             Group,
             sa.and_(Group.account_id == GroupMember.account_id, Group.id == GroupMember.group_id),
@@ -90,11 +119,44 @@ class _Users:
             member.where(
                 GroupMember.account_id == User.account_id,
                 GroupMember.user_id == User.id,
-                Group.name.in_(rules.spellings(group_names)),
+                Group.name.in_(rules.spellings(words)),
             )
             .correlate(User)
             .exists()
         )
+
+
+@dataclass(frozen=True)
+class _Anonymous:
+    """Callers who have not signed in, in the account of each record."""
+
+    account_id: sa.ColumnElement[Any]
+    terms: Terms
+
+    def attribute(self, name: str) -> sa.ColumnElement[Any]:
+        """The plan of the account; there is nothing else."""
+        if name == PLAN:
+            return _of_account(self.account_id, self.terms.plan)
+        return sa.false() if name == "mfa" else sa.cast(sa.null(), Text)
+
+    def defined(self, node: Caller) -> sa.ColumnElement[Any]:
+        """The value of an attribute of the account; there is no user."""
+        _, _, name = node.attribute.partition(".")
+        value = attribute_value(Account.attributes, name, node.type)
+        is_own = node.attribute.startswith(OF_ACCOUNT)
+        return _of_account(self.account_id, value if is_own else sa.cast(sa.null(), value.type))
+
+    def asked(self, node: Call) -> sa.ColumnElement[Any]:
+        """`@flag`: whether the account has one. Partial evaluation has decided the others."""
+        words = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
+        return _of_account(self.account_id, self.terms.has_flag(words[0]))
+
+
+def _of_account(account_id: Any, value: Any) -> sa.ColumnElement[Any]:
+    """A value of the account that a column of the statement around names."""
+    own = sa.select(value).where(Account.id == account_id)
+    found: sa.ColumnElement[Any] = own.correlate_except(Account).scalar_subquery()
+    return found
 
 
 @dataclass(frozen=True)
@@ -106,6 +168,8 @@ class _Scope:
     max_count: int | None
     role_names: tuple[str | None, str | None]
     """The role's name before and after."""
+    terms: tuple[Terms, Terms]
+    """The plans before and after."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +192,21 @@ def differences(
     account_id: str | None,
     max_count: int | None = None,
     renames: JSONMapping = MappingProxyType({}),
+    terms: tuple[Terms, Terms] | None = None,
 ) -> list[Difference]:
     """The number and a sample of gained and lost records for each role and operation.
 
-    Counts stop at `max_count` + 1. `renames` has the new names of roles, for the proposed rules.
+    Counts stop at `max_count` + 1. `renames` has the new names of roles, for the proposed rules;
+    `terms` the plans, if they change, too.
     """
+    known = terms or (Terms(plans.load()),) * 2
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
     changed_operations = {
         operation
         for operation in OPERATIONS
-        if renames or present.effective_rule(operation) != proposed.effective_rule(operation)
+        if renames
+        or terms
+        or present.effective_rule(operation) != proposed.effective_rule(operation)
     }
     result = []
     for role in (*roles, None):
@@ -146,7 +215,7 @@ def differences(
             if operation in changed_operations:
                 name = role.name if role else None
                 names = (name, renames.get(name or "", name))
-                scope = _Scope(role, account_id, max_count, names)
+                scope = _Scope(role, account_id, max_count, names, known)
                 gained, lost = _gained_and_lost(present, proposed, operation, scope)
                 difference = replace(difference, gained=gained, lost=lost)
             result.append(difference)
@@ -164,13 +233,18 @@ def _gained_and_lost(
             _partial_condition(definition, operation, name, mfa=mfa)
             for definition, name in zip((present, proposed), scope.role_names, strict=True)
         )
-        if program.serialize(before) == program.serialize(after):
+        is_same = program.serialize(before) == program.serialize(after)
+        if is_same and scope.terms[0] == scope.terms[1]:
             continue
-        columns = TableColumns(present, present.table)
+        columns, of_record = TableColumns(present, present.table), present.table.c.account_id
         before_side, after_side = (
             _Side(rules.truth(node), sql.condition(node, columns, users).expression)
-            for node, name in zip((before, after), scope.role_names, strict=True)
-            for users in [_Users(name, mfa) if name is not None else None]
+            for node, name, terms in zip(
+                (before, after), scope.role_names, scope.terms, strict=True
+            )
+            for users in [
+                _Users(name, mfa, terms) if name is not None else _Anonymous(of_record, terms)
+            ]
         )
         gained.append(after_side.beyond(before_side))
         lost.append(before_side.beyond(after_side))
@@ -236,8 +310,9 @@ def _partial_condition(
 
 
 def _caller_of_role(role: str | None, *, mfa: bool) -> rules.Subject:
-    if role is None:
-        return rules.Subject()
     unknown = rules.UNKNOWN
-    held = {"attributes": unknown, "account_attributes": unknown}
+    of_account = dict.fromkeys(("account_attributes", "plan", "flags"), unknown)
+    if role is None:
+        return rules.Subject(**of_account)
+    held = {"attributes": unknown, **of_account}
     return rules.Subject(unknown, unknown, role, unknown, unknown, mfa=mfa, **held)

@@ -109,8 +109,11 @@ class RuleSubject(Schema):
     groups = ma.fields.List(fields.Text())
     is_superadmin = fields.StrictBoolean()
     mfa = fields.StrictBoolean(**doc("Whether it passed a second factor."))
+    plan = fields.Text(allow_none=True, **doc("The plan of the account acted in."))
+    flags = ma.fields.List(fields.Text(), **doc("Those of the account acted in."))
 
     @ma.post_load
     def as_subject(self, data: JSONObject, **options: object) -> rules.Subject:
         """The caller as rules see it."""
-        return rules.Subject(**{**data, "groups": frozenset(data.get("groups", ()))})
+        sets = {name: frozenset(data.get(name, ())) for name in ("groups", "flags")}
+        return rules.Subject(**{**data, **sets})

@@ -28,7 +28,7 @@ ANY_NAME: rules.Scope = rules.Scope(
 ANY_USER: Any = dict.fromkeys(
     (
         *("id", "email", "account_id", "groups", "mfa"),
-        *("attributes", "account_attributes"),
+        *("attributes", "account_attributes", "plan", "flags"),
     ),
     rules.UNKNOWN,
 )

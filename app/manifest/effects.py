@@ -76,7 +76,7 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         proposed = replace(change.old, rules={**change.old.rules, **countable})
         proposed = fragments.with_current(proposed)
         compared.append((change.new.name, change.old, names.counted(names.followed(proposed))))
-    if names.renames:  # which may change who passes the rules of other collections
+    if names.renames or names.terms:  # which may change who passes the rules of other collections
         changed_ids = {change.old.id for change in comparison.changes}
         compared += [
             (unchanged.name, unchanged, names.followed(unchanged))
@@ -94,7 +94,12 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         if is_same and not names.affects(old) and not names.affects(new):
             continue
         for difference in population.differences(
-            old, new, account_id=None, max_count=MAX_COUNTED, renames=names.renames
+            old,
+            new,
+            account_id=None,
+            max_count=MAX_COUNTED,
+            renames=names.renames,
+            terms=names.terms,
         ):
             if difference.gained.count or difference.lost.count:
                 result.append(

@@ -14,6 +14,8 @@ from app.accounts import attributes, directory, groups, names, roles
 from app.accounts.directory import Settings
 from app.accounts.models import Group, Role
 from app.accounts.names import Name
+from app.accounts.plans import service as plans
+from app.accounts.plans import stored as stored_plans
 from app.accounts.product import mail_templates
 from app.accounts.product import settings as product
 from app.accounts.product.mail_kinds import KINDS
@@ -28,6 +30,7 @@ from app.manifest.document import Path
 from app.manifest.kind import Key, Kind
 from app.outbound.header_values import MASK
 from app.rules.named import GROUP, ROLE
+from app.rules.nodes import PLAN
 from app.sso import service as sso
 from app.sso import validation
 from app.sso.models import ProviderSetting
@@ -475,11 +478,58 @@ def compact(values: JSONMapping) -> JSONObject:
     return {name: value for name, value in values.items() if value is not None}
 
 
+class Plans(Single):
+    """The plans of accounts, by name."""
+
+    name = section = "plans"
+    properties, path = (), ("plans",)
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[stored_plans.Plans]:
+        """Return all plans as the only row."""
+        return [stored_plans.load()]
+
+    def export(self, row: stored_plans.Plans) -> JSONObject:
+        return {name: plan.body for name, plan in row.items()}
+
+    def changed(self, row: stored_plans.Plans, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the names of the plans that differ. Raises InvalidValues."""
+        compared = plans.compare(body, row, whole=False)
+        if compared.problems:
+            raise InvalidValues(compared.problems)
+        return [name for name in body if name in (*compared.changed, *compared.removed)]
+
+    def changes(self, row: stored_plans.Plans, body: JSONMapping) -> list[JSONObject]:
+        """Return how each plan changes."""
+        before, after = self.export(row), plans.compare(body, row, whole=False).after
+        return [
+            {"operation": "change_property", "field": None, "property": name}
+            | {"before": before.get(item.get("rename_from") or name)}
+            | {"after": after[name].body if name in after else None}
+            for name, item in body.items()
+        ]
+
+    def undone(self, row: stored_plans.Plans, body: JSONMapping) -> JSONObject:
+        """Return the former plans."""
+        before, renamed = self.export(row), plans.compare(body, row, whole=False).renamed
+        former = {old: {**before[old], "rename_from": new} for old, new in renamed.items()}
+        others = [name for name in body if name not in renamed.values()]
+        return former | {name: before.get(name, {"removed": True}) for name in others}
+
+    def follow_ups(self, row: stored_plans.Plans, body: JSONMapping) -> list[JSONObject]:
+        """Return what follows new names."""
+        renamed = plans.compare(body, row, whole=False).renamed
+        return [one for old, new in renamed.items() for one in _follow_ups(Name(PLAN, old), new)]
+
+    def change(self, row: stored_plans.Plans, body: JSONMapping, *, by: Principal) -> None:
+        plans.change(body)
+
+
 ROLES = Roles()
 SINGLES: Sequence[Single] = (
     *map(Attributes, attributes.Kind),
     Directory(),
     ProductSettings(),
+    Plans(),
     MailTemplates(),
 )
 OF_ACCOUNT: Sequence[Kind] = (

@@ -1,36 +1,56 @@
-"""Names of roles, groups and attributes after a manifest, and the rules that follow them."""
+"""Names of roles, groups, attributes, plans and flags after a manifest, and who follows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from app.accounts import attributes, names, sso_settings
 from app.accounts.attributes import Kind
+from app.accounts.names import Known
+from app.accounts.plans import service as plans
+from app.accounts.plans import stored
 from app.collections import attribute_definitions, definitions, expression_names
 from app.collections.attribute_definitions import Change
 from app.collections.definitions import Definition
+from app.collections.population import Terms
 from app.manifest.definitions import Comparison
 from app.rules import named
 from app.rules.named import ROLE
+from app.rules.nodes import PLAN, asks_for_plan, walk
 from app.types import JSONMapping
 
 
 @dataclass(frozen=True)
 class NameChanges:
-    """The resulting names, the new name of each renamed role, and the changes of attributes."""
+    """The resulting names, those of renamed roles by former ones, and changed attributes."""
 
-    roles: frozenset[str]
-    groups: frozenset[str]
+    known: Known
     renames: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[Kind, Change] = field(default_factory=dict)
+    plans: plans.Change = field(default_factory=lambda: plans.Change({}, {}))
+
+    @property
+    def terms(self) -> tuple[Terms, Terms] | None:
+        """The plans before and after, if what rules ask of them changes."""
+        before, after = self.plans.before, self.plans.after
+        flags = [{name: set(one.flags) for name, one in found.items()} for found in (before, after)]
+        if flags[0] == flags[1]:
+            return None
+        return Terms(before), Terms(after, self.plans.renamed)
+
+    @property
+    def pairs(self) -> Sequence[tuple[str, str, str]]:
+        """The renames: kind, former and new name."""
+        kinds = {ROLE: self.renames, PLAN: self.plans.renamed}
+        return [(kind, old, new) for kind, found in kinds.items() for old, new in found.items()]
 
     @contextmanager
     def expected(self) -> Iterator[None]:
         """Check expressions against these names."""
         defined = {kind: [*_defined(change)] for kind, change in self.attributes.items()}
-        with names.expecting(self.roles, self.groups), attributes.expecting(defined):
+        with names.expecting(self.known), attributes.expecting(defined):
             yield
 
     def followed(self, definition: Definition) -> Definition:
@@ -40,10 +60,10 @@ class NameChanges:
         """
         texts = expression_names.rules_and_rights(definition)
         followed, names_role = dict(texts), expression_names.role_test(definition)
-        for former, name in self.renames.items():
+        for kind, former, name in self.pairs:
             for place, text in followed.items():
-                if named.names(text, ROLE, former, names_role):
-                    followed[place] = named.renamed(text, ROLE, former, name, names_role) or text
+                if named.names(text, kind, former, names_role):
+                    followed[place] = named.renamed(text, kind, former, name, names_role) or text
         changed = followed != texts
         return expression_names.with_texts(definition, followed) if changed else definition
 
@@ -61,18 +81,21 @@ class NameChanges:
         return replace(expression_names.with_texts(definition, texts), fragments=fragments)
 
     def affects(self, definition: Definition) -> bool:
-        """Whether rules of a definition name a renamed role by its former or its new name."""
+        """Whether rules of a definition name a renamed role by either name, or ask for plans."""
         names_role = expression_names.role_test(definition)
+        nodes = (node for node in definition.conditions.values() if node and self.terms)
+        if any(asks_for_plan(part) for node in nodes for part in walk(node)):
+            return True
         return any(
-            named.names(text, ROLE, name, names_role)
-            for pair in self.renames.items()
+            named.names(text, kind, name, names_role)
+            for kind, *pair in self.pairs
             for name in pair
             for text in expression_names.rules_and_rights(definition).values()
         )
 
 
 def find(content: JSONMapping) -> NameChanges:
-    """Return the names of roles and groups that there are once a manifest is applied."""
+    """Return the names that there are once a manifest is applied."""
     roles, renames = sso_settings.role_names(), dict[str, str]()
     for item in content.get("roles", ()):
         name, former = item["name"], item.get("rename_from")
@@ -89,12 +112,15 @@ def find(content: JSONMapping) -> NameChanges:
         for item in account.get("groups", ())
         if not item.get("removed")
     }
+    changed = plans.compare(content.get("plans", {}), stored.load(), whole=False)
+    flags = stored.all_flags(changed.after)
+    known = Known(frozenset(roles), frozenset(groups), frozenset(changed.after), flags)
     listed = {kind: content.get("attributes", {}).get(kind.value) for kind in Kind}
     planned = {
         kind: attribute_definitions.plan(kind, body) for kind, body in listed.items() if body
     }
     sound = {kind: change for kind, change in planned.items() if not change.problems}
-    return NameChanges(frozenset(roles), frozenset(groups), renames, sound)
+    return NameChanges(known, renames, sound, changed)
 
 
 def _defined(change: Change) -> Iterator[JSONMapping]:

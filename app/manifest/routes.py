@@ -36,6 +36,7 @@ MANIFEST = {
     "product": {"name": "Helpdesk", "url": "https://www.example.com"},
     "mail_templates": {"invitation": {"en": EXAMPLE_TEXT}},
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
+    "plans": {"pro": {"quotas": {"records": {"hard": 100_000}}, "flags": ["sla"]}},
     "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
         {
@@ -76,6 +77,7 @@ class ManifestView(View):
     product = ma.fields.Dict()
     mail_templates = ma.fields.Dict(**doc("Changed texts by kind and language."))
     attributes = ma.fields.Dict()
+    plans = ma.fields.Dict(**doc("By name."))
     fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
@@ -99,8 +101,8 @@ class ManifestOperation(View):
 
     kind = ma.fields.String(
         **doc(
-            "collection, fragment, role, directory, product, attributes, mail_templates, group,"
-            " webhook, workflow, hook, provider or mail_template."
+            "collection, fragment, role, directory, product, plans, attributes, mail_templates,"
+            " group, webhook, workflow, hook, provider or mail_template."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))

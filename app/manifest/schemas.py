@@ -9,6 +9,7 @@ import marshmallow as ma
 
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
+from app.accounts.plans.schemas import PlanBody
 from app.accounts.product.mail_schemas import MailTemplateBody
 from app.accounts.product.schemas import ProductBody
 from app.accounts.schemas import ChangedGroup, ChangedRole
@@ -43,6 +44,7 @@ ALLOW, DENY = "allow", "deny"
 ANONYMOUS = "anonymous"
 MAX_ITEMS = 500  # a transaction holds a lock for each table and index
 MAX_ACCOUNTS = 1000
+MAPS = ("accounts", "plans")
 
 
 def _list_of(schema: type[Schema]) -> object:
@@ -181,6 +183,9 @@ class Manifest(Schema):
     product = ma.fields.Nested(ProductBody)
     mail_templates = _mail_templates()
     attributes = ma.fields.Nested(ManifestAttributes)
+    plans = ma.fields.Dict(
+        keys=fields.Text(longest=100), values=ma.fields.Nested(PlanBody), **doc("By name.")
+    )
     collections = _list_of(ManifestCollection)
     fragments = ma.fields.Dict(
         keys=fields.Text(longest=100),
@@ -210,7 +215,7 @@ def load(document: Document) -> JSONObject:
 def _problems(messages: Any, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(messages, dict):
         for name, inner in messages.items():
-            is_value = len(path) == 2 and path[0] == "accounts" and name in ("key", "value")
+            is_value = len(path) == 2 and path[0] in MAPS and name in ("key", "value")
             yield from _problems(inner, path if is_value or name == "_schema" else (*path, name))
     else:
         yield from ((path, message) for message in messages)

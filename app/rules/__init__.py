@@ -22,8 +22,9 @@ another backslash it gives that character.
 Names are fields; a dotted name follows references, at most three. `@request.auth.id`, `.email`,
 `.role` and `.account_id` are the caller's; `.mfa` is true in sessions that passed a second factor,
 else false. `.attributes.<name>` are the user's attributes, `@account.attributes.<name>` those of
-the account acted in: null where there is no value. `@request.data.<field>` is what the body says,
-`@now` the present moment.
+the account acted in: null where there is no value. `@account.plan` is its plan, null without one;
+`@flag(name)` tells whether it has a flag. `@request.data.<field>` is what the body says, `@now` the
+present moment.
 
 `@any(collection, condition)` is true where a record of that collection, in the same account, meets
 the condition; `@count` is the number of such records. Inside, names are those records' fields,

@@ -372,7 +372,7 @@ class _Checker:
         self._count(node, 1, 1)
         return self._word_call(node, [node.arguments[0]])
 
-    _has_group = _has_role
+    _has_group = _flag = _has_role
 
     def _has_any_role(self, node: Call) -> Node:
         self._count(node, 1, None)

@@ -69,6 +69,9 @@ class Subject:
     """The user's, as JSON has them."""
     account_attributes: Mapping[str, object] = field(default_factory=dict, hash=False)
     """Those of the account acted in."""
+    plan: str | None = None
+    flags: frozenset[str] = frozenset()
+    """What the account acted in has by its plan, or beside it."""
 
     def value(self, node: Caller) -> Any:
         """What an expression reads of the caller; null if there is nothing."""
@@ -83,7 +86,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         """Normalize texts to NFC, as those in expressions are."""
-        for name in ("email", "role"):
+        for name in ("email", "role", "plan"):
             text = getattr(self, name)
             if isinstance(text, str) and not text.isascii():
                 object.__setattr__(self, name, values.composed(text))
@@ -362,6 +365,8 @@ def answer_call(node: Call, subject: Subject) -> bool | None:
         return subject.is_superadmin
     if node.name == "@has_group":
         return None if subject.groups is UNKNOWN else bool(words & subject.groups)
+    if node.name == "@flag":
+        return None if subject.flags is UNKNOWN else bool(words & subject.flags)
     return subject.role in words
 
 
@@ -379,6 +384,7 @@ CALLS: Mapping[str, Callable[[Call, Context], object]] = {
     "@has_any_role": _call_about_caller,
     "@has_group": _call_about_caller,
     "@is_superadmin": _call_about_caller,
+    "@flag": _call_about_caller,
 }
 EVALUATE: Mapping[type[Node], Callable[[Any, Context], object]] = {
     Literal: _literal,

@@ -44,7 +44,10 @@ PLAIN = {
 }
 # Those that look at null, or choose: the checker, the evaluator and the SQL know each by name.
 SPECIAL = ("@contains", "@changed", "concat", "if", "coalesce", "nullif", "now")
-CALLERS = ("@owns_record", "@has_role", "@has_any_role", "@has_group", "@is_superadmin")
+CALLERS = (
+    *("@owns_record", "@has_role", "@has_any_role", "@has_group", "@is_superadmin"),
+    "@flag",
+)
 ARITHMETIC = {
     "+": values.add,
     "-": values.subtract,

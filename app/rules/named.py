@@ -1,4 +1,4 @@
-"""Finds what an expression names beyond fields: roles, groups, and choices of fields.
+"""Finds what an expression names beyond fields: roles, groups, plans, flags, and choices.
 
 By the parser's positions, so that a rename changes these words and nothing else.
 """
@@ -14,6 +14,7 @@ from app.rules import values
 from app.rules.lexer import KEYWORDS, tokens
 from app.rules.nodes import (
     OF_USER,
+    PLAN,
     Call,
     Caller,
     Comparison,
@@ -33,12 +34,15 @@ from app.rules.nodes import (
 from app.rules.parser import LONGEST, parse
 
 ROLE, GROUP, CHOICE = "role", "group", "choice"
+FLAG = "flag"  # PLAN is another kind
 FIELD, ATTRIBUTES = "field", "attributes"
 """A name beneath `attributes`: an attribute, if what has it is a person."""
 ATTRIBUTE, ACCOUNT_ATTRIBUTE = "attribute", "account attribute"
 ATTRIBUTE_CHOICE, ACCOUNT_CHOICE = "attribute choice", "account attribute choice"
 """The value of such a mention is the attribute and its choice: `team=red`."""
-TESTS = {"@has_role": ROLE, "@has_any_role": ROLE, "@has_group": GROUP}
+TESTS = {"@has_role": ROLE, "@has_any_role": ROLE, "@has_group": GROUP, "@flag": FLAG}
+READ = (ROLE, PLAN)
+"""The kinds whose name is a value of the caller, which is compared."""
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FURTHEST = 12  # steps of a name in a workflow
 TEMPLATE = re.compile(r"\{\{(?:(?!\{\{|\}\}).)*\}\}", re.DOTALL)
@@ -48,7 +52,7 @@ BLANK = "\x02"
 
 @dataclass(frozen=True)
 class Mention:
-    """A role, group or choice that an expression names: `text[start:end]`, brackets included."""
+    """What an expression names, such as a role or choice: `text[start:end]`, brackets included."""
 
     kind: str
     value: str
@@ -92,10 +96,10 @@ def _of_person(mention: Mention) -> Mention:
 def renamed(
     text: str, kind: str, former: str, name: str, names_role: NamesRole = no_role
 ) -> str | None:
-    """The expression with a new name of a role or group; None if it cannot follow.
+    """The expression with a new name of a role, group or plan; None if it cannot follow.
 
-    That is where a function reads the caller's role and the text is compared with something else,
-    or where the expression would become too long.
+    That is where a function reads the caller's role, or the plan, and the text is compared with
+    something else, or where the expression would become too long.
     """
     result, former = text, values.composed(former)
     for one in reversed(mentions(text, names_role)):
@@ -108,15 +112,15 @@ def renamed(
                 inner = former
             result = result[:at] + _written(name, inner) + result[at + len(inner) :]
     is_long = len(result) > max(LONGEST, len(text))
-    return None if is_long or (kind == ROLE and _may_mean_role(result, former)) else result
+    return None if is_long or (kind in READ and _may_mean(result, kind, former)) else result
 
 
 def names(text: str | None, kind: str, value: str, names_role: NamesRole = no_role) -> bool:
-    """Whether an expression names a role or group."""
+    """Whether an expression names a role, group, plan or flag."""
     value = values.composed(value)
     if any((one.kind, one.value) == (kind, value) for one in mentions(text, names_role)):
         return True
-    return kind == ROLE and _may_mean_role(text or "", value)
+    return kind in READ and _may_mean(text or "", kind, value)
 
 
 def parse_stored(text: str) -> Node:
@@ -149,18 +153,18 @@ def _written(name: str, former: str) -> str:
     return f"{quote}{escaped}{quote}"
 
 
-def _may_mean_role(text: str, role: str) -> bool:
-    """Whether the text may stand for the role although `mentions` cannot tell.
+def _may_mean(text: str, kind: str, name: str) -> bool:
+    """Whether the text may stand for the role or plan although `mentions` cannot tell.
 
-    A function reads the caller's role, and the expression has the role's name as a text elsewhere.
+    A function reads the caller's, and the expression has this name as a text elsewhere.
     """
     with suppress(RuleError):
         tree = parse_stored(text)
         plain = {id(one) for part in walk(tree) for side in _compared(part) for one in side}
         parts = list(walk(tree))
-        reads = any(_is_role(part) and id(part) not in plain for part in parts)
-        clear = {(one.start, one.end) for one in mentions(text) if one.kind == ROLE}
-        texts = [part for part in parts if isinstance(part, Literal) and part.value == role]
+        reads = any(_read(part) == kind and id(part) not in plain for part in parts)
+        clear = {(one.start, one.end) for one in mentions(text) if one.kind == kind}
+        texts = [part for part in parts if isinstance(part, Literal) and part.value == name]
         return reads and any((part.start, part.end) not in clear for part in texts)
     return False
 
@@ -189,8 +193,8 @@ def _mentions(part: Node) -> Iterator[Mention]:
                 continue
             for subject in subjects:
                 place = (literal.value, literal.start, literal.end)
-                if _is_role(subject):
-                    yield Mention(ROLE, *place, is_certain=certain)
+                if read := _read(subject):
+                    yield Mention(read, *place, is_certain=certain)
                 elif isinstance(subject, Caller) and subject.is_defined:
                     prefix, _, name = subject.attribute.partition(".")
                     is_of_user = f"{prefix}." == OF_USER
@@ -233,5 +237,6 @@ def _outcomes(nodes: Sequence[Node]) -> Iterator[Node]:
             yield node
 
 
-def _is_role(node: Node) -> bool:
-    return isinstance(node, Caller) and node.attribute == "role"
+def _read(node: Node) -> str | None:
+    """The kind of name that is a value of the caller, if the node reads one."""
+    return node.attribute if isinstance(node, Caller) and node.attribute in READ else None

@@ -25,9 +25,10 @@ class Type(Enum):
 class RuleError(ValueError):
     """Why a text is no expression, and at which character of it (from 0)."""
 
-    def __init__(self, message: str, position: int) -> None:
+    def __init__(self, message: str, position: int, code: str = "") -> None:
         super().__init__(message)
         self.position = position
+        self.code = code  # if it is a kind of its own
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Name(Node):
 
 OF_USER, OF_ACCOUNT = "attributes.", "account."
 """Begin the attributes of callers and accounts that the operator defines."""
+PLAN = "plan"
+"""The attribute of callers that is the plan of the account acted in: `@account.plan`."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ class Subquery(Node):
 class Caller(Node):
     """`@request.auth.<attribute>`: who asks; null where nobody signed in.
 
-    An attribute of users is `attributes.<name>`; one of the account acted in, `account.<name>`.
+    An attribute of users is `attributes.<name>`; one of the account acted in, `account.<name>`, and
+    its plan PLAN.
     """
 
     attribute: str
@@ -128,6 +132,8 @@ class Caller(Node):
     @property
     def written(self) -> str:
         """The name as expressions write it."""
+        if self.attribute == PLAN:
+            return "@account.plan"
         of_account = self.attribute.removeprefix(OF_ACCOUNT)
         if of_account != self.attribute:
             return f"@account.attributes.{of_account}"
@@ -297,6 +303,13 @@ def matching_keys(node: Subquery) -> Keys | None:
         if is_field and not looks_inside and inner.type is outer.type:
             return Keys(inner, outer, [part for part in parts if part is not tied[0]])
     return None
+
+
+def asks_for_plan(part: Node) -> bool:
+    """Whether a part of an expression reads the plan or a flag of the account acted in."""
+    if isinstance(part, Call):
+        return part.name == "@flag"
+    return isinstance(part, Caller) and part.attribute == PLAN
 
 
 def names_old(node: Node) -> bool:

@@ -11,6 +11,7 @@ from app.rules.lexer import Token, tokens
 from app.rules.nodes import (
     OF_ACCOUNT,
     OF_USER,
+    PLAN,
     Arithmetic,
     Call,
     Caller,
@@ -47,6 +48,8 @@ CALLER = {
     "mfa": Type.BOOLEAN,
 }
 """The attributes of `@request.auth` and their types."""
+ABOUT_CALLER = {**CALLER, PLAN: Type.TEXT}
+"""With that of the account acted in."""
 OUTSIDE = {
     "@record": (1, "@record stands only in @any and @count. Elsewhere, the field's name will do."),
     "@outer": (2, "@outer stands only in an @any or @count within another one."),
@@ -304,12 +307,15 @@ class _Parser:
             return self.made(Caller(first.start, end, path[2], type=CALLER[path[2]]))
         if path[:3] == ("@request", "auth", "attributes") and len(path) == 4:
             return self.made(Caller(first.start, end, OF_USER + path[3]))
+        if path == ("@account", "plan"):
+            return self.made(Caller(first.start, end, PLAN, type=Type.TEXT))
         if path[:2] == ("@account", "attributes") and len(path) == 3:
             return self.made(Caller(first.start, end, OF_ACCOUNT + path[2]))
         known = ", ".join(
             f"@request.auth.{attribute}" for attribute in (*CALLER, "attributes.<name>")
         )
-        message = f"Expected {known}, @account.attributes.<name>, @request.data.<field> or @now."
+        of_account = "@account.plan, @account.attributes.<name>"
+        message = f"Expected {known}, {of_account}, @request.data.<field> or @now."
         raise RuleError(message, first.start)
 
     def accept(self, *values: str) -> Token | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from app.rules.evaluate import UNKNOWN, Subject, answer_call, treats_anonymous_as_empty
 from app.rules.nodes import (
+    PLAN,
     Call,
     Caller,
     Comparison,
@@ -92,7 +93,8 @@ def _answer(node: Node, subject: Subject) -> bool | None:
         value = subject.value(node)
         return value if isinstance(value, bool) else None
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
-        if node.value.is_defined and subject.value(node.value) is UNKNOWN:
+        may_lack = node.value.is_defined or node.value.attribute == PLAN
+        if may_lack and subject.value(node.value) is UNKNOWN:
             return None  # users of a role may have none
         return _is_missing(node.value, subject) is not node.negated
     if isinstance(node, Contains) and _is_missing(node.item, subject):

@@ -55,7 +55,7 @@ from app.rules.nodes import (
     matching_keys,
     walk,
 )
-from app.rules.parser import CALLER
+from app.rules.parser import ABOUT_CALLER
 
 ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 # What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
@@ -146,7 +146,7 @@ class Compiled:
         account_id: str | None = None,
     ) -> dict[str, object]:
         """The bind parameters of the expression; `account_id` is that of `ACCOUNT`."""
-        caller_values = {f"_caller_{name}": getattr(subject, name) for name in CALLER}
+        caller_values = {f"_caller_{name}": getattr(subject, name) for name in ABOUT_CALLER}
         caller_values |= {_parameter_name(one): subject.value(one) for one in self.defined}
         sent_values = {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
         return {**caller_values, **sent_values, ACCOUNT.key: account_id}
@@ -280,7 +280,7 @@ class _Builder:
             return self.parameter(_parameter_name(node), node.type)
         if self.callers:
             return self.callers.attribute(node.attribute)
-        return self.parameter(f"_caller_{node.attribute}", CALLER[node.attribute])
+        return self.parameter(f"_caller_{node.attribute}", ABOUT_CALLER[node.attribute])
 
     def sent(self, node: Sent) -> Expression:
         return self.parameter(f"_sent_{node.field}", node.type)

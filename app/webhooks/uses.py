@@ -52,7 +52,7 @@ def find_choices(event: events.ChoicesEnd) -> None:
 def in_filters(name: Name) -> Iterator[Use]:
     """The filters that name a role or group."""
     columns = (Webhook.account_id, Webhook.id)
-    about = names.about_people(Webhook.filter)
+    about = names.about_callers(Webhook.filter)
     query = sa.select(*columns, Webhook.filter).where(about, *name.where(Webhook.account_id))
     for account_id, id, text in names.pages(query, *columns):
         if named.names(text, name.kind, name.value):

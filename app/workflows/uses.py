@@ -94,8 +94,8 @@ def find_choices(event: events.ChoicesEnd) -> None:
 def in_workflows(name: Name) -> Iterator[Use]:
     """The workflows and hooks that name it, and older versions that still run."""
     columns = (Workflow.trigger, Workflow.condition, Workflow.steps)
-    current = _workflows().where(sa.or_(*map(names.about_people, columns)))
-    running = _running().where(names.about_people(WorkflowVersion.steps))
+    current = _workflows().where(sa.or_(*map(names.about_callers, columns)))
+    running = _running().where(names.about_callers(WorkflowVersion.steps))
     keys, known = (Workflow.account_id, Workflow.id), _collections()
     for row in names.pages(current.where(*name.where(Workflow.account_id)), *keys):
         texts, tests = _naming(name, row, known)

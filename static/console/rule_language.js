@@ -75,9 +75,10 @@ export function completions({ start = "", collections = {}, calls = {}, caller =
     return { label, detail: call.slice(label.length), info, apply: call.endsWith("()") ? call : `${label}(` };
   });
   const words = [...plain([...KEYWORDS, ...ATOMS, "@now"]), ...called];
-  if (caller) words.push(...plain(["@request.auth.", "@request.data."]));
+  if (caller) words.push(...plain(["@account.plan", "@request.auth.", "@request.data."]));
 
   function after(path, places) {
+    if (path === "@account") return caller ? plain(["plan"]) : [];
     if (path === "@request.auth") return caller ? plain(CALLER) : [];
     if (path === "@request.data") return caller ? named([], start) : [];
     let names = path.split(".");
@@ -107,7 +108,7 @@ export function completions({ start = "", collections = {}, calls = {}, caller =
     const typed = WORD.exec(before)?.[0] ?? "";
     if (!typed && !context.explicit) return null;
     const dot = typed.lastIndexOf(".");
-    const isMacro = typed.startsWith("@") && !/^@(request\.(auth|data)|record|old|outer)\./.test(typed);
+    const isMacro = typed.startsWith("@") && !/^@(request\.(auth|data)|account|record|old|outer)\./.test(typed);
     const places = around(before);
     if (dot < 0 || isMacro) {
       return { from: context.pos - typed.length, options: [...named([], places.at(-1)), ...words], validFor: /^@?\w*$/ };

@@ -52,6 +52,8 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     """Furnish acme, and name in globex what nobody of acme may read; what addresses are made of."""
     alice, charlie = cast.alice, cast.charlie
     cast.root.put("product", {"name": "Library", "accounts_may_brand": True})
+    cast.root.put("plans", {"pro": {"quotas": {"records": {"hard": 9000}}, "flags": ["sla"]}})
+    cast.root.patch(f"accounts/{alice.account_id}", {"plan": "pro"})
     for admin in (alice, charlie):
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)

@@ -68,6 +68,11 @@ def attributes(of: str, **values: str) -> Change:
     return change
 
 
+def terms(**changed: Any) -> Change:
+    """Give the account a plan or overrides."""
+    return lambda cast: cast.root.patch(f"accounts/{cast.alice.account_id}", changed)
+
+
 def schema(**title: Any) -> Change:
     """Change a field of `posts`."""
 
@@ -106,6 +111,8 @@ def known(app: Flask, cast: Cast) -> Cast:
         assert answer.status_code == 200, answer.text
     fragments = {"staff": '@has_group("staff")', "other": '@has_role("editor")'}
     assert cast.root.put("rules/fragments", fragments).status_code == 200
+    plans: dict[str, Any] = {"free": {}, "pro": {"flags": ["sla"]}}
+    assert cast.root.put("plans", plans).status_code == 200
     make_collection(cast.root, "notes")
     return cast
 
@@ -176,6 +183,33 @@ TABLE: list[tuple[str, dict[str, Any], Change, list[str]]] = [
         {"view_rule": "title = @account.attributes.team"},
         attributes("account", team="a"),
         ["posts"],
+    ),
+    ("plan", {"view_rule": "title = @account.plan"}, terms(plan="pro"), ["posts"]),
+    ("flag by plan", {"view_rule": "@flag(sla)"}, terms(plan="pro"), ["posts"]),
+    (
+        "flag beside the plan",
+        {"view_rule": "@flag(sla)"},
+        terms(overrides={"flags": {"sla": True}}),
+        ["posts"],
+    ),
+    ("plan unnamed", {"view_rule": '@has_role("viewer")'}, terms(plan="pro"), []),
+    (
+        "quotas beside the plan",
+        {"view_rule": "@flag(sla)"},
+        terms(overrides={"quotas": {"records": {"hard": 9}}}),
+        [],
+    ),
+    (
+        "flag of a plan",
+        {"view_rule": "@flag(sla)"},
+        lambda cast: cast.root.patch("plans", {"free": {"flags": ["sla"]}}),
+        ["posts"],
+    ),
+    (
+        "flag of a plan unnamed",
+        {"view_rule": '@has_role("viewer")'},
+        lambda cast: cast.root.patch("plans", {"free": {"flags": ["sla"]}}),
+        [],
     ),
     (
         "person in records",

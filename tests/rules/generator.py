@@ -118,6 +118,8 @@ def subject(dice: Random) -> Subject:
         role=dice.choice(("editor", "viewer", "A")),
         account_id=text(dice),
         groups=frozenset(dice.choices(("staff", "other"), k=dice.randint(0, 2))),
+        plan=dice.choice((None, "A", "editor")),
+        flags=frozenset(dice.choices(("staff", "editor", "viewer"), k=dice.randint(0, 2))),
         is_superadmin=boolean(dice),
     )
 
@@ -189,7 +191,8 @@ def _leaf(dice: Random, kind: Type) -> str:
 
 LITERALS = (Type.TEXT, Type.NUMBER, Type.BOOLEAN)
 CONTEXT = {
-    Type.TEXT: [f"@request.auth.{name}" for name in ("id", "email", "role", "account_id")],
+    Type.TEXT: [f"@request.auth.{name}" for name in ("id", "email", "role", "account_id")]
+    + ["@account.plan"],
     Type.DATETIME: ["@now", "now()"],
 }
 
@@ -299,6 +302,7 @@ def _about_caller(dice: Random, depth: int) -> str:
     name = dice.choice(functions.CALLERS)
     word = dice.choice(["editor", "'viewer'", '"A"', "staff"])
     given = {"@has_role": word, "@has_group": word, "@has_any_role": f"[{word}, admin]"}
+    given["@flag"] = word
     return f"{name}({given.get(name, '')})"
 
 

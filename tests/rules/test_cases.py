@@ -21,7 +21,8 @@ GROUPS = [pytest.param(group, id=group["about"]) for group in TABLE["groups"]]
 
 def subject_of(group: Mapping[str, Any]) -> Subject:
     given = dict(group.get("subject", {}))
-    return Subject(**given | {"groups": frozenset(given.get("groups", ()))})
+    sets = {name: frozenset(given.get(name, ())) for name in ("groups", "flags")}
+    return Subject(**given | sets)
 
 
 def record_of(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from app import config, db, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.plans import stored as plans
 from app.accounts.product import mails
 from app.accounts.usage import levels, quotas, request_counter
 from app.accounts.usage.meters import FLOWS
@@ -36,13 +37,16 @@ def check_quotas(payload: JSONMapping) -> None:
     """Mail admins whose account has used 80 or 100 % of a limit, once each per period."""
     request_counter.flush(request_counter.current())
     own = Account.settings[quotas.SETTING].as_string().is_not(None)
-    limited = sa.true() if config.current().quotas else own
-    query = sa.select(Account.id, Account.settings).where(Account.is_active, limited)
+    has_one = sa.true() if config.current().quotas else sa.or_(own, Account.plan.is_not(None))
+    columns = (Account.id, Account.settings, Account.plan)
+    query = sa.select(*columns).where(Account.is_active, has_one)
     rows = db.connection().execute(query.where(Account.id != SYSTEM_ACCOUNT_ID)).all()
     used = levels.all_current(None) if rows else {}
+    known = plans.load()
     today = levels.current_day()
     for row in rows:
-        for meter, soft, hard in quotas.of_account(row.id, row.settings):
+        plan = plans.of_account(row.plan, known)
+        for meter, soft, hard in quotas.of_account(row.id, row.settings, plan):
             limit = soft if soft is not None else hard
             n = used.get((row.id, meter), 0)
             if limit is None:

@@ -1,7 +1,8 @@
 """Quotas: limits of what an account uses, set by superadmins.
 
-An account's quotas are in its settings and travel with the cached caller: a check of an account
-without one costs nothing, and a change takes effect with the next request of every process.
+An account's own limit of a meter comes before that of its plan, and this before the instance's. Its
+quotas travel with the cached caller: a check of an account without one costs nothing, and a change
+takes effect with the next request of every process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.plans import stored as plans
+from app.accounts.plans.stored import Limits, Plan
 from app.accounts.usage import levels, request_counter
 from app.accounts.usage.meters import METERS, REQUESTS, STOCKS
 from app.context import metrics
-from app.errors import AppError
-from app.types import JSONMapping
+from app.errors import AppError, problem
+from app.types import JSONMapping, JSONObject
 
 SETTING = NOTED_KEY = "quotas"
 STOCK_RETRY_SECONDS = 3600
@@ -52,19 +55,36 @@ class QuotaExceeded(AppError):
         metrics.count(EXCEEDED, quota)
 
 
-def of_account(account_id: str, settings: JSONMapping) -> Quotas:
-    """Return the quotas of an account: its own, else the instance's."""
+def of_account(account_id: str, settings: JSONMapping, plan: Plan) -> Quotas:
+    """Return the quotas of an account: its own, else its plan's, else the instance's."""
     if account_id == SYSTEM_ACCOUNT_ID:
         return ()  # superadmins must get in
     own: Mapping[str, JSONMapping] = settings.get(SETTING, {})
     defaults = dict(config.current().quotas)
     quotas = []
     for meter in METERS:
-        limits = own.get(meter) or {"hard": defaults.get(meter)}
+        limits = own.get(meter) or plan.quotas.get(meter) or {"hard": defaults.get(meter)}
         soft, hard = limits.get("soft"), limits.get("hard")
         if soft is not None or hard is not None:
             quotas.append(Quota(meter, soft, hard))
     return tuple(quotas)
+
+
+def wrong_limits(changes: Mapping[str, Limits | None], place: str = "") -> list[JSONObject]:
+    """Return the problems of limits by meter: a soft one higher than the hard one."""
+    message = "The soft limit is higher than the hard one."
+    return [
+        problem(".".join(filter(None, (place, meter))), "invalid_quota", message)
+        for meter, limits in changes.items()
+        for soft, hard in [((limits or {}).get("soft"), (limits or {}).get("hard"))]
+        if soft is not None and hard is not None and soft > hard
+    ]
+
+
+def merged(settings: JSONMapping, changes: Mapping[str, Limits | None]) -> JSONObject:
+    """Return an account's settings with other limits of its own; None removes those of a meter."""
+    own = {**settings.get(SETTING, {}), **changes}
+    return {**settings, SETTING: {meter: limits for meter, limits in own.items() if limits}}
 
 
 def hard_limit(quotas: Quotas, meter: str) -> int | None:
@@ -109,8 +129,9 @@ def load(account_id: str) -> Quotas:
     if noted is not None:
         own: Quotas = noted
         return own
-    query = sa.select(Account.settings).where(Account.id == account_id)
-    return of_account(account_id, db.connection().scalar(query) or {})
+    query = sa.select(Account.settings, Account.plan).where(Account.id == account_id)
+    row = db.connection().execute(query).first()
+    return of_account(account_id, row.settings, plans.of_account(row.plan)) if row else ()
 
 
 def is_used_up(account_id: str, meter: str, adding: int = 1) -> bool:

@@ -6,19 +6,19 @@ import marshmallow as ma
 from flask import Response
 
 from app.accounts import own_account_routes, routes
+from app.accounts.plans.stored import Limits
 from app.accounts.types import Body, Query
 from app.accounts.usage import service
 from app.accounts.usage.meters import METERS
-from app.accounts.usage.service import Limits, MeterState, Usage
+from app.accounts.usage.schemas import ChangedQuotas
+from app.accounts.usage.service import MeterState, Usage
 from app.auth.guard import principal
-from app.web import fields
 from app.web.access import account_admin, superadmin
 from app.web.fields import doc
 from app.web.schemas import TEXT, Schema, View, example
 
 FORMATS = ("json", "csv")
 COLUMNS = ("day", *METERS)
-HIGHEST = 10**15
 LEVEL = "The level as the day ended; of today, now. Null for days without a measurement."
 
 
@@ -75,25 +75,6 @@ class UsageArgs(Schema):
     format = ma.fields.String(
         load_default="json", validate=ma.validate.OneOf(FORMATS), **doc("json or csv.")
     )
-
-
-class LimitsBody(Schema):
-    """The limits of a meter: `hard` refuses, `soft` sends mails. Null or absent: no limit."""
-
-    soft = fields.Integer(0, HIGHEST, allow_none=True)
-    hard = fields.Integer(0, HIGHEST, allow_none=True)
-
-
-class ChangedQuotas(Schema):
-    """The limits to set, by meter; null removes those of the account: the service's apply."""
-
-    requests = ma.fields.Nested(LimitsBody, allow_none=True)
-    deliveries = ma.fields.Nested(LimitsBody, allow_none=True)
-    workflow_steps = ma.fields.Nested(LimitsBody, allow_none=True)
-    mails = ma.fields.Nested(LimitsBody, allow_none=True)
-    records = ma.fields.Nested(LimitsBody, allow_none=True)
-    row_bytes = ma.fields.Nested(LimitsBody, allow_none=True)
-    file_bytes = ma.fields.Nested(LimitsBody, allow_none=True)
 
 
 @own_account_routes.blueprint.route("/usage", methods=["GET"])

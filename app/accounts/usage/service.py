@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TypedDict
 
 import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts import tenants
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.models import Account
+from app.accounts.plans import stored as plans
+from app.accounts.plans.stored import Limits
 from app.accounts.usage import levels, quotas, request_counter
 from app.accounts.usage.meters import FLOWS, METERS, STOCKS
 from app.accounts.usage.models import COUNTS
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import InvalidValues, problem
 from app.types import JSONObject
 
 DEFAULT_DAYS, MAX_DAYS = 30, 366
 LEVEL = "level"
 """The slot of a stock's level on a day."""
-SYSTEM = "The system account has no quotas."
-
-
-class Limits(TypedDict, total=False):
-    """The limits of a meter, as stored."""
-
-    soft: int | None
-    hard: int | None
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,9 @@ class MeterState:
     soft: int | None
     hard: int | None
     is_own: bool
-    """Whether the limits are the account's own, not those of the service."""
+    """Whether the limits are the account's own, not those of its plan or of the service."""
+    plan: str | None = None
+    """The account's plan, if the limits are its."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +81,17 @@ def usage(account_id: str, from_date: date | None, to_date: date | None) -> Usag
 
 
 def _meters(account: Account, now: Mapping[tuple[str, str], int]) -> dict[str, MeterState]:
+    plan, own = plans.of_account(account.plan), account.settings.get(quotas.SETTING, {})
     limits = {
         quota.meter: (quota.soft, quota.hard)
-        for quota in quotas.of_account(account.id, account.settings)
+        for quota in quotas.of_account(account.id, account.settings, plan)
     }
-    own = account.settings.get(quotas.SETTING, {})
     return {
         meter: MeterState(
-            now.get((account.id, meter), 0), *limits.get(meter, (None, None)), bool(own.get(meter))
+            now.get((account.id, meter), 0),
+            *limits.get(meter, (None, None)),
+            bool(own.get(meter)),
+            account.plan if not own.get(meter) and plan.quotas.get(meter) else None,
         )
         for meter in METERS
     }
@@ -108,21 +106,7 @@ def meters(account_id: str) -> dict[str, MeterState]:
 
 def change_quotas(account_id: str, changes: Mapping[str, Limits | None]) -> dict[str, MeterState]:
     """Set limits of these meters, or remove them (None). Raises InvalidValues and Conflict."""
-    problems = []
-    for meter, limits in changes.items():
-        soft, hard = (limits.get("soft"), limits.get("hard")) if limits else (None, None)
-        if soft is not None and hard is not None and soft > hard:
-            message = "The soft limit is higher than the hard one."
-            problems.append(problem(meter, "invalid_quota", message))
-    if problems:
+    if problems := quotas.wrong_limits(changes):
         raise InvalidValues(problems)
-    with db.transaction() as session:
-        account = tenants.get_for_update(account_id)
-        if account.id == SYSTEM_ACCOUNT_ID:
-            raise Conflict(SYSTEM)
-        own = {**account.settings.get(quotas.SETTING, {}), **changes}
-        limited = {meter: limits for meter, limits in own.items() if limits}
-        account.settings = {**account.settings, quotas.SETTING: limited}
-        account.version += 1
-        session.flush()
+    tenants.change(account_id, {"overrides": {"quotas": changes}})
     return meters(account_id.lower())

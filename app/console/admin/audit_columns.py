@@ -12,6 +12,8 @@ LABELS: Mapping[str, str] = {
     "account_code": lazy_gettext("Account code"),
     "admits_pii_members": lazy_gettext("Admits pii members"),
     "attributes": lazy_gettext("Attributes"),
+    "plan": lazy_gettext("Plan"),
+    "flags": lazy_gettext("Flags beside the plan"),
     "auth_provider": lazy_gettext("Auth provider"),
     "auto_join": lazy_gettext("New users join at their first sign-in"),
     "auto_join_role": lazy_gettext("Role of users who join"),

@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups, tenants, users
 from app.accounts.attributes import Kind, Level
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.plans import stored as plans
 from app.accounts.product import settings
 from app.audit.chain import signing
 from app.auth import principal as principals
@@ -90,8 +91,13 @@ def show_account(account_id: str, form: Form | None = None) -> Page:
         partial(users.page, account.id), partial(users.cursor_at_offset, account.id)
     )
     is_system = account.id == SYSTEM_ACCOUNT_ID
+    known = plans.load()
+    flags = sorted({*plans.all_flags(known), *account.flags})
     form = form or Form()
     form.values.setdefault("may_brand", BRANDS[account.may_brand])
+    form.values.setdefault("plan", account.plan or "")
+    for name, has in account.flags.items():
+        form.values.setdefault(f"flag_{name}", "given" if has else "taken")
     return form.render(
         "console/accounts/one.html",
         account=account,
@@ -104,6 +110,10 @@ def show_account(account_id: str, form: Form | None = None) -> Page:
             "yes": gettext("Yes"),
             "no": gettext("No"),
         },
+        plans=known,
+        plan_names={name: name for name in known},
+        flags=flags,
+        flag_states={"given": gettext("given"), "taken": gettext("taken away")},
     )
 
 

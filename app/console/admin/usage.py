@@ -12,10 +12,13 @@ from flask import Response, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.accounts.usage import routes, service
+from app.accounts.plans import stored as plans
+from app.accounts.plans.stored import Limits
+from app.accounts.usage import routes, schemas, service
 from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
-from app.accounts.usage.service import Limits, MeterState, Usage
+from app.accounts.usage.service import MeterState, Usage
 from app.auth.portals import PortalPage
 from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
@@ -111,6 +114,7 @@ def _page(account_id: str, form: Form | None = None) -> Page:
         has_today=usage.to_date >= clock.now().date(),
         charts=[(row, charts.usage_chart(row.meter, row.name, usage.items)) for row in rows],
         waiting=waiting,
+        terms=_terms(scope.account.id),
         people=writers.names(scope, [{"created_by": one.user_id} for one in waiting]),
         may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
     )
@@ -140,6 +144,13 @@ def delete_uploads(account_id: str, user_id: str) -> BaseResponse:
         "%(count)s upload is deleted.", "%(count)s uploads are deleted.", count, count=count
     )
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
+
+
+def _terms(account_id: str) -> tuple[str | None, str]:
+    """The plan of an account, and its flags."""
+    account = tenants.get(account_id)
+    held = plans.flags(plans.of_account(account.plan), account.flags)
+    return account.plan, ", ".join(sorted(held))
 
 
 def _period() -> str:
@@ -186,7 +197,7 @@ def _number(form: Form, name: str, problems: list[Any]) -> int | None:
         return None
     is_size = name.rpartition("_")[0] in SIZES
     number = _size(text) if is_size else int(text) if NUMBER.fullmatch(text) else None
-    if number is not None and number <= routes.HIGHEST:
+    if number is not None and number <= schemas.HIGHEST:
         return number
     message = gettext("Not a whole number.")
     if is_size:
@@ -229,6 +240,8 @@ def _hint(meter: str, state: MeterState) -> str:
     """The limit that holds while an account has none of its own."""
     if state.is_own or state.hard is None:
         return gettext("no limit")
+    if state.plan:
+        return gettext("%(limit)s (plan)", limit=_text(meter, state.hard))
     return gettext("%(limit)s (service)", limit=_text(meter, state.hard))
 
 

@@ -129,7 +129,9 @@ def expression_problems(text: str, access: Access) -> list[JSONObject]:
     try:
         accesses.read_filter(access, text)
     except rules.RuleError as error:
-        return [problem("filter", "filter_invalid", str(error), position=error.position)]
+        return [
+            problem("filter", error.code or "filter_invalid", str(error), position=error.position)
+        ]
     return []
 
 

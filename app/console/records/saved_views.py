@@ -179,7 +179,7 @@ def follow_collection(event: events.CollectionRenamed) -> None:
 def in_filters(name: Name) -> Iterator[Use]:
     """The views whose filter names it; they may be of users whom no admin sees."""
     columns = (SavedView.account_id, SavedView.id)
-    about = names.about_people(SavedView.filter)
+    about = names.about_callers(SavedView.filter)
     query = sa.select(*columns, SavedView.filter, SavedView.collection_id)
     by_id = {one.id: one for one in definitions.get_all()}
     rows = names.pages(query.where(about, *name.where(SavedView.account_id)), *columns)

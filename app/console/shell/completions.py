@@ -28,6 +28,7 @@ SPECIAL_FUNCTIONS = {
     "@has_role(editor)": lazy_gettext("the caller has this role"),
     "@has_any_role(editor, admin)": lazy_gettext("the caller has one of these roles"),
     "@has_group(finance)": lazy_gettext("the caller is in this group of the account"),
+    "@flag(name)": lazy_gettext("the account has this flag"),
     "@is_superadmin()": lazy_gettext("the caller is a superadmin, to whom no rule applies"),
     CONTAINS: lazy_gettext("the field has this choice"),
     "concat(value, …)": lazy_gettext("text; nothing for null"),

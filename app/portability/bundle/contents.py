@@ -133,6 +133,9 @@ class _Check:
         types = {"slug": str, "name": str, "is_active": bool, "settings": dict}
         if not all(isinstance(account[name], kind) for name, kind in types.items()):
             raise Conflict(frames.CUT)
+        given = account["flags"].values() if isinstance(account["flags"], dict) else [None]
+        if not isinstance(account["plan"], str | None) or not {*map(type, given)} <= {bool}:
+            raise Conflict(frames.CUT)
         self._contents.account, self._contents.head = account, bundle["head"]
         self._contents.security_head = bundle["security_head"]
         account_id = account["id"]

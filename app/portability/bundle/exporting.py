@@ -158,6 +158,8 @@ class _Export:
                 "name": account["name"],
                 "is_active": account["is_active"],
                 "settings": account["settings"],
+                "plan": account["plan"],
+                "flags": account["flags"],
                 "created_at": clock.iso(account["created_at"]),
             },
             "head": {"id": last_id, "checksum": checksum},

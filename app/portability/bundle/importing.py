@@ -14,6 +14,7 @@ from app import clock, db, jobs, slugs
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.plans import stored as plans
 from app.audit import append, checkpoints
 from app.audit import sealing as changes
 from app.audit.chain import digest, signing
@@ -43,6 +44,7 @@ CLASH = "Definitions of this instance differ from those of the bundle; nothing w
 STILL_DELETING = "The data of this account is still being deleted. Try again later."
 SYSTEM = "This bundle names the system account, which cannot be imported."
 IMPORTED = "Another import has created this account meanwhile."
+NO_PLAN = "The account has the plan {}, which this instance lacks. Create it first."
 SLUG_TAKEN = "The slug {} is taken. Import the account under another one."
 CHAIN_HEADS = (AuditHead, SecurityHead)
 MAX_LENGTH = 4_000_000  # characters of the rows that one statement inserts, unless one has more
@@ -198,7 +200,9 @@ class _Import:
     def _write_account(self) -> None:
         source, target = self._contents.account, self._target
         session = db.db.session
-        slug_taken = SLUG_TAKEN.format(target.slug)
+        slug_taken, plan = SLUG_TAKEN.format(target.slug), source["plan"]
+        if plan is not None and plan not in plans.load(lock=True):
+            raise Conflict(NO_PLAN.format(plan[:80]))
         with (
             errors.conflict_on_unique("accounts", "id", "id", IMPORTED),
             errors.conflict_on_unique("accounts", "slug", "slug", slug_taken),
@@ -209,7 +213,8 @@ class _Import:
                     raise Conflict(STILL_DELETING)
                 account.closed_at, account.slug = None, target.slug
                 account.name, account.settings = source["name"], source["settings"]
-                account.is_active = source["is_active"]
+                account.is_active, account.plan = source["is_active"], plan
+                account.flags = source["flags"]
                 account.version += 1
             else:
                 session.add(
@@ -220,6 +225,8 @@ class _Import:
                         name=source["name"],
                         is_active=source["is_active"],
                         settings=source["settings"],
+                        plan=plan,
+                        flags=source["flags"],
                         created_at=clock.parse(source["created_at"]),
                     )
                 )

@@ -1,9 +1,9 @@
 """Marks in the feed: from where on readers may see other things, though no record has changed.
 
-What an account changes (roles, groups and attributes of its users, its own attributes, scopes of
-keys) is marked in its feed by the transaction that changes it. What the instance changes (rules,
-field lists, fields, fragments, roles) is noted once, and each account's feed gets its mark when it
-is next read: before any number that could be handed out under the new rights.
+What an account changes (roles, groups and attributes of its users, its own attributes, its plan and
+flags, scopes of keys) is marked in its feed by the transaction that changes it. What the instance
+changes (rules, field lists, fields, fragments, roles, plans) is noted once, and each account's feed
+gets its mark when it is next read: before any number that could be handed out under the new rights.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.models import Account
+from app.accounts.plans import stored as plans
 from app.audit import append, sealing
 from app.audit.append import CREATE, DELETE, UPDATE, Change
 from app.audit.entries import HEADS
@@ -35,6 +36,8 @@ TABLES = (OF_COLLECTIONS, OF_CALLERS)
 EVERYBODY = ANYTHING = "*"
 ROLES = "@role"
 """Stands for the collections whose rules ask for roles."""
+PLANS = "@plan"
+"""Stands for those whose rules ask for plans or flags."""
 VALUES_OF = "@values:"
 """Before the id of a collection: stands for those whose rules read its records."""
 _SKEW = timedelta(minutes=1)  # of the clocks of machines
@@ -153,6 +156,9 @@ def _on_row(event: events.RowChanged) -> None:
     if event.table_name == "roles" and event.operation == UPDATE:
         db.before_commit(_note, ROLES, last=True)
         return
+    if (event.table_name, event.row_id) == ("instance_settings", plans.NAME):
+        db.before_commit(_note, PLANS, last=True)
+        return
     subject, facets = _changed(event)
     if subject:
         values = [(name, None, None) for name in sorted(facets)]
@@ -176,9 +182,10 @@ def _changed(event: events.RowChanged) -> tuple[str, Sequence[str]]:
             return event.row_id.rpartition("/")[2], ["groups"]
         case "groups" if is_update:
             return EVERYBODY, ["groups"]
-        case "accounts" if attributes and is_update:
-            return EVERYBODY, [f"account.{name.partition('.')[2]}" for name in attributes]
+        case "accounts" if is_update:
+            facets = [f"account.{name.partition('.')[2]}" for name in attributes]
+            facets += ["plan", "flags"] if "plan" in columns else columns & {"flags"}
+            return (EVERYBODY, facets) if facets else ("", ())
         case "api_keys" if is_update and "scopes" in columns:
             return event.row_id, ["scopes"]
-        # The plan of an account and its flags come here, as far as rules may ask for them.
     return "", ()

@@ -14,11 +14,20 @@ from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.collections.people import FIELDS, People
 from app.realtime.feed import dependencies
-from app.realtime.feed.marks import EVERYBODY, ROLES, VALUES_OF, Mark
+from app.realtime.feed.marks import EVERYBODY, PLANS, ROLES, VALUES_OF, Mark
 from app.rules import Name, Node, walk
 from app.rules.nodes import Call, Caller, Inner
 
-ASKING = {"@has_role": "role", "@has_any_role": "role", "@has_group": "groups"}
+ASKING = {
+    "@has_role": "role",
+    "@has_any_role": "role",
+    "@has_group": "groups",
+    "@flag": "flags",
+}
+
+
+OF_INSTANCE = {ROLES: ("role",), PLANS: ("plan", "flags")}
+"""What marks of the instance that are none of a collection concern."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +75,12 @@ def concerns(mark: Mark, caller: Principal, definitions: Iterable[Definition]) -
         names = {one.name for one in definitions} | {f"{VALUES_OF}{one.id}" for one in read}
         if not mark.collections.isdisjoint(names):
             return True
-        asks = ROLES in mark.collections and not caller.is_superadmin
-        return asks and any(
-            "role" in facets.of_caller | facets.of_people for facets in map(facets_of, definitions)
+        if caller.is_superadmin:
+            return False
+        asked = [one for name, of in OF_INSTANCE.items() if name in mark.collections for one in of]
+        return bool(asked) and any(
+            not (facets.of_caller | facets.of_people).isdisjoint(asked)
+            for facets in map(facets_of, definitions)
         )
     if caller.is_superadmin and mark.subject != caller.api_key_id:
         return False

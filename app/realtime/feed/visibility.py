@@ -249,7 +249,9 @@ def view_of(caller: Principal, definition: Definition, filter: str = "") -> View
         if found := next(rules.subqueries(parsed.node), None):
             raise rules.RuleError(f"@{found.function} cannot be used here.", found.start)
     except rules.RuleError as error:
-        wrong = problem("filter", "filter_invalid", str(error), position=error.position)
+        wrong = problem(
+            "filter", error.code or "filter_invalid", str(error), position=error.position
+        )
         raise InvalidValues([wrong]) from None
     view = View(access, parsed, dict(_referenced(access, parsed)))
     names = [part for part in rules.walk(parsed.node) if isinstance(part, rules.Name)]

@@ -132,7 +132,9 @@ def parse_conditions(
             filter_ = accesses.read_filter(access, text)
         except rules.RuleError as error:
             position = error.position
-            problems.append(problem("filter", "filter_invalid", str(error), position=position))
+            problems.append(
+                problem("filter", error.code or "filter_invalid", str(error), position=position)
+            )
     fixed = access.fixed | {
         name
         for name, texts in parameters.items()

@@ -13,6 +13,7 @@ from flask import Flask, Response, request
 from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
+from app.auth import principal as principals
 from app.auth.principal import rule_caller
 from app.collections import definitions, trials
 from app.collections import service as collections
@@ -212,7 +213,8 @@ def get_denial(explain_id: str) -> JSONObject:
     out.
     """
     denial = read_denial(explain_id)
-    caller = _caller({"user_id": denial.user_id} if denial.user_id else {})[0]
+    asker = {"user_id": denial.user_id} if denial.user_id else {}
+    caller = _caller(asker, denial.account_id)[0]
     question = explain.Question(denial.operation, caller, denial.account_id, denial.record_id)
     collection = definitions.get(collections.find(denial.collection).name)
     try:
@@ -222,15 +224,24 @@ def get_denial(explain_id: str) -> JSONObject:
     return {**found, **asdict(denial), "occurred_at": clock.parse(denial.occurred_at)}
 
 
-def _caller(body: JSONObject) -> tuple[rules.Subject, str | None]:
-    """Who asks, and the one account whose records are looked at, if it is one."""
+def _caller(body: JSONObject, account_id: str | None = None) -> tuple[rules.Subject, str | None]:
+    """Who asks, and the one account whose records are looked at, if it is one.
+
+    Of a made-up caller, the account has its own plan, flags and attributes, unless some are given.
+    """
     if "user_id" in body:
         caller = trials.load_caller(body["user_id"])
         # A superadmin may act in any account.
         return rule_caller(caller), None if caller.is_superadmin else caller.account_id
-    given_caller = body.get("auth") or rules.Subject()
+    given = body.get("auth") or rules.Subject()
     # Where nobody has signed in, the account is only that of the records.
-    return given_caller if given_caller.id else rules.Subject(), given_caller.account_id
+    asker = given if given.id else rules.Subject(plan=given.plan, flags=given.flags)
+    account = principals.reload_active_account(given.account_id or account_id or "")
+    if account is not None:
+        asker = replace(asker, account_attributes=account.attributes)
+        if given.plan is None and not given.flags:
+            asker = replace(asker, plan=account.plan, flags=account.flags)
+    return asker, given.account_id
 
 
 PURPOSE = "rule denial"

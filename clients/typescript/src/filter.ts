@@ -126,6 +126,12 @@ export const anyOf = (collection: string, condition: Filter): Filter =>
 export const countOf = (collection: string, condition: Filter): Field<number> =>
   new Field<number>(`@count(${collectionName(collection)}, ${condition})`);
 
+/** Tests whether the account has a flag, by its plan or beside it; `f("@account.plan")` is the plan. */
+export function flag(name: string): Filter {
+  if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) throw new TypeError(`No name of a flag: ${name}`);
+  return new Filter(`@flag(${literal(name)})`);
+}
+
 export const and = (first: Filter, ...others: Filter[]): Filter => first.and(...others);
 export const or = (first: Filter, ...others: Filter[]): Filter => first.or(...others);
 export const not = (filter: Filter): Filter => filter.not();

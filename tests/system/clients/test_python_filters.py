@@ -103,6 +103,10 @@ def test_python_client_filter_serializes_values(atrium: ModuleType) -> None:
     mine = atrium.any_of("members", F.user == F["@request.auth.id"])
     assert str(mine) == "@any(members, user = @request.auth.id)"
     assert str(atrium.count_of("members", mine) > 2) == f"@count(members, {mine}) > 2"
+    paid = (F["@account.plan"] == "pro") & atrium.flag("sla")
+    assert str(paid) == '(@account.plan = "pro") && (@flag("sla"))'
+    with pytest.raises(ValueError, match="no name of a flag"):
+        atrium.flag('sla") || @flag("x')
     with pytest.raises(ValueError, match="no name of a collection"):
         atrium.any_of("members, true) || @any(members", mine)
     assert str(F.live == True) == "live = true"  # noqa: E712 - as in the filter language

@@ -134,3 +134,36 @@ def test_rule_field_and_group_changes_apply_in_other_process(
     assert first("PUT", "collections/posts/rules", root, {"update_rule": "true"})[0] == 200
     status, changed = second("PATCH", one, bob, {"more": "x"})
     assert (status, changed["more"]) == (200, "********")
+
+
+@pytest.mark.one_database
+def test_plans_and_flags_apply_in_other_process(servers: tuple[Server, Server]) -> None:
+    first, second = servers
+    root = first.login("system", ROOT)
+    plans = {"free": {"quotas": {"records": {"hard": 3}}}, "pro": {"flags": ["sla"]}}
+    assert first("PUT", "plans", root, plans)[0] == 200
+    _, account = first("POST", "accounts", root, {"name": "Acme", "slug": "acme"})
+    user = {"email": "bob@acme.example", "password": PASSWORD, "account_id": account["id"]}
+    _, bob_user = first("POST", "users", root, {**user, "name": "Bob", "role": "viewer"})
+    first("POST", f"users/{bob_user['id']}/verify", root)
+    bob = second.login("acme", "bob@acme.example")
+    body = {"name": "posts", "schema": [{"name": "title", "type": "text"}]}
+    body |= {"create_rule": "@flag(sla) || @account.plan = 'free'"}
+    assert first("POST", "collections", root, body)[0] == 201
+    own, given = f"accounts/{account['id']}", "overrides"
+    for path, changed, status in (
+        (own, {"plan": None}, 403),
+        (own, {"plan": "pro"}, 201),
+        ("plans", {"pro": {"flags": ["other", "sla"]}}, 201),
+        (own, {given: {"flags": {"sla": False}}}, 403),
+        (own, {given: {"flags": {"sla": None}}}, 201),
+        (own, {"plan": "free"}, 429),
+        ("plans", {"free": {"quotas": {"records": {"hard": 4}}}}, 201),
+        ("plans", {"free": {"quotas": {"records": {"hard": 3}}}}, 429),
+        (own, {given: {"quotas": {"records": {"hard": None}}}}, 201),
+        ("plans", {"gratis": {"rename_from": "free"}}, 201),
+    ):
+        second("POST", "records/posts", bob, {"title": 1})  # warm, and stores nothing
+        answer = first("PATCH", path, root, changed)
+        assert answer[0] == 200, answer
+        assert second("POST", "records/posts", bob, {"title": "a"})[0] == status, changed

@@ -25,7 +25,7 @@ from atrium_client.errors import (
     ValidationError,
 )
 from atrium_client.files import FileInfo, Link
-from atrium_client.filters import Condition, F, Field, any_of, count_of
+from atrium_client.filters import Condition, F, Field, any_of, count_of, flag
 from atrium_client.records import Page, Record, etag_of
 from atrium_client.retries import Retries
 from atrium_client.tokens import FileStorage, MemoryStorage, Tokens, TokenStorage
@@ -72,4 +72,5 @@ __all__ = [
     "any_of",
     "count_of",
     "etag_of",
+    "flag",
 ]

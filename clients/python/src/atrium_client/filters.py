@@ -12,6 +12,7 @@ from uuid import UUID
 Value = str | bool | int | float | Decimal | date | datetime | UUID | None
 NAME = re.compile(r"@?[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 COLLECTION = re.compile("[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+FLAG = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -125,6 +126,16 @@ def any_of(collection: str, condition: Condition) -> Condition:
 def count_of(collection: str, condition: Condition) -> Field:
     """The number of records that `any_of` would find, to compare: `count_of(...) >= 2`."""
     return Count(collection, condition)
+
+
+def flag(name: str) -> Condition:
+    """Whether the account has a flag, by its plan or beside it.
+
+    `F["@account.plan"]` is its plan.
+    """
+    if not FLAG.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a flag.")
+    return Condition(f"@flag({literal(name)})")
 
 
 def _collection(name: str) -> str:

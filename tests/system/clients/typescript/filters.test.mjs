@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { alice, atrium, makeCollection } from "./setting.mjs";
 
-const { and, anyOf, countOf, f, not, or } = atrium;
+const { and, anyOf, countOf, f, flag, not, or } = atrium;
 const collection = await makeCollection("things");
 const things = (await alice()).records(collection);
 
@@ -83,5 +83,7 @@ test("values of all types are compared", async () => {
 test("what the language cannot say is refused before it is sent", () => {
   assert.throws(() => f("a b"), TypeError);
   assert.throws(() => f("views").eq(NaN), TypeError);
+  assert.equal(String(f("@account.plan").eq("pro").and(flag("sla"))), '(@account.plan = "pro") && (@flag("sla"))');
+  assert.throws(() => flag('sla") || @flag("x'), TypeError);
   assert.throws(() => anyOf("things, true) || @any(things", f("live").eq(true)), TypeError);
 });
