@@ -27,7 +27,7 @@ from tests.valid_openapi import check_valid
 VERBS = {"get", "post", "put", "patch", "delete"}
 # Pages and files for people, and the description itself.
 NOT_DESCRIBED = re.compile(
-    r"/((console|portal)(/.*)?|scim/v2(/.*)?|docs|redoc|openapi\.json|static/.*)?$"
+    r"/((console|portal|welcome)(/.*)?|scim/v2(/.*)?|docs|redoc|openapi\.json|static/.*)?$"
 )
 FORM = "application/x-www-form-urlencoded"
 Operation = Mapping[str, Any]
