@@ -373,16 +373,15 @@ def test_later_changes_are_found_by_their_table(app: Flask, cast: Cast) -> None:
             found = changes.later(cast.bob.account_id, 0, {"col_members", "col_tasks"}, 100)
         assert found is not None
         assert len(found) == 5
-        is_sqlite = db.has_one_writer()
-        if not is_sqlite:
-            db.connection().exec_driver_sql("SET LOCAL enable_seqscan = off")
-            db.connection().exec_driver_sql("SET LOCAL enable_sort = off")
-        explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
-        for one in sent[-2:]:
-            rows = db.connection().exec_driver_sql(f"{explain} {one}", one.parameters).all()
-            plan = str(rows)
-            assert plan.count("ix_audit_changes_account_table_number") == 2, plan
-            assert plan.count("ix_feed_changes_account_table_number") == 2, plan
+        sizes, is_sqlite = sent[-2], db.has_one_writer()
+        with db.transaction():
+            for setting in () if is_sqlite else ("enable_seqscan", "enable_sort"):  # few rows
+                db.connection().exec_driver_sql(f"SET LOCAL {setting} = off")
+            explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
+            asked = f"{explain} {sizes}"
+            plan = str(db.connection().exec_driver_sql(asked, sizes.parameters).all())
+    assert plan.count("ix_audit_changes_account_table_number") == 2, plan
+    assert plan.count("ix_feed_changes_account_table_number") == 2, plan
 
 
 def test_change_of_membership_in_another_account_is_not_told(cast: Cast) -> None:
