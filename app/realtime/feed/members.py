@@ -93,8 +93,9 @@ class Outlook:
         """The records that come into view by these touches or leave it. Raises TooMany."""
         key = view.definition, touches.key
         if key not in self._present:
-            self._present[key] = _candidates(self._account_id, view.definition, touches)
-            self._read_later([view.definition])  # afterwards, or none of both has a change
+            candidates = _candidates(self._account_id, view.definition, touches)
+            self._read_later([view.definition])  # after them: one of both has each change
+            self._present[key] = candidates
         present = self._present[key]
         since = [*self._found.of(view.definition), *self._later.of(view.definition)]
         # With those that were tied when the reader had them, and have changed since.
