@@ -97,7 +97,7 @@ export async function enter() {
   return session;
 }
 
-// What admins of an account do on the product's own page.
+// What admins of an account do on the product's own page; the other pages of administration come as a portal.
 export function administration() {
   const invite = element("form", {}, element("h2", { textContent: "Invite somebody" }), email(),
     element("label", {}, "Role ", element("select", { name: "role" },
@@ -107,5 +107,10 @@ export function administration() {
     const { email: address } = await post("invitations", values(invite));
     invite.querySelector("p").textContent = `A mail to ${address} is on its way.`;
   }));
-  return element("section", {}, invite);
+  const manage = element("button", { textContent: "Manage the account" });
+  manage.addEventListener("click", told(async () => {
+    const { url } = await post("account/portal-sessions", { pages: ["team", "sso", "domains", "usage"], return_url: PAGE });
+    location.assign(url);
+  }));
+  return element("section", {}, invite, manage);
 }

@@ -49,10 +49,9 @@ class Desk:
     def mailed(self) -> str:
         """The page of the last mail's link, which asks this service."""
         run_jobs(self.app)
-        link = link_in(outbox(self.app)[-1])
-        fragment = link.removeprefix("http://127.0.0.1:8080/")
-        assert fragment.startswith("#"), link
-        return self.address + fragment
+        page, _, fragment = link_in(outbox(self.app)[-1]).partition("#")
+        assert page == self.address.partition("?")[0]
+        return f"{self.address}#{fragment}"
 
 
 @pytest.fixture
@@ -65,7 +64,8 @@ def desk(browser: Browser, tmp_path: Path) -> Iterator[Desk]:
     base_url = f"http://127.0.0.1:{free_port()}"
     app = make_app(settings_for("sqlite", tmp_path, base_url=base_url, cors_origins=(origin,)))
     cast = builders.make_cast(app)
-    applied(cast.root, (FOLDER / "atrium.yaml").read_text())
+    manifest = (FOLDER / "atrium.yaml").read_text()
+    applied(cast.root, manifest.replace("http://127.0.0.1:8080/", f"{origin}/index.html"))
     ids = {
         role: builders.make_user(app, cast.alice.account_id, f"{name}@acme.example", role).id
         for name, role in (("agent", "agent"), ("ann", "customer"))
@@ -101,6 +101,12 @@ def test_company_signs_up_and_invites_an_agent_on_the_products_page(desk: Desk) 
     expect(admin.get_by_role("status")).to_have_text(
         "A mail to otto@wallace.example is on its way."
     )
+
+    admin.get_by_role("button", name="Manage the account").click()
+    expect(admin.get_by_role("heading", name="Team")).to_be_visible()
+    expect(admin.get_by_role("link", name="Invitations 1")).to_be_visible()
+    admin.get_by_role("link", name="Back to Helpdesk").click()
+    expect(admin.get_by_role("button", name="Next")).to_be_visible()
 
     agent = desk.visit(desk.mailed())
     expect(agent.get_by_role("heading", name="Join Wallace Corp")).to_be_visible()
