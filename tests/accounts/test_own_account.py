@@ -51,6 +51,7 @@ def test_own_account_shows_settings(alice: Caller) -> None:
     )
     rest = {"id", "slug", "account_code", "name", "is_active", "created_at", "updated_at"}
     assert set(shown) == {*DEFAULTS, *rest, "attributes", "may_brand"}
+    assert set(shown) == {*DEFAULTS, *rest, "attributes", "plan", "flags", "quotas"}
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
