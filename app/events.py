@@ -228,6 +228,15 @@ class AccountClosing:
 
 
 @dataclass(frozen=True)
+class AccountCreated:
+    """An account was created, without users; what fills it belongs to the same transaction."""
+
+    account_id: str
+    template: str | None
+    """The name of the template that was asked for; None for the default one."""
+
+
+@dataclass(frozen=True)
 class AccountClosed:
     """An account was closed for good; its data must be removed."""
 

@@ -250,6 +250,11 @@ PEOPLE: dict[Route, Case] = {
     ("POST", f"{USER}/resend-verification"): Superadmin(),
     ("GET", "/accounts/deletions"): Superadmin(),
     ("GET", "/accounts/<uuid:account_id>/certificate"): Superadmin(),
+    ("GET", "/account-templates"): Superadmin(),
+    ("POST", "/account-templates/<template_name>/plan"): Superadmin({"accounts": "all"}),
+    ("POST", "/account-templates/<template_name>/apply"): Superadmin(
+        {"accounts": "all", "plan_hash": "x"}
+    ),
     ("GET", "/plans"): Superadmin(),
     ("PUT", "/plans"): Superadmin({"pro": {"flags": ["sla"]}}),
     ("PATCH", "/plans"): Superadmin({"pro": {"flags": ["sla"]}}),

@@ -80,6 +80,9 @@ class Account(Base):
     plan: Mapped[str | None] = mapped_column(Text, sort_order=1)
     flags: Mapped[JSONObject] = mapped_column(Json, default=dict, server_default="{}", sort_order=1)
     """Given (true) or taken (false) beside the plan; own quotas are in the settings."""
+    template: Mapped[str | None] = mapped_column(Text, sort_order=1)
+    """The template that filled it, in this version."""
+    template_version: Mapped[int | None] = mapped_column(sort_order=1)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(

@@ -45,6 +45,9 @@ class NewAccount(Schema):
     name = fields.Text(shortest=1, longest=200, required=True)
     slug = fields.Text(longest=200, metadata=slugs.DESCRIBED)
     attributes = values_field()
+    template = fields.Text(
+        longest=100, **doc("The template that fills it; `default` if there is one.")
+    )
 
 
 class ChangedAccount(Schema):
@@ -65,6 +68,8 @@ class OperatorAccountView(FullAccountView):
         plans.overrides,
         metadata={"type": "object", "description": "What it has beside its plan, as in `PATCH`."},
     )
+    template = ma.fields.String(allow_none=True, **doc("The template that filled it."))
+    template_version = ma.fields.Integer(allow_none=True)
 
 
 class AccountArgs(PageArgs):
@@ -98,10 +103,11 @@ def create_account(body: Body) -> Account:
     """Create an account without users.
 
     `POST /users` adds the first admin; `/auth/register` creates both at once. A slug that is taken
-    is a 409, also if it was derived from the name.
+    is a 409, also if it was derived from the name. A template that does not exist is a 400; where
+    one has a fault, nothing is created: a 409 `template_fault` with the places in `details`.
     """
     body = attribute_values.replaced(Kind.ACCOUNTS, body, Level.SUPERADMIN, is_new=True)
-    return tenants.create(body["name"], body.get("slug"), body["attributes"])
+    return tenants.create(body["name"], body.get("slug"), body["attributes"], body.get("template"))
 
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])

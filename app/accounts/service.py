@@ -36,10 +36,13 @@ JOINERS = "\u200c\u200d"
 VARIATION_SELECTOR = "\ufe0f"
 
 
-def create_account(name: str, slug: str | None, *, slug_field: str = "account_slug") -> Account:
-    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken.
+def create_account(
+    name: str, slug: str | None, *, slug_field: str = "account_slug", template: str | None = None
+) -> Account:
+    """Create an account with its `pii_access` group, filled by a template.
 
-    Without a slug, its code stands in.
+    Without a slug, its code stands in. Raises Conflict if the slug is taken, or the template has a
+    fault.
     """
     with db.transaction() as session:
         code = codes.next_code()
@@ -55,6 +58,7 @@ def create_account(name: str, slug: str | None, *, slug_field: str = "account_sl
             )
         )
         session.flush()
+        events.publish(events.AccountCreated(account.id, template))
         return account
 
 

@@ -15,7 +15,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.accounts.plans import service as plans
 from app.accounts.plans import stored as stored_plans
 from app.accounts.sso_settings import Settings
-from app.accounts.types import Body, Condition, Query
+from app.accounts.types import Body, Condition, Problem, Query
 from app.config import parsing
 from app.db import filters
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -81,8 +81,10 @@ def get_for_update(account_id: str) -> Account:
     return _open(accounts.get_for_update(account_id))
 
 
-def create(name: str, slug: str | None, values: Body = EMPTY) -> Account:
-    """Create an account without users. Raises InvalidValues or Conflict.
+def create(
+    name: str, slug: str | None, values: Body = EMPTY, template: str | None = None
+) -> Account:
+    """Create an account without users, by a template. Raises InvalidValues or Conflict.
 
     The slug is derived from the name, else it is the account's code.
     """
@@ -93,8 +95,8 @@ def create(name: str, slug: str | None, values: Body = EMPTY) -> Account:
         problems.append(problem("slug", "slug_invalid", wrong))
     _refuse(problems)
     with db.transaction():
-        account = accounts.create_account(name, slug, slug_field="slug")
-        account.attributes = attributes.merged({}, values)
+        account = accounts.create_account(name, slug, slug_field="slug", template=template)
+        account.attributes = attributes.merged(account.attributes, values)
         return account
 
 
@@ -133,19 +135,7 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
     Raises InvalidValues.
     """
     name = body["name"].strip() if "name" in body else None
-    problems = [accounts.label_problem(name)] if name is not None else []
-    default = body.get("default_redirect_uri")
-    uris = [("default_redirect_uri", default)] if default is not None else []
-    uris += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
-    uris += [("cors_origins", origin) for origin in body.get("cors_origins", ())]
-    for field, uri in uris:
-        if not is_safe_url(uri) or (field == "cors_origins" and not parsing.is_origin(uri)):
-            message = f"Not a valid URL for this setting: {uri[:200]}"
-            problems.append(problem(field, "invalid_url", message))
-    for origin in body.get("frame_ancestors", ()):
-        if not may_frame(origin):
-            message = f"Not an https origin such as https://app.example.com: {origin[:200]}"
-            problems.append(problem("frame_ancestors", "invalid_url", message))
+    problems = _own_problems(body)
     with db.transaction() as session:
         account = get_for_update(account_id)
         problems += sso_settings.problems(body, account.settings)
@@ -161,6 +151,31 @@ def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
             _replace_origins(account.id, body["cors_origins"])
         session.flush()
         return account
+
+
+def _own_problems(body: Settings) -> list[Problem | None]:
+    problems: list[Problem | None] = []
+    if "name" in body:
+        problems.append(accounts.label_problem(body["name"].strip()))
+    default = body.get("default_redirect_uri")
+    uris = [("default_redirect_uri", default)] if default is not None else []
+    uris += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
+    uris += [("cors_origins", origin) for origin in body.get("cors_origins", ())]
+    for field, uri in uris:
+        if not is_safe_url(uri) or (field == "cors_origins" and not parsing.is_origin(uri)):
+            message = f"Not a valid URL for this setting: {uri[:200]}"
+            problems.append(problem(field, "invalid_url", message))
+    for origin in body.get("frame_ancestors", ()):
+        if not may_frame(origin):
+            message = f"Not an https origin such as https://app.example.com: {origin[:200]}"
+            problems.append(problem("frame_ancestors", "invalid_url", message))
+    return problems
+
+
+def check_own(body: Settings) -> None:
+    """Check settings for an account that has none. Raises InvalidValues."""
+    problems = [*_own_problems(body), *sso_settings.problems(body, {})]
+    _refuse([*problems, *sign_in_settings.problems(body)])
 
 
 def _untrusted_redirects(account: Account, own: Settings, by: str | None) -> dict[str, list[str]]:

@@ -340,6 +340,13 @@ def _load_user(account_id: str, user_id: str) -> Principal | None:
         )
 
 
+def in_new_account(operator: Principal, account: Account) -> Principal:
+    """A superadmin acting in an account that the open transaction creates, as of now."""
+    # Read past the cache: the account may never be committed.
+    now = clock.now().timestamp()
+    return replace(operator, account=_ref(account), auth_time=now)
+
+
 MATCHES_REFERENCE = sa.or_(
     Account.slug == sa.bindparam("reference"),
     Account.id == sa.bindparam("reference"),

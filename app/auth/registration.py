@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -27,6 +28,8 @@ from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
+
+TEMPLATE_FAULT = "No account can be created at the moment. Ask the operator of this service."
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _create_account(new: NewRegistration) -> User:
     )
     lockout.count_mail_request(lockout.NEW_ACCOUNT, new.email, new.address)
     password_hash = passwords.hash(new.password)  # before the transaction, as hashing is slow
-    with db.transaction():
+    with _discreet_faults(), db.transaction():
         account = accounts.create_account(name or slug or "", slug)
         user = accounts.create_user(
             account.id,
@@ -99,6 +102,17 @@ def _create_account(new: NewRegistration) -> User:
         # Checked by the operator's list.
         verification.enqueue_mail(user, new.redirect_uri, is_checked=True)
     return user
+
+
+@contextmanager
+def _discreet_faults() -> Iterator[None]:
+    """Tell strangers of a fault of the operator's template, but not what is in it."""
+    try:
+        yield
+    except Conflict as error:
+        if error.error != "template_fault":
+            raise
+        raise Conflict(TEMPLATE_FAULT, error=error.error) from error
 
 
 def _join(new: NewRegistration) -> User:

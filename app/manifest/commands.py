@@ -15,7 +15,7 @@ from flask.cli import with_appcontext
 
 from app.auth.commands import AS, superadmin
 from app.errors import InvalidValues
-from app.manifest import document, service
+from app.manifest import document, service, upgrades
 from app.manifest import export as exports
 from app.manifest.document import Document
 from app.ops import command
@@ -73,6 +73,10 @@ def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the manifest that undoes it to this file.",
 )
+@click.option(
+    "--accounts", metavar="SLUGS", help="Then bring these up to templates: all, or slugs."
+)
+@click.option("--force", is_flag=True, help="With --accounts: overwrite what they have changed.")
 @AS
 @with_appcontext
 def apply(
@@ -81,6 +85,8 @@ def apply(
     yes: bool,
     as_json: bool,
     reverse: Path | None,
+    accounts: str | None,
+    force: bool,
     email: str | None,
 ) -> None:
     """Apply FILE in one transaction; asks on a terminal, unless --plan or --yes is given."""
@@ -92,6 +98,18 @@ def apply(
     if reverse is not None and result["applied"]:
         reverse.write_text(document.dump(result["reverse"]))
     click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2) if as_json else _outcome(result))
+    for name in manifest.content.get("account_templates", {}) if accounts else ():
+        listed = accounts if accounts == upgrades.ALL else (accounts or "").split(",")
+        with readable_problems(), superadmin(email) as by:
+            for done in upgrades.run(name, listed or "", force=force, by=by):
+                click.echo("\n".join(_upgraded(done)), err=as_json)
+
+
+def _upgraded(done: JSONMapping) -> Iterator[str]:
+    """What was done to an account, as text."""
+    yield f"{done['account']}: {len(done['changes'])} changed" + (done["failed"] and ", failed")
+    for one in done["kept"]:
+        yield f"    kept, as changed by hand: {one['place']} {' '.join(one['properties'])}"
 
 
 def _read(file: Path) -> Document:

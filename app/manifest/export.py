@@ -10,7 +10,8 @@ from app import db
 from app.accounts.models import Account
 from app.collections import fragments, schema, transfer
 from app.errors import InvalidValues, problem
-from app.manifest.kinds import OF_ACCOUNT, ROLES, SINGLES
+from app.manifest.kinds import OF_ACCOUNT, ROLES
+from app.manifest.template_kind import SINGLES
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from app.manifest import templates, upgrades
 from app.web.feature import Feature, Routes
 
 
 def routes() -> Routes:
     """Import the routes."""
     from app.manifest import routes as manifest
+    from app.manifest import template_routes
 
-    return Routes(api=(manifest.blueprint,))
+    return Routes(api=(manifest.blueprint, template_routes.blueprint))
 
 
-FEATURE = Feature(routes=routes)
+FEATURE = Feature(routes=routes, jobs=(upgrades,), subscribers=(templates,))

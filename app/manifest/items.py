@@ -15,7 +15,8 @@ from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
 from app.manifest.document import Document, Path
 from app.manifest.kind import Key, Kind
-from app.manifest.kinds import OF_ACCOUNT, ROLES, SINGLES
+from app.manifest.kinds import OF_ACCOUNT, ROLES
+from app.manifest.template_kind import SINGLES
 from app.types import JSONMapping, JSONObject
 
 META = ("rename_from", "removed")

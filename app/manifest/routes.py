@@ -37,6 +37,7 @@ MANIFEST = {
     "mail_templates": {"invitation": {"en": EXAMPLE_TEXT}},
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
     "plans": {"pro": {"quotas": {"records": {"hard": 100_000}}, "flags": ["sla"]}},
+    "account_templates": {"default": {"version": 1, "groups": [{"name": "agents"}]}},
     "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
         {
@@ -78,6 +79,7 @@ class ManifestView(View):
     mail_templates = ma.fields.Dict(**doc("Changed texts by kind and language."))
     attributes = ma.fields.Dict()
     plans = ma.fields.Dict(**doc("By name."))
+    account_templates = ma.fields.Dict(**doc("By name."))
     fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
@@ -101,8 +103,8 @@ class ManifestOperation(View):
 
     kind = ma.fields.String(
         **doc(
-            "collection, fragment, role, directory, product, plans, attributes, mail_templates,"
-            " group, webhook, workflow, hook, provider or mail_template."
+            "collection, fragment, role, directory, product, plans, account_templates, attributes,"
+            " mail_templates, group, webhook, workflow, hook, provider or mail_template."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))

@@ -12,7 +12,7 @@ from app.accounts.directory_routes import DirectoryBody
 from app.accounts.plans.schemas import PlanBody
 from app.accounts.product.mail_schemas import MailTemplateBody
 from app.accounts.product.schemas import ProductBody
-from app.accounts.schemas import ChangedGroup, ChangedRole
+from app.accounts.schemas import ChangedGroup, ChangedRole, OwnAccountBody
 from app.collections.rule_schemas import (
     RulesOfNew,
     RuleSubject,
@@ -44,7 +44,7 @@ ALLOW, DENY = "allow", "deny"
 ANONYMOUS = "anonymous"
 MAX_ITEMS = 500  # a transaction holds a lock for each table and index
 MAX_ACCOUNTS = 1000
-MAPS = ("accounts", "plans")
+MAPS = ("accounts", "plans", "account_templates")
 
 
 def _list_of(schema: type[Schema]) -> object:
@@ -172,6 +172,25 @@ class AccountPart(Schema):
     mail_templates = _mail_templates()
 
 
+class AccountTemplate(Schema):
+    """What a new account has from the start, with `{{ account.slug }}` and the like in texts."""
+
+    version = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, 10**9))
+    settings = ma.fields.Nested(OwnAccountBody(exclude=("name", "attributes")))
+    groups = _list_of(ManifestRole)
+    attributes = ma.fields.Dict(keys=fields.Text(longest=100))
+    plan = fields.Text(longest=100, allow_none=True)
+    workflows = _list_of(ManifestWorkflow)
+    webhooks = _list_of(ManifestWebhook)
+    providers = _list_of(ManifestProvider)
+    records = ma.fields.Dict(
+        keys=fields.Text(longest=100),
+        values=ma.fields.List(ma.fields.Dict(keys=fields.Text())),
+        **doc("The first records, by collection."),
+    )
+    removed = _removed()
+
+
 class Manifest(Schema):
     """Definitions of an instance and of its accounts; what is absent stays as it is."""
 
@@ -185,6 +204,9 @@ class Manifest(Schema):
     attributes = ma.fields.Nested(ManifestAttributes)
     plans = ma.fields.Dict(
         keys=fields.Text(longest=100), values=ma.fields.Nested(PlanBody), **doc("By name.")
+    )
+    account_templates = ma.fields.Dict(
+        keys=fields.Text(longest=100), values=ma.fields.Nested(AccountTemplate), **doc("By name.")
     )
     collections = _list_of(ManifestCollection)
     fragments = ma.fields.Dict(

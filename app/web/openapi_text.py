@@ -205,6 +205,7 @@ PATH_PARAMETERS = {
     "configuration_id": "The id of the provider's settings.",
     "kind": "A kind of mails, such as `reset_password`.",
     "language": "A language, such as `en`.",
+    "template_name": "The account template's name.",
     "domain_id": "The domain's id.",
     "export_id": "The export's id.",
     "delivery_id": "The delivery's id.",

@@ -23,6 +23,7 @@ from tests.sql import statements
 KEYS = {"attributes", "id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
 KEYS |= {"may_brand"}
 KEYS |= {"plan", "flags", "quotas", "overrides"}
+KEYS |= {"template", "template_version"}
 HOME = "https://x.example/"
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
 

@@ -38,6 +38,8 @@ READING = ("GET",)
 UNTOLD: dict[Route, str] = {
     ("POST", "/attributes/users/plan"): "nothing: it only plans",
     ("POST", "/attributes/accounts/plan"): "nothing: it only plans",
+    ("POST", "/account-templates/<template_name>/plan"): "nothing: it only plans",
+    ("POST", "/account-templates/<template_name>/apply"): "nothing itself: its job's changes are",
     ("POST", "/auth/login"): "a session (tokens) and last_login",
     ("POST", "/auth/mfa/verify"): "a session (tokens), a used code",
     ("POST", "/auth/mfa/options"): "nothing: it only signs",
@@ -296,6 +298,16 @@ def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[s
     if route == ("POST", "/manifest/apply"):
         body = {"manifest": {"version": 1, "roles": [{"name": "more"}]}}
         body["plan_hash"] = cast.root.post("manifest/plan", body).json["plan_hash"]
+    if "<template_name>" in route[1]:
+        made: dict[str, Any] = {
+            "manifest": {"version": 1, "account_templates": {"small": {"version": 1}}}
+        }
+        made["plan_hash"] = cast.root.post("manifest/plan", made).json["plan_hash"]
+        assert cast.root.post("manifest/apply", made).status_code == 200
+        ids["template_name"], body = "small", {"accounts": "all"}
+        if route[1].endswith("/apply"):
+            planned = cast.root.post("account-templates/small/plan", body).json
+            body["plan_hash"] = planned["plan_hash"]
     if route[1] == "/users/<uuid:user_id>" and route[0] == "PATCH":
         body = {"role": "editor"}
     if route[1].endswith("/second-factors"):

@@ -54,6 +54,9 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     cast.root.put("product", {"name": "Library", "accounts_may_brand": True})
     cast.root.put("plans", {"pro": {"quotas": {"records": {"hard": 9000}}, "flags": ["sla"]}})
     cast.root.patch(f"accounts/{alice.account_id}", {"plan": "pro"})
+    small = {"version": 1, "account_templates": {"small": {"version": 1}}}
+    planned = cast.root.post("manifest/plan", {"manifest": small}).json
+    cast.root.post("manifest/apply", {"manifest": small, "plan_hash": planned["plan_hash"]})
     for admin in (alice, charlie):
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)

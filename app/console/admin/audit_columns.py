@@ -13,6 +13,8 @@ LABELS: Mapping[str, str] = {
     "admits_pii_members": lazy_gettext("Admits pii members"),
     "attributes": lazy_gettext("Attributes"),
     "plan": lazy_gettext("Plan"),
+    "template": lazy_gettext("Account template"),
+    "template_version": lazy_gettext("Version of the template"),
     "flags": lazy_gettext("Flags beside the plan"),
     "auth_provider": lazy_gettext("Auth provider"),
     "auto_join": lazy_gettext("New users join at their first sign-in"),

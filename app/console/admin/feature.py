@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.console.admin import (
     account_settings,
+    account_templates,
     attributes,
     audit,
     domains,
@@ -27,6 +28,7 @@ from app.console.admin import (
 
 PAGES = (
     account_settings,
+    account_templates,
     attributes,
     audit,
     instance,

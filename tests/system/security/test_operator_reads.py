@@ -51,6 +51,7 @@ SHOWS_NONE = {
             *(f"{API}/migrations/history", f"{API}/roles", f"{API}/roles/<integer:role_id>"),
             *(f"{API}/directory/settings", f"{API}/product", "/console/product"),
             *(f"{API}/plans", "/console/plans"),
+            *(f"{API}/account-templates", "/console/account-templates"),
             *(f"{API}/attributes/users", f"{API}/attributes/accounts"),
             *(f"{API}/mail-templates", f"{API}/mail-templates/<string:kind>/<string:language>"),
             "/console/product/mails",

@@ -1,0 +1,396 @@
+"""Account templates: what new accounts have from the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.manifest import templates, upgrades
+from tests import mailbox
+from tests.builders import PASSWORD, Caller, Cast, make_collection
+
+pytestmark = pytest.mark.both_databases
+TEMPLATE: dict[str, Any] = {
+    "version": 1,
+    "settings": {"mfa_grace_days": 3, "cors_origins": ["https://{{ account.slug }}.example.com"]},
+    "groups": [{"name": "agents", "description": "Of {{ account.slug }}."}],
+    "attributes": {"industry": "unknown"},
+    "plan": "free",
+    "workflows": [
+        {
+            "name": "greet",
+            "trigger": {
+                "type": "event",
+                "event": "records.create",
+                "collection": "posts",
+                "condition": "@account.plan = 'free'",
+            },
+            "steps": [{"name": "wait", "type": "wait_delay", "duration": "1h"}],
+        }
+    ],
+    "webhooks": [
+        {
+            "collection": "posts",
+            "url": "http://127.0.0.1:9/{{ account.slug }}",
+            "events": ["create"],
+            "enabled": False,
+        }
+    ],
+    "records": {
+        "posts": [{"title": "Welcome, {{ account.name }}"}, {"title": "{{ account.code }}"}]
+    },
+}
+
+
+def plan(cast: Cast, **templates: Any) -> Any:
+    manifest = {"version": 1, "account_templates": templates}
+    response = cast.root.post("manifest/plan", {"manifest": manifest})
+    assert response.status_code == 200, response.json
+    return response.json
+
+
+def apply(cast: Cast, **templates: Any) -> Any:
+    manifest = {"version": 1, "account_templates": templates}
+    planned = plan(cast, **templates)
+    assert planned["problems"] == [], planned["problems"]
+    body = {"manifest": manifest, "plan_hash": planned["plan_hash"]}
+    response = cast.root.post("manifest/apply", body)
+    assert response.status_code == 200, response.json
+    return response.json
+
+
+@pytest.fixture
+def prepared(cast: Cast) -> Cast:
+    """A collection, a plan and an attribute that the template needs."""
+    make_collection(cast.root)
+    assert cast.root.put("plans", {"free": {}}).status_code == 200
+    fields = {"fields": [{"name": "industry", "type": "text"}]}
+    assert cast.root.put("attributes/accounts", fields).status_code == 200
+    return cast
+
+
+@pytest.fixture
+def templated(prepared: Cast) -> Cast:
+    apply(prepared, default=TEMPLATE)
+    return prepared
+
+
+def check_filled(root: Caller, account: dict[str, Any]) -> None:
+    there, slug = root.acting_in(account["slug"]), account["slug"]
+    shown = there.get("account").json
+    assert (shown["plan"], shown["mfa_grace_days"]) == ("free", 3)
+    assert shown["cors_origins"] == [f"https://{slug}.example.com"]
+    assert shown["attributes"] == {"industry": "unknown"}
+    groups = {one["name"]: one["description"] for one in there.get("groups").json["items"]}
+    assert groups["agents"] == f"Of {slug}."
+    [webhook] = there.get("webhooks").json["items"]
+    assert webhook["url"] == f"http://127.0.0.1:9/{slug}"
+    titles = {one["title"] for one in there.get("records/posts").json["items"]}
+    assert titles == {f"Welcome, {account['name']}", account["account_code"]}
+    [workflow] = there.get("workflows").json["items"]
+    instances = there.get(f"workflows/{workflow['id']}/instances").json
+    assert instances["total"] == 2, "the first records start workflows of the template"
+
+
+def test_new_account_is_filled_by_the_default_template(templated: Cast) -> None:
+    response = templated.root.post("accounts", {"name": "New & Co {{ x }}", "slug": "new-co"})
+    assert response.status_code == 201, response.json
+    made = response.json
+    assert (made["template"], made["template_version"], made["plan"]) == ("default", 1, "free")
+    check_filled(templated.root, made)
+    [listed] = templated.root.get("account-templates").json["items"]
+    assert {name: listed[name] for name in ("name", "version", "accounts", "behind")} == {
+        "name": "default",
+        "version": 1,
+        "accounts": 1,
+        "behind": 0,
+    }
+    assert listed["template"]["groups"] == TEMPLATE["groups"]
+    apply(templated, default=TEMPLATE | {"version": 2})
+    assert templated.root.get("account-templates").json["items"][0]["behind"] == 1
+
+
+def test_registered_account_is_filled_by_the_default_template(app: Flask, templated: Cast) -> None:
+    anyone = Caller(app)
+    body = {"email": "ann@new.example", "password": PASSWORD, "account_name": "New"}
+    response = anyone.post("auth/register", body)
+    assert response.status_code in (200, 201, 202), response.json
+    found = templated.root.get("accounts?search=New").json["items"]
+    check_filled(templated.root, found[0])
+
+
+def test_template_is_chosen_by_name(templated: Cast) -> None:
+    apply(templated, small={"version": 7, "groups": [{"name": "few"}]})
+    response = templated.root.post("accounts", {"name": "Small", "template": "small"})
+    made = response.json
+    assert (made["template"], made["template_version"], made["plan"]) == ("small", 7, None)
+    there = templated.root.acting_in(made["slug"])
+    assert "few" in {one["name"] for one in there.get("groups").json["items"]}
+    assert there.get("records/posts").json["total"] == 0
+    response = templated.root.post("accounts", {"name": "None", "template": "none"})
+    assert response.status_code == 400
+    assert response.json["details"][0]["field"] == "template"
+    assert templated.root.get("accounts?search=None").json["total"] == 0
+    apply(templated, default={"removed": True})
+    plain = templated.root.post("accounts", {"name": "Plain"}).json
+    assert (plain["template"], plain["plan"]) == (None, None)
+
+
+def test_template_with_a_fault_is_not_stored_and_says_where(prepared: Cast) -> None:
+    wrong = {
+        "version": 1,
+        "plan": "gold",
+        "settings": {"cors_origins": ["nowhere"]},
+        "attributes": {"nothing": 1},
+        "groups": [{"name": "agents", "removed": True}],
+        "webhooks": [
+            {
+                "collection": "posts",
+                "url": "http://127.0.0.1:9/{{ account.name }}",
+                "events": ["create"],
+                "secret": "s" * 40,
+                "filter": "1 =",
+            }
+        ],
+        "workflows": [{"name": "w", "trigger": {"type": "nothing"}}],
+        "records": {"posts": [{"title": 1}, {"nothing": "x"}], "none": [{}]},
+    }
+    fields = [one["field"] for one in plan(prepared, default=wrong)["problems"]]
+    start = "account_templates.default."
+    for place in (
+        "plan",
+        "cors_origins",
+        "attributes.nothing",
+        "groups[0]",
+        "webhooks[0].url",
+        "webhooks[0].secret",
+        "webhooks[0].filter",
+        "workflows[0].trigger.type",
+        "records.posts[0].title",
+        "records.posts[1].nothing",
+        "records.none",
+    ):
+        assert any(one == start + place or one.endswith(f".{place}") for one in fields), (
+            place,
+            fields,
+        )
+    assert prepared.root.get("account-templates").json["items"] == []
+
+
+def test_fault_that_came_later_creates_no_account_at_all(app: Flask, templated: Cast) -> None:
+    root = templated.root
+    posts = root.get("collections/posts").json["id"]
+    schema = [{"name": "title", "type": "text"}, {"name": "by", "type": "text", "required": True}]
+    response = root.patch(f"collections/{posts}", {"schema": schema})
+    assert response.status_code == 200, response.json
+    before = root.get("accounts").json["total"]
+    response = root.post("accounts", {"name": "Half", "slug": "half"})
+    assert (response.status_code, response.json["error"]) == (409, "template_fault")
+    assert response.json["details"][0]["field"] == "default.records.posts[0].by"
+    body = {"email": "ann@new.example", "password": PASSWORD, "account_name": "Half"}
+    response = Caller(app).post("auth/register", body)
+    assert (response.status_code, response.json["error"]) == (409, "template_fault")
+    assert "details" not in response.json
+    assert root.get("accounts").json["total"] == before
+    assert root.acting_in("half").get("account").status_code == 404
+
+
+def test_changed_template_needs_a_later_version(templated: Cast) -> None:
+    changed = TEMPLATE | {"plan": None}
+    [problem] = plan(templated, default=changed)["problems"]
+    assert (problem["field"], problem["code"]) == (
+        "account_templates.default.version",
+        "version_required",
+    )
+    assert plan(templated, default=TEMPLATE)["has_changes"] is False
+    result = apply(templated, default=changed | {"version": 2})
+    assert result["reverse"]["account_templates"]["default"] == TEMPLATE | {"version": 3}
+
+
+def test_plan_that_a_template_names_is_kept_and_followed(templated: Cast) -> None:
+    root = templated.root
+    response = root.put("plans", {})
+    assert response.status_code == 409
+    assert sorted(one["field"] for one in response.json["details"]) == [
+        "account_templates.default.plan",
+        "account_templates.default.workflows[0].trigger.condition",
+    ]
+    assert root.patch("plans", {"gratis": {"rename_from": "free"}}).status_code == 200
+    [listed] = root.get("account-templates").json["items"]
+    assert listed["template"]["plan"] == "gratis"
+    trigger = listed["template"]["workflows"][0]["trigger"]
+    assert trigger["condition"] == "@account.plan = 'gratis'"
+    assert root.post("accounts", {"name": "New"}).json["plan"] == "gratis"
+
+
+def test_templates_are_for_superadmins(templated: Cast) -> None:
+    for caller in (templated.alice, templated.bob):
+        assert caller.get("account-templates").status_code == 403
+
+
+CHANGED = TEMPLATE | {
+    "version": 2,
+    "plan": None,
+    "settings": TEMPLATE["settings"] | {"mfa_grace_days": 5},
+    "groups": [{"name": "agents", "description": "All of {{ account.slug }}."}, {"name": "leads"}],
+    "webhooks": [TEMPLATE["webhooks"][0] | {"events": ["create", "update"]}],
+}
+
+
+def make(cast: Cast, *slugs: str) -> None:
+    for slug in slugs:
+        assert cast.root.post("accounts", {"name": slug, "slug": slug}).status_code == 201
+
+
+def upgrade(cast: Cast, **body: Any) -> Any:
+    """Plan an upgrade and have it done; returns the plan's items."""
+    body = {"accounts": "all", **body}
+    planned = cast.root.post("account-templates/default/plan", body)
+    assert planned.status_code == 200, planned.json
+    plan_hash = planned.json["plan_hash"]
+    started = cast.root.post("account-templates/default/apply", body | {"plan_hash": plan_hash})
+    assert (started.status_code, started.json) == (202, {"version": 2})
+    return planned.json["items"]
+
+
+def state(cast: Cast, slug: str) -> dict[str, Any]:
+    there = cast.root.acting_in(slug)
+    account = there.get("account").json
+    groups = {one["name"]: one["description"] for one in there.get("groups").json["items"]}
+    groups.pop("pii_access")
+    webhooks = [one["events"] for one in there.get("webhooks").json["items"]]
+    return {
+        "plan": account["plan"],
+        "grace": account["mfa_grace_days"],
+        "groups": groups,
+        "webhooks": webhooks,
+        "records": there.get("records/posts").json["total"],
+    }
+
+
+def new(slug: str) -> dict[str, Any]:
+    groups = {"agents": f"All of {slug}.", "leads": None}
+    webhooks = [["create", "update"]]
+    return {"plan": None, "grace": 5, "groups": groups, "webhooks": webhooks, "records": 2}
+
+
+def test_upgrade_brings_accounts_to_the_new_version(app: Flask, templated: Cast) -> None:
+    make(templated, "one", "two")
+    apply(templated, default=CHANGED)
+    [first, second] = upgrade(templated)
+    assert (first["account"], first["from_version"], first["kept"]) == ("one", 1, [])
+    changed = {one["place"]: (one["action"], one["properties"]) for one in first["changes"]}
+    assert changed == {
+        "plan": ("update", ["plan"]),
+        "settings": ("update", ["mfa_grace_days"]),
+        "groups.agents": ("update", ["description"]),
+        "groups.leads": ("create", []),
+        "webhooks.posts http://127.0.0.1:9/one": ("update", ["events"]),
+    }
+    assert second["account"] == "two"
+    assert state(templated, "one")["plan"] == "free", "nothing is done before the job"
+    mailbox.run_jobs(app)
+    assert [state(templated, slug) for slug in ("one", "two")] == [new("one"), new("two")]
+    [listed] = templated.root.get("account-templates").json["items"]
+    assert (listed["accounts"], listed["behind"]) == (2, 0)
+    assert templated.root.get("accounts?search=acme").json["items"][0]["template"] is None
+
+
+def test_upgrade_tells_and_keeps_what_was_changed_by_hand(app: Flask, templated: Cast) -> None:
+    make(templated, "one", "two")
+    there = templated.root.acting_in("one")
+    groups = {one["name"]: one["id"] for one in there.get("groups").json["items"]}
+    assert there.patch(f"groups/{groups['agents']}", {"description": "Ours."}).status_code == 200
+    assert there.patch("account", {"mfa_grace_days": 9}).status_code == 200
+    [webhook] = there.get("webhooks").json["items"]
+    assert there.delete(f"webhooks/{webhook['id']}").status_code == 204
+    assert there.post("groups", {"name": "leads", "description": "Own."}).status_code == 201
+    apply(templated, default=CHANGED)
+    first = upgrade(templated)[0]
+    mailbox.run_jobs(app)
+    assert [(one["place"], one["action"]) for one in first["changes"]] == [("plan", "update")]
+    assert [(one["place"], one["action"], one["properties"]) for one in first["kept"]] == [
+        ("settings", "update", ["mfa_grace_days"]),
+        ("groups.agents", "update", ["description"]),
+        ("webhooks.posts http://127.0.0.1:9/one", "create", []),
+    ]
+    kept = {"agents": "Ours.", "leads": "Own."}
+    assert state(templated, "one") == new("one") | {"grace": 9, "groups": kept, "webhooks": []}
+    assert state(templated, "two") == new("two")
+    body = {"accounts": ["one", "two"], "force": True}
+    assert templated.root.post("account-templates/default/plan", body).json["items"] == []
+
+
+def test_forced_upgrade_overwrites_what_was_changed_by_hand(app: Flask, templated: Cast) -> None:
+    make(templated, "one")
+    there = templated.root.acting_in("one")
+    groups = {one["name"]: one["id"] for one in there.get("groups").json["items"]}
+    there.patch(f"groups/{groups['agents']}", {"description": "Ours."})
+    there.patch("account", {"mfa_grace_days": 9})
+    apply(templated, default=CHANGED)
+    [first] = upgrade(templated, force=True)
+    assert first["kept"] == []
+    mailbox.run_jobs(app)
+    assert state(templated, "one") == new("one")
+
+
+def test_upgrade_of_chosen_accounts_takes_those_without_a_template(
+    app: Flask, templated: Cast
+) -> None:
+    make(templated, "one")
+    apply(templated, default=CHANGED)
+    items = upgrade(templated, accounts=["acme"])
+    assert [(one["account"], one["from_version"]) for one in items] == [("acme", None)]
+    mailbox.run_jobs(app)
+    assert state(templated, "acme") == new("acme") | {"records": 0}
+    assert state(templated, "one")["plan"] == "free"
+    wrong = templated.root.post("account-templates/default/plan", {"accounts": ["nobody"]})
+    assert (wrong.status_code, wrong.json["details"][0]["field"]) == (400, "accounts")
+    missing = templated.root.post("account-templates/none/plan", {"accounts": "all"})
+    assert missing.status_code == 404
+    stale = {"accounts": "all", "plan_hash": "x"}
+    answer = templated.root.post("account-templates/default/apply", stale)
+    assert (answer.status_code, answer.json["error"]) == (409, "plan_stale")
+
+
+def test_upgrade_goes_on_after_a_kill(
+    app: Flask, templated: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slugs = [f"acc-{n}" for n in range(5)]
+    make(templated, *slugs)
+    monkeypatch.setattr(upgrades, "PIECE", 2)
+    apply(templated, default=CHANGED)
+    upgrade(templated)
+    done = list[str]()
+    real = upgrades.upgrade
+
+    def killed(account_id: str, *args: Any, **options: Any) -> Any:
+        done.append(account_id)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return real(account_id, *args, **options)
+
+    monkeypatch.setattr(upgrades, "upgrade", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mailbox.run_jobs(app)
+    [listed] = templated.root.get("account-templates").json["items"]
+    assert listed["behind"] == 2
+    with app.app_context():
+        owner = templates.operator(None)
+        shown = list(upgrades.run("default", "all", force=False, by=owner))
+    assert [one["account"] for one in shown] == slugs[3:]
+    assert [state(templated, slug) for slug in slugs] == [new(slug) for slug in slugs]
+
+
+def test_account_that_cannot_be_brought_up_stays_whole(app: Flask, templated: Cast) -> None:
+    make(templated, "one", "two")
+    there = templated.root.acting_in("one")
+    assert there.post("groups", {"name": "Leads"}).status_code == 201
+    apply(templated, default=CHANGED)
+    upgrade(templated)
+    mailbox.run_jobs(app)
+    assert state(templated, "one")["plan"] == "free", "all or nothing"
+    assert state(templated, "two") == new("two")
+    assert templated.root.get("account-templates").json["items"][0]["behind"] == 1
