@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -394,3 +396,23 @@ def test_account_that_cannot_be_brought_up_stays_whole(app: Flask, templated: Ca
     assert state(templated, "one")["plan"] == "free", "all or nothing"
     assert state(templated, "two") == new("two")
     assert templated.root.get("account-templates").json["items"][0]["behind"] == 1
+
+
+def test_command_applies_a_file_and_brings_accounts_up(
+    app: Flask, templated: Cast, tmp_path: Path
+) -> None:
+    make(templated, "one", "two")
+    file = tmp_path / "atrium.json"
+    manifest = {"version": 1, "account_templates": {"default": CHANGED}}
+    file.write_text(json.dumps(manifest))
+    run = app.test_cli_runner()
+    plan_hash = templated.root.post("manifest/plan", {"manifest": manifest}).json["plan_hash"]
+    given = ["apply", str(file), "--plan", plan_hash, "--accounts", "two"]
+    result = run.invoke(args=given)
+    assert (result.exit_code, "two: 5 changed" in result.output) == (0, True), result.output
+    assert state(templated, "one")["plan"] == "free"
+    assert state(templated, "two") == new("two")
+    result = run.invoke(args=["apply", str(file), "--yes", "--accounts", "all"])
+    assert (result.exit_code, "one: 5 changed" in result.output) == (0, True), result.output
+    assert "two" not in result.output
+    assert state(templated, "one") == new("one")
