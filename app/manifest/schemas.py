@@ -177,7 +177,7 @@ class AccountTemplate(Schema):
 
     version = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, 10**9))
     settings = ma.fields.Nested(OwnAccountBody(exclude=("name", "attributes")))
-    groups = _list_of(ManifestRole)
+    groups = _list_of(ManifestGroup)
     attributes = ma.fields.Dict(keys=fields.Text(longest=100))
     plan = fields.Text(longest=100, allow_none=True)
     workflows = _list_of(ManifestWorkflow)
