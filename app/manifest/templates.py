@@ -346,8 +346,8 @@ def in_templates(name: Name) -> Iterator[Use]:
 class TemplateUse(Use):
     """A template, whose texts are names or expressions."""
 
-    def _renamed(self, text: str, name: Name, new: str) -> str | None:
-        return new if text == name.value else super()._renamed(text, name, new)
+    def _renamed(self, place: str, name: Name, new: str) -> str | None:
+        return new if self.texts[place] == name.value else super()._renamed(place, name, new)
 
 
 class _Follow:
