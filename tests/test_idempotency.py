@@ -191,7 +191,7 @@ def test_idempotency_secret_responses_are_marked_in_description(app: Flask) -> N
         for answer in [a for code, a in answers.items() if code < "300"]:
             example = answer.get("content", {}).get("application/json", {}).get("example", {})
             names = {"key", "ticket", "token", "secret"}
-            if path.endswith("/setup-links"):
+            if path.endswith(("/setup-links", "/portal-sessions")):
                 names.add("url")  # who has the address has the link
             shown = names & set(example)
             secret = access_of(view).shows_secret

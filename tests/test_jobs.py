@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -398,14 +398,15 @@ def test_job_kinds_that_mail_are_marked(app: Flask) -> None:
         assert kind.mails == mails(kind.handler)
 
 
-def mails(handler: Callable[..., None]) -> bool:
+def mails(handler: Callable[..., None], seen: Collection[str] = ()) -> bool:
     """Whether a function sends a mail, or calls one of its module that does."""
     names, module = handler.__code__.co_names, sys.modules[handler.__module__]
-    if {"mail", "mails"} & {*names} and "send" in names:
+    if {"mail", "mails"} & {*names} and {"send", "send_letter"} & {*names}:
         return True
-    called = [vars(module).get(name) for name in names if name != handler.__name__]
+    seen = {*seen, handler.__name__}
+    called = [vars(module).get(name) for name in names if name not in seen]
     own = [one for one in called if isinstance(one, FunctionType)]
-    return any(mails(one) for one in own if one.__module__ == handler.__module__)
+    return any(mails(one, seen) for one in own if one.__module__ == handler.__module__)
 
 
 def test_periodic_job_is_planned_once_by_concurrent_workers(app: Flask) -> None:

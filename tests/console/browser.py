@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from tests.builders import PASSWORD, Caller
+from tests.builders import PASSWORD, Caller, Cast, make_user
 
 COOKIE = "atrium_console"
 FORM_COOKIE = "atrium_form"
@@ -109,3 +110,16 @@ def beside(answer: TestResponse, name: str) -> str:
     """What the page says beside a field."""
     found = re.search(rf'id="{name}-error">([^<]*)<', answer.text)
     return found[1] if found else ""
+
+
+def without_console(app: Flask, cast: Cast) -> Browser:
+    """The browser of a user of acme whose role opens the console no more."""
+    role = cast.root.post("roles", {"name": f"member{next(_numbers)}", "console": True}).json
+    email = f"{role['name']}@acme.example"
+    user = make_user(app, cast.alice.account_id, email, role["name"])
+    browser = Browser(app, Caller(app, user))
+    assert cast.root.patch(f"roles/{role['id']}", {"console": False}).status_code == 200
+    return browser
+
+
+_numbers = count()

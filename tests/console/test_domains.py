@@ -112,7 +112,9 @@ def test_forgot_password_without_account_works_in_verified_domain(
 ) -> None:
     def forgot(email: str, **fields: str) -> tuple[int, str, list[Statement]]:
         with statements(app) as sent:
-            answer = Browser(app).send("forgot-password", account="", email=email, **fields)
+            answer = Browser(app).send(
+                "/welcome/forgot-password", account="", email=email, **fields
+            )
         return answer.status_code, beside(answer, "account"), sent
 
     stranger = "nobody@acme.example"
@@ -154,7 +156,7 @@ def test_forgot_password_without_account_is_limited(
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     form = {"email": cast.bob.email}
     accounts = ("acme", "", "")
-    found = [Browser(app).send("forgot-password", account=one, **form) for one in accounts]
+    found = [Browser(app).send("/welcome/forgot-password", account=one, **form) for one in accounts]
     assert [answer.status_code for answer in found] == statuses
 
 

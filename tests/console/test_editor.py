@@ -11,7 +11,7 @@ from flask import Flask
 
 from app.console.shell import completions
 from tests.builders import Cast, make_collection
-from tests.console.browser import HOSTILE, Browser
+from tests.console.browser import HOSTILE, Browser, without_console
 
 SETTINGS = re.compile(r'<script type="application/json" id="editor-settings">(.*?)</script>')
 AUTHORS = [{"name": "name", "type": "text"}, {"name": "pay", "type": "number"}]
@@ -119,9 +119,10 @@ def test_expression_and_json_checks_report_message_and_position(
 
 
 def test_expression_checks_require_admin_of_the_account(app: Flask, cast: Cast, posts: str) -> None:
-    viewer = Browser(app, cast.bob)
+    viewer, customer = Browser(app, cast.bob), without_console(app, cast)
+    assert viewer.send("webhook/filter/check", text="1").status_code == 403
     for path in ("json/check", "webhook/filter/check"):
-        assert viewer.send(path, text="1").status_code == 403
+        assert customer.send(path, text="1").status_code == 403
     theirs = f"records/{cast.charlie.account_id}/posts/filter/check"
     assert Browser(app, cast.alice).send(theirs, text="nope = 1").status_code == 404
 

@@ -8,7 +8,7 @@ from flask import Flask
 
 from app.realtime import connections
 from tests.builders import Cast, make_collection, make_record
-from tests.console.browser import Browser, asks_to_sign_in, sign_out
+from tests.console.browser import Browser, asks_to_sign_in, sign_out, without_console
 from tests.realtime.clients import Events, until
 from tests.realtime.conftest import serving
 from tests.receivers import receiving
@@ -41,9 +41,10 @@ def test_console_stream_ticket_is_bound_to_account_and_session(app: Flask, cast:
             until(lambda: not connections.registry.all())
 
 
-def test_console_stream_ticket_requires_admin_and_csrf_token(app: Flask, cast: Cast) -> None:
+def test_console_stream_ticket_requires_console_and_csrf_token(app: Flask, cast: Cast) -> None:
     acme = tickets_of(cast.alice.account_id)
-    assert Browser(app, cast.bob).send(acme).status_code == 403
+    assert without_console(app, cast).send(acme).status_code == 403
+    assert Browser(app, cast.bob).send(acme).status_code == 201
     assert Browser(app, cast.charlie).send(acme).status_code == 404
     assert asks_to_sign_in(Browser(app).send(acme))
     admin = Browser(app, cast.alice)

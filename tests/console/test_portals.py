@@ -182,6 +182,7 @@ def routes(app: Flask, known: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
             yield method, path, rule
 
 
+@pytest.mark.long
 def test_portal_session_opens_its_pages_and_nothing_else(app: Flask, cast: Cast) -> None:
     known = furnished.furnish(app, cast)
     portal = Portal(app, cast.alice, "usage", "domains")
@@ -401,6 +402,7 @@ def test_frame_ancestors_are_exact_https_origins(cast: Cast, origin: str) -> Non
     assert cast.alice.get("account").json["frame_ancestors"] == []
 
 
+@pytest.mark.long
 def test_pages_of_a_portal_lead_nowhere_else(app: Flask, cast: Cast) -> None:
     furnished.furnish(app, cast)
     cast.root.put("product", {"name": "Helpdesk"})

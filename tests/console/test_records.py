@@ -15,7 +15,15 @@ from app.console.shell import lists
 from app.records.transfer import imports
 from tests import sql
 from tests.builders import PASSWORD, Cast, change_user, make_collection, make_record, make_user
-from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
+from tests.console.browser import (
+    HOSTILE,
+    Browser,
+    alert,
+    asks_to_sign_in,
+    beside,
+    token,
+    without_console,
+)
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
 from tests.parallel import at_once
@@ -98,8 +106,7 @@ def test_console_record_access_per_account(app: Flask, cast: Cast, made: dict[st
     paths = ["", "/posts", "/posts/new", f"/posts/{record}", "/posts/import", "/posts/export/csv"]
     sent = ["/posts/new", f"/posts/{record}", f"/posts/{record}/delete", "/posts/import"]
     form = {"do": "save", "f_title": "taken over"}
-    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
-        browser = Browser(app, caller)
+    for browser, status in ((without_console(app, cast), 403), (Browser(app, cast.charlie), 404)):
         for rest in paths:
             answer = browser.get(place(cast, rest))
             assert (answer.status_code, "of acme" in answer.text) == (status, False), rest
@@ -681,11 +688,10 @@ def test_console_record_bulk_deletion_asks_first(
     page = admin.send(path, id=[*ids[:2], foreign, NONE, "1", ids[0]], do="delete").text
     assert ("Delete 2 records?" in page, "of globex" in page) == (True, False)
     assert cast.alice.get("records/posts").json["total"] == 3
-    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
-        other = Browser(app, caller)
+    for browser, status in ((without_console(app, cast), 403), (Browser(app, cast.charlie), 404)):
         for rest in ("", "/delete", "/edit"):
             sent = {"field": "kind", "f_kind": "news", "do": "delete"}
-            assert other.send(path + rest, id=ids, **sent).status_code == status
+            assert browser.send(path + rest, id=ids, **sent).status_code == status
     asked = admin.send(f"{path}/delete", id=[*ids[:2], foreign])
     assert "2 records are deleted." in admin.client.get(asked.headers["Location"]).text
     assert values(cast, "title") == ["c"]
@@ -720,8 +726,8 @@ def test_console_record_bulk_deletion_can_be_undone(
     deleted = delete(*ids)
     assert deleted == ids
     assert "restore?" not in admin.get(path).text  # it was offered
-    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
-        assert Browser(app, caller).send(f"{path}/selection/restore", id=ids).status_code == status
+    for browser, status in ((without_console(app, cast), 403), (Browser(app, cast.charlie), 404)):
+        assert browser.send(f"{path}/selection/restore", id=ids).status_code == status
     for _ in range(2):  # as a button pressed twice
         page = admin.done(f"{path}/selection/restore", id=[*deleted, "1"])
         assert ("3 records are restored." in page, "could not" in page) == (True, False)
@@ -977,8 +983,8 @@ def test_console_record_row_edit_after_concurrent_change_is_409(
     admin.done(path, **row_form(late.text), do="save")
     assert values(cast, "views") == [2]
     del sent["csrf_token"]
-    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
-        assert Browser(app, caller).send(path, **sent, do="save").status_code == status
+    for browser, status in ((without_console(app, cast), 403), (Browser(app, cast.charlie), 404)):
+        assert browser.send(path, **sent, do="save").status_code == status
 
 
 def test_console_reference_options_are_found_by_name(
@@ -1001,8 +1007,8 @@ def test_console_reference_options_are_found_by_name(
     assert offered("x" * 5000) == offered("%") == []
     for field in ("title", "nope", "", "id"):
         assert admin.get(f"{path}?field={field}").json == {"options": []}
-    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
-        assert Browser(app, caller).get(f"{path}?field=author").status_code == status
+    for browser, status in ((without_console(app, cast), 403), (Browser(app, cast.charlie), 404)):
+        assert browser.get(f"{path}?field=author").status_code == status
     assert cast.root.put("collections/people/rules", {"list_rule": None}).status_code == 200
     assert offered("ad") == []
 

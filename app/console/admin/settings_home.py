@@ -122,16 +122,7 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             gettext("ready") if numbers.exports else gettext("none"),
             GOOD if numbers.exports else PLAIN,
         )
-        ancestors = len(account.settings.get("frame_ancestors", ()))
-        yield Card(
-            gettext("Portal"),
-            "external-link",
-            gettext("Pages of administration within the product, and who may frame them."),
-            url_for("console.show_portal_settings", **at),
-            ngettext("%(num)s origin", "%(num)s origins", ancestors)
-            if ancestors
-            else gettext("none"),
-        )
+        yield _portal(scope, account)
     if scope.by.is_superadmin and account.id != SYSTEM_ACCOUNT_ID:
         yield Card(
             gettext("Suspend or close"),
@@ -141,6 +132,17 @@ def _cards(scope: AccountScope, account: Account) -> Iterator[Card]:
             gettext("active"),
             GOOD,
         )
+
+
+def _portal(scope: AccountScope, account: Account) -> Card:
+    ancestors = len(account.settings.get("frame_ancestors", ()))
+    return Card(
+        gettext("Portal"),
+        "external-link",
+        gettext("Pages of administration within the product, and who may frame them."),
+        url_for("console.show_portal_settings", **scope.url_args),
+        ngettext("%(num)s origin", "%(num)s origins", ancestors) if ancestors else gettext("none"),
+    )
 
 
 def directory_cards(scope: AccountScope) -> list[Card]:
