@@ -23,8 +23,6 @@ from app.jobs import wakeups
 
 OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
-OF_COLLECTIONS = "col_"
-"""How the tables of collections begin."""
 
 NEWS = wakeups.Topic("changes", lock=0x41747269)
 """Accounts with new changes."""
@@ -133,8 +131,7 @@ def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
             yield (*change, acting.user_id, *NOT_AUDITED)
             continue
         metadata = {**about, **signing} if about else signing
-        if acting.portal is not None and not target[1].startswith(OF_COLLECTIONS):
-            # Readers of the feed take metadata of records for a change of many.
+        if acting.portal is not None:
             metadata = {**metadata, "portal": acting.portal}
         extra = digest.canonical(metadata).decode() if metadata else None
         random = os.urandom(digest.SALT_BYTES * (len(values) + 1))

@@ -124,6 +124,29 @@ def test_passkey_signature_is_stored_in_the_chain(cast: Cast, key: Authenticator
     assert again.status_code == 401, "a signature is for one write"
 
 
+def test_feed_has_changes_signed_by_passkey(cast: Cast, key: Authenticator) -> None:
+    posts = make_collection(cast.root, schema=TITLE, options=DEMANDED)
+    made = cast.alice.post("records/posts", {"title": "a"}, headers=signed_by(key, cast.alice))
+    path = f"records/posts/{made.json['id']}"
+    changed = cast.alice.patch(path, {"title": "b"}, headers=signed_by(key, cast.alice))
+    kind = {"name": "kind", "type": "text", "default": "x"}
+    filled = cast.root.acting_in(cast.bob.account_id).patch(
+        *(f"collections/{posts['id']}", {"schema": [*TITLE, kind]}),
+        headers=signed_by(key, cast.alice),
+    )
+    assert filled.status_code == 200, filled.text
+    assert cast.alice.delete(path, headers=signed_by(key, cast.alice)).status_code == 204
+    filling = {"collection": "posts", "count": 1, "es_method": "passkey"}
+    told = [one["extra_metadata"] for one in entries(cast.root, table_name="col_posts")]
+    assert filling in told, "it names no record, and is no change in the feed"
+    items = cast.alice.get("changes").json["items"]
+    assert [(one["event"], one["record"]) for one in items if one["event"] != "records.reset"] == [
+        ("records.create", {**made.json, "kind": None}),
+        ("records.update", {**changed.json, "kind": None}),
+        ("records.delete", None),
+    ]
+
+
 def other_reason(key: Authenticator, cast: Cast) -> dict[str, str]:
     return signed_by(key, cast.alice, **{"X-ES-Reason": "something else"})
 

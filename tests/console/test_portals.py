@@ -277,6 +277,24 @@ def test_what_is_done_in_a_portal_is_logged_as_such(app: Flask, cast: Cast) -> N
     assert portal.id in [one["id"] for one in sessions if one["kind"] == "portal"]
 
 
+def test_records_that_change_in_a_portal_are_logged_as_such(app: Flask, cast: Cast) -> None:
+    owner = {"name": "owner", "type": "user"}
+    builders.make_collection(cast.root, schema=[owner])
+    builders.make_collection(cast.root, "notes", [{**owner, "on_delete": "cascade"}])
+    for collection in ("posts", "notes"):
+        builders.make_record(cast.alice, collection, owner=cast.bob.id)
+    since = cast.alice.get("changes").json["next"]
+    portal = Portal(app, cast.alice, "team")
+    page = f"{portal.base}/team/users/{cast.bob.id}"
+    assert portal.send(f"team/users/{cast.bob.id}/remove", page).status_code == 303
+    entries = cast.alice.get("account/audit-logs").json["items"]
+    of_records = [one for one in entries if one["table_name"].startswith("col_")]
+    marked = {(one["table_name"], one["operation"]) for one in of_records if one["extra_metadata"]}
+    assert marked == {("col_posts", "UPDATE"), ("col_notes", "DELETE")}
+    changes = cast.alice.get("changes", query_string={"since": since}).json["items"]
+    assert {one["event"] for one in changes} >= {"records.update", "records.delete"}
+
+
 def second_admin(app: Flask, cast: Cast) -> Caller:
     user = builders.make_user(app, cast.alice.account_id, "anna@acme.example", "admin")
     return Caller(app, user)

@@ -208,11 +208,13 @@ def _later(count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
 
 
 _SIZES = _both(*(_sizes(*one) for one in NUMBERED))
+# Changes of many records at once name no record: their metadata begin with the collection, as keys
+# are sorted (`app/audit/records.py`). Those of a record's change tell of its signature and portal.
+OF_MANY = '{"collection":'
 _STORED = (
-    # Changes of many records at once have metadata, and name no record.
     _values(
         *(CHANGES, CHANGES.c.first_id, CHANGES.c.salts.is_(None)),
-        CHANGES.c.extra_metadata.is_(None),
+        sa.func.substr(sa.func.coalesce(CHANGES.c.extra_metadata, ""), 1, len(OF_MANY)) != OF_MANY,
     ),
     _values(FEED, FEED.c.change, FEED.c.columns == "[]"),  # marks are there
 )
