@@ -311,6 +311,16 @@ def test_change_of_rights_of_account_is_not_told_to_others(cast: Cast) -> None:
     assert resets(cast.charlie, since) == []
 
 
+def test_console_of_a_role_resets_nothing_and_its_name_does(cast: Cast) -> None:
+    path = f"roles/{cast.root.post('roles', {'name': 'guest'}).json['id']}"
+    make_collection(cast.root, view_rule='@request.auth.role != "guest"')
+    since = now(cast.bob)
+    assert cast.root.patch(path, {"console": True}).status_code == 200
+    assert now(cast.bob) == since
+    assert cast.root.patch(path, {"name": "visitor"}).status_code == 200
+    assert resets(cast.bob, since) == ["posts"]
+
+
 def test_page_does_not_split_what_comes_of_one_change(cast: Cast) -> None:
     names = ["letters", "notes", "posts"]
     for name in names:

@@ -154,7 +154,8 @@ def _note(names: Sequence[str]) -> None:
 @events.subscribe(events.RowChanged)
 def _on_row(event: events.RowChanged) -> None:
     if event.table_name == "roles" and event.operation == UPDATE:
-        db.before_commit(_note, ROLES, last=True)
+        if "name" in event.columns:
+            db.before_commit(_note, ROLES, last=True)
         return
     if (event.table_name, event.row_id) == ("instance_settings", plans.NAME):
         db.before_commit(_note, PLANS, last=True)
