@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import urlencode
 
 import pytest
 import sqlalchemy as sa
@@ -156,6 +157,58 @@ def test_saved_views_follow_renames_and_forget_removed_fields(
     found = shown(admin.get(place(cast, "/articles")).text)
     assert titles(admin.get(found["a"]).text) == ["c"]
     assert len(titles(admin.get(found["b"]).text)) == 3
+
+
+def test_saved_views_that_name_what_is_removed_say_so(cast: Cast, admin: Browser) -> None:
+    choices = {"options": {"choices": ["red", "blue"]}}
+    attributes = [{"name": "unit", "type": "text"}, {"name": "team", "type": "text", **choices}]
+    attributes = [{**one, "visible_to": "members"} for one in attributes]
+    assert cast.root.put("attributes/users", {"fields": attributes}).status_code == 200
+    shown_of_people = {"fields": ["name", "attributes.team", "attributes.unit"]}
+    assert cast.root.put("directory/settings", shown_of_people).status_code == 200
+    owner = {"name": "owner", "type": "user"}
+    tags = {"name": "tags", "type": "multi_select", **choices}
+    kind = {"name": "kind", "type": "text", **choices}
+    made = make_collection(cast.root, "posts", [owner, kind, tags])["id"]
+    path = place(cast)
+    texts = {
+        "own unit": '@request.auth.attributes.unit = "x"',
+        "own team": '@request.auth.attributes.team = "red"',
+        "unit": 'owner.attributes.unit = "x"',
+        "team": 'owner.attributes.team = "red"',
+        "kind": 'kind = "red"',
+        "tags": '@contains(tags, "red")',
+    }
+    for name, text in texts.items():
+        page = admin.done(f"{path}/views?{urlencode({'filter': text})}", name=name)
+        assert "is not applied" not in page, name
+    admin.done(f"{path}/views?field_0=kind&op_0=%3D&value_0=red", name="kinds")
+    admin.done(f"{path}/views?field_0=tags&op_0=contains&value_0=red", name="tagged")
+    fewer = {"options": {"choices": ["blue"]}}
+    shown_of_people = {"fields": ["name", "attributes.team"]}
+    assert cast.root.put("directory/settings", shown_of_people).status_code == 200
+    body = {"remove_fields": ["unit"], "fields": [{"name": "team", **fewer}]}
+    plan = cast.root.post("attributes/users/plan", body).json
+    done = cast.root.put("attributes/users", body | {"plan_hash": plan["plan_hash"]})
+    assert done.status_code == 200, done.json
+    schema = {"schema": [owner, {**kind, **fewer}, {**tags, **fewer}]}
+    done = cast.root.put(f"collections/{made}", schema)
+    assert done.status_code == 200, done.json
+    found = shown(admin.get(path).text)
+    assert found.keys() == {"All records", *texts, "kinds", "tagged"}
+    wrong = {
+        "own unit": "There is no attribute unit: @request.auth.attributes.unit.",
+        "unit": "There is no field unit.",
+    }
+    for name, target in found.items():
+        answer, message = admin.get(target), wrong.get(name, "")
+        told = (answer.status_code, beside(answer, "filter"))
+        assert told == (400 if message else 200, message), name
+        assert shown(answer.text).keys() == found.keys()
+    for name, message in wrong.items():
+        answer = cast.alice.get("records/posts", query_string={"filter": texts[name]})
+        assert answer.status_code == 400
+        assert [one["message"] for one in answer.json["details"]] == [message]
 
 
 def test_saved_views_are_deleted_with_user_collection_or_account(
