@@ -113,6 +113,24 @@ def test_stream_filter_refused_by_lists_is_filter_invalid(
     assert said["error"] == "filter_invalid"
 
 
+@pytest.mark.parametrize("function", ["any", "count"])
+@pytest.mark.usefixtures("collections")
+def test_stream_filter_looks_at_no_other_records(cast: Cast, port: int, function: str) -> None:
+    filter = {"any": "@any(teams, id = @record.team)", "count": "@count(teams, true) > 0"}[function]
+    assert cast.bob.get("records/posts", query_string={"filter": filter}).status_code == 200
+    answer = cast.bob.get(f"realtime/subscribe?{followed('posts', filter)}")
+    assert answer.status_code == 400
+    (found,) = answer.json["details"]
+    assert (found["code"], found["message"]) == (
+        "filter_invalid",
+        f"@{function} cannot be used here.",
+    )
+    client = Socket(port, headers=cast.bob.headers)
+    said = client.ask({"action": "subscribe", "collection": "posts", "filter": filter})
+    assert said["error"] == "filter_invalid"
+    assert f"@{function} cannot be used here" in str(said)
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [

@@ -268,6 +268,37 @@ def test_places_without_any(cast: Cast, method: str, path: str, body: dict[str, 
     assert "@any cannot be used here" in str(refused.json), refused.json
 
 
+EVENT = {"type": "event", "event": "records.update", "collection": "tasks"}
+MANUAL = {"type": "manual"}
+
+
+@pytest.mark.parametrize("condition", ["@any(members, true)", "@count(members, true) > 0"])
+@pytest.mark.parametrize(
+    ("trigger", "step"),
+    [
+        ({**EVENT, "condition": ...}, {"type": "wait_delay", "duration": "1s"}),
+        (MANUAL, {"type": "condition", "expression": ...}),
+        (MANUAL, {"type": "wait_condition", "expression": ...}),
+        (MANUAL, {**EVENT, "type": "wait_event", "condition": ...}),
+    ],
+    ids=["trigger", "condition", "wait_condition", "wait_event"],
+)
+def test_conditions_of_workflows_look_at_no_other_records(
+    cast: Cast, trigger: dict[str, Any], step: dict[str, Any], condition: str
+) -> None:
+    make_projects(cast)
+    trigger, step = (
+        {name: condition if value is ... else value for name, value in one.items()}
+        for one in (trigger, {"name": "c", **step})
+    )
+    body = {"name": "w", "trigger": trigger, "steps": [step]}
+    refused = cast.root.acting_in("acme").post("workflows", body)
+    assert refused.status_code == 400, refused.json
+    function = condition.partition("(")[0]
+    told = [one["message"] for one in refused.json["details"]]
+    assert told == [f"{function} cannot be used here."]
+
+
 def test_streams_and_feed_judge_by_other_records(cast: Cast) -> None:
     make_projects(cast)
     join(cast, cast.bob, "p1")

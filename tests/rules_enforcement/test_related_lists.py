@@ -120,6 +120,16 @@ def test_lists_of_the_judged_record_and_of_old_are_refused_where_they_have_no_en
     assert message in answer.get_data(as_text=True)
 
 
+def test_old_reference_is_followed_by_any(cast: Cast) -> None:
+    companies = make_companies(cast)
+    rule = '@any(companies, id = @old.company && name = "A")'
+    assert change_rule(cast, rule).status_code == 200
+    for name, code in (("own", 200), ("other", 403)):
+        task = make_record(cast.alice, "tasks", name=name, company=companies[name])["id"]
+        changed = {"company": companies["both"]}
+        assert cast.alice.patch(f"records/tasks/{task}", changed).status_code == code
+
+
 def test_lists_before_a_change_guard_those_that_are_written(cast: Cast) -> None:
     make_companies(cast)
     rule = "@contains(members, @request.auth.id) && !@changed(company)"
