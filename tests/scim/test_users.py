@@ -366,6 +366,43 @@ def test_scim_fills_attributes_that_name_it(cast: Cast, okta: Directory) -> None
     assert stored(cast, user["id"])["attributes"] == {"level": 3}
 
 
+def test_scim_filters_by_texts_of_mapped_attributes(cast: Cast, okta: Directory) -> None:
+    fields = [
+        {"name": "department", "type": "text", "scim": f"{ENTERPRISE}:department"},
+        {"name": "manager", "type": "text", "scim": f"{ENTERPRISE}:manager.value"},
+        {"name": "job", "type": "text", "scim": "title"},
+        {"name": "level", "type": "number", "scim": "userType"},
+        {"name": "plan", "type": "text"},
+    ]
+    assert cast.root.put("attributes/users", {"fields": fields}).status_code == 200
+    for name, extension in (
+        ("ada", {"department": "Sales", "manager": {"value": "42"}}),
+        ("bea", {"department": "sales"}),
+        ("cem", {}),
+    ):
+        user_name = f"{name}@acme.example"
+        okta.make_user(userName=user_name, title=name.title(), **{ENTERPRISE: extension})
+
+    def found(filter: str) -> list[str]:
+        answer = okta.get("Users", query_string={"filter": filter})
+        assert answer.status_code == 200, answer.json
+        assert answer.json["totalResults"] == len(answer.json["Resources"])
+        return [one["userName"].partition("@")[0] for one in answer.json["Resources"]]
+
+    department, manager = f"{ENTERPRISE}:department", f"{ENTERPRISE}:manager.value"
+    assert found(f'{department} eq "Sales"') == ["ada"]
+    assert found(f'{department.upper()} eq "sales"') == ["bea"]
+    assert found(f'{department} ne "Sales" and title pr') == ["bea", "cem"]
+    assert found(f'not ({department} pr) and title eq "Cem"') == ["cem"]
+    assert found(f'{manager} eq "42" or title eq "Bea"') == ["ada", "bea"]
+    assert found(f'{department} eq "x\' or 1=1"') == []
+    for wrong in (
+        *('department eq "Sales"', f'{department} co "S"', f"{department} eq 1"),
+        *("userType eq 1", 'plan eq "pro"', f'{ENTERPRISE}:plan eq "pro"'),
+    ):
+        refused(okta.get("Users", query_string={"filter": wrong}), "invalidFilter")
+
+
 def test_scim_schemas_list_mapped_attributes(cast: Cast, okta: Directory) -> None:
     before = okta.get("Schemas").json["Resources"]
     assert "schemaExtensions" not in okta.get("ResourceTypes/User").json

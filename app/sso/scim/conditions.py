@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from app import clock
 from app.accounts import service as accounts
 from app.accounts.models import Group, GroupMember, User, name_key
 from app.accounts.types import Condition
+from app.sso.attributes import SCIM_TYPES, Extra
 from app.sso.scim.attributes import GROUP, USER
 from app.sso.scim.errors import refusal
 from app.sso.scim.filters import PRESENT, Filter, Junction, Literal, Negation, ValuePath
@@ -56,6 +57,17 @@ class Text:
             "le": lambda: column <= key,
         }
         return self.wrap(comparisons[name]())
+
+
+@dataclass(frozen=True)
+class Exact(Text):
+    """An attribute whose text is the same or another, on any database."""
+
+    def compare(self, name: str, value: Literal) -> Condition:
+        """Return the condition of a comparison. Raises BadRequest."""
+        if name not in (PRESENT, "eq", "ne"):
+            raise _invalid("Compare it by eq, ne or pr.")
+        return super().compare(name, value)
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,17 @@ GROUP_FIELDS: Mapping[str, Field] = {
     "meta.created": Time(Group.created_at),
     "meta.lastmodified": Time(Group.updated_at),
 }
+
+
+def user_fields(extras: Iterable[Extra]) -> Mapping[str, Field]:
+    """What users are filtered by, with the texts that the directory fills."""
+    filled = {}
+    for one in extras:
+        if one.attribute.type not in (*SCIM_TYPES, "multi_select"):
+            name = ".".join(one.names)
+            place = f"{one.schema}:{name}" if one.schema else name
+            filled[place.lower()] = Exact(User.attributes[one.attribute.name].as_string())
+    return {**filled, **USER_FIELDS}
 
 
 def condition(parsed: Filter, fields: Mapping[str, Field], prefix: str = "") -> Condition:

@@ -46,14 +46,13 @@ def page(
     account_id: str, filter: str | None, start: int, count: int
 ) -> tuple[list[JSONObject], int]:
     """One page of the users that match a filter, in order of creation, and the total."""
-    where = [User.account_id == account_id]
+    where, extras = [User.account_id == account_id], filled.extras()
     if filter is not None:
         parsed = filters.parse(filter, USER.schema)
-        where.append(conditions.condition(parsed, conditions.USER_FIELDS))
+        where.append(conditions.condition(parsed, conditions.user_fields(extras)))
     total = sa.select(sa.func.count()).select_from(User).outerjoin(*_JOIN).where(*where)
     query = _query().where(*where).order_by(User.id).offset(start - 1).limit(count)
     rows = db.db.session.execute(query).all() if count else []
-    extras = filled.extras() if rows else ()
     return [resources.user(*row, extras) for row in rows], db.db.session.scalar(total) or 0
 
 
