@@ -18,6 +18,7 @@ def rotate(key_id: str, overlap: timedelta, *, by: Principal) -> tuple[ApiKey, s
 
     Returns the key with its secret. Raises NotFound, Forbidden, or Conflict if it is revoked.
     """
+    by.refuse_portal_of_another()
     with db.transaction() as session:
         key = _changeable(key_id, by)
         if key.created_by != by.user_id:  # its secret acts as another user

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, events
 from app.accounts import pii, users
-from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.product import settings as product
 from app.accounts.types import Body, Condition
 from app.auth import credentials, sessions, tokens
@@ -210,13 +210,19 @@ def _find(account_id: str, token_hash: str) -> SignInSession | None:
 
 
 def _principal(row: SignInSession) -> Principal | None:
-    """The user of a session, while they and whoever opened it are admins."""
+    """The user of a session, while they and whoever opened it are admins.
+
+    As at its creation, a member of `pii_access` is acted as by members only.
+    """
     portal = row.portal or {}
     principal = principals.for_user_verified(row.account_id, row.user_id)
     home_id, opener_id = portal["opened_by"]
     with tenancy.across_accounts():
         opener = principals.for_user_verified(home_id, opener_id)
     if principal is None or not principal.is_admin or opener is None or not opener.is_admin:
+        return None
+    is_own = opener_id == row.user_id
+    if PII_GROUP in principal.groups and not (is_own or PII_GROUP in opener.groups):
         return None
     ends_at = principal.session_limits.ends_at(row.created_at, row.last_used_at)
     if ends_at <= clock.now():
@@ -227,9 +233,7 @@ def _principal(row: SignInSession) -> Principal | None:
         session_ends_at=min(ends_at, row.expires_at),
         auth_time=(row.authenticated_at or row.created_at).timestamp(),
         mfa=row.mfa,
-        portal=Portal(
-            tuple(portal["pages"]), portal["return_url"], is_own=opener_id == row.user_id
-        ),
+        portal=Portal(tuple(portal["pages"]), portal["return_url"], is_own=is_own),
     )
 
 

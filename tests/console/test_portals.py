@@ -363,6 +363,43 @@ def test_portal_for_another_admin_ends_with_whoever_opened_it(app: Flask, cast: 
     assert not portal.is_open()
 
 
+def test_portal_for_another_admin_gives_no_secret_of_their_keys(app: Flask, cast: Cast) -> None:
+    anna = second_admin(app, cast)
+    key = anna.post("api-keys", {"name": "import"}).json["id"]
+    portal = Portal(app, cast.alice, "api_keys", user_id=anna.id)
+    refused = portal.send(f"keys/{key}/rotate", page=f"{portal.base}/keys/{key}")
+    assert (refused.status_code, "Only you can make API keys" in refused.text) == (403, True)
+    assert "svc_sk_" not in portal.get(f"keys/{key}/made").text
+    own = Portal(app, anna, "api_keys")
+    assert own.send(f"keys/{key}/rotate", page=f"{own.base}/keys/{key}").status_code == 303
+    assert "svc_sk_" in own.get(f"keys/{key}/made").text
+
+
+def test_portal_for_another_admin_ends_as_they_join_pii_access_before_its_opener(
+    app: Flask, cast: Cast
+) -> None:
+    anna, otto = second_admin(app, cast), "otto@acme.example"
+    other = builders.make_user(app, cast.alice.account_id, otto, "admin")
+    portal = Portal(app, anna, "audit_log", user_id=other.id)
+    by_root = Portal(
+        app, cast.root.acting_in(cast.alice.account_id), "audit_log", user_id=other.id
+    )
+    own = Portal(app, Caller(app, other), "audit_log")
+    by_member = Portal(app, cast.alice, "audit_log", user_id=other.id)
+    listed = cast.alice.get("groups").json["items"]
+    (group,) = [one["id"] for one in listed if one["name"] == "pii_access"]
+    added = cast.alice.post(f"groups/{group}/members", {"user_id": other.id})
+    assert added.status_code in (200, 201, 204), added.json
+    assert [one.is_open() for one in (portal, by_root, own, by_member)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert cast.alice.delete(f"groups/{group}/members/{cast.alice.id}").status_code == 204
+    assert not by_member.is_open()
+
+
 def test_sensitive_changes_in_a_portal_need_a_sign_in_of_15_minutes(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
