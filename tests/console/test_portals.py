@@ -381,9 +381,7 @@ def test_portal_for_another_admin_ends_as_they_join_pii_access_before_its_opener
     anna, otto = second_admin(app, cast), "otto@acme.example"
     other = builders.make_user(app, cast.alice.account_id, otto, "admin")
     portal = Portal(app, anna, "audit_log", user_id=other.id)
-    by_root = Portal(
-        app, cast.root.acting_in(cast.alice.account_id), "audit_log", user_id=other.id
-    )
+    by_root = Portal(app, cast.root.acting_in(cast.alice.account_id), "audit_log", user_id=other.id)
     own = Portal(app, Caller(app, other), "audit_log")
     by_member = Portal(app, cast.alice, "audit_log", user_id=other.id)
     listed = cast.alice.get("groups").json["items"]
