@@ -185,7 +185,7 @@ def _deliver(message: EmailMessage, key: str, envelope: str | None = None) -> No
     else:
         with _connect(url) as smtp:
             own = _ascii_address(parseaddr(settings.mail_from)[1])
-            smtp.send_message(message, from_addr=envelope or own)
+            smtp.send_message(message, from_addr=_ascii_address(envelope) if envelope else own)
     scope = tenancy.current()
     of_instance = scope in (tenancy.ALL_ACCOUNTS, tenancy.NO_ACCOUNT, tenancy.OWNER)
     events.publish(events.MailSent(INSTANCE if of_instance else scope))

@@ -52,10 +52,10 @@ STYLES = {
     *("border-radius", "border-collapse", "width", "max-width", "white-space"),
 }
 # No functions, which load or compute, no escapes and comments, and no way out of the mail's body.
-STYLE_VALUE = re.compile(r"(?!.*(?:^|[\s,])-)[\w\s#%.,'\"!-]+")
+STYLE_VALUE = re.compile(r"(?!.*(?:^|[\s,])-)[\w\s#%.,'\"!-]+", re.DOTALL)
 # What mail programs turn into links: addresses, names with a dot, shares, and words before a colon.
 _AUTOMATIC_LINK = re.compile(
-    r"://|\bwww\.|\\\\|\S@\S|\S[.\u3002](?=[^\W\d_]{2}|xn--)|\d+\.\d+\.\d+\.\d+"
+    r"://|\bwww\.|\\\\|\S@\S|\S[.\u3002](?=[^\W\d_]{2}|xn--)|\d\.\d++\.\d++\.\d"
     r"|\b[a-z][a-z0-9+.-]{0,30}:(?=[^\s:,;)])",
     re.IGNORECASE,
 )
@@ -113,6 +113,7 @@ class _Parser:
         self.tokens: list[Token] = []
         self.faults: list[Fault] = []
         self.open: list[tuple[str, int]] = []
+        self.in_link = False
 
     def run(self) -> None:
         end = 0
@@ -140,7 +141,7 @@ class _Parser:
             self.tokens.append(Tag(name, is_end=True))
 
     def start(self, name: str, attributes: str, at: int) -> None:
-        if name == "a" and any(one == "a" for one, _ in self.open):
+        if name == "a" and self.in_link:
             self.add_fault("A link stands within another one.", at)
             return
         allowed = []
@@ -154,10 +155,12 @@ class _Parser:
         self.tokens.append(Tag(name, tuple(dict(allowed).items())))
         if name not in VOID:
             self.open.append((name, at))
+            self.in_link = self.in_link or name == "a"
 
     def close(self, name: str, at: int) -> None:
         if self.open and self.open[-1][0] == name:
             self.open.pop()
+            self.in_link = self.in_link and name != "a"
             self.tokens.append(Tag(name, is_end=True))
         else:
             self.add_fault(f"The end tag </{name}> closes nothing that is open here.", at)
@@ -260,7 +263,7 @@ def to_text(tokens: Sequence[Token]) -> str:
             address = ""
         elif token.name == "a":
             address, label_starts = dict(token.attributes).get("href", ""), len(parts)
-    text = re.sub(r"[ \t]*\n[ \t]*", "\n", "".join(parts))
+    text = "\n".join(line.strip(" \t") for line in "".join(parts).split("\n"))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import random
 import re
+import time
 import unicodedata
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -156,6 +157,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "invalid_html",
     ),
     "a position": ({"html": '<p style="position: fixed">{{ link }}</p>'}, "html", "invalid_html"),
+    "out of its place": (
+        {"html": '<p style="margin: 1px\n2px -900px">{{ link }}</p>'},
+        "html",
+        "invalid_html",
+    ),
     "a form": ({"html": "<form>{{ link }}</form>"}, "html", "invalid_html"),
     "not closed": ({"html": "<p><b>{{ link }}</p>"}, "html", "invalid_html"),
     "a comment": ({"html": "{{ link }}<!-- [if mso] -->"}, "html", "invalid_html"),
@@ -177,6 +183,22 @@ def test_invalid_mail_template_is_400(cast: Cast, case: str) -> None:
         ):
             assert (field, code) in refused(answer)
         assert not caller.get(path).json["is_changed"]
+
+
+DEAR = {
+    "digits": ("{{ link }} " + "1" * 9_900, "1" * 29_900),
+    "letters that are digits": ("{{ link }} " + "\u2473" * 9_900, "\u2473" * 29_900),
+    "depths": ("{{ link }}", "<b>" * 4_900 + "<a>" * 4_900),
+}
+
+
+@pytest.mark.parametrize("case", DEAR)
+def test_mail_template_costs_no_more_than_its_length(cast: Cast, case: str) -> None:
+    let_brand(cast)
+    text, html = DEAR[case]
+    start = time.process_time()
+    cast.alice.post(f"{OWN}/preview", BODY | {"text": text, "html": html})
+    assert time.process_time() - start < 0.7
 
 
 def test_problem_of_a_mail_template_says_where(cast: Cast) -> None:

@@ -163,6 +163,20 @@ def test_sender_of_the_envelope_goes_with_the_record(
         assert receiver.received[-1]["From"].addresses[0].addr_spec == "atrium@localhost"
 
 
+def test_sender_on_a_domain_with_umlauts(
+    app: Flask, cast: Cast, dns: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "xn--bcher-kva.example"
+    prove(dns, cast.alice, "b\u00fccher.example")
+    dns.texts[name] = [SPF]
+    with Receiver(enable_SMTPUTF8=False) as receiver:
+        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}", **NAMED)
+        assert ask(cast.alice, "news@b\u00fccher.example").json["mail_from_active"]
+        forget(cast.bob)
+        run_jobs(app)
+        assert receiver.received[-1]["From"].addresses[0].addr_spec == f"news@{name}"
+
+
 def test_sender_lapses_with_its_record(
     app: Flask, cast: Cast, dns: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
