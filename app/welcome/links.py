@@ -102,7 +102,7 @@ def sign_in_address(account: Account, user_id: str | None = None) -> str:
 def _request_page(form: Form | None, **context: object) -> Page:
     account = request.args.get("account", "")[:200] or account_of_host() or ""
     form = form or Form({"account": account, "email": request.args.get("email", "")[:320]})
-    brand.show_of_token(form["account"])
+    brand.show_of_account(form["account"])
     return form.render("welcome/request_link.html", **context)
 
 

@@ -104,6 +104,9 @@ LOGOS = {
 }
 NO_LOGOS = {
     "http": "http://cdn.example.com/logo.svg",
+    "next directive": "https://cdn.example.com;script-src/logo.svg",
+    "next policy": "https://cdn.example.com,x/logo.svg",
+    "any host": "https://*/logo.svg",
     "script": data(SVG.format("<script>alert(1)</script>")),
     "event": data(SVG.format('<rect onload="alert(1)"/>')),
     "link": data(SVG.format('<a href="https://evil.example"><rect/></a>')),

@@ -8,7 +8,8 @@ import pyotp
 import pytest
 from flask import Flask
 
-from app.accounts.product import faces
+from app.accounts.product import faces, images
+from app.web import html
 from tests.audit.chains import entries
 from tests.auth.test_second_factors import login, session_of
 from tests.builders import Cast
@@ -57,8 +58,24 @@ def test_pages_show_the_account_brand_where_it_may_have_one(app: Flask, cast: Ca
             "img-src https://cdn.acme.example 'self' data:"
             in own.headers["Content-Security-Policy"]
         )
+    cast.root.post("accounts", {"name": "Acme Two", "slug": "acme-two"})
+    for path in ("sign-in", "forgot-password", "resend-verification"):
+        other = client.get(f"/welcome/{path}?account=acme-two")
+        assert ("Acme Care" in other.text, 'alt="Helpdesk"' in other.text) == (False, True), path
     other = client.get("/welcome/sign-in?account=globex")
     assert ("Acme Care" in other.text, 'alt="Helpdesk"' in other.text) == (False, True)
+
+
+@pytest.mark.parametrize("host", ["a.example;script-src", "a.example,x", "*"])
+def test_logo_that_was_set_before_does_not_widen_the_policy_of_pages(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    monkeypatch.setattr(images, "problem_of", lambda logo: None)
+    cast.root.put("product", {"accounts_may_brand": True})
+    assert cast.alice.put("account/brand", {"logo": f"https://{host}/x"}).status_code == 200
+    page = app.test_client().get("/welcome/sign-in?account=acme")
+    assert f"https://{host}/x" in page.text
+    assert page.headers["Content-Security-Policy"] == html.POLICY
 
 
 def test_pages_without_a_product_show_the_host(app: Flask, cast: Cast) -> None:

@@ -12,6 +12,7 @@ from app.accounts import tenants
 MAX_BYTES, MAX_SIDE = 256 * 2**10, 4096
 LONGEST = MAX_BYTES * 4 // 3 + 100
 DATA = re.compile(r"data:(image/png|image/svg\+xml);base64,([A-Za-z0-9+/=]+)")
+ORIGIN = re.compile(r"(https://[\w.-]+(?::\d+)?)(?:[/?].*)?", re.ASCII)
 NOT_A_LOGO = (
     "Must be an https address, or a PNG or SVG image as a data address:"
     " data:image/png;base64,... of at most 256 KiB."
@@ -28,7 +29,7 @@ ACTIVE_ELEMENTS |= {"animate", "animatemotion", "animatetransform", "set", "hand
 def problem_of(logo: str) -> str | None:
     """What is wrong with a logo, or None."""
     if logo.startswith("https://"):
-        return None if tenants.is_safe_url(logo) else NOT_A_LOGO
+        return None if tenants.is_safe_url(logo) and origin_of(logo) else NOT_A_LOGO
     found = decode(logo)
     if found is None:
         return NOT_A_LOGO
@@ -43,6 +44,13 @@ def problem_of(logo: str) -> str | None:
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             return NOT_A_LOGO
     return _svg_problem(content)
+
+
+def origin_of(logo: str) -> str | None:
+    """The origin of a logo's address, as policies of pages may name it; None for other logos."""
+    # Not what a policy reads as its next directive or as any host.
+    match = ORIGIN.fullmatch(logo)
+    return match[1] if match else None
 
 
 def decode(logo: str) -> tuple[str, bytes] | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from flask import Response, g, request, url_for
 from werkzeug.exceptions import HTTPException
 
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.accounts.product import faces, settings
+from app.accounts.product import faces, images, settings
 from app.accounts.product.faces import ShownFace
 from app.accounts.tenants import is_safe_url
 from app.auth import principal as principals
@@ -24,11 +23,16 @@ def show(account_id: str | None) -> None:
     g.page_account_id = account_id
 
 
-def show_of_token(token: str) -> str | None:
-    """The same for the account that a mailed token names; returns its slug."""
-    account = principals.find_active_account(token.partition("-")[0][:20])
+def show_of_account(reference: str) -> str | None:
+    """The same for an account that is named by its slug, code or id; returns its slug."""
+    account = principals.find_active_account(reference)
     show(account.id if account else None)
     return account.slug if account else None
+
+
+def show_of_token(token: str) -> str | None:
+    """The same for the account that a mailed token names; returns its slug."""
+    return show_of_account(token.partition("-")[0][:20])
 
 
 def show_plain() -> None:
@@ -53,9 +57,9 @@ def add_headers(response: Response) -> Response:
     html.add_security_headers(response)
     if access.is_hosted():
         response.headers["Referrer-Policy"] = "no-referrer"
-        logo = urlsplit(face().logo or "") if response.mimetype == "text/html" else None
-        if logo and logo.netloc:
-            policy = html.POLICY.replace("img-src", f"img-src {logo.scheme}://{logo.netloc}")
+        is_page = response.mimetype == "text/html"
+        if is_page and (origin := images.origin_of(face().logo or "")):
+            policy = html.POLICY.replace("img-src", f"img-src {origin}")
             response.headers["Content-Security-Policy"] = policy
     return response
 

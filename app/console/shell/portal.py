@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from flask import Response, current_app, g, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.accounts.product import faces
+from app.accounts.product import faces, images
 from app.accounts.product.faces import ShownFace
 from app.auth import portals
 from app.auth.portals import PATH, PortalPage
@@ -192,8 +191,7 @@ def finish(response: Response) -> Response:
     response.set_data(text)
     home = caller.home if caller is not None else None
     policy = html.framed_by(home.frame_ancestors if home else ())
-    logo = urlsplit(frame().face.logo or "")
-    if logo.netloc:
-        policy = policy.replace("img-src", f"img-src {logo.scheme}://{logo.netloc}")
+    if origin := images.origin_of(frame().face.logo or ""):
+        policy = policy.replace("img-src", f"img-src {origin}")
     response.headers["Content-Security-Policy"] = policy
     return response
