@@ -66,16 +66,16 @@ def create(body: Body, *, by: Principal) -> tuple[str, datetime]:
     if account_id == SYSTEM_ACCOUNT_ID:
         raise Forbidden(NOT_FOR_SYSTEM)
     home, caller_id = by.home_and_user()
-    user_id = body.get("user_id") or (caller_id if home.id == account_id else None)
+    user_id = body.get("user_id", caller_id if home.id == account_id else None)
     expires_at = clock.now() + timedelta(seconds=body.get("expires_in", DEFAULT_SECONDS))
     with db.transaction() as session:
         sessions.lock_user(by)
         account = session.get_one(Account, account_id)
         problems = [*_problems(account, body["return_url"])]
         # Locked: what ends the user's sessions comes before this one, or ends it.
-        user = _admin(account_id, user_id) if user_id else None
+        user = _admin(account_id, user_id) if user_id is not None else None
         if user is None:
-            message = NO_ADMIN if user_id else NO_USER
+            message = NO_USER if user_id is None else NO_ADMIN
             problems.append(problem("user_id", "invalid_reference", message))
         if problems or user is None:
             raise InvalidValues(problems)

@@ -518,6 +518,7 @@ def check_words(page: str, path: str, pages: list[str]) -> None:
         ({"expires_in": 28801}, ["expires_in"]),
         ({"expires_in": "3600x"}, ["expires_in"]),
         ({"user_id": "nobody"}, ["user_id"]),
+        ({"user_id": ""}, ["user_id"]),
         ({"user_id": "charlie"}, ["user_id"]),
         ({"user_id": "bob"}, ["user_id"]),
         ({"user_id": "root"}, ["user_id"]),
