@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import pyotp
 import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import clock, db
+from app.auth.mfa.models import SecondFactor
 from app.auth.models import SignInSession
 from app.console.shell.access import ANYBODY
 from tests import builders
@@ -91,6 +93,23 @@ def test_member_without_console_is_asked_for_the_second_factor_first(
     answer = sign_in(app.test_client(), outsider)
     assert (answer.status_code, "Set up" in answer.text) == (200, True)
     assert CLOSED not in answer.text
+
+
+def test_member_without_console_sets_no_factor_up_whose_codes_they_never_see(
+    app: Flask, cast: Cast, outsider: Caller
+) -> None:
+    cast.alice.patch("account", {"mfa": "required"})
+    browser = Browser(app)
+    page = sign_in(browser.client, outsider).text
+    (mfa_token,) = re.findall(r'name="mfa_token" value="([^"]+)"', page)
+    (secret,) = re.findall(r'<code class="breaks">(\w+)</code>', page)
+    code = pyotp.TOTP(secret).at(clock.now())
+    for path in ("second-factor/set-up", "second-factor/set-up/passkey"):
+        refused = browser.send(path, mfa_token=mfa_token, code=code, assertion="{}")
+        assert (refused.status_code, CLOSED in refused.text) == (403, True), path
+    with app.app_context():
+        confirmed = sa.select(SecondFactor.id).where(SecondFactor.confirmed_at.is_not(None))
+        assert db.db.session.scalars(confirmed).all() == []
 
 
 def test_member_without_console_opens_no_page(app: Flask, cast: Cast) -> None:

@@ -73,7 +73,7 @@ def verify_second_factor() -> BaseResponse:
 def set_up_second_factor() -> BaseResponse:
     """Set up the first factor of a user whose account requires one, and sign in."""
     form = second_factor.submitted()
-    by = mfa.enrolling(form["mfa_token"])
+    by = _enrolling(form)
     enrolled = mfa.confirm_totp(by, form["code"][:100])
     return _signed_in_with_codes(by, form, enrolled)
 
@@ -88,7 +88,7 @@ def set_up_second_factor() -> BaseResponse:
 def set_up_passkey() -> BaseResponse:
     """Register the first factor of a user whose account requires one, a passkey, and sign in."""
     form = second_factor.submitted()
-    by = mfa.enrolling(form["mfa_token"])
+    by = _enrolling(form)
     sent = second_factor.credential(form["assertion"])
     enrolled = mfa.add_passkey(by, sent["token"], gettext("Passkey"), sent["credential"])
     return _signed_in_with_codes(by, form, enrolled)
@@ -100,6 +100,13 @@ def enrolment_passkey_options() -> BaseResponse:
     by = mfa.enrolling(second_factor.submitted()["mfa_token"])
     token, options = mfa.start_passkey(by.user)
     return jsonify(token=token, options=options)
+
+
+def _enrolling(form: Form) -> Enrolling:
+    """Whoever sets a first factor up, who then goes on: else they would not see its codes."""
+    by = mfa.enrolling(form["mfa_token"])
+    guard.check_opens(by.user, guard.target_after_sign_in(by.user, form["next"]))
+    return by
 
 
 def _signed_in_with_codes(by: Enrolling, form: Form, enrolled: mfa.Enrolled) -> BaseResponse:

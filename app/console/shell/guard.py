@@ -269,9 +269,11 @@ def start_session(
     forms.accept()
     g.after_sign_in = target if status == 303 else ""
     with one_time_codes.attaching_challenge(flow):
-        if target.startswith(HOME) and not _opens_console(user):
+        try:
+            check_opens(user, target)
+        except ConsoleClosed:
             gate.check(user, proof, passed)  # tells nobody else about the role
-            raise ConsoleClosed
+            raise
         secret = sessions.start_in_console(user, origin(), proof, passed)
     end_current_session()
     started = credentials.console_principal(secret) if flow else None
@@ -313,10 +315,15 @@ def _lead_to(target: str, status: int) -> BaseResponse:
     return make_response(render_template("welcome/continue.html", target=target))
 
 
-def _opens_console(user: User | LoginUser) -> bool:
+def check_opens(user: User | LoginUser, target: str) -> None:
+    """Raise ConsoleClosed if the target is a page of the console, which the role does not open."""
+    if not target.startswith(HOME):
+        return
     with tenancy.in_account(user.account_id):
         principal = principals.for_user_verified(user.account_id, user.id)
-    return principal is not None and principal.opens_console
+    if principal is None or not principal.opens_console:
+        forms.accept()  # no other entry helps
+        raise ConsoleClosed
 
 
 def start_setup(link_id: str, secret: str, lifetime: timedelta) -> BaseResponse:
