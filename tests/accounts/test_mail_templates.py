@@ -566,6 +566,12 @@ def words(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
 
+def test_logo_of_a_product_without_a_name_has_no_text(cast: Cast) -> None:
+    cast.root.put("product", {"logo": "https://cdn.example.com/logo.svg"})
+    (image,) = re.findall(r"<img[^>]*>", body_of(mailed(cast.bob), "html"))
+    assert 'alt=""' in image
+
+
 def test_no_mail_names_this_service_where_a_product_is_set(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
