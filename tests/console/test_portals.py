@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from werkzeug.test import TestResponse
 
 from app import clock
@@ -565,6 +567,36 @@ def test_portal_is_for_admins_who_signed_in_recently(
     monkeypatch.setattr(clock, "now", lambda: now)
     refused = create(cast.alice)
     assert (refused.status_code, refused.json["error"]) == (403, "recent_sign_in_required")
+
+
+def test_portal_without_database_is_503_page(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portal = Portal(app, cast.alice, "team")
+
+    def fail(*args: object, **options: object) -> None:
+        raise OperationalError("SELECT 1", {}, OSError("gone"))
+
+    monkeypatch.setattr(Session, "execute", fail)
+    monkeypatch.setattr(Session, "scalar", fail)
+    monkeypatch.setattr(Session, "scalars", fail)
+    monkeypatch.setattr(Session, "get", fail)
+    answer = portal.client.get(portal.start)
+    assert (answer.status_code, answer.mimetype) == (503, "text/html")
+    assert "Unavailable" in answer.text
+
+
+def test_ended_portal_says_so_in_its_frame(app: Flask, cast: Cast) -> None:
+    origin = "https://app.example.com"
+    assert cast.alice.patch("account", {"frame_ancestors": [origin]}).status_code == 200
+    portal = Portal(app, cast.alice, "team")
+    assert cast.alice.delete(f"auth/sessions/{portal.id}").status_code == 204
+    ended = portal.client.get(portal.start)
+    assert (ended.status_code, "This page has expired" in ended.text) == (401, True)
+    policy = ended.headers["Content-Security-Policy"]
+    assert policy.endswith(f"frame-ancestors {origin}")
+    stranger = app.test_client().get(portal.start)
+    assert stranger.headers["Content-Security-Policy"].endswith("frame-ancestors 'none'")
 
 
 def test_settings_of_portals_open_one_as_the_caller(app: Flask, cast: Cast) -> None:

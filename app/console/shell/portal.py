@@ -7,7 +7,8 @@ the cookie of that session counts, and links lead to the pages of the session al
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from app import config
 from app.accounts.product import faces, images
 from app.accounts.product.faces import ShownFace
 from app.auth import portals
+from app.auth import principal as principals
 from app.auth.portals import PATH, PortalPage
 from app.auth.principal import Principal
 from app.console.shell.access import HOME
+from app.db.errors import UNAVAILABLE
 from app.errors import Unauthorized
 from app.types import cached_property
 from app.web import html
@@ -87,7 +90,18 @@ class Frame:
 
     @cached_property
     def face(self) -> ShownFace:
-        return faces.of(self._caller.home.id if self._caller and self._caller.home else None)
+        shown = faces.plain()
+        with suppress(*UNAVAILABLE):
+            shown = faces.of(self._caller.home.id if self._caller and self._caller.home else None)
+        return shown
+
+    @property
+    def ancestors(self) -> Sequence[str]:
+        """The origins that may frame the page: those of the account, also as the session ends."""
+        account = self._caller.home if self._caller else None
+        if account is None and self.return_url is not None:  # of the browser's own session
+            account = principals.find_active_account(_secret().partition("-")[0])
+        return account.frame_ancestors if account else ()
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -130,12 +144,14 @@ def load() -> Principal | None:
 
 
 def frame() -> Frame:
-    """What surrounds the page of this request."""
+    """What surrounds the page of this request; next to nothing without the database."""
     caller: Principal | None = g.get("console_caller")
     if caller is not None and caller.portal is not None:
         return Frame(caller, caller.portal.return_url)
-    portal_id = g.get("portal_id")
-    return Frame(None, portals.return_url(portal_id, _secret()) if portal_id else None)
+    portal_id, return_url = g.get("portal_id"), None
+    with suppress(*UNAVAILABLE):
+        return_url = portals.return_url(portal_id, _secret()) if portal_id else None
+    return Frame(None, return_url)
 
 
 def address(one: str, caller: Principal) -> str:
@@ -189,9 +205,9 @@ def finish(response: Response) -> Response:
     for pattern, replacement in _PARTS:
         text = pattern.sub(replacement, text)
     response.set_data(text)
-    home = caller.home if caller is not None else None
-    policy = html.framed_by(home.frame_ancestors if home else ())
-    if origin := images.origin_of(frame().face.logo or ""):
+    shown = frame()
+    policy = html.framed_by(shown.ancestors)
+    if origin := images.origin_of(shown.face.logo or ""):
         policy = policy.replace("img-src", f"img-src {origin}")
     response.headers["Content-Security-Policy"] = policy
     return response
