@@ -14,6 +14,7 @@ import pytest
 from flask import Flask
 from jinja2 import Environment, nodes
 
+from app.accounts.product import mail_templates
 from app.web import languages
 from tests import mailbox, translations
 from tests.builders import Cast
@@ -158,9 +159,12 @@ class _Marked:
 
 
 @pytest.fixture
-def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pages whose translated texts can be told from others."""
     monkeypatch.setattr(languages.Messages, "get_translations", lambda domain: _Marked())
+    mail_templates._built_in.cache_clear()
+    yield
+    mail_templates._built_in.cache_clear()
 
 
 @pytest.mark.long

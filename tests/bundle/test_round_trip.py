@@ -28,7 +28,15 @@ from app.webhooks.models import Webhook
 from app.workflows.language import step_headers
 from app.workflows.models import Workflow
 from tests.audit.chains import entries, verified
-from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
+from tests.builders import (
+    PASSWORD,
+    Caller,
+    Cast,
+    make_collection,
+    make_record,
+    make_user,
+    open_console,
+)
 from tests.bundle.accounts import PAPER, export, furnish, hashes, import_, run, view
 from tests.conftest import make_app, settings_for
 from tests.databases import DATABASES
@@ -41,12 +49,13 @@ ROOT = ("--as", "root@system.example")
 
 @pytest.fixture
 def other(app: Flask, database: str, tmp_path: Path) -> Iterator[Flask]:
-    """An instance with a superadmin and the other database."""
+    """An instance with a superadmin, the same roles and the other database."""
     kind = next(one for one in DATABASES if one != database)
     folder = tmp_path / "other"
     folder.mkdir()
     made = make_app(settings_for(kind, folder))
     make_user(made, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
+    open_console(made, "viewer", "editor")
     yield made
     with made.app_context():
         db.session.remove()
