@@ -226,7 +226,9 @@ def _problems(template: Template, kind: MailKind, *, of_account: bool) -> Iterat
             yield problem(name, "too_many_items", TOO_MANY)
         if source and name != "subject" and kind.has_link and not _has_link(source):
             yield problem(name, "link_missing", NO_LINK)
-        if of_account and (message := _other_link(text)):
+        # Also of the operator's texts: what touches the link would get its token.
+        touched = TOUCHED if mail_markup.TOUCHED_LINK.search(text) else None
+        if message := _other_link(text) if of_account else touched:
             yield problem(name, "other_link", message)
 
 
@@ -241,7 +243,7 @@ def _own_link_only(address: str) -> bool:
 def _may_lead_to(address: str) -> bool:
     if address.startswith("mailto:"):
         return accounts.email_problem(address.removeprefix("mailto:"), "html") is None
-    return _own_link_only(address) or tenants.is_safe_url(address)
+    return _own_link_only(address) or (tenants.is_safe_url(address) and not _has_link(address))
 
 
 def _other_link(text: str, values: Mapping[str, str] | None = None) -> str | None:
