@@ -83,7 +83,7 @@ test("values of all types are compared", async () => {
 test("what the language cannot say is refused before it is sent", () => {
   assert.throws(() => f("a b"), TypeError);
   assert.throws(() => f("views").eq(NaN), TypeError);
-  assert.equal(String(f("@account.plan").eq("pro").and(flag("sla"))), '(@account.plan = "pro") && (@flag("sla"))');
+  assert.equal(String(f("@account.plan").eq("pro").and(flag("sla"))), '@account.plan = "pro" && @flag("sla")');
   assert.throws(() => flag('sla") || @flag("x'), TypeError);
   assert.throws(() => anyOf("things, true) || @any(things", f("live").eq(true)), TypeError);
 });
