@@ -133,7 +133,7 @@ class Principal:
         """Whether the caller is an admin of the account acted in."""
         return self.is_superadmin or self.role == ADMIN
 
-    @property
+    @cached_property
     def opens_console(self) -> bool:
         """Whether the caller may open the console: admins, and roles that say so."""
         return self.is_admin or self.console

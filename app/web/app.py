@@ -18,10 +18,15 @@ from ipaddress import ip_address
 from threading import RLock
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from flask import Flask, Request
+from flask import Flask, Request, Response
 from flask import request as current_request
 from flask.ctx import AppContext, RequestContext
-from flask.sessions import NullSession, SecureCookieSession, SecureCookieSessionInterface
+from flask.sessions import (
+    NullSession,
+    SecureCookieSession,
+    SecureCookieSessionInterface,
+    SessionMixin,
+)
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
@@ -57,41 +62,56 @@ PORTAL = re.compile(r"/portal/[0-9a-fA-F-]{36}(?=/)")
 """The path of a portal session, which its cookies are bound to."""
 
 
-class _PageSessions(SecureCookieSessionInterface):
-    """Flask's cookie session for pages (flash messages, CSRF tokens); none for the API.
-
-    Each portal has its own, which browsers also send in a frame of another site's page, and keep
-    apart for each such site.
-    """
-
-    _none = NullSession()  # refuses changes
-
-    def get_cookie_name(self, app: Flask) -> str:
-        name = super().get_cookie_name(app)
-        return name.replace("__Host-", "__Secure-") + "_portal" if portal_path() else name
-
-    def get_cookie_path(self, app: Flask) -> str:
-        return portal_path() or super().get_cookie_path(app)
-
-    def get_cookie_samesite(self, app: Flask) -> str | None:
-        return "None" if portal_path() else super().get_cookie_samesite(app)
-
-    def get_cookie_secure(self, app: Flask) -> bool:
-        return bool(portal_path()) or super().get_cookie_secure(app)
-
-    def get_cookie_partitioned(self, app: Flask) -> bool:
-        return bool(portal_path())
-
-    def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
-        if request.path.startswith(f"{PREFIX}/"):
-            return self._none
-        return super().open_session(app, request)
+class _Sessions(SecureCookieSessionInterface):
+    """Flask's cookie session for pages: flash messages, CSRF tokens."""
 
     def get_signing_serializer(self, app: Flask) -> URLSafeTimedSerializer | None:
         serializer = super().get_signing_serializer(app)
         if serializer:
             serializer.signer = _Signer
         return serializer
+
+
+class _PortalSessions(_Sessions):
+    """A session for each portal, which browsers also send in a frame of another site's page.
+
+    Browsers keep it apart for each such site.
+    """
+
+    def get_cookie_name(self, app: Flask) -> str:
+        return super().get_cookie_name(app).replace("__Host-", "__Secure-") + "_portal"
+
+    def get_cookie_path(self, app: Flask) -> str:
+        return portal_path()
+
+    def get_cookie_samesite(self, app: Flask) -> str:
+        return "None"
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        return True
+
+    def get_cookie_partitioned(self, app: Flask) -> bool:
+        return True
+
+
+class _PageSessions(_Sessions):
+    """The sessions of all paths; none for the API."""
+
+    _none = NullSession()  # refuses changes
+    _portals = _PortalSessions()
+
+    def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
+        if request.path.startswith(f"{PREFIX}/"):
+            return self._none
+        if portal_path():
+            return self._portals.open_session(app, request)
+        return super().open_session(app, request)
+
+    def save_session(self, app: Flask, session: SessionMixin, response: Response) -> None:
+        if portal_path():
+            self._portals.save_session(app, session, response)
+        else:
+            super().save_session(app, session, response)
 
 
 def portal_path() -> str:

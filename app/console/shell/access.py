@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from flask import current_app, g, request
 
+from app.auth.portals import PATH
+
 
 class Role(StrEnum):
     """Whom a page is for."""
@@ -19,7 +21,8 @@ class Role(StrEnum):
 
 ANYBODY, USER, ADMIN, SUPERADMIN = Role
 ANY_FEATURE = "*"
-HOME, HOSTED = "/console", "/welcome"
+HOME, HOSTED, PORTAL = "/console", "/welcome", PATH
+LAYOUT, HOSTED_LAYOUT, PORTAL_LAYOUT = "base.html", "welcome/base.html", "portal/base.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,18 @@ def of_request() -> PageAccess:
     return getattr(view, "page", NO_PAGE)
 
 
+def is_portal() -> bool:
+    """Whether this request is for a page of a portal, or for an address that looks like one."""
+    return request.path.startswith(f"{PORTAL}/")
+
+
 def is_hosted() -> bool:
     """Whether this request shows a page for end users: in the product's brand, no console."""
     return f"{request.path}/".startswith(f"{HOSTED}/") or g.get("is_hosted", False)
+
+
+def layout() -> str:
+    """The template that surrounds the page of this request."""
+    if is_hosted():
+        return HOSTED_LAYOUT
+    return PORTAL_LAYOUT if is_portal() else LAYOUT

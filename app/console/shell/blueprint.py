@@ -43,7 +43,7 @@ from app.console.shell.portal import PortalEnded
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Gone, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
-from app.web import compression, error_handlers, languages
+from app.web import compression, error_handlers, html, languages
 from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
 
@@ -67,13 +67,12 @@ class Pages(Blueprint):
 
 
 blueprint, hosted = Pages("console", __name__), Pages("welcome", __name__)
-blueprint.url_value_preprocessor(portal_frame.take_id)
-blueprint.app_url_defaults(portal_frame.add_id)
 for pages in (blueprint, hosted):
     pages.before_request(guard.authorize)
     pages.after_request(compression.compress_page)  # runs after those below
-    pages.after_request(portal_frame.finish)
-    pages.after_request(brand.add_headers)
+blueprint.after_request(html.add_security_headers)
+hosted.after_request(brand.add_headers)
+
 
 View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = f"{HOME}/accounts/<uuid:account_id>"
@@ -173,7 +172,7 @@ def render_error(error: AppError) -> Response:
             guard.load_caller()
     else:
         brand.show_plain()
-    if portal_frame.is_requested():
+    if access.is_portal():
         return _portal_problem(error)
     if isinstance(error, RecentSignInRequired) and guard.caller():
         return brand.add_headers(make_response(*guard.reauthentication_page()))
@@ -258,15 +257,14 @@ def template_context() -> dict[str, object]:
     caller = guard.caller()
     holder = caller if caller and caller.setup is not None else None
     caller = None if holder else caller
-    is_hosted = access.is_hosted()
-    portal = portal_frame.frame() if portal_frame.is_requested() else None
-    layout = "welcome/base.html" if is_hosted else "portal/base.html" if portal else "base.html"
+    layout = access.layout()
+    portal = portal_frame.frame() if layout == access.PORTAL_LAYOUT else None
     return {
         "caller": caller,
         "setup_holder": holder,
         "layout": layout,
         "portal": portal,
-        "shell": navigation.Shell(caller) if caller and not (is_hosted or portal) else None,
+        "shell": navigation.Shell(caller) if caller and layout == access.LAYOUT else None,
         "theme": navigation.chosen_theme(),
         "themes": navigation.THEMES,
         "language": languages.of_browser(),

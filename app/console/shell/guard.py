@@ -29,7 +29,15 @@ from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
 from app.console.shell import access, brand, forms, portal, realms, resubmit, switcher
-from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, HOME, SUPERADMIN, PageAccess
+from app.console.shell.access import (
+    ADMIN,
+    ANY_FEATURE,
+    ANYBODY,
+    HOME,
+    PORTAL,
+    SUPERADMIN,
+    PageAccess,
+)
 from app.console.shell.forms import Form
 from app.console.shell.portal import PortalEnded
 from app.context import tenancy
@@ -136,14 +144,16 @@ def authorize() -> Any:
 
 
 def _check_csrf() -> None:
+    if request.method in ("GET", "HEAD", "OPTIONS"):
+        return
     # Hosted pages send no Referer, which the library wants to see besides the token.
     if not access.is_hosted():
         csrf.protect()
-    elif request.method not in ("GET", "HEAD", "OPTIONS"):
-        try:
-            validate_csrf(request.form.get("csrf_token"))
-        except ValidationError as error:
-            raise CSRFError(str(error)) from error
+        return
+    try:
+        validate_csrf(request.form.get("csrf_token"))
+    except ValidationError as error:
+        raise CSRFError(str(error)) from error
 
 
 def sign_in_page(form: Form, offered: Sequence[object] = ()) -> tuple[str, int]:
@@ -188,7 +198,7 @@ def load_caller() -> None:
     """Load the caller of this request from the session cookie, once."""
     if "console_caller" in g:
         return
-    if portal.is_requested():  # where other cookies do not count
+    if request.path.startswith(f"{PORTAL}/"):  # where other cookies do not count
         current = portal.load()
         g.console_caller, g.console_session_id = current, current and current.session_id
         request.environ[ACCOUNT] = current and current.require_account_id()

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Response, current_app, g, redirect, request, url_for
+from flask import Response, after_this_request, current_app, g, redirect, request, url_for
+from flask.globals import request_ctx
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
@@ -116,31 +117,34 @@ class Frame:
         ]
 
 
-def is_requested() -> bool:
-    """Whether this request is for a page of a portal, or for an address that looks like one."""
-    return request.path.startswith(f"{PATH}/")
-
-
-def take_id(endpoint: str | None, values: dict[str, Any] | None) -> None:
-    """Take the id of the session out of the arguments of a view."""
-    if values and "portal_id" in values:
-        g.portal_id = values.pop("portal_id")
-
-
-def add_id(endpoint: str, values: dict[str, Any]) -> None:
-    """Let addresses of pages that the session opens be those of the portal."""
-    portal_id, caller = g.get("portal_id"), g.get("console_caller")
-    if portal_id is None or caller is None or caller.portal is None:
-        return
-    page = getattr(current_app.view_functions.get(endpoint), "page", None)
-    if page is not None and page.portal in caller.portal.pages:
-        values["portal_id"] = portal_id
-
-
 def load() -> Principal | None:
-    """Return the user that this request's portal session acts as, if it has not ended."""
-    portal_id = g.get("portal_id")
-    return portals.authenticate(portal_id, _secret()) if portal_id and _secret() else None
+    """Return the user that this request's portal session acts as, if it has not ended.
+
+    From then on, addresses of pages that the session opens are those of the portal.
+    """
+    portal_id = (request.view_args or {}).pop("portal_id", None)
+    if portal_id is None:
+        return None
+    g.portal_id = portal_id
+    after_this_request(finish)
+    # Instead of `app.url_defaults`, which all other pages would call for each of their links.
+    adapter: Any = request_ctx.url_adapter
+    build = adapter.build
+
+    def build_inside(endpoint: str, values: Mapping[str, Any], **options: Any) -> str:
+        built: str = build(endpoint, {**values, **_inside(endpoint)}, **options)
+        return built
+
+    adapter.build = build_inside
+    return portals.authenticate(portal_id, _secret()) if _secret() else None
+
+
+def _inside(endpoint: str) -> dict[str, Any]:
+    caller: Principal | None = g.get("console_caller")
+    page = getattr(current_app.view_functions.get(endpoint), "page", None)
+    if caller is None or caller.portal is None or page is None:
+        return {}
+    return {"portal_id": g.portal_id} if page.portal in caller.portal.pages else {}
 
 
 def frame() -> Frame:
@@ -193,8 +197,6 @@ def _secret() -> str:
 
 def finish(response: Response) -> Response:
     """Let a page of a portal lead nowhere else, and be framed by the origins of its account."""
-    if not is_requested():
-        return response
     caller: Principal | None = g.get("console_caller")
     location = response.headers.get("Location", "")
     if caller is not None and caller.portal is not None and f"{location}/".startswith(f"{HOME}/"):
