@@ -29,7 +29,7 @@ PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READ_METHODS = ("GET",)
 SCIM, DIRECTORY = "/scim/", "directory"
 PORTAL = "portal"
-PAGES = ("/console", "/portal")
+PAGES = ("/console", "/portal", "/welcome")
 COLLECTION_PARAMETERS = {"collection", "collection_id", "collection_name", "record_id"}
 FIXED_VALUES = {
     "category": "auth_providers",
@@ -46,9 +46,9 @@ FIXED_VALUES = {
     "number": "1",
     "resource_type": "User",
     "color": "0b5fff",
+    "template_name": "default",
     "schema_id": "urn:ietf:params:scim:schemas:core:2.0:User",
 }
-PAGES = ("/console", "/welcome")
 # Routes not called, with the reason.
 EXEMPT = {
     ("POST", f"{PREFIX}/auth/register"): "creates its own account",

@@ -173,8 +173,7 @@ def redirect_to_client(completed: CompletedFlow) -> BaseResponse:
     """Redirect to the client application, or to the console."""
     flow = completed.flow
     if flow.purpose in (FlowPurpose.CONSOLE, FlowPurpose.TEST):
-        pages = HOSTED if (flow.redirect_uri or "").startswith(HOSTED) else "/console"
-        target = f"{pages}{FINISH}"
+        target = f"{_pages(flow)}{FINISH}"
         if host := _return_host(flow):
             settings = config.current()
             base = urlsplit(settings.base_url)
@@ -237,6 +236,11 @@ def _cookie_name(mark: str) -> str:
     return f"{prefix}atrium_sso_{mark[:NAMED_BY_MARK]}"
 
 
+def _pages(flow: Flow) -> str:
+    """Where a sign-in to pages began: at the hosted ones, or at the console."""
+    return HOSTED if (flow.redirect_uri or "").startswith(HOSTED) else "/console"
+
+
 def no_store(response: BaseResponse) -> BaseResponse:
     """Keep a response out of caches, and its address out of referrers."""
     response.headers["Cache-Control"] = "no-store"
@@ -261,7 +265,9 @@ def _error_page(error: AppError) -> Response:
         account = service.find_active_account(flow.account_id) if flow else None
         slug = account.slug if account else None
         g.is_hosted, g.page_account_id = True, account.id if account else None
-        page = render_template("welcome/refused.html", problem=error.message, account=slug)
+        began = _pages(flow) if flow and flow.purpose == FlowPurpose.CONSOLE else HOSTED
+        sign_in = f"{began}/sign-in?account={quote(slug)}" if slug else f"{began}/sign-in"
+        page = render_template("welcome/refused.html", problem=error.message, sign_in=sign_in)
         response = html.add_security_headers(make_response(page))
     response.status_code = error.status
     response.headers.update(error.headers)
