@@ -26,6 +26,8 @@ NO_PAGES |= {"export_manifest", "export_readers", "export_security_events", "exp
 NO_PAGES |= {"download_export", "download_certificate", "open_portal"}
 NO_PAGES |= {"choose_records", "show_condition", "show_options", "show_candidates"}
 NO_PAGES |= {"show_account_options", "show_user_options", "show_record_options"}
+# In a frame without scripts, within the editor of the text: `test_mails.py` looks at it.
+NO_PAGES |= {"preview_product_mail", "preview_mail_template"}
 # These lead on, or show something once: journeys look at them.
 SHOWN_ONCE = {
     "show_codes",
