@@ -112,6 +112,7 @@ def test_member_without_console_sets_no_factor_up_whose_codes_they_never_see(
         assert db.db.session.scalars(confirmed).all() == []
 
 
+@pytest.mark.long
 def test_member_without_console_opens_no_page(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.bob)
     answer = browser.get("profile")
@@ -133,6 +134,7 @@ def test_member_without_console_opens_no_page(app: Flask, cast: Cast) -> None:
     assert browser.get("").status_code == 200
 
 
+@pytest.mark.long
 def test_member_with_console_opens_records_and_no_administration(app: Flask, cast: Cast) -> None:
     browser, opened = Browser(app, cast.bob), set()
     for method, path, name in pages(app, cast):
