@@ -573,6 +573,7 @@ def test_logo_of_a_product_without_a_name_has_no_text(cast: Cast) -> None:
     assert 'alt=""' in image
 
 
+@pytest.mark.long
 def test_no_mail_names_this_service_where_a_product_is_set(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
