@@ -92,6 +92,7 @@ class State:
             for (table,) in cursor.fetchall():
                 cursor.execute(f'DROP TABLE "{table}" CASCADE')
             cursor.execute("SET citus.propagate_set_commands = 'local'")
+            cursor.execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
             cursor.execute("SET LOCAL session_replication_role = replica")
             for table in self._tables():
                 cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
