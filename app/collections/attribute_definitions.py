@@ -23,6 +23,7 @@ from app.collections import schema
 from app.collections.definitions import parse_field, with_composed_choices
 from app.collections.fields import TYPES
 from app.context import tenancy
+from app.db import citus
 from app.errors import Conflict, InvalidValues, problem
 from app.rules.named import ACCOUNT_ATTRIBUTE, ACCOUNT_CHOICE, ATTRIBUTE, ATTRIBUTE_CHOICE
 from app.types import JSONMapping, JSONObject
@@ -150,6 +151,8 @@ def change(kind: Kind, body: JSONMapping, *, plan_hash: str | None = None) -> At
     Raises Conflict for another plan, and with the places that name what would be removed.
     """
     with db.transaction() as session:
+        # Names are looked for in all shards before accounts, a shared table, are changed.
+        citus.use_one_connection_per_node(db.connection())
         compared = _compare(attributes.load(kind, lock=True), body)
         if compared.problems:
             raise InvalidValues(compared.problems)

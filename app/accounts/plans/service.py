@@ -15,6 +15,7 @@ from app.accounts.names import Name, Use
 from app.accounts.plans import stored
 from app.accounts.plans.stored import Plan, Plans
 from app.accounts.usage import quotas
+from app.db import citus
 from app.errors import Conflict, InvalidValues, problem
 from app.rules.named import FLAG
 from app.rules.nodes import PLAN
@@ -106,6 +107,8 @@ def change(body: JSONMapping, *, whole: bool = False) -> Plans:
     that would be gone, or that cannot follow a new name.
     """
     with db.transaction() as session:
+        # Names are looked for in all shards before accounts, a shared table, are changed.
+        citus.use_one_connection_per_node(db.connection())
         # First: what follows a new name is locked in the order of changes of collections.
         db.lock_schema()
         query = sa.select(InstanceSetting).where(InstanceSetting.id == stored.NAME)
