@@ -103,7 +103,7 @@ class _Users:
             return value
         return _of_account(User.account_id, attribute_value(Account.attributes, name, node.type))
 
-    def asked(self, node: Call) -> sa.ColumnElement[Any]:
+    def evaluate_call(self, node: Call) -> sa.ColumnElement[Any]:
         """`@has_group`: whether the user is a member; `@flag`: whether the account has one.
 
         Partial evaluation has decided the others.
@@ -146,7 +146,7 @@ class _Anonymous:
         is_own = node.attribute.startswith(OF_ACCOUNT)
         return _of_account(self.account_id, value if is_own else sa.cast(sa.null(), value.type))
 
-    def asked(self, node: Call) -> sa.ColumnElement[Any]:
+    def evaluate_call(self, node: Call) -> sa.ColumnElement[Any]:
         """`@flag`: whether the account has one. Partial evaluation has decided the others."""
         words = [argument.value for argument in node.arguments if isinstance(argument, Literal)]
         return _of_account(self.account_id, self.terms.has_flag(words[0]))

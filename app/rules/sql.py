@@ -127,7 +127,7 @@ class Callers(Protocol):
         """The value of an attribute that the operator defines."""
         ...
 
-    def asked(self, node: Call) -> Expression: ...
+    def evaluate_call(self, node: Call) -> Expression: ...
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ class _Builder:
 
     def call(self, node: Call) -> Expression:
         if self.callers and node.name.startswith("@"):
-            return self.callers.asked(node)
+            return self.callers.evaluate_call(node)
         if node.name in SPECIAL:
             return SPECIAL[node.name](self, node)
         if node.name in NATIVE:

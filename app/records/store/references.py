@@ -161,7 +161,7 @@ def allows(access: Access, row: Row, sent: JSONMapping = NO_PARAMETERS) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Lookup:
     """What a caller's rule asks of other records, taken apart once for all that it judges."""
 
     subqueries: Collection[Subquery]
@@ -175,17 +175,17 @@ class _Asked:
     """Those for one record, by whether its account is known."""
 
 
-def _asked(subqueries: Collection[Subquery], subject: Subject) -> _Asked:
+def _lookup(subqueries: Collection[Subquery], subject: Subject) -> _Lookup:
     parts = [part for one in subqueries for part in rules.walk(one)]
     names = {part.path[0] for part in parts if isinstance(part, rules.Name | rules.Old)}
     fields = sorted({part.field for part in parts if isinstance(part, rules.Sent)})
     conditions = tuple(rules.partial_evaluate(one, subject) for one in subqueries)
     compiled = sql.compiled(sa.true(), parts)
-    return _Asked(subqueries, frozenset({"account_id", *names}), fields, conditions, compiled)
+    return _Lookup(subqueries, frozenset({"account_id", *names}), fields, conditions, compiled)
 
 
-def _asked_by(access: Access) -> _Asked:
-    return _asked(access.subqueries, access.subject)
+def _lookup_of(access: Access) -> _Lookup:
+    return _lookup(access.subqueries, access.subject)
 
 
 def judged(access: Access, rows: Sequence[Row], sent: Sequence[JSONMapping] = ()) -> list[Row]:
@@ -193,8 +193,8 @@ def judged(access: Access, rows: Sequence[Row], sent: Sequence[JSONMapping] = ()
     if not access.subqueries:
         return list(rows)
     bodies = sent or [NO_PARAMETERS] * len(rows)
-    asked = access.memo.get(_asked_by, access)
-    return _answers(access.definition, rows, asked, access.subject, bodies)
+    lookup = access.memo.get(_lookup_of, access)
+    return _answers(access.definition, rows, lookup, access.subject, bodies)
 
 
 def answers(
@@ -208,51 +208,51 @@ def answers(
 
     Records for which other values were sent take one of their own, if a subquery reads these.
     """
-    return _answers(definition, rows, _asked(subqueries, subject), subject, sent)
+    return _answers(definition, rows, _lookup(subqueries, subject), subject, sent)
 
 
 def _answers(
     definition: Definition,
     rows: Sequence[Row],
-    asked: _Asked,
+    lookup: _Lookup,
     subject: Subject,
     sent: Sequence[JSONMapping],
 ) -> list[Row]:
     alike: dict[str, list[int]] = defaultdict(list)
     for n, body in enumerate(sent):
-        alike[repr([body.get(name) for name in asked.fields])].append(n)
+        alike[repr([body.get(name) for name in lookup.fields])].append(n)
     found = [dict[Any, Any](row) for row in rows]
     for numbers in alike.values():
         for start in range(0, len(numbers), LITERAL_ROWS):
             part = numbers[start : start + LITERAL_ROWS]
             account_ids = {rows[n]["account_id"] for n in part}
             account_id = account_ids.pop() if len(account_ids) == 1 else None
-            values = asked.compiled.parameters(subject, sent[part[0]], account_id)
+            values = lookup.compiled.parameters(subject, sent[part[0]], account_id)
             for place, n in enumerate(part):
                 before = _before(rows[n])
-                for name in asked.names:
+                for name in lookup.names:
                     values[f"{place}_{name}"] = rows[n].get(name)
                     values[f"old_{place}_{name}"] = before.get(name)
-            shape = (asked.conditions, asked.names, len(part), account_id is not None)
+            shape = (lookup.conditions, lookup.names, len(part), account_id is not None)
             if len(part) == 1:
-                answered = _prepared(definition, asked, shape).all(values)
+                results = _prepared(definition, lookup, shape).all(values)
             else:
                 is_usual = len(part) in (2, LITERAL_ROWS)  # 2: before and after a change
                 build = definition.memo.get if is_usual else lambda build, *key: build(*key)
                 query: sa.Select[Any] = build(_question, definition, *shape)
-                answered = db.connection().execute(query, values).all()
-            for place, *results in answered:
-                found[part[place]] |= dict(zip(asked.subqueries, results, strict=True))
+                results = db.connection().execute(query, values).all()
+            for place, *result in results:
+                found[part[place]] |= dict(zip(lookup.subqueries, result, strict=True))
     return list(found)
 
 
-def _prepared(definition: Definition, asked: _Asked, shape: _Shape) -> PreparedStatement:
+def _prepared(definition: Definition, lookup: _Lookup, shape: _Shape) -> PreparedStatement:
     # Its conditions are compared once for a caller: that takes longer than the statement.
     of_one_account = shape[-1]
-    if of_one_account not in asked.statements:
+    if of_one_account not in lookup.statements:
         statement = definition.memo.get(_prepared_question, definition, *shape)
-        asked.statements[of_one_account] = statement
-    return asked.statements[of_one_account]
+        lookup.statements[of_one_account] = statement
+    return lookup.statements[of_one_account]
 
 
 def _prepared_question(definition: Definition, *shape: Any) -> PreparedStatement:
