@@ -7,6 +7,7 @@ which browsers then revalidate.
 
 from __future__ import annotations
 
+import gzip
 import re
 import time
 from functools import lru_cache
@@ -17,11 +18,12 @@ from pathlib import Path
 from flask import Flask, Response, request, send_from_directory, url_for
 from werkzeug.security import safe_join
 
-from app.web import compression
+from app.web import html
 
 ENDPOINT, DIGITS = "static", 12
 VERSION = re.compile(f"[0-9a-f]{{{DIGITS}}}", re.ASCII)
 FOREVER = "public, max-age=31536000, immutable"
+GZIPPED, GZIP_LEVEL = frozenset({".css", ".js", ".json", ".svg"}), 9
 
 
 def init_app(app: Flask) -> None:
@@ -67,8 +69,8 @@ def _digest(folder: Path, files: tuple[tuple[Path, int], ...]) -> str:
 def _file(folder: Path, name: str) -> Response:
     path = safe_join(str(folder), name)
     file = Path(path) if path else None
-    if file and compression.is_accepted() and file.is_file():
-        packed = compression.compressed_file(file, file.stat().st_mtime_ns)
+    if file and html.accepts_gzip() and file.is_file():
+        packed = _compressed(file, file.stat().st_mtime_ns)
         if packed is not None:
             kind = guess_type(file.name)[0]
             response = Response(packed, mimetype=kind)
@@ -80,3 +82,11 @@ def _file(folder: Path, name: str) -> Response:
     response = send_from_directory(folder, name)
     response.vary.add("Accept-Encoding")
     return response
+
+
+@lru_cache(256)
+def _compressed(path: Path, modified_ns: int) -> bytes | None:
+    """The gzip of a static file, None if it is of a type that does not shrink."""
+    if path.suffix not in GZIPPED:
+        return None
+    return gzip.compress(path.read_bytes(), GZIP_LEVEL, mtime=0)

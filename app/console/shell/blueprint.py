@@ -43,7 +43,7 @@ from app.console.shell.portal import PortalEnded
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Gone, Malformed, NotFound, RecentSignInRequired
 from app.outbound import mail
-from app.web import compression, error_handlers, html, languages
+from app.web import error_handlers, html, languages
 from app.web.access import console_session, public
 from app.web.languages import gettext, lazy_gettext
 
@@ -69,7 +69,7 @@ class Pages(Blueprint):
 blueprint, hosted = Pages("console", __name__), Pages("welcome", __name__)
 for pages in (blueprint, hosted):
     pages.before_request(guard.authorize)
-    pages.after_request(compression.compress_page)  # runs after those below
+    pages.after_request(html.compress_page)  # runs after those below
 blueprint.after_request(html.add_security_headers)
 hosted.after_request(brand.add_headers)
 
