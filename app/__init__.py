@@ -110,7 +110,7 @@ def _load_routes(app: Flask) -> None:
     from app.console.shell.guard import csrf
     from app.web import assets, docs_pages, error_handlers, openapi_text
     from app.web.access import public
-    from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
+    from app.web.app import IntegerPath, LargeIntegerPath, UuidPath
     from app.web.openapi import api
     from app.web.serialization import Json
 

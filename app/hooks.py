@@ -22,7 +22,7 @@ from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
 from app.web import cors
-from app.web.current_request import get_g, get_request
+from app.web.app import get_g, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 VARY = "Authorization, X-API-Key, X-Account-ID"

@@ -42,6 +42,7 @@ MANIFEST, INNER_SCHEMAS = "app.manifest.schemas", ("app.manifest.schemas", "app.
 MOST_LOOSE = 8
 
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
+CURRENT_REQUEST = {"get_request", "get_header", "get_g"}
 PAGES = {"app.web.docs_pages": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
@@ -290,7 +291,8 @@ def test_flask_request_is_used_by_edge_modules_only() -> None:
             known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
             assert known == set(), module
             assert "flask.request" not in SOURCES[module].read_text(), module
-            assert "app.web.current_request" not in set(imports(module)), module
+            assert not names_from(module, "app.web.app") & CURRENT_REQUEST, module
+            assert "app" not in names_from(module, "app.web"), module
 
 
 CLIENTS = re.compile(r"requests|urllib3|http$|http\.client|urllib\.request|urllib$")

@@ -35,7 +35,7 @@ EVENTS = sa.table("events", sa.column("id", sa.Text), sa.column("at", sa.DateTim
 
 
 def test_flask_context_variables_contract() -> None:
-    """`app/web/current_request.py`, `app/config/settings.py`."""
+    """`app/web/app.py`, `app/config/settings.py`."""
     app = Flask(__name__)
     with app.test_request_context("/x", headers={"X-Test": "1"}):
         assert _cv_request.get().request is request._get_current_object()  # type: ignore[attr-defined]

@@ -14,8 +14,7 @@ from app.accounts.sign_in_settings import MfaMode
 from app.accounts.usage import quotas
 from app.collections import attribute_values
 from app.web import fields
-from app.web.converters import LARGEST_ROLE_ID
-from app.web.current_request import get_g
+from app.web.app import LARGEST_ROLE_ID, get_g
 from app.web.examples import USER_ID
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_of

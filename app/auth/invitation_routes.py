@@ -19,8 +19,8 @@ from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import RedirectBody, SignedIn
 from app.web import fields
 from app.web.access import account_admin, public
+from app.web.app import LARGEST_ROLE_ID
 from app.web.blueprint import Blueprint
-from app.web.converters import LARGEST_ROLE_ID
 from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.schemas import Schema, View, example

@@ -30,7 +30,7 @@ from app.ids import new_id
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
 from app.web import json_input
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 
 MAX_COUNTED = 100  # per statement; SQLite's limit is 500
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
@@ -305,7 +305,7 @@ def _field_list(
 ) -> object:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = json_input.loads(value.encode())
+            value = json_input.parse(value.encode())
         except Malformed:
             value = None
     if value == ALL_FIELDS:

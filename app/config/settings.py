@@ -365,7 +365,7 @@ def current() -> Config:
     return config
 
 
-# Without Flask's proxies, which cost more than the lookup (see app/web/current_request.py).
+# Without Flask's proxies, which cost more than the lookup (see app/web/app.py).
 context = _cv_app.get
 """Returns the current app context; raises LookupError outside of one."""
 

@@ -12,7 +12,7 @@ from app.errors import AppError, RangeNotSatisfiable
 from app.files import content, downloads, service, storage, thumbnails
 from app.files.service import File
 from app.web import preconditions
-from app.web.current_request import get_header, get_request
+from app.web.app import get_header, get_request
 from app.web.sockets import Handover, find_socket
 
 # Whatever a file contains, it runs nothing and loads nothing.

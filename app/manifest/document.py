@@ -165,7 +165,9 @@ def resolve(plain: str) -> object:
         return None
     if plain in BOOLEANS:
         return BOOLEANS[plain]
-    return json_input.plain(json_input.number(plain)) if NUMBER.fullmatch(plain) else plain
+    return (
+        json_input.without_rounding(json_input.number(plain)) if NUMBER.fullmatch(plain) else plain
+    )
 
 
 def _refuse(line: int, message: str) -> NoReturn:

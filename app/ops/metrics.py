@@ -38,8 +38,8 @@ from app.ops import backup_runs
 from app.realtime import metrics as streams
 from app.web import rate_limits
 from app.web.access import public
+from app.web.app import get_header
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_header
 from app.web.schemas import TEXT
 from app.webhooks import metrics as deliveries
 from app.webhooks import models as webhooks

@@ -23,8 +23,8 @@ from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous
+from app.web.app import get_header, get_request
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_header, get_request
 from app.web.fields import doc
 from app.web.parsing import REPEATED
 from app.web.schemas import TEXT, Schema, View

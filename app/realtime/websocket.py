@@ -151,7 +151,7 @@ class WebSocket(Connection):
             self._transport.resume_reading()
 
     def _answer(self, text: str) -> None:
-        message = json_input.loads(text.encode())
+        message = json_input.parse(text.encode())
         if not isinstance(message, dict):
             raise _invalid("Send a JSON object.")
         action = message.get("action")

@@ -11,7 +11,7 @@ from typing import Any
 import marshmallow as ma
 
 from app import clock
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 
 EMAIL = {"format": "email"}
 URI = {"format": "uri"}

@@ -51,7 +51,7 @@ class _Refused(ValueError):
     pass
 
 
-def body(request: Request, *, infinite: bool = False) -> object:
+def parse_body(request: Request, *, infinite: bool = False) -> object:
     """Parse the JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413.
 
     `infinite` as in `loads`.
@@ -61,7 +61,7 @@ def body(request: Request, *, infinite: bool = False) -> object:
         raise Malformed.at("body", msg="A JSON body is required.", type="missing")
     if not JSON_TYPE.match(request.mimetype):
         raise UnsupportedMediaType
-    return loads(raw, infinite=infinite)
+    return parse(raw, infinite=infinite)
 
 
 def read_body(request: Request, *, any_charset: bool = False) -> bytes:
@@ -81,7 +81,7 @@ def read_body(request: Request, *, any_charset: bool = False) -> bytes:
     return raw
 
 
-def loads(raw: bytes, *, infinite: bool = False) -> object:
+def parse(raw: bytes, *, infinite: bool = False) -> object:
     """Parse untrusted JSON. Raises Malformed.
 
     A number beyond the doubles is refused; if `infinite`, it becomes an infinity, which the field's
@@ -121,7 +121,7 @@ def iter_records(raw: bytes) -> Iterator[tuple[int, object]]:
         text = raw.decode("utf-8-sig")
         opened = ARRAY.match(text)
     if opened is None:
-        loads(text.encode())
+        parse(text.encode())
         msg = 'Must be an array of objects, or {"records": [...]}.'
         raise Malformed.at("body", msg=msg, type="type")
     escapes, decoder = bool(SUSPICIOUS_ESCAPE.search(text)), _decoder(raw, infinite=True)
@@ -205,17 +205,17 @@ def _double(digits: str) -> float:
     return value if is_same else Rounded(value)
 
 
-def plain(value: Any) -> Any:
+def without_rounding(value: Any) -> Any:
     """A JSON value with ordinary doubles for rounded ones."""
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: without_rounding(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [without_rounding(item) for item in value]
     return float(value) if type(value) is Rounded else value
 
 
 def _finite(digits: str) -> int | float:
-    return _checked(plain(number(digits)))
+    return _checked(without_rounding(number(digits)))
 
 
 def _finite_float(digits: str) -> float:

@@ -12,7 +12,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from app import clock
 from app.context import tracing
-from app.web.current_request import get_g
+from app.web.app import get_g
 
 
 def configure(*, as_text: bool = False, with_trace: bool = False) -> None:

@@ -17,8 +17,7 @@ from flask_smorest.spec import openapi_cli
 
 from app.types import JSONObject
 from app.web.access import public
-from app.web.app import loaded
-from app.web.converters import IntegerPath, LargeIntegerPath, UuidPath
+from app.web.app import IntegerPath, LargeIntegerPath, UuidPath, loaded
 from app.web.fields import DateTime, Id, Timestamp, required_by_service
 from app.web.schemas import ErrorBody
 from app.web.serialization import json_response

@@ -15,7 +15,7 @@ from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
 from app.types import JSONObject
 from app.web import json_input
 from app.web.access import View
-from app.web.current_request import get_request
+from app.web.app import get_request
 from app.web.schemas import Schema
 
 MAX_CACHED_QUERY = 200
@@ -99,7 +99,7 @@ class Parser(FlaskParser):
     def load_json(self, req: Request, schema: Any) -> object:
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
-        value = json_input.body(req, infinite=schema.names_numbers)
+        value = json_input.parse_body(req, infinite=schema.names_numbers)
         if not isinstance(value, dict):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value

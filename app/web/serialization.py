@@ -63,4 +63,4 @@ class Json(JSONProvider):
 
     def loads(self, s: str | bytes, **options: object) -> object:
         """Parse JSON through `json_input`."""
-        return json_input.loads(s.encode() if isinstance(s, str) else s)
+        return json_input.parse(s.encode() if isinstance(s, str) else s)

@@ -13,7 +13,7 @@ from flask import Flask, Request
 
 from app.context import tracing
 from app.context.spans import Span
-from app.web.current_request import get_g, get_request
+from app.web.app import get_g, get_request
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -22,7 +22,7 @@ from app.realtime import connections, hub, limits, sse, websocket
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.web import sockets
-from app.web.current_request import get_request
+from app.web.app import get_request
 from tests import certificates
 from tests.builders import Caller, Cast
 from tests.realtime.clients import UPGRADE, Events, Socket, Stream, until

@@ -16,7 +16,7 @@ from app.db import versioned_cache
 from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from app.sso.scim import tokens as scim_tokens
 from app.web.access import AccessLevel, ViewAccess, access_of
-from app.web.current_request import get_g, get_request
+from app.web.app import get_g, get_request
 
 AUTHORIZATION, API_KEY = "HTTP_AUTHORIZATION", "HTTP_X_API_KEY"
 

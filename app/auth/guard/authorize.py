@@ -26,7 +26,7 @@ from app.context import tenancy
 from app.db import errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, Unauthorized, Unavailable
 from app.web.access import AccessLevel, ViewAccess, access_of, public, signed_in
-from app.web.current_request import environ_key, get_g, get_request
+from app.web.app import environ_key, get_g, get_request
 from app.web.parsing import check_path, check_query
 
 P = ParamSpec("P")

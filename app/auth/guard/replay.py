@@ -14,7 +14,7 @@ from app.auth.principal import Principal
 from app.errors import AppError
 from app.web import idempotency as keys
 from app.web.access import ViewAccess, access_of
-from app.web.current_request import environ_key
+from app.web.app import environ_key
 from app.web.idempotency import Claim
 
 KEY = environ_key(keys.HEADER)

@@ -12,7 +12,7 @@ from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.context import actor, deadline, tenancy, trigger_depth
 from app.db import disk
-from app.web.current_request import environ_key, get_g, get_request
+from app.web.app import environ_key, get_g, get_request
 
 LONGEST_AGENT = 500
 # Headers that few requests have, as in the WSGI environment.

@@ -26,7 +26,7 @@ def text_of(value: object) -> str:
 def parse_json(text: str, *, infinite: bool = False) -> object:
     """The value of JSON that somebody has typed. Raises InvalidValue."""
     try:
-        return json_input.loads(text.encode("utf-8", "replace"), infinite=infinite)
+        return json_input.parse(text.encode("utf-8", "replace"), infinite=infinite)
     except Malformed as error:
         message = error.extra["detail"][0]["msg"].replace("The body", "This")
         raise InvalidValue("invalid_json", message) from error
@@ -78,7 +78,7 @@ class JsonField(Field):
             raise InvalidValue("invalid_json", "Must be a JSON object or array.")
         if not json_input.is_serializable(value):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
-        return json_input.plain(value)
+        return json_input.without_rounding(value)
 
     def parse(self, text: str, *, infinite: bool = False) -> object:
         return parse_json(text, infinite=infinite)

@@ -107,7 +107,7 @@ class NumberField(Field):
             raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         if self.options.get("integer") and type(value) is json_input.Rounded:
             raise InvalidValue("not_integer", "Must be a whole number.")
-        number: int | float = plain_number(json_input.plain(value))
+        number: int | float = plain_number(json_input.without_rounding(value))
         return number
 
     def parse(self, text: str, *, infinite: bool = False) -> int | float:

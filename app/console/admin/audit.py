@@ -35,7 +35,7 @@ from app.console.shell.navigation import ACCOUNT, INSTANCE, MenuItem
 from app.errors import NotFound
 from app.portability.retention import policy as policies
 from app.types import JSONObject
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.languages import lazy_gettext
 
 AUDIT = "/console/audit"

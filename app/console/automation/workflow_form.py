@@ -161,7 +161,7 @@ def parse_json(
     text: str, name: str, kind: type, *, of_objects: bool = True
 ) -> tuple[Any, list[JSONObject]]:
     try:
-        value = json_input.loads(text.encode(errors="replace"))
+        value = json_input.parse(text.encode(errors="replace"))
     except Malformed as error:
         fault = checks.fault(text)
         message = fault.message if fault else str(error.extra["detail"][0]["msg"])

@@ -24,7 +24,7 @@ from app.records import service as records
 from app.records.list_query import ListQuery
 from app.types import JSONObject
 from app.web import serialization
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.paging import page_body
 
 MAX_ITEMS = 10

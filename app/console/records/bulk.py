@@ -29,7 +29,7 @@ from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.records import batch
 from app.records.history import service as history
 from app.records.transfer.formats import FORMATS
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 SELECTION = f"{COLLECTION}/selection"

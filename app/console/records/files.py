@@ -36,7 +36,7 @@ from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.formats import Source, TextSource
 from app.types import JSONMapping
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.error_handlers import database_error
 from app.web.languages import gettext, ngettext
 

@@ -20,7 +20,7 @@ from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 from app.types import JSONObject
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
 MIN_ROWS, MAX_ROWS = 1, 8

@@ -44,7 +44,7 @@ from app.records import service
 from app.records.list_query import ListQuery
 from app.rules import OPERATIONS
 from app.types import JSONObject
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
 HOME = "/console/records"

@@ -29,7 +29,7 @@ from app.files import ownership, uploads
 from app.records import service
 from app.records.read.views import RecordView
 from app.types import JSONMapping, JSONObject
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
 PARAMETER = "edit"  # of the query string: the id of the record

@@ -19,7 +19,7 @@ from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
 from app.records.list_query import ListQuery
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5

@@ -14,7 +14,7 @@ from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
 from app.records.list_query import ListQuery
-from app.web.converters import UuidPath
+from app.web.app import UuidPath
 
 MAX_HITS = 6
 MAX_COLLECTIONS = 40

@@ -27,8 +27,8 @@ from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import View, anonymous, public, signed_in
+from app.web.app import get_request
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_request
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema

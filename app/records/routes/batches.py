@@ -15,8 +15,8 @@ from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous
+from app.web.app import get_header
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_header
 from app.web.fields import doc
 from app.web.schemas import Schema, View
 from app.web.serialization import json_response

@@ -17,8 +17,8 @@ from app.records.store.sizes import limit_size
 from app.types import JSONObject
 from app.web import fields, preconditions
 from app.web.access import anonymous
+from app.web.app import get_header, get_request
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_header, get_request
 from app.web.fields import doc
 from app.web.paging import Page, PageArgs, items_field, page_body
 from app.web.parsing import MULTIPART

@@ -19,7 +19,7 @@ from app.auth.guard import principal
 from app.db import replica, versioned_cache
 from app.db.versioned_cache import Stale
 from app.errors import AppError
-from app.web.current_request import get_header
+from app.web.app import get_header
 
 P = ParamSpec("P")
 STALE = re.compile(r"(?:^|,)\s*stale\s*=\s*\"?(\d{1,4})\"?\s*(?:[,;]|$)", re.IGNORECASE)

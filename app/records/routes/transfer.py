@@ -22,8 +22,8 @@ from app.records.transfer.formats import Source, TextSource
 from app.types import JSONObject
 from app.web import fields, json_input
 from app.web.access import anonymous
+from app.web.app import get_g
 from app.web.blueprint import Blueprint
-from app.web.current_request import get_g
 from app.web.fields import doc
 from app.web.schemas import TEXT, Schema, View
 from app.web.serialization import json_response

@@ -95,7 +95,7 @@ def _lines(raw: bytes) -> Iterator[Line]:
     for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip():
             try:
-                yield number, json_input.loads(line, infinite=True)
+                yield number, json_input.parse(line, infinite=True)
             except Malformed as error:
                 yield number, error
 

@@ -52,7 +52,7 @@ class ProviderResponse:
     def json(self) -> object:
         """Parse the body as JSON. Raises Unreachable."""
         try:
-            return json_input.loads(self.text.encode())
+            return json_input.parse(self.text.encode())
         except (Malformed, UnicodeError):
             raise Unreachable("The response is not valid JSON.") from None
 

@@ -223,7 +223,7 @@ class _Parser:
         if kind not in ("string", "number"):
             raise self._error(f"“{text[:50]}” is no value.")
         try:
-            value: Any = json_input.loads(text.encode())
+            value: Any = json_input.parse(text.encode())
         except Malformed:
             raise self._error(f"{text[:50]} is no JSON value.") from None
         literal: Literal = value

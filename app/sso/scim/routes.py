@@ -181,7 +181,7 @@ def _preconditions() -> Preconditions:
 
 def _body() -> JSONMapping:
     limit_body(MAX_BODY)
-    body = json_input.body(request)
+    body = json_input.parse_body(request)
     if not isinstance(body, dict):
         raise Malformed.at("body", msg="Must be a JSON object.", type="type")
     return body

@@ -96,7 +96,7 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
     received: object = response.body or None
     if response.body:
         with suppress(AppError):  # it stays a text: not JSON that we can store
-            received = json_input.loads(response.body.encode())
+            received = json_input.parse(response.body.encode())
     return {"status_code": response.status, "body": received}
 
 
