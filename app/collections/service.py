@@ -29,7 +29,7 @@ from app.errors import Conflict, InvalidValues, Malformed, NotFound, problem
 from app.ids import new_id
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.app import UuidPath
 
 MAX_COUNTED = 100  # per statement; SQLite's limit is 500
@@ -305,7 +305,7 @@ def _field_list(
 ) -> object:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = json_input.parse(value.encode())
+            value = serialization.parse(value.encode())
         except Malformed:
             value = None
     if value == ALL_FIELDS:

@@ -16,7 +16,7 @@ import yaml
 
 from app.errors import InvalidValues, problem
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 32
@@ -148,7 +148,7 @@ class _Reader:
         text = _text(event)
         value = resolve(text) if event.implicit[0] else text
         if isinstance(value, float) and not math.isfinite(value):
-            _refuse(line, json_input.OUT_OF_RANGE)
+            _refuse(line, serialization.OUT_OF_RANGE)
         return value
 
 
@@ -166,7 +166,9 @@ def resolve(plain: str) -> object:
     if plain in BOOLEANS:
         return BOOLEANS[plain]
     return (
-        json_input.without_rounding(json_input.number(plain)) if NUMBER.fullmatch(plain) else plain
+        serialization.without_rounding(serialization.number(plain))
+        if NUMBER.fullmatch(plain)
+        else plain
     )
 
 

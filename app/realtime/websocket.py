@@ -23,7 +23,7 @@ from app.errors import AppError, BadRequest, TooManyRequests, UpgradeRequired
 from app.realtime import limits
 from app.realtime.connections import Connection
 from app.realtime.subscriptions import OPERATIONS, Subscription, key_of
-from app.web import json_input
+from app.web import serialization
 from app.web.serialization import dumps
 
 VERSION = "13"
@@ -151,7 +151,7 @@ class WebSocket(Connection):
             self._transport.resume_reading()
 
     def _answer(self, text: str) -> None:
-        message = json_input.parse(text.encode())
+        message = serialization.parse(text.encode())
         if not isinstance(message, dict):
             raise _invalid("Send a JSON object.")
         action = message.get("action")

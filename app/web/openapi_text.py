@@ -7,7 +7,7 @@ import re
 from app import errors
 from app.errors import AppError, Malformed
 from app.types import JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.access import AccessLevel, ViewAccess
 
 WRITING = ("post", "put", "patch", "delete")
@@ -255,8 +255,8 @@ def options(base_url: str) -> JSONObject:
         " `in_progress`. A response that shows a secret is not saved: the retry is a 409"
         " `already_done` with the `id` of the created object. A failed request may be retried with"
         " its key.\n\nJSON may have up to"
-        f" {json_input.MAX_DEPTH} levels, {json_input.MAX_PROPERTIES:,} properties per object and"
-        f" {json_input.MAX_VALUES:,} values, and its strings no NUL and no lone surrogates; a 422"
+        f" {serialization.MAX_DEPTH} levels, {serialization.MAX_PROPERTIES:,} properties per object and"
+        f" {serialization.MAX_VALUES:,} values, and its strings no NUL and no lone surrogates; a 422"
         " names the limit. 64-bit integers are exact; all other numbers are IEEE doubles. A number"
         " beyond the doubles, such as `1e400`, is a 400 `number_out_of_range` in a record, else a"
         " 422. The 413 for a body that is too large names the limit, which is lower without a"

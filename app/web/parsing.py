@@ -13,7 +13,7 @@ from webargs.flaskparser import FlaskParser
 
 from app.errors import MAX_LISTED, InvalidValues, Malformed, NotFound, problem
 from app.types import JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.access import View
 from app.web.app import get_request
 from app.web.schemas import Schema
@@ -88,7 +88,7 @@ def refuse_repeated(request: Request, schema: Schema | None = None) -> None:
 
 
 class Parser(FlaskParser):
-    """webargs' parser; reads JSON through `json_input`, and refuses undeclared parameters."""
+    """webargs' parser; reads JSON through `serialization`, and refuses undeclared parameters."""
 
     DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - as webargs declares it
         "json": None,
@@ -99,7 +99,7 @@ class Parser(FlaskParser):
     def load_json(self, req: Request, schema: Any) -> object:
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
-        value = json_input.parse_body(req, infinite=schema.names_numbers)
+        value = serialization.parse_body(req, infinite=schema.names_numbers)
         if not isinstance(value, dict):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value

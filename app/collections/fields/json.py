@@ -15,7 +15,7 @@ from app.collections.fields.face import Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue
 from app.errors import Malformed
 from app.types import JSONMapping
-from app.web import json_input
+from app.web import serialization
 from app.web.languages import lazy_gettext
 
 
@@ -26,7 +26,7 @@ def text_of(value: object) -> str:
 def parse_json(text: str, *, infinite: bool = False) -> object:
     """The value of JSON that somebody has typed. Raises InvalidValue."""
     try:
-        return json_input.parse(text.encode("utf-8", "replace"), infinite=infinite)
+        return serialization.parse(text.encode("utf-8", "replace"), infinite=infinite)
     except Malformed as error:
         message = error.extra["detail"][0]["msg"].replace("The body", "This")
         raise InvalidValue("invalid_json", message) from error
@@ -76,9 +76,9 @@ class JsonField(Field):
         """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
             raise InvalidValue("invalid_json", "Must be a JSON object or array.")
-        if not json_input.is_serializable(value):
-            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
-        return json_input.without_rounding(value)
+        if not serialization.is_serializable(value):
+            raise InvalidValue("number_out_of_range", serialization.OUT_OF_RANGE)
+        return serialization.without_rounding(value)
 
     def parse(self, text: str, *, infinite: bool = False) -> object:
         return parse_json(text, infinite=infinite)

@@ -15,7 +15,7 @@ from app import rules
 from app.collections.fields.face import ORDER, Face, WidgetKind
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.languages import lazy_gettext
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -80,14 +80,14 @@ class NumberField(Field):
 
     def clean(self, value: object) -> int | float:
         """A finite number within the options."""
-        if type(value) is json_input.Rounded:
+        if type(value) is serialization.Rounded:
             if self.options.get("integer"):
                 raise InvalidValue("not_integer", "Must be a whole number.")
             value = float(value)
         if type(value) not in (int, float):
             raise InvalidValue("invalid_type", "Must be a number.")
         if not _is_number(value):
-            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
+            raise InvalidValue("number_out_of_range", serialization.OUT_OF_RANGE)
         number: int | float = plain_number(value)
         if self.options.get("integer") and not isinstance(number, int):
             raise InvalidValue("not_integer", "Must be a whole number.")
@@ -102,12 +102,12 @@ class NumberField(Field):
         """A number written out."""
         if not NUMBER.fullmatch(text):
             raise InvalidValue("invalid_type", "Must be a number.")
-        value = json_input.number(text)
+        value = serialization.number(text)
         if not math.isfinite(value):
-            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
-        if self.options.get("integer") and type(value) is json_input.Rounded:
+            raise InvalidValue("number_out_of_range", serialization.OUT_OF_RANGE)
+        if self.options.get("integer") and type(value) is serialization.Rounded:
             raise InvalidValue("not_integer", "Must be a whole number.")
-        number: int | float = plain_number(json_input.without_rounding(value))
+        number: int | float = plain_number(serialization.without_rounding(value))
         return number
 
     def parse(self, text: str, *, infinite: bool = False) -> int | float:

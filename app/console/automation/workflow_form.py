@@ -15,7 +15,7 @@ from app.console.shell import checks, forms
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.languages import gettext
 from app.workflows import hooks, service
 from app.workflows.language import step_headers
@@ -161,7 +161,7 @@ def parse_json(
     text: str, name: str, kind: type, *, of_objects: bool = True
 ) -> tuple[Any, list[JSONObject]]:
     try:
-        value = json_input.parse(text.encode(errors="replace"))
+        value = serialization.parse(text.encode(errors="replace"))
     except Malformed as error:
         fault = checks.fault(text)
         message = fault.message if fault else str(error.extra["detail"][0]["msg"])

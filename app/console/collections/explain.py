@@ -25,7 +25,7 @@ from app.records.explain import WRITE_OPERATIONS, Question
 from app.records.routes import explain as explain_routes
 from app.rules import OPERATIONS
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
@@ -148,7 +148,7 @@ def _data(form: Form) -> JSONObject | None:
     if form["operation"] == "create" and form["record_id"]:
         raise InvalidValues([problem("data", "invalid_option", str(RECORD_NOT_ALLOWED))])
     try:
-        data = json_input.parse(form["data"].encode())
+        data = serialization.parse(form["data"].encode())
     except Malformed as error:
         place = checks.place(form["data"])
         wrong = problem("data", "invalid_json", str(INVALID_JSON), **place)

@@ -32,7 +32,7 @@ from app.files import uploads
 from app.files.models import StoredFile
 from app.files.uploads import Upload
 from app.types import JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.web.app import get_g, get_request
 
 MULTIPART = "multipart/form-data"
@@ -213,7 +213,7 @@ def _values(definition: Definition, texts: Texts, parts: Parts) -> JSONObject:
         if len(values) > 1 and name not in definition.files:
             raise Malformed.at("body", name, msg="Send this part once.", type="repeated")
     if DATA in texts and DATA not in definition.fields:
-        sent = json_input.parse(texts[DATA].encode(), infinite=True)
+        sent = serialization.parse(texts[DATA].encode(), infinite=True)
         if not isinstance(sent, dict):
             raise Malformed.at("body", DATA, msg="Must be a JSON object.", type="type")
         body = sent

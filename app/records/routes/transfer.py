@@ -20,7 +20,7 @@ from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
 from app.records.transfer.formats import Source, TextSource
 from app.types import JSONObject
-from app.web import fields, json_input
+from app.web import fields, serialization
 from app.web.access import anonymous
 from app.web.app import get_g
 from app.web.blueprint import Blueprint
@@ -240,7 +240,7 @@ def _read_source() -> Source:
     format = MEDIA_TYPES.get(request.mimetype)
     if request.mimetype != upload_parts.MULTIPART and format != formats.ARCHIVE:
         charset = request.mimetype_params.get("charset") if format == "csv" else None
-        raw = json_input.read_body(request, any_charset=format == "csv")
+        raw = serialization.read_body(request, any_charset=format == "csv")
         if format is None:
             raise UnsupportedMediaType(f"Send {', '.join(formats.FORMATS.values())}.")
         return TextSource(format, formats.utf8(raw, charset) if charset else raw)

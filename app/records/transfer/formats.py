@@ -23,7 +23,7 @@ from app.collections.definitions import Definition
 from app.collections.fields import typed_value
 from app.errors import Malformed, PayloadTooLarge, UnsupportedMediaType
 from app.types import JSONMapping
-from app.web import json_input
+from app.web import serialization
 from app.web.csv_files import SPREADSHEET, Cells
 
 ARCHIVE = "zip"  # app/records/transfer/archives.py
@@ -59,7 +59,7 @@ def write(
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
     """Read the records of a file with their line numbers. Raises Malformed (422)."""
-    readers = {"csv": _rows, "json": json_input.iter_records, "jsonl": _lines}
+    readers = {"csv": _rows, "json": serialization.iter_records, "jsonl": _lines}
     return readers[format](raw)
 
 
@@ -95,7 +95,7 @@ def _lines(raw: bytes) -> Iterator[Line]:
     for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip():
             try:
-                yield number, json_input.parse(line, infinite=True)
+                yield number, serialization.parse(line, infinite=True)
             except Malformed as error:
                 yield number, error
 

@@ -32,7 +32,7 @@ from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
 from app.records.store import reads
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 
 Body = JSONMapping
 Values = dict[str, Any]
@@ -257,7 +257,7 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
             if name not in definition.columns:
                 found.append(problem(name[:80], "unknown_field", "There is no such field."))
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(problem(name, "number_out_of_range", json_input.OUT_OF_RANGE))
+            found.append(problem(name, "number_out_of_range", serialization.OUT_OF_RANGE))
         elif value is None:
             if field.required and name in missing:
                 found.append(problem(name, "required_missing", "This field is required."))

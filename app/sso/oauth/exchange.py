@@ -15,7 +15,7 @@ from app.sso import validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.refusals import UNAVAILABLE, SignInRefused
 from app.types import JSONObject
-from app.web import json_input
+from app.web import serialization
 
 LONGEST_ANSWER = 300_000
 
@@ -52,7 +52,7 @@ class ProviderResponse:
     def json(self) -> object:
         """Parse the body as JSON. Raises Unreachable."""
         try:
-            return json_input.parse(self.text.encode())
+            return serialization.parse(self.text.encode())
         except (Malformed, UnicodeError):
             raise Unreachable("The response is not valid JSON.") from None
 

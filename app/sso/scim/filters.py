@@ -16,7 +16,7 @@ from typing import Any
 from app.errors import BadRequest, Malformed
 from app.sso.scim.errors import refusal
 from app.types import JSONMapping
-from app.web import json_input
+from app.web import serialization
 
 MAX_LENGTH, MAX_DEPTH, MAX_COMPARISONS = 4000, 8, 50
 MAX_COMPARISONS_OF_PATH = 5  # they are repeated for each member of a group
@@ -223,7 +223,7 @@ class _Parser:
         if kind not in ("string", "number"):
             raise self._error(f"“{text[:50]}” is no value.")
         try:
-            value: Any = json_input.parse(text.encode())
+            value: Any = serialization.parse(text.encode())
         except Malformed:
             raise self._error(f"{text[:50]} is no JSON value.") from None
         literal: Literal = value

@@ -16,7 +16,7 @@ from app.errors import AppError, Forbidden, Malformed
 from app.sso.scim import attributes, errors, groups, resources, schemas, users
 from app.sso.scim.attributes import GROUP, USER, ResourceType
 from app.types import JSONMapping, JSONObject
-from app.web import error_handlers, json_input, preconditions
+from app.web import error_handlers, preconditions, serialization
 from app.web.access import directory
 from app.web.parsing import refuse_repeated
 from app.web.preconditions import Preconditions
@@ -181,7 +181,7 @@ def _preconditions() -> Preconditions:
 
 def _body() -> JSONMapping:
     limit_body(MAX_BODY)
-    body = json_input.parse_body(request)
+    body = serialization.parse_body(request)
     if not isinstance(body, dict):
         raise Malformed.at("body", msg="Must be a JSON object.", type="type")
     return body

@@ -11,7 +11,7 @@ from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
 from app.types import JSONMapping
-from app.web import json_input, serialization
+from app.web import serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
 from app.workflows.language import definition, expressions
@@ -27,7 +27,7 @@ from app.workflows.language.definition import (
 
 MAX_ITEMS = 1000
 # Record data may be as deep as in a request, one level down in a config.
-MAX_DEPTH = json_input.MAX_DEPTH + 1
+MAX_DEPTH = serialization.MAX_DEPTH + 1
 DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT = "30s", "7d"
 
 
@@ -64,8 +64,8 @@ def _action(run: Any, place: Place) -> Outcome:
     run.input = config_values = rendering.config(config)
     if isinstance(filter_template, str):
         config_values["filter"] = rendering.filter(filter_template)
-    if json_input.depth(config_values) > MAX_DEPTH:
-        raise Failed(f"The rendered templates are nested deeper than {json_input.MAX_DEPTH}.")
+    if serialization.depth(config_values) > MAX_DEPTH:
+        raise Failed(f"The rendered templates are nested deeper than {serialization.MAX_DEPTH}.")
     output = record_steps.carry_out(place.step.action or "", config_values, by)
     run.holds_pii = run.holds_pii or record_steps.shows_personal(config_values, by)
     return Outcome(output, place.step.following, config_values)

@@ -17,7 +17,7 @@ from app import config
 from app.errors import AppError
 from app.outbound import address_policy, client, header_values, mail
 from app.types import JSONMapping, JSONObject
-from app.web import json_input
+from app.web import serialization
 from app.webhooks import delivery
 from app.workflows.language import templates
 from app.workflows.language.action_checks import MAX_ADDRESSES, address
@@ -96,7 +96,7 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
     received: object = response.body or None
     if response.body:
         with suppress(AppError):  # it stays a text: not JSON that we can store
-            received = json_input.parse(response.body.encode())
+            received = serialization.parse(response.body.encode())
     return {"status_code": response.status, "body": received}
 
 
