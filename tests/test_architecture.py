@@ -49,7 +49,7 @@ PAGES = {"app.web.docs_pages": {"make_response"}}
 CATCH_ALL = {
     "app.audit.sealing": 2,  # an account that is not sealed, a worker without its database
     "app.db.transactions": 2,  # any error rolls the transaction, or its part, back, and goes on
-    "app.db.pool": 1,  # a connection that is not fit to be lent: its place comes back
+    "app.db.engine": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
     "app.jobs.rq_queues": 1,  # a task that cannot be enqueued, which the sweep finds

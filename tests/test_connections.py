@@ -15,7 +15,6 @@ from flask import Flask
 from app import create_app, db
 from app.accounts.models import Account
 from app.db import engine as engines
-from app.db import pool
 from tests.builders import Caller, make_collection
 from tests.project import on_linux
 
@@ -99,8 +98,8 @@ def test_database_connection_broken_when_new_is_503_once(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(pool, "_has_input", lambda connection: True)
-        patched.setattr(pool, "_responds", lambda connection: False)
+        patched.setattr(engine, "_has_input", lambda connection: True)
+        patched.setattr(engine, "_responds", lambda connection: False)
         assert alice.get("auth/me").status_code == 503
     assert alice.get("auth/me").status_code == 200
 

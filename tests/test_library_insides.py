@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from urllib3.connection import HTTPConnection
 from werkzeug.routing import Map, Rule
 
-from app.db.pool import Pool
+from app.db.engine import Pool
 
 DIALECTS = [sqlite.dialect(), postgresql.dialect()]
 EVENTS = sa.table("events", sa.column("id", sa.Text), sa.column("at", sa.DateTime))
@@ -70,7 +70,7 @@ def test_sqlalchemy_compiled_statement_contract(dialect: sa.Dialect) -> None:
 
 
 def test_sqlalchemy_pool_entry_contract() -> None:
-    """`app/db/pool.py`."""
+    """`app/db/engine.py`."""
     pool = Pool(
         lambda: sqlite3.connect(":memory:", check_same_thread=False), pool_size=1, use_lifo=True
     )

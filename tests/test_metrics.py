@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app import db, hooks, jobs, web
-from app.db.pool import Pool
+from app.db.engine import Pool
 from app.errors import TooManyRequests
 from app.ids import new_id
 from app.ops import metrics

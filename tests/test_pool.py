@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app import db
-from app.db.pool import Pool
+from app.db.engine import Pool
 
 THREADS, SIZE, TIMES = 8, 3, 500
 

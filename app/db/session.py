@@ -25,7 +25,7 @@ from app import config
 from app.context import tenancy
 from app.db import engine, sqlite_driver
 from app.db.base import Base
-from app.db.pool import Pool
+from app.db.engine import Pool
 
 Result = TypeVar("Result")
 BatchCallback = Callable[[list[Any]], None]

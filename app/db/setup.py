@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config
-from app.db import engine, pool, row_security
-from app.db.pool import UncountedPool
+from app.db import engine, row_security
+from app.db.engine import UncountedPool
 from app.db.session import db, end_context
 
 
@@ -31,7 +31,7 @@ def init_app(app: Flask, settings: config.Config) -> None:
 def _prepared(made: sa.Engine, settings: config.Config) -> sa.Engine:
     engine.prepare(made)
     if made.dialect.name == "postgresql":
-        pool.pre_ping(made)
+        engine.pre_ping(made)
         if settings.row_security_enabled:
             row_security.enforce(made)
     return made

@@ -40,7 +40,7 @@ RECENT_SECONDS = 1
 SHORT_BYTES = 64 * 1024  # of a body that is received before its request takes a place
 PIECE = 16 * 1024  # of an answer: what a socket that is ready to be written to takes at once
 # Answers that may wait for their readers at a time, half of them of an account: an export holds a
-# connection to the database (app/db/pool.py), of which the requests that run need some.
+# connection to the database (app/db/engine.py), of which the requests that run need some.
 READERS = 8
 # One of each runs beside the places: that all of them hang is what monitors want to know.
 PROBES = ("/health", "/live", "/ready", "/metrics")
