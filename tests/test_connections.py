@@ -98,8 +98,8 @@ def test_database_connection_broken_when_new_is_503_once(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "_has_input", lambda connection: True)
-        patched.setattr(engine, "_responds", lambda connection: False)
+        patched.setattr(engines, "_has_input", lambda connection: True)
+        patched.setattr(engines, "_responds", lambda connection: False)
         assert alice.get("auth/me").status_code == 503
     assert alice.get("auth/me").status_code == 200
 

@@ -12,7 +12,7 @@ from app import db
 from app.audit import sealing
 from app.audit.append import DELETE
 from app.audit.entries import CHANGES
-from app.db import daily
+from app.db import counts
 
 
 def changes(account_id: str | None, limit: int) -> Sequence[sa.Row[Any]]:
@@ -28,7 +28,7 @@ def select_days(account_id: str | None, since: datetime, limit: int | None) -> A
     """Select the day and operation of the newest changes of an account (None: of all)."""
     sealing.settle_for_list(account_id)
     occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
-    query = sa.select(daily.day(occurred_at), kind, sa.literal("").label("source"))
+    query = sa.select(counts.day(occurred_at), kind, sa.literal("").label("source"))
     if account_id is not None:
         query = query.where(CHANGES.c.account_id == account_id)
     newest = query.where(occurred_at >= since).order_by(

@@ -8,13 +8,14 @@ from app.db.session import (
     connection,
     db,
     defer,
+    dispose_after_fork,
     driver,
     hold_commits,
     in_transaction,
+    init_app,
     notes,
     on_commit,
 )
-from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     flush_before_commit,
     held_transaction,

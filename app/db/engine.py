@@ -16,11 +16,13 @@ import sqlite3
 import threading
 import time
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakSet
 
 import psycopg2
 import sqlalchemy as sa
+from prometheus_client import Counter, Gauge
 from psycopg2.errors import ReadOnlySqlTransaction
 from psycopg2.extensions import connection as PostgresConnection
 from sqlalchemy.engine import Connection, ExceptionContext
@@ -29,7 +31,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePoo
 
 from app import config
 from app.context.metrics import count, set_gauge
-from app.db import metrics, postgres_driver, postgres_session, sqlite_driver
+from app.db import postgres_driver, postgres_session, sqlite_driver
 
 # If a network drops all packets, the connection is closed after half a minute at most. The default
 # would hold a thread for hours.
@@ -49,6 +51,21 @@ TIMEOUT_SECONDS = 10  # for a connection, if all are lent
 # The transaction of a stopped process, or of a client that reads a list too slowly, blocks others
 # for at most this long: then PostgreSQL rolls it back.
 IDLE_SECONDS = 60
+
+_gauge = partial(Gauge, registry=None, multiprocess_mode="livesum")
+LIMIT = _gauge("atrium_db_pool_limit", "Connections that the pools may open.")
+OPEN = _gauge("atrium_db_pool_open", "Open connections of the pools.")
+WAITS = Counter("atrium_db_pool_waits_total", "Waits for a connection.", registry=None)
+WAIT_SECONDS = Counter(
+    "atrium_db_pool_wait_seconds_total", "Time spent waiting for a connection.", registry=None
+)
+REPLICA_LAG = Gauge(
+    "atrium_db_replica_lag_seconds",
+    "Age of what the replica has, while somebody reads there.",
+    registry=None,
+    multiprocess_mode="livemax",
+)
+METRICS = (LIMIT, OPEN, WAITS, WAIT_SECONDS, REPLICA_LAG)
 
 _prepared: WeakSet[sa.Engine] = WeakSet()
 reads_from: ContextVar[sa.Engine | None] = ContextVar("reads_from", default=None)
@@ -83,8 +100,8 @@ class _CountedWaits(threading.Condition):
         try:
             return super().wait(timeout)
         finally:
-            count(metrics.WAITS)
-            count(metrics.WAIT_SECONDS, amount=time.monotonic() - started)
+            count(WAITS)
+            count(WAIT_SECONDS, amount=time.monotonic() - started)
 
 
 class Pool(QueuePool):
@@ -105,8 +122,8 @@ class Pool(QueuePool):
         return True
 
     def _count_open(self) -> None:
-        set_gauge(metrics.LIMIT, self.size() + self._max_overflow)
-        set_gauge(metrics.OPEN, self.size() + self.overflow())
+        set_gauge(LIMIT, self.size() + self._max_overflow)
+        set_gauge(OPEN, self.size() + self.overflow())
 
     def acquire(self) -> ConnectionPoolEntry:
         """Check out an entry with a working connection; the caller must `release` it."""

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
 from app.context.metrics import set_gauge
-from app.db import engine, metrics, owner_connection, session
+from app.db import engine, owner_connection, session
 from app.db.transactions import refuse_transactions
 
 log = structlog.get_logger()
@@ -159,7 +159,7 @@ class _Follower:
                     self._follow(pause)
                 except (SQLAlchemyError, psycopg2.Error, NoReplica) as error:
                     self._current_at = -inf  # reads go to the primary meanwhile
-                    set_gauge(metrics.REPLICA_LAG, inf)
+                    set_gauge(engine.REPLICA_LAG, inf)
                     log.warning("the replica is not followed", error=_reason(error))
                     pause.wait(RETRY_SECONDS)
 
@@ -176,7 +176,7 @@ class _Follower:
                 replayed = _replayed(replica)
                 while positions and positions[0][1] <= replayed:
                     self._current_at = positions.popleft()[0]
-                set_gauge(metrics.REPLICA_LAG, time.monotonic() - self._current_at)
+                set_gauge(engine.REPLICA_LAG, time.monotonic() - self._current_at)
                 pause.wait(PAUSE_SECONDS)
 
     def _ends(self) -> bool:

@@ -17,7 +17,7 @@ from app.auth.models import ApiKey, Invitation, SignInSession
 from app.auth.principal import Principal
 from app.collections import access, definitions, totals
 from app.context import shown_accounts
-from app.db import Base, daily
+from app.db import Base, counts
 from app.db.counts import Where, count_all_up_to
 from app.files.models import StoredFile
 from app.jobs.queue import Job, JobState
@@ -143,14 +143,14 @@ def _start(day: date) -> datetime:
 
 def _by_day(queries: Sequence[Any]) -> Days:
     found = Days()
-    for day, kind, _, number in daily.count(queries):
+    for day, kind, _, number in counts.count_by_day(queries):
         found[day, kind] += number
     return found
 
 
 def _accounts_by_day(account_id: str | None, days: int) -> Days:
     nothing = (sa.literal("").label("kind"), sa.literal("").label("source"))
-    query = sa.select(daily.day(Account.created_at), *nothing)
+    query = sa.select(counts.day(Account.created_at), *nothing)
     where = (*_within(Account, account_id), Account.created_at >= _start(_days(days)[0]))
     order = Account.created_at.desc()
     return _by_day([query.where(*where).order_by(order).limit(MAX_COUNTED)])
@@ -158,7 +158,7 @@ def _accounts_by_day(account_id: str | None, days: int) -> Days:
 
 def _users_by_day(account_id: str | None, days: int) -> Days:
     since = _start(_days(days)[0])
-    newest = daily.select_newest(USERS.c, sa.literal(""), since, MAX_COUNTED, account_id)
+    newest = counts.select_newest_by_day(USERS.c, sa.literal(""), since, MAX_COUNTED, account_id)
     return _by_day([newest])
 
 
@@ -220,7 +220,9 @@ def _outcomes(account_id: str | None, since: date) -> JSONObject:
 
 def _by_kind(table: Any, kind: Any, since: date, accounts: Sequence[str]) -> Counter[str]:
     limit, found = MAX_COUNTED // len(accounts), Counter[str]()
-    queries = [daily.select_newest(table, kind, _start(since), limit, one) for one in accounts]
-    for _, name, _, number in daily.count(queries):
+    queries = [
+        counts.select_newest_by_day(table, kind, _start(since), limit, one) for one in accounts
+    ]
+    for _, name, _, number in counts.count_by_day(queries):
         found[name] += number
     return found

@@ -31,7 +31,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from app import clock, config, db, jobs, web
 from app.accounts.usage import quotas
 from app.audit import verifications
-from app.db import metrics as pool
+from app.db import engine as pool
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
 from app.ops import backup_runs

@@ -17,9 +17,8 @@ from app.audit import append, recent
 from app.auth.models import SignInSession
 from app.collections.definitions import Definition
 from app.console.shell import lists
-from app.db import daily
-from app.db.counts import count_up_to
-from app.db.daily import Row
+from app.db import counts
+from app.db.counts import Row, count_up_to
 from app.types import cached_property
 from app.web.languages import gettext
 from app.webhooks.models import DELIVERIES, DeliveryState
@@ -107,7 +106,7 @@ class Chart:
 def records_chart(account_id: str, collections: Sequence[Definition], *, count_all: bool) -> Chart:
     """Records of some collections in an account, by the day of creation."""
     limit = _limit_per_source(MAX_RECORDS, collections, count_all)
-    rows = daily.count(
+    rows = counts.count_by_day(
         [_select_records(account_id, collection, limit) for collection in collections]
     )
     return _chart("records", gettext("Records created"), [CREATED], rows, limit)
@@ -116,7 +115,7 @@ def records_chart(account_id: str, collections: Sequence[Definition], *, count_a
 def _select_records(account_id: str, collection: Definition, limit: int | None) -> object:
     table = collection.table.c
     kind, source = sa.literal(CREATED).label("kind"), sa.literal(collection.id).label("source")
-    query = sa.select(daily.day(table.created_at), kind, source).where(
+    query = sa.select(counts.day(table.created_at), kind, source).where(
         table.account_id == account_id, table.created_at >= _period_start()
     )
     return query.order_by(table.created_at.desc(), table.id.asc()).limit(limit)
@@ -128,7 +127,7 @@ def changes_chart(*, count_all: bool) -> Chart:
     newest = recent.select_days(None, _period_start(), limit)
     rows = [
         (day, KIND_BY_OPERATION[kind], source, number)
-        for day, kind, source, number in daily.count([newest])
+        for day, kind, source, number in counts.count_by_day([newest])
     ]
     return _chart("changes", gettext("Changes"), list(KIND_BY_OPERATION.values()), rows, limit)
 
@@ -189,8 +188,11 @@ def _newest_rows(
     table: Any, kind: Any, accounts: Sequence[str], limit: int | None
 ) -> Sequence[Row]:
     since = _period_start()
-    return daily.count(
-        [daily.select_newest(table, kind, since, limit, account_id) for account_id in accounts]
+    return counts.count_by_day(
+        [
+            counts.select_newest_by_day(table, kind, since, limit, account_id)
+            for account_id in accounts
+        ]
     )
 
 
