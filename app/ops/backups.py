@@ -32,7 +32,7 @@ from app.db import citus, engine, row_security, sqlite_driver
 from app.files import storage
 from app.ops import pg_programs, progress
 from app.ops.pg_programs import BackupError
-from app.realtime.feed import generations
+from app.realtime.feed import changes
 
 PAGES_PER_STEP = 1000
 CHUNK = 2**20
@@ -245,7 +245,7 @@ def restore(path: Path, *, replacing: bool) -> None:
         raise BackupError("the database is not empty: use --replace to overwrite it")
     _restore_files(path)  # first: a restored record must not name what is not there
     # Numbers of changes that readers have seen are not given again.
-    restore_database(path, first_change=max(generations.first_number(), _newest_change() + 1))
+    restore_database(path, first_change=max(changes.first_number(), _newest_change() + 1))
 
 
 def restore_database(path: Path, *, first_change: int | None = None) -> None:

@@ -6,7 +6,7 @@ import click
 from flask.cli import with_appcontext
 
 from app.ops import command
-from app.realtime.feed import generations
+from app.realtime.feed import changes
 
 
 @click.command("expire-changes", cls=command.Command, epilog="Example: atrium expire-changes")
@@ -16,5 +16,5 @@ def expire_changes() -> None:
 
     `atrium restore` does it by itself, and so does the service after a failover of PostgreSQL.
     """
-    first = generations.start_new(always=True)
+    first = changes.start_generation(always=True)
     click.echo(f"Clients that follow changes read anew, and go on behind change {first}.")

@@ -29,7 +29,7 @@ from app.db.versioned_cache import VersionCheck
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.jobs import wakeups
 from app.realtime.audience import Audience
-from app.realtime.feed import changes, generations, marks, service, visibility
+from app.realtime.feed import changes, marks, service, visibility
 from app.realtime.feed.changes import Newest
 from app.realtime.stream import Outbox, Stream
 from app.realtime.subscriptions import Subscription
@@ -190,7 +190,7 @@ class Hub:
         urgent = set[str]()
         if time.monotonic() - self._looked_at >= self._interval:
             self._looked_at = time.monotonic()
-            begun = generations.present()
+            begun = changes.present_generation()
             for stream in streams:
                 stream.go_on_from(begun)
             urgent, late, self._unmarked = _find_due(streams)

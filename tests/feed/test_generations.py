@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from app import clock
-from app.realtime.feed import generations
+from app.realtime.feed import changes
 from tests import builders
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import make_own_app
@@ -77,7 +77,7 @@ def test_change_feed_of_account_created_after_restore(
     app, cast = own
     backup()
     with app.app_context():
-        generations.start_new(always=True)
+        changes.start_generation(always=True)
     made = make_record(cast.charlie, title="theirs")
     assert reported(cast.charlie) == [("records.create", made["id"])]
     assert refusal(cast.charlie, 1) == (410, "feed_expired")
@@ -109,7 +109,7 @@ def test_change_feed_expiry_resets_open_streams(app: Flask, cast: Cast) -> None:
         subscribed = socket.ask({"action": "subscribe", "collection": "posts"})
         assert subscribed["status"] == "subscribed"
         with app.app_context():
-            generations.start_new(always=True)
+            changes.start_generation(always=True)
         assert events.next()["event"] == "reset"
         assert socket.next()["type"] == "reset"
         made = make_record(cast.alice, title="after")

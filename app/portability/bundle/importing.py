@@ -36,7 +36,7 @@ from app.portability.bundle import blobs, frames, shard_inserts, tables
 from app.portability.bundle.contents import Contents
 from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
 from app.portability.bundle.shard_inserts import Staged
-from app.realtime.feed import generations
+from app.realtime.feed import changes as feed_changes
 from app.types import cached_property
 from app.webhooks import versions as webhook_versions
 
@@ -370,7 +370,7 @@ class _Import:
             moved = sa.update(heads).where(mine).values(expired_change=heads.c.last_id)
             db.connection().execute(moved)
             return
-        first = max(generations.next_number(), head["id"] + 1)
+        first = max(feed_changes.next_number(), head["id"] + 1)
         signed = tables.core_table("audit_checkpoints")
         checkpoint = sa.select(sa.func.max(signed.c.entry_id)).where(
             signed.c.account_id == self._target.account_id
@@ -386,7 +386,7 @@ class _Import:
         }
         if head["id"]:
             db.connection().execute(sa.insert(heads).values(**values))
-        generations.move_sequence(first)
+        feed_changes.move_sequence(first)
 
     def _move_security_head(self) -> None:
         """Let the security log go on behind its last event; that of a reopened account is here."""

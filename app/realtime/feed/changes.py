@@ -2,6 +2,12 @@
 
 The number of a change is drawn under a lock that is held until the number is stored
 (`app/audit/sealing.py`): whoever sees a change sees all those with lower numbers.
+
+Numbers have generations: a new one begins when the database went back in time. After a restore, a
+recovery to a point in time or a failover that lost commits, the numbers that readers have seen
+would be given again, to other changes. A generation begins above all numbers that were ever given,
+and the feed has nothing of the time before it: every reader reads anew, as a list that was read
+just before may show what is no longer so (docs/realtime.md#what-you-can-rely-on).
 """
 
 from __future__ import annotations
@@ -12,14 +18,15 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from app import db
+from app import clock, db
 from app.audit import sealing, unchanged
 from app.audit.entries import CHANGES, HEADS
-from app.audit.models import FeedChange
+from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration
 from app.collections import table as tables
 from app.collections.definitions import Definition
+from app.context import tenancy
 from app.db import Base
-from app.realtime.feed import generations, marks
+from app.realtime.feed import marks
 from app.types import JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
@@ -29,6 +36,18 @@ ROOM = 8 * 2**20  # characters of values, about, in memory at once
 UNKNOWN_SIZE = 2**16  # of a change by a process of the version before
 SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 VALUES = ("columns", "old_values", "new_values", "unchanged")
+NEWEST_GENERATION = sa.select(sa.func.max(FeedGeneration.first_change))
+_NUMBERS = (
+    *(AuditChange.last_id, FeedChange.change),
+    *(AuditHead.expired_change, FeedGeneration.first_change),
+)
+# A server's timeline changes as it is promoted, or recovered to a point in time. None on a replica,
+# whose readers look at what the primary decided.
+_TIMELINE = sa.literal_column(
+    "CASE WHEN pg_is_in_recovery() THEN NULL ELSE"
+    " ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint END",
+    sa.BigInteger,
+)
 
 
 class Bounds(NamedTuple):
@@ -81,9 +100,9 @@ def bounds(account_id: str) -> Bounds:
         marks.settle(account_id)
     if is_late or is_behind:
         row = list(db.connection().execute(query, mine).one()[:-2])
-    expired, begun, first, last, first_unaudited, last_unaudited, *timelines = row
-    if generations.is_ended(*timelines):
-        begun = generations.start_new()
+    expired, begun, first, last, first_unaudited, last_unaudited, *lines = row
+    if is_generation_ended(*lines):
+        begun = start_generation()
         first = first_unaudited = None
     gone = max(expired or 0, begun or 0)
     oldest = min((n for n in (first, first_unaudited) if n is not None), default=0)
@@ -94,15 +113,15 @@ def bounds(account_id: str) -> Bounds:
 def _bounds(has_one_writer: bool) -> sa.Select[Any]:
     account: sa.BindParameter[str] = sa.bindparam("account")
     heads = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == account)
-    ends = [heads, generations.NEWEST]
+    ends = [heads, NEWEST_GENERATION]
     for table, number in NUMBERED:
         mine = sa.select(number).where(table.c.account_id == account)
         left = mine.where(
             number > sa.func.coalesce(heads.scalar_subquery(), 0),
-            number > sa.func.coalesce(generations.NEWEST.scalar_subquery(), 0),
+            number > sa.func.coalesce(NEWEST_GENERATION.scalar_subquery(), 0),
         )
         ends += [left.order_by(number).limit(1), mine.order_by(number.desc()).limit(1)]
-    query = sa.select(*(end.scalar_subquery() for end in ends), *generations.timelines())
+    query = sa.select(*(end.scalar_subquery() for end in ends), *timelines())
     unsealed = sa.exists().where(sealing.PENDING.c.account_id == account)
     seen = sa.select(HEADS.c.rights_number).where(HEADS.c.account_id == account)
     return query.add_columns(unsealed, marks.is_behind(seen.scalar_subquery()))
@@ -251,3 +270,65 @@ def _names_column(table: sa.Table, definition: Definition, column: str) -> sa.Co
             since = (table.c.occurred_at >= era.since,) if era.since > definition.created_at else ()
             conditions.append(sa.and_(of_table, named, *since, *until))
     return sa.or_(*conditions)
+
+
+def first_number() -> int:
+    """The microseconds since 1970: more than the number of any change, as no instance makes a
+    million changes a second for years. JavaScript's numbers hold it until 2255.
+    """
+    return int(clock.now().timestamp() * 1_000_000)
+
+
+def next_number() -> int:
+    """A number above those of all changes so far, also if the clock was set back."""
+    newest = sa.select(*(sa.select(sa.func.max(one)).scalar_subquery() for one in _NUMBERS))
+    numbers = db.connection().execute(newest).one()
+    return max(first_number(), *((number or 0) + 1 for number in numbers))
+
+
+def present_generation() -> int:
+    """The first number of the present generation; begins one if the server's timeline changed."""
+    begun, *lines = (
+        db.connection().execute(sa.select(NEWEST_GENERATION.scalar_subquery(), *timelines())).one()
+    )
+    return start_generation() if is_generation_ended(*lines) else begun or 0
+
+
+def timelines() -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+    """Columns with the timeline of the present generation, and that of the server."""
+    if db.has_one_writer():
+        return sa.null(), sa.null()
+    newest = FeedGeneration.first_change.desc()
+    return sa.select(FeedGeneration.timeline).order_by(newest).limit(1).scalar_subquery(), _TIMELINE
+
+
+def is_generation_ended(known: int | None, present: int | None) -> bool:
+    """Whether the server left the timeline on which the present generation began."""
+    return known is not None and present is not None and known != present
+
+
+def start_generation(*, always: bool = False) -> int:
+    """Begin a generation, unless another process just did so; returns its first number.
+
+    `always` begins one although the server's timeline is that of the present one.
+    """
+    with tenancy.as_owner(), db.transaction() as session:
+        if not db.has_one_writer():
+            # A writer that has drawn its number ends first: whoever reads anew sees its change.
+            session.execute(sa.text("LOCK TABLE audit_heads IN EXCLUSIVE MODE"))
+        begun = session.scalar(NEWEST_GENERATION) or 0
+        known, present = session.execute(sa.select(*timelines())).one()
+        if not always and not is_generation_ended(known, present):
+            return begun
+        first = next_number()
+        session.add(FeedGeneration(first_change=first, timeline=present))
+        move_sequence(first)
+        return first
+
+
+def move_sequence(first: int) -> None:
+    """Let PostgreSQL draw numbers above this one; on SQLite they follow from what is stored."""
+    if not db.has_one_writer():
+        drawn = sa.func.nextval("audit_log_ids")
+        moved = sa.func.setval("audit_log_ids", sa.func.greatest(first, drawn))
+        db.connection().execute(sa.select(moved))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg2
 
 from app import create_app, db
-from app.realtime.feed import generations
+from app.realtime.feed import changes
 from tests import builders
 from tests.builders import Caller, make_collection, make_record
 from tests.conftest import make_app, settings_for
@@ -84,5 +84,5 @@ def test_failover_that_loses_commits_expires_positions(tmp_path: Path) -> None:
             listed = {one["id"] for one in alice.get("records/posts").json["items"]}
             assert listed == {first["id"], *made}
             with promoted.app_context():
-                assert generations.start_new() == generations.present()  # only one begins
+                assert changes.start_generation() == changes.present_generation()  # only one begins
                 db.db.engine.dispose()
