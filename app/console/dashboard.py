@@ -17,7 +17,7 @@ from app.collections import definitions, totals
 from app.collections.definitions import Definition
 from app.collections.models import Collection
 from app.console import recent
-from app.console.shell import charts, guard, lists, scopes, switcher
+from app.console.shell import charts, guard, lists, navigation, scopes
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.charts import Figure
@@ -180,7 +180,7 @@ def first_steps(caller: Principal, *, has_records: bool) -> Sequence[Step]:
 def _instance_steps(has_records: bool) -> Iterator[Step]:
     collections = definitions.get_all()
     ruled = any(one.rules.get(f"{name}_rule") for one in collections for name in OPERATIONS)
-    account = next(iter(switcher.recent()), None)
+    account = next(iter(navigation.recent_accounts()), None)
     closed = next(iter(collections), None)
     yield Step(
         gettext("Define a collection"),

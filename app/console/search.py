@@ -15,7 +15,7 @@ from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.collections import access, definitions
 from app.console.records import search
-from app.console.shell import guard, lists, switcher
+from app.console.shell import guard, lists, navigation
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.lists import Listing
@@ -61,7 +61,7 @@ def show_search() -> str:
     )
     # Without a choice, the search is over all accounts, and the records of the current one.
     is_implied = superadmin and "account" not in request.args
-    if is_implied and (code := switcher.current_code()):
+    if is_implied and (code := navigation.current_code()):
         listing.filters["account"] = code
     text, scope = listing.search, _scope(listing)
     only = scope.account.id if scope and not is_implied else None

@@ -31,8 +31,13 @@ from app.auth.schemas import VERIFIED, TokenBody, VerifiedAddress
 from app.console.shell import brand, forms, guard, realms, second_factor
 from app.console.shell.access import ANYBODY
 from app.console.shell.blueprint import page
-from app.console.shell.error_texts import translate
-from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
+from app.console.shell.forms import (
+    MAX_PASSWORD_LENGTH,
+    Form,
+    Page,
+    redirect_with_notice,
+    error_text,
+)
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.web import error_handlers, html, urls
 from app.web.access import public
@@ -234,7 +239,7 @@ def _link_error(error: AppError) -> Response:
     g.is_hosted = True
     if error.status >= 500:
         brand.show_plain()
-    page, _ = _gone(Form(), translate(error.message))
+    page, _ = _gone(Form(), error_text(error.message))
     return _link_page(page, error.status, error.headers)
 
 
@@ -266,7 +271,7 @@ def show_verify_email(form: Form | None = None) -> Page:
     slug = brand.show_of_token(form["token"])
     user, email = verification.find(form["token"][:500]) or (None, None)
     if user is None:
-        text = form.problem or translate(mail_tokens.invalid_token().message)
+        text = form.problem or error_text(mail_tokens.invalid_token().message)
         address = url_for("welcome.show_resend_verification", account=slug)
         return _gone(form, text, gettext("Request a new link"), address)
     brand.show(user.account_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markupsafe import Markup
 
-from app.console.shell.excerpts import differences
+from app.console.shell.checks import differences
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import pytest
 from flask import Flask
 
-from app.console.shell import form_labels
+from app.console.shell import forms
 from tests.builders import Cast, make_collection
 from tests.console.browser import HOSTILE, Browser
 
@@ -45,7 +45,7 @@ def test_form_label_lookup_escapes_labels() -> None:
         <label><input type="checkbox" id="c" name="c"> See</label>
         <fieldset id="d"><legend>D</legend><label><input name="d"> no</label></fieldset>
         <label for="e">{HOSTILE.replace("<", "&lt;")}</label>"""
-    page = form_labels.fill(links + inputs)
+    page = forms.fill_labels(links + inputs)
     named = dict(LINK.findall(page))
     assert [named[name] for name in "abcdf"] == ["A", "B", "See", "D", "X"]
     assert page.endswith(inputs)

@@ -25,7 +25,7 @@ from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import MAX_LABEL_LENGTH, display
 from app.console.records.writers import ACTORS
-from app.console.shell.excerpts import Excerpt, differences
+from app.console.shell.checks import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base, policies, policy_of
 from app.db.policy import Audited, Noun

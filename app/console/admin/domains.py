@@ -10,7 +10,7 @@ from app.accounts.domains.models import LOST_AFTER, DomainState
 from app.auth.portals import PortalPage
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
-from app.console.shell import forms, idempotent_forms, lists, scopes
+from app.console.shell import forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -104,7 +104,7 @@ def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
 @page(f"{DOMAIN}/remove", "POST", role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
 def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
+    with forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
         email_domains.delete(domain_id, by=scope.by)
     notice = gettext("The domain is removed. Its users are kept.")
     return redirect_with_notice(notice, "console.show_domains", **scope.url_args)

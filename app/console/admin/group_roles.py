@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from app.console.shell import form_rows, forms
+from app.console.shell import forms
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 from app.types import JSONMapping, JSONObject
@@ -23,7 +23,7 @@ def values(mappings: Sequence[JSONMapping]) -> dict[str, str]:
 
 
 def add_submitted(form: Form) -> Form:
-    number = form_rows.count(forms.text("rows"), MAX_ROWS)
+    number = forms.row_count(forms.text("rows"), MAX_ROWS)
     pairs = [(forms.text(f"group_{n}"), forms.text(f"role_{n}")) for n in range(number)]
     form.values |= _rows(pairs) or {"rows": "0"}
     return form
@@ -38,7 +38,7 @@ def rearranged(form: Form, do: str) -> bool:
     if match[1] == "more":
         pairs.append(("", ""))
     elif match[2]:
-        form_rows.move(pairs, int(match[2]), "up")
+        forms.move_row(pairs, int(match[2]), "up")
     form.values |= _rows(pairs[:MAX_ROWS])
     return True
 

@@ -20,7 +20,7 @@ from app.console.people import attribute_form, user_lists
 from app.console.people.attribute_form import AttributeForm
 from app.console.people.users import MAX_GROUPS, choices
 from app.console.records import writers
-from app.console.shell import forms, guard, lists, switcher
+from app.console.shell import forms, guard, lists, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -85,7 +85,7 @@ def create_account() -> BaseResponse:
 def show_account(account_id: str, form: Form | None = None) -> Page:
     account = tenants.get(account_id)
     if account.is_active:
-        switcher.remember(account.id, account.name)
+        navigation.enter_account(account.id, account.name)
     listing = lists.from_request("console.show_account", account_id=account.id)
     listing.load_search(
         partial(users.page, account.id), partial(users.cursor_at_offset, account.id)

@@ -8,7 +8,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import form_rows, forms, scopes
+from app.console.shell import forms, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -32,7 +32,7 @@ class RetentionForm(Form):
     @property
     def count(self) -> int:
         """The number of rows."""
-        return form_rows.count(self["rows"], MAX_RULES)
+        return forms.row_count(self["rows"], MAX_RULES)
 
     def with_rows(self, number: int) -> RetentionForm:
         self.values["rows"] = str(min(number, MAX_RULES))

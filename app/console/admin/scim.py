@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.portals import PortalPage
-from app.console.shell import idempotent_forms, one_time_secrets, scopes
+from app.console.shell import forms, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -42,16 +42,16 @@ def show_scim(account_id: str, form: Form | None = None) -> Page:
         creators=names,
         address=base_url(),
         may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
     )
 
 
 @page(SCIM, "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM, form_page=show_scim)
 def create_scim_token(account_id: str) -> BaseResponse:
     """Create a token, and redirect to the page that shows it."""
-    scope, id = _scope(account_id), idempotent_forms.derive_id({})
+    scope, id = _scope(account_id), forms.derive_id({})
     created = partial(scim_tokens.get, scope.account.id, id)
-    with idempotent_forms.ignore_already_created(created):
+    with forms.ignore_already_created(created):
         _, text = scim_tokens.create(by=scope.by, id=id)
         one_time_secrets.store(id, text)
     url_args = {**scope.url_args, "scim_token_id": id}
@@ -77,7 +77,7 @@ def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseRespo
 def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
     """Revoke a token; revoking it twice succeeds."""
     scope = _scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "scim_tokens", scim_token_id):
+    with forms.ignore_already_deleted(scope.account.id, "scim_tokens", scim_token_id):
         scim_tokens.revoke(scim_token_id, by=scope.by)
     return redirect_with_notice(
         gettext("The token is revoked."), "console.show_scim", **scope.url_args

@@ -15,7 +15,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES as DOMAIN_STATES
 from app.console.admin.sso import ACCOUNT
-from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
+from app.console.shell import forms, guard, lists, one_time_secrets, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -67,7 +67,7 @@ def show_setup_links(account_id: str, form: Form | None = None) -> Page:
             features=FEATURES,
             feature_names={feature["id"]: feature["name"] for feature in FEATURES},
             days=DAYS,
-            form_id=idempotent_forms.form_id(),
+            form_id=forms.form_id(),
         )
     )
 
@@ -76,10 +76,10 @@ def show_setup_links(account_id: str, form: Form | None = None) -> Page:
 def create_setup_link(account_id: str) -> BaseResponse:
     """Create a setup link, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted("name", "email", "days", selected="features")
-    id = idempotent_forms.derive_id([form.values, form.selected])
+    id = forms.derive_id([form.values, form.selected])
     body = _body(form)
     created = partial(setup_links.get, scope.account.id, id)
-    with idempotent_forms.ignore_already_created(created):
+    with forms.ignore_already_created(created):
         _, url = setup_links.create(body, by=scope.by, id=id)
         one_time_secrets.store(id, url)
     url_args = {**scope.url_args, "setup_link_id": id}

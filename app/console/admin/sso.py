@@ -19,7 +19,7 @@ from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.admin.sso_form import ProviderForm
 from app.console.people.users import choices
-from app.console.shell import access, brand, forms, guard, idempotent_forms, lists, scopes
+from app.console.shell import access, brand, forms, guard, lists, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -212,7 +212,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
 @page(f"{SETTING}/remove", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
+    with forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
         service.delete(setting_id, by=scope.by)
     notice = gettext("The provider is removed. Its users are kept.")
     return redirect_with_notice(notice, "console.show_providers", account_id=scope.account.id)

@@ -16,7 +16,7 @@ from app.auth.portals import PortalPage
 from app.auth.principal import Principal
 from app.console.automation import sent_request, webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, idempotent_forms, lists, names, scopes
+from app.console.shell import forms, lists, names, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
@@ -57,7 +57,7 @@ def _log_page(scope: AccountScope) -> Page:
         listing=listing,
         hooks=hooks,
         undelivered=undelivered,
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         warnings=service.payload_warnings(scope.account.id),
         names=webhooks.record_names(listing.items, hooks, scope),
     )
@@ -132,7 +132,7 @@ def resend_selected(account_id: str) -> BaseResponse:
     hooks = _webhooks(scope)
     selected = forms.submitted(selected="delivery").selected
     webhook_ids = log.webhook_ids(scope.account.id, [id.lower() for id in selected])
-    rendered, number = idempotent_forms.derive_id([]), 0
+    rendered, number = forms.derive_id([]), 0
     for webhook_id in sorted(set(webhook_ids.values()) & hooks.keys()):
         ids = [id for id, owner in webhook_ids.items() if owner == webhook_id]
         if hooks[webhook_id].enabled:
@@ -168,7 +168,7 @@ def resend_undelivered(account_id: str) -> Page | BaseResponse:
         return _log_page(scope)
     selection = _selection(listing, scope)
     chosen = [one for one in _selected(listing, hooks) if one.enabled]
-    rendered = idempotent_forms.derive_id([])
+    rendered = forms.derive_id([])
     number = sum(
         resend.resend_undelivered(webhook, replace(selection, rendered=rendered))
         for webhook in chosen
@@ -228,7 +228,7 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         name=record_names.get(delivery.record_id or ""),
         payload=sent_request.pretty(delivery.payload),
         requested_by=_email(scope, delivery.requested_by),
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
     )
 
 
@@ -250,7 +250,7 @@ def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> BaseRespons
     """Send a delivery again, and redirect to the one that is sent."""
     scope = scopes.account_scope(account_id)
     url_args = {**scope.url_args, "webhook_id": webhook_id}
-    rendered = idempotent_forms.derive_id([])
+    rendered = forms.derive_id([])
     webhook = service.get(webhook_id, by=scope.by)
     sent = resend.redeliver(webhook, delivery_id, by=scope.by, rendered=rendered)
     is_same = sent.id == delivery_id.lower()

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.console.automation import step_data, step_form, workflow_form
 from app.console.automation.step_form import DATA, END, JSON_KINDS, Input, Row, StepList
-from app.console.shell import error_texts, form_rows, forms
+from app.console.shell import forms
 from app.errors import AppError, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
@@ -89,7 +89,7 @@ def with_errors(steps: StepList, error: AppError) -> list[Fault]:
     for detail in error.extra.get("details") or ():
         path, inner = _located(places, str(detail["field"]))
         is_missing = detail.get("code") == "required" and not inner
-        message = gettext("Required.") if is_missing else error_texts.translate(detail["message"])
+        message = gettext("Required.") if is_missing else forms.error_text(detail["message"])
         place = places[path]
         # The path of what is wrong within the JSON of an input; else the input tells the place.
         place.errors.append(f"{inner}: {message}" if inner else message)
@@ -107,7 +107,7 @@ def warnings(steps: StepList, found: Iterable[JSONMapping]) -> list[Fault]:
         if words.startswith(("steps[", "actions[")):
             path, inner = _located(places, words)
             words = ", ".join(filter(None, (_words(places, path), inner)))
-        faults.append(Fault(f"i-{path}", words, error_texts.translate(one["message"])))
+        faults.append(Fault(f"i-{path}", words, forms.error_text(one["message"])))
     return faults
 
 
@@ -223,7 +223,7 @@ def _move_or_remove(items: list[Any], index: int, verb: str) -> None:
     if verb == "remove":
         del items[index : index + 1]
     else:
-        form_rows.move(items, index, verb)
+        forms.move_row(items, index, verb)
 
 
 def _places(steps: StepList) -> Places:

@@ -16,7 +16,7 @@ from werkzeug.datastructures import MultiDict
 from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
 from app.console.automation.step_words import LABELS, PROPERTY_NAMES
-from app.console.shell import checks, form_rows
+from app.console.shell import checks, forms
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
@@ -271,7 +271,7 @@ class _Submitted:
 
     def read(self, prefix: str, depth: int) -> StepList:
         result = StepList(depth=depth, of_hook=self.of_hook)
-        for index in range(form_rows.count(self._text(f"{prefix}count"), self.remaining)):
+        for index in range(forms.row_count(self._text(f"{prefix}count"), self.remaining)):
             path = f"{prefix}{index}."
             kind = self._text(f"{path}type")
             if kind in result.kinds and self.remaining:
@@ -296,7 +296,7 @@ class _Submitted:
             yield self.read(f"{path}steps.", depth + 1)
         elif kind == PARALLEL:
             number_sent = self._text(f"{path}branches.count")
-            for number in range(form_rows.count(number_sent, MAX_BRANCHES + 1)):
+            for number in range(forms.row_count(number_sent, MAX_BRANCHES + 1)):
                 yield self.read(f"{path}branches.{number}.", depth + 1)
 
     def _text(self, name: str) -> str:

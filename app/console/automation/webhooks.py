@@ -20,11 +20,10 @@ from app.console.shell import (
     completions,
     forms,
     guard,
-    idempotent_forms,
     lists,
+    navigation,
     one_time_secrets,
     scopes,
-    switcher,
 )
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -51,7 +50,7 @@ SWITCHED = {
 @page(HOME, role=ADMIN)
 def show_webhooks_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
-    if account_id := switcher.home_account_id(guard.require_caller()):
+    if account_id := navigation.home_account_id(guard.require_caller()):
         return redirect(url_for("console.show_webhooks", account_id=account_id))
     listing = lists.from_request("console.show_webhooks_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
@@ -88,7 +87,7 @@ def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
     return (form or webhook_form.blank()).render(
         "console/webhooks/new.html",
         scope=scope,
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         completions=completions.plain(),
         **webhook_form.choices(scope),
     )
@@ -98,9 +97,9 @@ def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
 def create_webhook(account_id: str) -> BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
-    id = idempotent_forms.derive_id([form.values, form.selected])
+    id = forms.derive_id([form.values, form.selected])
     body = webhook_form.body(form)
-    with idempotent_forms.ignore_already_created(lambda: service.get(id, by=scope.by)):
+    with forms.ignore_already_created(lambda: service.get(id, by=scope.by)):
         created = service.create(body, by=scope.by, id=id)
         one_time_secrets.store(id, created.secret)
     return _redirect_to_secret(scope, id)
@@ -136,7 +135,7 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
         waiting=log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id),
         events_text=webhook_form.event_names(webhook.events),
         names=record_names(latest, {webhook.id: webhook}, scope),
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         **context,
     )
 
@@ -218,7 +217,7 @@ def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
 @page(f"{WEBHOOK}/delete", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     scope = scopes.account_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
+    with forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
         service.delete(webhook_id, by=scope.by)
     return redirect_with_notice(
         gettext("The webhook is deleted."), "console.show_webhooks", **scope.url_args

@@ -20,7 +20,7 @@ from app.console.automation import (
     workflow_form,
 )
 from app.console.automation.workflow_form import WorkflowForm
-from app.console.shell import completions, forms, guard, idempotent_forms, lists, scopes, switcher
+from app.console.shell import completions, forms, guard, lists, navigation, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
@@ -62,7 +62,7 @@ MAX_LATEST = 5
 @page(HOME, role=ADMIN)
 def show_workflows_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
-    if account_id := switcher.home_account_id(guard.require_caller()):
+    if account_id := navigation.home_account_id(guard.require_caller()):
         return redirect(url_for("console.show_workflows", account_id=account_id))
     listing = lists.from_request("console.show_workflows_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
@@ -105,7 +105,7 @@ def show_new_workflow(
         checked=checked is not None,
         completions=completions.plain(),
         example=workflow_form.pretty(workflow_form.EXAMPLES[kind]),
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         **(shown(checked, scope) if checked else {}),
         **_trigger_choices(kind, scope),
     )
@@ -116,12 +116,12 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
     """Create a workflow or hook, or only check it."""
     scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
-    id = idempotent_forms.derive_id([kind, form.values])
+    id = forms.derive_id([kind, form.values])
     body = workflow_form.body(form, kind)
     if forms.text("check"):
         preview = hooks.preview if kind == HOOK else service.preview
         return show_new_workflow(account_id, kind, form, preview(body, None, by=scope.by))
-    with idempotent_forms.ignore_already_created(lambda: service.get(id, by=scope.by, kind=kind)):
+    with forms.ignore_already_created(lambda: service.get(id, by=scope.by, kind=kind)):
         create(body, by=scope.by, id=id)
     if forms.text("form"):
         url_args = {**scope.url_args, "kind": kind, "workflow_id": id}
@@ -255,7 +255,7 @@ def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
 def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
     """Delete a workflow or hook with its instances."""
     scope = scopes.account_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
+    with forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
         service.delete(workflow_id, by=scope.by, kind=kind)
     return redirect_with_notice(
         str(NOTICES[kind]["delete"]), "console.show_workflows", **scope.url_args

@@ -14,7 +14,7 @@ from app.collections.definitions import Definition
 from app.console.collections import listing, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
 from app.console.records import display
-from app.console.shell import guard, scopes, switcher
+from app.console.shell import guard, navigation, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
@@ -51,7 +51,7 @@ def show_api_examples(collection_id: str) -> Page:
     """The API of a collection, for superadmins acting in any account."""
     _, collection = load(collection_id)
     form = _form()
-    form.values["account"] = form["account"] or switcher.current_code()
+    form.values["account"] = form["account"] or navigation.current_code()
     scope = scopes.account_or_own_scope(None)
     if form["account"]:
         account = principals.reload_active_account(form["account"])

@@ -13,10 +13,10 @@ from app.collections.definitions import Definition
 from app.console.collections import listing
 from app.console.collections.listing import COLLECTION, load
 from app.console.records.display import OPERATION_NAMES
-from app.console.shell import checks, forms, switcher
+from app.console.shell import checks, forms, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.excerpts import Excerpt, highlight
+from app.console.shell.checks import Excerpt, highlight
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
@@ -66,7 +66,7 @@ def show_explain(collection_id: str) -> Page:
     operation = request.args.get("operation") or "view"
     record_id = request.args.get("record_id", "")[:36]
     values = {"operation": operation, "who": USER, "record_id": record_id}
-    values["account"] = switcher.current_code()
+    values["account"] = navigation.current_code()
     return _page(collection_id, Form(values))
 
 

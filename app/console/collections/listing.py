@@ -19,12 +19,11 @@ from app.console.collections.diagram import Reference
 from app.console.people import user_lists
 from app.console.records import references
 from app.console.records.display import OPERATION_NAMES
-from app.console.shell import guard, lists, names, switcher
+from app.console.shell import guard, lists, names, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
-from app.console.shell.navigation import INSTANCE, MenuItem
-from app.console.shell.switcher import RecentAccount
+from app.console.shell.navigation import INSTANCE, MenuItem, RecentAccount
 from app.db import versioned_cache
 from app.rules import OPERATIONS
 from app.types import JSONObject
@@ -91,7 +90,7 @@ def _fields(collections: Sequence[Definition]) -> dict[str, list[tuple[str, str]
 @page(COLLECTION, role=SUPERADMIN)
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
-    return _page(collection_id, Form({"account": switcher.current_code()}))[0]
+    return _page(collection_id, Form({"account": navigation.current_code()}))[0]
 
 
 @page(f"{COLLECTION}/records", role=SUPERADMIN)
@@ -132,7 +131,7 @@ def _page(collection_id: str, form: Form) -> Page:
 def _current_account(accounts: Sequence[tuple[str, str, int]]) -> RecentAccount:
     """The chosen account; without a choice that with most records, or the caller's own."""
     caller = guard.require_caller()
-    if chosen := switcher.current(caller):
+    if chosen := navigation.current_account(caller):
         return chosen
     home, _ = caller.home_and_user()
     id, name = accounts[0][:2] if accounts else (home.id, home.name)

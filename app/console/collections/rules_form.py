@@ -10,7 +10,7 @@ from flask import request
 
 from app.collections.definitions import ALL_FIELDS, FIELD_LISTS, is_expression
 from app.console.shell import forms
-from app.console.shell.excerpts import Excerpt, excerpt
+from app.console.shell.checks import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import AppError, problem
 from app.rules import OPERATIONS

@@ -25,7 +25,7 @@ from app.collections.fields import (
 )
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
-from app.console.shell import form_rows, names
+from app.console.shell import forms, names
 from app.console.shell.forms import Form, show_errors_in
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
@@ -182,7 +182,7 @@ class SchemaForm(Form):
             self.values |= {f"{key}_{n}": "" for key in INPUTS}
             self.focus = f"name_{n}"
         elif n in (order := self.order) and act != "clear":
-            form_rows.move(order, order.index(n), act)
+            forms.move_row(order, order.index(n), act)
             self.values["order"] = ",".join(map(str, order))
         return True
 
@@ -451,7 +451,7 @@ def _input_text(key: str, value: Any) -> str:
 
 
 def submitted(existing: Sequence[JSONMapping] = ()) -> SchemaForm:
-    sent_rows = form_rows.count(request.form.get("rows", ""), LONGEST_SCHEMA)
+    sent_rows = forms.row_count(request.form.get("rows", ""), LONGEST_SCHEMA)
     rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
     single = ("collection_name", "version", "planned", "require_signature", "indexes", "order")
     values = {key: _text(key) for key in single}

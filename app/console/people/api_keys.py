@@ -14,7 +14,7 @@ from app.accounts import users
 from app.auth import api_keys, key_changes
 from app.auth.portals import PortalPage
 from app.collections import definitions
-from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
+from app.console.shell import forms, guard, lists, one_time_secrets, scopes
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -72,7 +72,7 @@ def show_new_key(form: Form | None = None) -> Page:
     names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
     return form.render(
         "console/keys/new.html",
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         expiries={NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")},
         access={FULL: gettext("Read and write"), READ: gettext("Read only")},
         collections=names[: forms.MAX_SELECTED],
@@ -85,14 +85,14 @@ def create_key() -> BaseResponse:
     """Create a key, and redirect to the page that shows it."""
     names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
     form = forms.submitted(*names, selected="collections")
-    id = idempotent_forms.derive_id([form.values, form.selected])
+    id = forms.derive_id([form.values, form.selected])
     values = {
         **_changes(form),
         "read_only": form["access"] == READ,
         "scopes": {"collections": form.selected} if form.selected else None,
         "expires_at": _parse_expiry(form),
     }
-    with idempotent_forms.ignore_already_created(lambda: api_keys.get(id, by=by)):
+    with forms.ignore_already_created(lambda: api_keys.get(id, by=by)):
         _, text = api_keys.create(values, by=by, id=id)
         one_time_secrets.store(id, text)
     return redirect(url_for("console.show_made_key", key_id=id), 303)

@@ -11,7 +11,7 @@ from app.accounts.models import Group, User
 from app.auth import service as auth
 from app.auth.mfa import enrolment
 from app.console.people import user_lists
-from app.console.shell import forms, idempotent_forms, lists, scopes
+from app.console.shell import forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -120,7 +120,7 @@ def remove_member(group_id: str, user_id: str, account_id: str | None = None) ->
 def delete_group(group_id: str, account_id: str | None = None) -> BaseResponse:
     """Delete a group."""
     scope = scopes.account_or_own_scope(account_id)
-    with idempotent_forms.ignore_already_deleted(scope.account.id, "groups", group_id):
+    with forms.ignore_already_deleted(scope.account.id, "groups", group_id):
         groups.delete(scope.account.id, group_id, shows_rules=scope.by.is_superadmin)
     notice = gettext("The group is deleted.")
     return redirect_with_notice(notice, "console.show_groups", **scope.url_args)

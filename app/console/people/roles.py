@@ -18,7 +18,7 @@ from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Role
 from app.collections import definitions
 from app.collections.definitions import Definition
 from app.console.records.display import OPERATION_NAMES
-from app.console.shell import forms, idempotent_forms, lists
+from app.console.shell import forms, lists
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -109,7 +109,7 @@ def change_role(role_id: str) -> BaseResponse:
 @page(f"{ROLE}/delete", "POST", role=SUPERADMIN, form_page=show_role)
 def delete_role(role_id: str) -> BaseResponse:
     """Delete a role without users."""
-    with idempotent_forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
+    with forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
         roles.delete(int(role_id))
     return redirect_with_notice(gettext("The role is deleted."), "console.show_roles")
 

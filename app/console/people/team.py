@@ -16,7 +16,7 @@ from app.auth.models import InvitationState
 from app.auth.portals import PortalPage
 from app.console.people import user_lists
 from app.console.people.users import choices
-from app.console.shell import error_texts, forms, lists, names, scopes
+from app.console.shell import forms, lists, names, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
@@ -79,7 +79,7 @@ class InviteForm(Form):
                 detail["message"] = gettext(
                     "%(address)s: %(message)s",
                     address=detail["address"][:80],
-                    message=error_texts.translate(detail["message"]),
+                    message=forms.error_text(detail["message"]),
                 )
         super().with_error(error)
         if "email" in self.errors:

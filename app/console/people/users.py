@@ -24,7 +24,7 @@ from app.collections import attribute_values
 from app.console.people import attribute_form
 from app.console.people.attribute_form import AttributeForm
 from app.console.people.roles import description
-from app.console.shell import forms, guard, idempotent_forms, scopes
+from app.console.shell import forms, guard, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.access import Role as PageRole
 from app.console.shell.blueprint import page
@@ -231,7 +231,7 @@ def end_session(pages: UserPages, user_id: str, session_id: str) -> BaseResponse
 
 def _remove(pages: UserPages, user_id: str) -> BaseResponse:
     left = None
-    with idempotent_forms.ignore_already_deleted(pages.scope, "users", user_id):
+    with forms.ignore_already_deleted(pages.scope, "users", user_id):
         account_id = users.get(pages.scope, user_id).account_id
         users.delete(pages.scope, user_id, by=guard.require_caller().user_id)
         left = _left_page(account_id, user_id)

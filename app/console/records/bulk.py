@@ -20,7 +20,7 @@ from app.console.records import (
 )
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import error_texts, forms, scopes, second_factor
+from app.console.shell import forms, scopes, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import MAX_SELECTED, Form, Page
@@ -117,7 +117,7 @@ def restore_selection(account_id: str, name: str) -> BaseResponse:
         second_factor.sign(scope, Form())
     except AppError as error:
         list_state.remember_deleted(scope, ids)
-        return list_state.redirect_to_list(error_texts.translate(error.message), scope)
+        return list_state.redirect_to_list(forms.error_text(error.message), scope)
     failures = _restore(scope, ids)
     count = len(ids) - len(failures)
     notice = ngettext(
@@ -163,7 +163,7 @@ def _undelete(scope: CollectionScope, id: str) -> None:
 def _reason(error: AppError) -> str:
     details = error.extra.get("details") or ()
     texts = [f"{detail['field']}: {detail['message']}" for detail in details if detail["field"]]
-    return next(iter(texts), error_texts.translate(error.message))
+    return next(iter(texts), forms.error_text(error.message))
 
 
 def _edit_page(account_id: str, name: str, form: SelectionForm) -> Page:

@@ -14,7 +14,7 @@ from app.collections.definitions import Definition
 from app.collections.fields import Field, entries
 from app.collections.fields.face import Face
 from app.console.records import display, references
-from app.console.shell import form_rows
+from app.console.shell import forms
 from app.console.shell.lists import Listing
 from app.console.shell.scopes import CollectionScope
 from app.types import JSONMapping
@@ -76,10 +76,10 @@ def requested(access: Access) -> list[str]:
     """The columns that the query string names, one of them moved `up` or `down`."""
     offered = choosable(access)
     names = list(dict.fromkeys(n for n in request.args.getlist("column") if n in offered))
-    for way in form_rows.STEPS:
+    for way in forms.ROW_STEPS:
         moved = request.args.get(way)
         if moved in names:
-            form_rows.move(names, names.index(moved), way)
+            forms.move_row(names, names.index(moved), way)
     return names
 
 

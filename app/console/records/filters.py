@@ -16,7 +16,7 @@ from app.collections.access import Access
 from app.collections.fields import Field, InvalidValue
 from app.collections.people import People
 from app.console.records import display, references
-from app.console.shell.excerpts import Excerpt, excerpt
+from app.console.shell.checks import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 from app.types import JSONObject

@@ -14,7 +14,7 @@ from app.console.records.pages import RECORD
 from app.console.shell import forms, lists, scopes, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
-from app.console.shell.excerpts import Excerpt, differences
+from app.console.shell.checks import Excerpt, differences
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.errors import NotFound

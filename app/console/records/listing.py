@@ -30,7 +30,7 @@ from app.console.records.display import display, label, label_fields, listed
 from app.console.records.filters import FilterForm
 from app.console.records.models import SavedView
 from app.console.records.record_form import RecordForm, RowEdit
-from app.console.shell import checks, completions, guard, lists, scopes, switcher
+from app.console.shell import checks, completions, guard, lists, navigation, scopes
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
@@ -68,7 +68,7 @@ class ViewLink:
 @page(HOME, role=USER)
 def show_records_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
-    if account_id := switcher.home_account_id(guard.require_caller()):
+    if account_id := navigation.home_account_id(guard.require_caller()):
         return redirect(url_for("console.show_record_collections", account_id=account_id))
     listing = lists.from_request("console.show_records_home", view="all")
     listing.with_page(tenants.page({**listing.page_args, "is_active": True}))

@@ -19,7 +19,7 @@ from app.console.records import (
 from app.console.records.display import display, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import forms, idempotent_forms, scopes, second_factor
+from app.console.shell import forms, scopes, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
@@ -53,7 +53,7 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
         scope=scope,
         may_create=access is not None,
         access=access,
-        form_id=idempotent_forms.form_id(),
+        form_id=forms.form_id(),
         ask_superadmins=scopes.ASK_SUPERADMINS,
         list_url=list_state.list_url(scope),
         page_args=list_state.args_from_page(scope),
@@ -74,8 +74,8 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     second_factor.sign(scope, form)
     form.take_uploads(scope.by)
     body = form.body(new=True)
-    id = idempotent_forms.derive_id(body)
-    with idempotent_forms.ignore_already_created(lambda: _record(scope, id)):
+    id = forms.derive_id(body)
+    with forms.ignore_already_created(lambda: _record(scope, id)):
         service.create(scope.collection.name, body, by=scope.by, record_id=id)
     return _redirect_to_record(gettext("The record is created."), scope, id)
 

@@ -24,17 +24,7 @@ from app import clock, config
 from app.accounts.product import settings as product
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.auth.portals import PATH, PortalPage
-from app.console.shell import (
-    access,
-    brand,
-    error_texts,
-    forms,
-    guard,
-    lists,
-    names,
-    navigation,
-    second_factor,
-)
+from app.console.shell import access, brand, forms, guard, lists, names, navigation, second_factor
 from app.console.shell import portal as portal_frame
 from app.console.shell.access import ANYBODY, HOME, HOSTED, PageAccess, Role
 from app.console.shell.forms import Page
@@ -180,11 +170,11 @@ def render_error(error: AppError) -> Response:
         return brand.add_headers(second_factor.response_to(error))
     if isinstance(error, guard.ConsoleClosed):
         return brand.add_headers(make_response(_closed_page(), error.status))
-    custom_message = error_texts.translate(error.message) if isinstance(error, NotFound) else None
+    custom_message = forms.error_text(error.message) if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
         title=TITLES.get(error.status, gettext("Request failed")),
-        problem=custom_message or MESSAGES.get(error.status, error_texts.translate(error.message)),
+        problem=custom_message or MESSAGES.get(error.status, forms.error_text(error.message)),
         back=guard.referring_page(),
         reference=g.get("correlation_id"),
     )
@@ -195,14 +185,14 @@ def render_error(error: AppError) -> Response:
 
 def _portal_problem(error: AppError) -> Response:
     """The error page of a portal, which leads back to the product."""
-    problem = MESSAGES.get(error.status, error_texts.translate(error.message))
+    problem = MESSAGES.get(error.status, forms.error_text(error.message))
     if isinstance(error, RecentSignInRequired):
         problem = gettext(
             "This needs a sign-in within the last 15 minutes. Go back, sign in again and open this"
             " page anew."
         )
     elif isinstance(error, NotFound):
-        problem = error_texts.translate(error.message)
+        problem = forms.error_text(error.message)
     title = TITLES.get(error.status, gettext("Request failed"))
     if isinstance(error, PortalEnded | Gone):
         title = gettext("Open this page again")
@@ -233,7 +223,7 @@ blueprint.record_once(
 
 blueprint.add_app_template_filter(lists.format_count)
 blueprint.add_app_template_filter(lists.format_size)
-blueprint.add_app_template_filter(error_texts.translate, "error_text")
+blueprint.add_app_template_filter(forms.error_text, "error_text")
 blueprint.add_app_template_filter(names.of_state, "state_name")
 blueprint.add_app_template_filter(names.of_filter, "filter_name")
 blueprint.add_app_template_filter(names.of_type, "type_name")

@@ -28,7 +28,7 @@ from app.auth.mfa.gate import Proof
 from app.auth.mfa.models import Method
 from app.auth.principal import Principal
 from app.auth.responses import origin, remember_device
-from app.console.shell import access, brand, forms, portal, realms, resubmit, switcher
+from app.console.shell import access, brand, forms, navigation, portal, realms, resubmit
 from app.console.shell.access import (
     ADMIN,
     ANY_FEATURE,
@@ -364,7 +364,7 @@ def _invalidate_foreign_forms(user_id: str) -> None:
     # A user who signs in again keeps theirs.
     if session.get(FORM_OWNER, user_id) != user_id:
         session.pop("csrf_token", None)
-        switcher.forget_all()
+        navigation.forget_accounts()
     session[FORM_OWNER] = user_id
 
 

@@ -1,4 +1,7 @@
-"""The sidebar and the header around each page, by role, and the theme."""
+"""The sidebar and the header around each page, by role: theme, menu, and the account it leads to.
+
+A superadmin works in an account that stays as one moves between areas.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
-from flask import request
+from flask import request, session
 
+from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.console.shell import switcher
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, Role
-from app.console.shell.switcher import RecentAccount
 from app.types import cached_property
 from app.web.languages import lazy_gettext
 
@@ -28,6 +31,8 @@ THEMES: Mapping[str, tuple[str, str]] = {
 
 JOB = "console.show_job"
 IN_ACCOUNT = "/console/accounts"
+ACCOUNTS_KEY, MAX_RECENT, MAX_NAME = "accounts", 5, 30
+"""Tenants choose the names, and browsers drop a cookie of more than 4 KiB."""
 
 
 class Section(IntEnum):
@@ -104,7 +109,7 @@ def add(item: MenuItem, path: str, role: Role, *, in_account: bool) -> None:
 
 
 def groups(caller: Principal) -> Sequence[Group]:
-    account = switcher.current(caller)
+    account = current_account(caller)
     found: list[tuple[tuple[Section, int], Entry]] = []
     for page in _pages:
         item, url, prefixes = page.item, page.path, [page.path, *page.item.below]
@@ -169,7 +174,7 @@ class Shell:
 
     @property
     def account(self) -> RecentAccount | None:
-        return switcher.current(self._caller)
+        return current_account(self._caller)
 
     @property
     def page_account(self) -> RecentAccount | None:
@@ -179,9 +184,68 @@ class Shell:
     @property
     def recent(self) -> Sequence[RecentAccount]:
         """The accounts that a superadmin may switch to at once."""
-        return switcher.recent() if self._caller.is_superadmin else ()
+        return recent_accounts() if self._caller.is_superadmin else ()
 
 
 def chosen_theme() -> str:
     theme = request.cookies.get(THEME_COOKIE, AUTO_THEME)
     return theme if theme in THEMES else AUTO_THEME
+
+
+class RecentAccount(NamedTuple):
+    """An account that this browser has worked in."""
+
+    id: str
+    name: str
+
+
+def enter_account(account_id: str, name: str) -> None:
+    others = [one for one in recent_accounts() if one.id != account_id]
+    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+    accounts = [(account_id, shown), *others][:MAX_RECENT]
+    _store(accounts)
+
+
+def forget_account(account_id: str) -> None:
+    """Drop an account that is no longer there."""
+    _store([one for one in recent_accounts() if one.id != account_id])
+
+
+def forget_accounts() -> None:
+    """Drop all accounts, as another user signs in."""
+    session.pop(ACCOUNTS_KEY, None)
+
+
+def recent_accounts() -> Sequence[RecentAccount]:
+    """The accounts that this browser has worked in, the latest first."""
+    return [RecentAccount(*one) for one in session.get(ACCOUNTS_KEY, ())]
+
+
+def current_account(caller: Principal) -> RecentAccount | None:
+    """The account that the navigation leads to: the caller's own, or a superadmin's latest."""
+    if not caller.is_superadmin:
+        return RecentAccount(caller.home.id, caller.home.name) if caller.home else None
+    return next(iter(recent_accounts()), None)
+
+
+def home_account_id(caller: Principal) -> str | None:
+    """The account that the home of an area leads to; None if a superadmin is to choose."""
+    if not caller.is_superadmin:
+        return caller.require_account_id()
+    latest = (
+        None if request.args else current_account(caller)
+    )  # `?view=all` or a search: the choice
+    return latest.id if latest else None
+
+
+def current_code() -> str:
+    """The code of the account that this browser works in, for a form; empty without one."""
+    latest = next(iter(recent_accounts()), None)
+    account = principals.find_active_account(latest.id) if latest else None
+    return account.account_code if account else ""
+
+
+def _store(accounts: Sequence[tuple[str, str]]) -> None:
+    stored = [list(one) for one in accounts]
+    if stored != session.get(ACCOUNTS_KEY, []):  # else no cookie
+        session[ACCOUNTS_KEY] = stored

@@ -9,7 +9,7 @@ from app.auth.principal import AccountRef, Principal
 from app.collections import access, definitions
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.console.shell import guard, switcher
+from app.console.shell import guard, navigation
 from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
 from app.rules import OPERATIONS
@@ -83,9 +83,9 @@ def account_scope(account_id: str) -> AccountScope:
         return AccountScope(caller.home, caller.acting_in(caller.home))
     account = principals.reload_active_account(account_id)
     if account is None:
-        switcher.forget(account_id)
+        navigation.forget_account(account_id)
         raise NotFound(gettext("No active account with this id."))
-    switcher.remember(account.id, account.name)
+    navigation.enter_account(account.id, account.name)
     return AccountScope(account, caller.acting_in(account))
 
 
