@@ -14,9 +14,9 @@ from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections import service as collections
 from app.console import dashboard
-from app.console.records import display
 from app.console.shell import charts, lists
 from app.console.shell.forms import TemplateContext
+from app.console.shell.names import of_operations
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.jobs import workers
@@ -118,7 +118,7 @@ def _account_context(caller: Principal) -> TemplateContext:
 def _allowed_operations(scope: AccountScope) -> Sequence[tuple[str, str]]:
     """The collections that the caller may use by the API, and how."""
     allowed = [(one.name, scope.allowed_operations(one)) for one in definitions.get_all()]
-    return [(name, display.listed(names)) for name, names in allowed if names]
+    return [(name, of_operations(names)) for name, names in allowed if names]
 
 
 def _format_sum(numbers: Sequence[int]) -> str:

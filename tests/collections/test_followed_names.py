@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app import db
-from app.console.records.models import SavedView
+from app.console.records.saved_views import SavedView
 from app.context import tenancy
 from tests.accounts.test_groups import make_group
 from tests.accounts.test_roles import make_role

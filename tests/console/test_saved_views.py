@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import db
 from app.console.records import saved_views
-from app.console.records.models import SavedView
+from app.console.records.saved_views import SavedView
 from app.context import tenancy
 from tests.builders import Cast, make_collection, make_record, make_user
 from tests.console.browser import Browser, beside

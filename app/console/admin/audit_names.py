@@ -23,8 +23,8 @@ from app.collections.definitions import ByFormerName, Definition
 from app.collections.fields import PEOPLE, Field, ListField, entries
 from app.console.admin import audit_columns
 from app.console.records import references
-from app.console.records.display import MAX_LABEL_LENGTH, display
-from app.console.records.writers import ACTORS
+from app.console.records.display import MAX_LABEL_LENGTH, format_value
+from app.console.records.references import ACTORS
 from app.console.shell.checks import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base, policies, policy_of
@@ -346,12 +346,12 @@ class Names:
         if collection is not None and not entry["masked"]:
             name = collection.era_at(change.occurred_at).present_name(name) or name
             field = collection.fields.get(name)
-            return display(read_json(field, text) if field else text, MAX_SHOWN, exact=True)
+            return format_value(read_json(field, text) if field else text, MAX_SHOWN, exact=True)
         model = Base.metadata.tables.get(change.table_name)
         column = model.c.get(name) if model is not None else None
         if column is not None and isinstance(column.type, sa.Boolean):
             return {"true": gettext("yes"), "false": gettext("no")}.get(text, text)
-        return display(text, MAX_SHOWN, exact=True)
+        return format_value(text, MAX_SHOWN, exact=True)
 
 
 def _own_keys(change: Change, collection: Definition | None) -> Iterator[Key]:

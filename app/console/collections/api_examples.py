@@ -13,11 +13,11 @@ from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.collections import listing, snippets
 from app.console.collections.listing import COLLECTION, NO_ACCOUNT, load
-from app.console.records import display
 from app.console.shell import guard, navigation, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.names import of_operations
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
@@ -84,7 +84,7 @@ def _page(scope: AccountScope, collection: Definition, form: Form) -> Page:
         "console/collections/api.html",
         scope=scope,
         collection=collection,
-        allowed=display.listed(scope.allowed_operations(collection)),
+        allowed=of_operations(scope.allowed_operations(collection)),
         examples=snippets.examples(base_url, collection.name, calls, headers),
         languages=snippets.LANGUAGES,
         code_language=_language(),

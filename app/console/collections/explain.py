@@ -12,12 +12,12 @@ from app.collections import trials
 from app.collections.definitions import Definition
 from app.console.collections import listing
 from app.console.collections.listing import COLLECTION, load
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import checks, forms, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.checks import Excerpt, highlight
 from app.console.shell.forms import Form, Page
+from app.console.shell.names import OPERATION_NAMES
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions

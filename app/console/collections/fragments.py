@@ -6,11 +6,11 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections import definitions, fragments, trials
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import checks, completions, forms
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.names import OPERATION_NAMES
 from app.db import versioned_cache
 from app.errors import AppError
 from app.types import JSONObject

@@ -18,11 +18,11 @@ from app.console.collections import diagram, rules_form
 from app.console.collections.diagram import Reference
 from app.console.people import user_lists
 from app.console.records import references
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import guard, lists, names, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
+from app.console.shell.names import OPERATION_NAMES
 from app.console.shell.navigation import INSTANCE, MenuItem, RecentAccount
 from app.db import versioned_cache
 from app.rules import OPERATIONS

@@ -10,8 +10,8 @@ import orjson
 from app.console.collections import schema_form
 from app.console.collections.rules_form import describe_fields, describe_rule
 from app.console.collections.schema_form import LABELS, MASK_NAMES, ON_DELETE_NAMES
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import names
+from app.console.shell.names import OPERATION_NAMES
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext
 

@@ -15,11 +15,11 @@ from app.collections.population import Difference
 from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import checks, completions, guard
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
+from app.console.shell.names import OPERATION_NAMES
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.rules import OPERATIONS

@@ -45,7 +45,7 @@ def stored(kind: Kind, level: Level, values: JSONMapping) -> AttributeForm:
             form.widgets.append(Widget(spec, record_form.widget_kind(spec, text), label=label))
             form.before[form.widgets[-1].name] = text
         elif one.may_see(level) and name in values:
-            form.facts[label] = display.display(values[name])
+            form.facts[label] = display.format_value(values[name])
     form.values = dict(form.before)
     return form
 

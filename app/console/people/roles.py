@@ -17,11 +17,11 @@ from app.accounts import roles, users
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Role
 from app.collections import definitions
 from app.collections.definitions import Definition
-from app.console.records.display import OPERATION_NAMES
 from app.console.shell import forms, lists
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.names import OPERATION_NAMES
 from app.console.shell.navigation import INSTANCE, MenuItem
 from app.rules import OPERATIONS
 from app.types import JSONObject

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.records import (
-    files,
-    list_state,
-    picker,
-    record_form,
-    references,
-)
+from app.console.records import files, listing, record_form, references
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
 from app.console.shell import forms, scopes, second_factor
@@ -77,7 +71,7 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
     action, format = request.form.get("do"), request.form.get("format", "")
     names = _selected(scope)
     if not names:
-        return list_state.redirect_to_list(str(NONE_SELECTED), scope)
+        return listing.redirect_to_list(str(NONE_SELECTED), scope)
     if action == "export" and format in FORMATS:
         sort = request.args.get("sort", "").replace("\0", "")
         return files.export_response(scope, format, {"id": list(names), "sort": [sort]})
@@ -95,18 +89,18 @@ def delete_selection(account_id: str, name: str) -> BaseResponse:
     scope = scopes.collection_scope(account_id, name)
     names = _selected(scope)
     if not names:  # such as by a double click
-        return list_state.redirect_to_list(gettext("The records are already deleted."), scope)
+        return listing.redirect_to_list(gettext("The records are already deleted."), scope)
     form = forms.show_errors_in(SelectionForm(names=names))
     second_factor.sign(scope, form)
     batch.delete(scope.collection.name, list(names), by=scope.by)
-    list_state.remember_deleted(scope, names)
+    listing.remember_deleted(scope, names)
     notice = ngettext(
         "%(count)s record is deleted.",
         "%(count)s records are deleted.",
         len(names),
         count=len(names),
     )
-    return list_state.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(notice, scope)
 
 
 @page(f"{SELECTION}/restore", "POST", role=USER, retry_stale=True)
@@ -116,8 +110,8 @@ def restore_selection(account_id: str, name: str) -> BaseResponse:
     try:
         second_factor.sign(scope, Form())
     except AppError as error:
-        list_state.remember_deleted(scope, ids)
-        return list_state.redirect_to_list(forms.error_text(error.message), scope)
+        listing.remember_deleted(scope, ids)
+        return listing.redirect_to_list(forms.error_text(error.message), scope)
     failures = _restore(scope, ids)
     count = len(ids) - len(failures)
     notice = ngettext(
@@ -133,7 +127,7 @@ def restore_selection(account_id: str, name: str) -> BaseResponse:
             reasons=" ".join(reasons),
         )
         notice = f"{notice} {missing}"
-    return list_state.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(notice, scope)
 
 
 def _restore(scope: CollectionScope, ids: Sequence[str]) -> dict[str, AppError]:
@@ -168,7 +162,7 @@ def _reason(error: AppError) -> str:
 
 def _edit_page(account_id: str, name: str, form: SelectionForm) -> Page:
     scope = scopes.collection_scope(account_id, name)
-    picker.load_labels(scope, form)
+    record_form.load_labels(scope, form)
     return _page("edit", scope, form)
 
 
@@ -179,8 +173,8 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     names = _selected(scope)
     form = record_form.fill_submitted(_edit_form(scope, names))
     if not names:
-        return list_state.redirect_to_list(str(NONE_SELECTED), scope)
-    if picker.run(scope, form):
+        return listing.redirect_to_list(str(NONE_SELECTED), scope)
+    if record_form.run(scope, form):
         return _edit_page(account_id, name, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this field."))
@@ -194,7 +188,7 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
         len(names),
         count=len(names),
     )
-    return list_state.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(notice, scope)
 
 
 def _selected(scope: CollectionScope) -> Names:
@@ -228,6 +222,6 @@ def _page(action: str, scope: CollectionScope, form: SelectionForm) -> Page:
         names=form.names,
         problems=form.problems,
         ask_superadmins=scopes.ASK_SUPERADMINS,
-        list_url=list_state.list_url(scope),
-        page_args=list_state.args_from_page(scope),
+        list_url=listing.list_url(scope),
+        page_args=listing.args_from_page(scope),
     )

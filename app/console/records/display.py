@@ -1,33 +1,39 @@
-"""Records, their values and operations as texts."""
+"""How records look: values and labels as texts, and the columns of a table of them.
+
+Which columns, in which order, and how wide.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import orjson
+from flask import request, url_for
 from markupsafe import Markup
 
 from app.collections.access import Access
+from app.collections.fields import Field
+from app.collections.fields.face import Face
+from app.console.shell import forms
+from app.console.shell.lists import Listing
 from app.types import JSONMapping
 from app.web.languages import lazy_gettext
-
-OPERATION_NAMES = {
-    "list": lazy_gettext("list"),
-    "view": lazy_gettext("view"),
-    "create": lazy_gettext("create"),
-    "update": lazy_gettext("update"),
-    "delete": lazy_gettext("delete"),
-}
 
 YES, NO = lazy_gettext("yes"), lazy_gettext("no")
 MAX_LENGTH = 60  # characters of a value in a table
 MAX_LABEL_LENGTH = 80
 MAX_CACHED = 256  # what follows from an access alone, which lasts for a caller
+# In characters: the default columns fit beside the name.
+TABLE_ROOM, NAME_WIDTH, COLUMN_GAP = 150, 24, 3
+MIN_PIXELS, MAX_PIXELS = 64, 1200  # of the width that a user gives a column
+PIXELS_PER_CHARACTER = 8  # about
+LAST_CHOICES = ("id", "account_id", "created_by", "updated_by")  # of the fields to choose from
 
 
-def display(value: object, longest: int = MAX_LENGTH, *, exact: bool = False) -> str:
+def format_value(value: object, longest: int = MAX_LENGTH, *, exact: bool = False) -> str:
     """A value of a record for a list; `exact` writes times in full, for evidence."""
     if value is None or isinstance(value, bool):
         return "" if value is None else str(YES if value else NO)
@@ -78,5 +84,97 @@ def shorten(text: str) -> str:
     return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
-def listed(operations: Iterable[str]) -> str:
-    return ", ".join(str(OPERATION_NAMES[operation]) for operation in operations)
+@dataclass(frozen=True)
+class Column:
+    """A column: its field, the look of its values, its sort link and sort order."""
+
+    name: str
+    face: Face
+    target: str | None
+    sorted: str | None
+    width: int
+    """Pixels, in a table whose columns have widths."""
+
+
+def name_field(access: Access) -> str | None:
+    """The field that names a record, and heads the first column."""
+    return next(iter(label_fields(access)), None)
+
+
+@lru_cache(MAX_CACHED)
+def readable_fields(access: Access) -> list[str]:
+    """The declared fields that the caller may see."""
+    return [name for name in access.definition.declared if name in access.readable]
+
+
+@lru_cache(MAX_CACHED)
+def default_columns(access: Access) -> list[str]:
+    """The columns that fit beside the name: short values first, long texts last."""
+    named = name_field(access)
+    room = TABLE_ROOM - NAME_WIDTH - COLUMN_GAP - _column_width(access, "created_at")
+    chosen = []
+    for name in sorted(
+        readable_fields(access), key=lambda name: _column_rank(access.readable[name])
+    ):
+        width = _column_width(access, name)
+        if name != named and width <= room:
+            chosen.append(name)
+            room -= width
+    return [*chosen, "created_at"]
+
+
+def _column_rank(field: Field) -> int:
+    is_last = field.face.rank == 2 and field.like is not field  # long texts that are computed
+    return field.face.rank + is_last
+
+
+def _column_width(access: Access, name: str) -> int:
+    return max(access.readable[name].face.width, len(name)) + COLUMN_GAP
+
+
+def requested_columns(access: Access) -> list[str]:
+    """The columns that the query string names, one of them moved `up` or `down`."""
+    offered = choosable_columns(access)
+    names = list(dict.fromkeys(n for n in request.args.getlist("column") if n in offered))
+    for way in forms.ROW_STEPS:
+        moved = request.args.get(way)
+        if moved in names:
+            forms.move_row(names, names.index(moved), way)
+    return names
+
+
+def column_widths(access: Access) -> dict[str, int]:
+    """The widths in pixels that the query string gives columns, such as `title:240`."""
+    pairs = (text.partition(":") for text in request.args.getlist("width"))
+    given = {name: pixels for name, _, pixels in pairs if name in access.readable}
+    return {
+        name: min(max(int(pixels), MIN_PIXELS), MAX_PIXELS)
+        for name, pixels in sorted(given.items())
+        if re.fullmatch("[0-9]{1,4}", pixels, re.ASCII)
+    }
+
+
+def shown_fields(access: Access) -> list[str]:
+    """The fields of the table: the one that names a record, and the columns."""
+    named = name_field(access)
+    return [*([named] if named else []), *(requested_columns(access) or default_columns(access))]
+
+
+@lru_cache(MAX_CACHED)
+def choosable_columns(access: Access) -> list[str]:
+    """All columns to choose from: the field that names a record is always the first one."""
+    names = dict.fromkeys((*readable_fields(access), *access.readable))
+    names.pop(name_field(access) or "", None)
+    return sorted(names, key=lambda name: name in LAST_CHOICES)
+
+
+def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
+    """A column of a list that is sorted by `sort`."""
+    face = access.readable[name].face
+    width = column_widths(access).get(name) or _column_width(access, name) * PIXELS_PER_CHARACTER
+    if name not in access.comparable or not access.comparable[name].filterable:
+        return Column(name, face, None, None, width)
+    order = {name: "ascending", f"-{name}": "descending"}.get(sort)
+    next_sort = f"-{name}" if order == "ascending" else name
+    url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
+    return Column(name, face, url_for(listing.endpoint, **url_args), order, width)

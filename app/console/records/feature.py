@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from app.console.records import (
-    bulk,
-    file_previews,
-    files,
-    history,
-    listing,
-    options,
-    pages,
-    row_pages,
-)
+from app.console.records import bulk, file_previews, files, listing, pages, row_pages
 
 PAGES = (
     bulk,
     file_previews,
     files,
-    history,
     listing,
-    options,
     pages,
     row_pages,
 )

@@ -17,8 +17,8 @@ from app import config
 from app.auth.principal import Principal
 from app.collections.fields import SYSTEM_FIELDS
 from app.collections.fields.face import WidgetKind
-from app.console.records import filters, list_state, record_form
-from app.console.records.display import display
+from app.console.records import filters, listing, record_form
+from app.console.records.display import format_value
 from app.console.records.listing import COLLECTION
 from app.console.shell import forms, guard, scopes, second_factor, streamed_pages
 from app.console.shell.access import USER
@@ -233,7 +233,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
         run.count,
         count=run.count,
     )
-    return list_state.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(notice, scope)
 
 
 def _sent_file(scope: CollectionScope) -> ImportFile:
@@ -307,7 +307,7 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "ask_superadmins": scopes.ASK_SUPERADMINS,
         "may_create": "create" in scope.allowed_operations(scope.collection),
         "head": ",".join(one.field.name for one in widgets if one.kind != WidgetKind.FILES),
-        "list_url": list_state.list_url(scope),
-        "page_args": list_state.args_from_page(scope),
-        "display": display,
+        "list_url": listing.list_url(scope),
+        "page_args": listing.args_from_page(scope),
+        "display": format_value,
     }

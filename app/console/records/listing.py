@@ -1,14 +1,23 @@
-"""The records of an account: filtered, sorted, paginated."""
+"""The records of an account: filtered, sorted, paginated, and the way back to such a list.
+
+The filter, sort order, columns and page of the list that led to a page travel as `back`: the query
+string of the list. The ids of records that were just deleted together travel in the form cookie, as
+an address is too short for them, until the list that offers to undo it shows them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from uuid import UUID
 
 import sqlalchemy as sa
-from flask import redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, session, url_for
+from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
@@ -17,24 +26,23 @@ from app.collections import definitions, totals
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.console.records import (
-    columns,
+    display,
     file_previews,
     filters,
-    list_state,
-    picker,
     record_form,
+    references,
     saved_views,
-    writers,
 )
-from app.console.records.display import display, label, label_fields, listed
+from app.console.records.display import format_value, label, label_fields
 from app.console.records.filters import FilterForm
-from app.console.records.models import SavedView
 from app.console.records.record_form import RecordForm, RowEdit
+from app.console.records.saved_views import SavedView
 from app.console.shell import checks, completions, guard, lists, navigation, scopes
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, TemplateContext
 from app.console.shell.lists import Listing, UrlArgs
+from app.console.shell.names import of_operations
 from app.console.shell.navigation import DATA, MenuItem
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
@@ -53,6 +61,12 @@ COLLECTION = f"{ACCOUNT}/<name>"
 DEFAULT_SORT = "-created_at"
 SELECTS_PER_UNION = 100  # collections per statement
 ALL: UrlArgs = {"view": "all"}  # the list without the default view
+MAX_BACK_LENGTH = 2_000  # characters; longer ones are not kept
+MAX_PARAMETERS = 200
+DELETED = "deleted"
+ID_BYTES = 16
+# Parameters of the query string that a link back leaves out: they are no state of the list.
+OMITTED = (DELETED, "back", "edit", "focus")
 
 
 @dataclass(frozen=True)
@@ -95,7 +109,7 @@ def show_record_collections(account_id: str) -> str:
             one.name for one, names in allowed.items() if names and one not in listable
         ),
         limited=bool(limited),
-        listed=listed,
+        listed=of_operations,
     )
 
 
@@ -134,7 +148,7 @@ def show_records(account_id: str, name: str, form: RecordForm | None = None) -> 
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
     edit = None
     if access and record_id:
-        edit = record_form.open_row(scope, record_id, columns.shown(access))
+        edit = record_form.open_row(scope, record_id, display.shown_fields(access))
         edit = RowEdit(edit.record, form) if edit and form else edit
     return render_list(scope, views, edit)
 
@@ -148,14 +162,14 @@ def render_list(
     if access is not None:
         shown = _shown(scope, access, form, views, edit)
     operations = scope.allowed_operations(scope.collection)
-    deleted = request.args.get(list_state.DELETED, "") if "create" in operations else ""
+    deleted = request.args.get(DELETED, "") if "create" in operations else ""
     page, status = form.render(
         "console/records/list.html",
         scope=scope,
         access=access,
         operations=operations,
         deleted=deleted if UuidPath.accepts(deleted) else None,
-        deleted_ids=list_state.pop_deleted(scope) if "create" in operations else (),
+        deleted_ids=pop_deleted(scope) if "create" in operations else (),
         ask_superadmins=scopes.ASK_SUPERADMINS,
         **shown,
     )
@@ -173,33 +187,37 @@ def _shown(
     # Before the records: the stream that follows from here on misses no change.
     can_follow = scope.access(scope.collection, "view") is not None
     newest_change = feed.newest_change(by=scope.by) if can_follow else None
-    requested = columns.requested(access)
+    requested = display.requested_columns(access)
     listing = _load(scope, access, form, requested)
-    sort, names = listing.filters.get("sort", DEFAULT_SORT), requested or columns.default(access)
+    sort, names = (
+        listing.filters.get("sort", DEFAULT_SORT),
+        requested or display.default_columns(access),
+    )
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}
-    page_args = list_state.args_from_list(scope, listing.page_url(number, **view))
-    labels = columns.labels(scope, access, listing.items, names)
+    page_args = args_from_list(scope, listing.page_url(number, **view))
+    labels = references.labels_in_rows(scope, access, listing.items, names)
     written = [
-        {name: row[name] for name in writers.FIELDS if name in names} for row in listing.items
+        {name: row[name] for name in references.WRITER_FIELDS if name in names}
+        for row in listing.items
     ]
     if edit is not None:
-        picker.load_labels(scope, edit.form)
+        record_form.load_labels(scope, edit.form)
         if all(record["id"] != edit.record["id"] for record in listing.items):
             listing.items.insert(0, edit.record)  # it was on this page when its row was opened
     links = [_link(scope, listing, one) for one in views]
-    named_by, label_names = columns.name_field(access), label_fields(access)
+    named_by, label_names = display.name_field(access), label_fields(access)
     return {
         "page_args": page_args,
         "listing": listing,
         "rows": [(record, label(record, label_names)) for record in listing.items],
-        "name_column": columns.column(access, listing, named_by, sort) if named_by else None,
-        "columns": [columns.column(access, listing, name, sort) for name in names],
+        "name_column": display.column(access, listing, named_by, sort) if named_by else None,
+        "columns": [display.column(access, listing, name, sort) for name in names],
         "sort": sort,
         "widths": listing.filters.get("width", ()),
-        "min_width": columns.MIN_PIXELS,
-        "max_width": columns.MAX_PIXELS,
-        "choosable": columns.choosable(access),
+        "min_width": display.MIN_PIXELS,
+        "max_width": display.MAX_PIXELS,
+        "choosable": display.choosable_columns(access),
         "editable": record_form.editable_at_once(scope.access(scope.collection, "update")),
         "filter_fields": filters.offered_fields(access),
         "searches": bool(filters.searched_fields(access)),
@@ -207,9 +225,9 @@ def _shown(
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),
         "labels": labels,
-        "writers": writers.names(scope, written) if any(written) else {},
+        "writers": references.writer_names(scope, written) if any(written) else {},
         **(file_previews.context() if scope.collection.files else {}),
-        "display": display,
+        "display": format_value,
         "files_in": file_previews.files_in,
         "newest_change": newest_change,
         "views": links,
@@ -256,7 +274,7 @@ def query_args(form: FilterForm, access: Access, requested: Sequence[str]) -> JS
         args["sort"] = sort
     if requested:
         args["column"] = list(requested)
-    if widths := columns.widths(access):
+    if widths := display.column_widths(access):
         args["width"] = saved_views.width_args(widths)
     return args
 
@@ -314,3 +332,80 @@ def nth_newest_time(collection: Definition, account_id: str, newer: int) -> date
         table.created_at, [table.account_id == account_id], newer
     )
     return cutoff
+
+
+def args_from_list(scope: CollectionScope, address: str) -> UrlArgs:
+    """The arguments of `url_for` for pages opened from the list with this address."""
+    return {**scope.url_args, "back": _encode(parse_qsl(urlsplit(address).query))}
+
+
+def args_from_page(scope: CollectionScope) -> UrlArgs:
+    """The arguments for pages opened from this one, which return to the same list."""
+    return {**scope.url_args, "back": _query_of_list()}
+
+
+def list_url(scope: CollectionScope, **params: str) -> str:
+    """The address of the list that led to this page."""
+    query = "&".join(filter(None, (_query_of_list(), urlencode(params))))
+    address = url_for("console.show_records", **scope.url_args)
+    return f"{address}?{query}" if query else address
+
+
+def list_args() -> MultiDict[str, str]:
+    """The arguments of the list that led to this page; empty if it is not known."""
+    return MultiDict(parse_qsl(_query_of_list() or ""))
+
+
+def args_on_page(scope: CollectionScope, page: int) -> UrlArgs:
+    """The arguments for pages opened from another page of the same list."""
+    args = [(name, value) for name, value in list_args().items(multi=True) if name != "page"]
+    if page > 1:
+        args.append(("page", str(page)))
+    return {**scope.url_args, "back": _encode(args)}
+
+
+def redirect_to_list(notice: str, scope: CollectionScope, **params: str) -> BaseResponse:
+    """Redirect to the list that led to this page, with a notice."""
+    flash(notice)
+    return redirect(list_url(scope, **params), 303)
+
+
+def remember_deleted(scope: CollectionScope, ids: Iterable[str]) -> None:
+    """Store the ids for the next list of the collection."""
+    packed = urlsafe_b64encode(b"".join(UUID(id).bytes for id in ids)).decode()
+    session[DELETED] = {
+        "account": scope.account.id,
+        "collection": scope.collection.id,
+        "ids": packed,
+    }
+
+
+def pop_deleted(scope: CollectionScope) -> Sequence[str]:
+    """Remove and return the ids that are stored for this list; none when a script refreshes it."""
+    stored = session.get(DELETED)
+    is_refresh = request.headers.get("X-Requested-With") == "XMLHttpRequest"
+    if is_refresh or not isinstance(stored, dict):  # a former release stored a list
+        return ()
+    if (stored["account"], stored["collection"]) != (scope.account.id, scope.collection.id):
+        return ()
+    del session[DELETED]
+    raw = urlsafe_b64decode(stored["ids"])
+    return [str(UUID(bytes=raw[n : n + ID_BYTES])) for n in range(0, len(raw), ID_BYTES)]
+
+
+def _query_of_list() -> str | None:
+    """The query string of the list that led to this page; None if it is not known."""
+    if request.endpoint == "console.change_row":  # posted to the list's own address
+        return _encode(request.args.items(multi=True))
+    try:
+        pairs = parse_qsl(
+            request.args.get("back", "")[: MAX_BACK_LENGTH + 1], max_num_fields=MAX_PARAMETERS
+        )
+    except ValueError:
+        return None
+    return _encode(pairs)
+
+
+def _encode(pairs: Iterable[tuple[str, str]]) -> str | None:
+    query = urlencode([(name, value) for name, value in pairs if name not in OMITTED])
+    return query if query and len(query) <= MAX_BACK_LENGTH else None

@@ -1,32 +1,32 @@
-"""The page of one record: create, view, change, delete."""
+"""The page of one record: create, view, change, delete; with its history and what refers to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from flask import after_this_request
+from flask import after_this_request, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.records import (
-    columns,
-    file_previews,
-    list_state,
-    picker,
-    record_form,
-    related,
-    writers,
-)
-from app.console.records.display import display, label, label_fields
+from app.audit.append import DELETE
+from app.collections import access, definitions
+from app.collections.definitions import Definition
+from app.console.records import file_previews, filters, listing, record_form, references
+from app.console.records.display import format_value, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
-from app.console.shell import forms, scopes, second_factor
+from app.console.records.references import Hits
+from app.console.shell import forms, lists, scopes, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
+from app.console.shell.checks import Excerpt, differences
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
+from app.console.shell.lists import Listing, UrlArgs
 from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.records import service
 from app.records.history import service as history
+from app.records.list_query import ListQuery
 from app.records.read.views import RecordView
 from app.types import JSONMapping
 from app.web import html
@@ -40,6 +40,11 @@ GONE = lazy_gettext(
     "Somebody else has deleted this record in the meantime. Your entries are below: save them as a"
     " new record, or leave this page."
 )
+MAX_TEXT_LENGTH = 100  # of a search
+MAX_HITS, MAX_SEARCHED = 5, 10  # records of each reference; references
+MAX_ID_DIGITS = 18
+MAX_VALUE_LENGTH = 500  # of a value in a history
+SIDES = ("old_value", "new_value")
 
 
 @page(NEW, role=USER, retry_stale=True)
@@ -47,7 +52,7 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
     scope = scopes.collection_scope(account_id, name)
     access = scope.access(scope.collection, "create")
     form = form or (record_form.blank(access) if access else RecordForm())
-    picker.load_labels(scope, form)
+    record_form.load_labels(scope, form)
     return form.render(
         "console/records/new.html",
         scope=scope,
@@ -55,8 +60,8 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
         access=access,
         form_id=forms.form_id(),
         ask_superadmins=scopes.ASK_SUPERADMINS,
-        list_url=list_state.list_url(scope),
-        page_args=list_state.args_from_page(scope),
+        list_url=listing.list_url(scope),
+        page_args=listing.args_from_page(scope),
         **_file_context(scope, form, {}),
     )
 
@@ -69,7 +74,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     if access is None:
         return show_new_record(account_id, name)
     form = record_form.fill_submitted(record_form.blank(access))
-    if picker.run(scope, form):
+    if record_form.run(scope, form):
         return show_new_record(account_id, name, form)
     second_factor.sign(scope, form)
     form.take_uploads(scope.by)
@@ -88,7 +93,7 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
     if not isinstance(form, RecordForm):
         stored = _form(scope, record)
         form = form.over(stored) if form else stored
-    picker.load_labels(scope, form)
+    record_form.load_labels(scope, form)
     # The account is in the header of each page.
     written = {"account_id", *(widget.field.name for widget in form.widgets)}
     shown = {name: value for name, value in (record or {}).items() if name not in written}
@@ -100,18 +105,20 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
         record=record,
         shown=shown,
         title=label(record or {"id": record_id}, label_fields(access) if access else ()),
-        labels=columns.labels(scope, access, [record], list(shown)) if access and record else {},
-        writers=writers.names(scope, [shown]),
-        actor=writers.actor,
-        related=related.related(scope, id) if record else (),
-        max_related=related.MAX_HITS,
+        labels=references.labels_in_rows(scope, access, [record], list(shown))
+        if access and record
+        else {},
+        writers=references.writer_names(scope, [shown]),
+        actor=references.actor,
+        related=related(scope, id) if record else (),
+        max_related=MAX_HITS,
         changes=_newest_changes(scope, id) if record and "update" in operations else (),
         operations=operations,
         ask_superadmins=scopes.ASK_SUPERADMINS,
-        display=display,
-        neighbours=related.links(scope, id) if record else {},
-        list_url=list_state.list_url(scope),
-        page_args={**list_state.args_from_page(scope), "record_id": record_id},
+        display=format_value,
+        neighbours=links(scope, id) if record else {},
+        list_url=listing.list_url(scope),
+        page_args={**listing.args_from_page(scope), "record_id": record_id},
         **_file_context(scope, form, shown),
     )
 
@@ -132,7 +139,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.problem, form.status = str(GONE), error.status
         return show_new_record(account_id, name, form)
     form = record_form.fill_submitted(_form(scope, record))
-    if picker.run(scope, form):
+    if record_form.run(scope, form):
         return show_record(account_id, name, record_id, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this record."))
@@ -158,7 +165,7 @@ def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
         # Deleting twice, such as by a double click, succeeds.
         if history.deletable(scope.collection.name, record_id.lower(), by=scope.by)[1]:
             raise
-    return list_state.redirect_to_list(gettext("The record is deleted."), scope, deleted=record_id)
+    return listing.redirect_to_list(gettext("The record is deleted."), scope, deleted=record_id)
 
 
 @page(f"{RECORD}/revive", "POST", role=USER, retry_stale=True)
@@ -179,7 +186,7 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
 
 
 def _redirect_to_record(notice: str, scope: CollectionScope, record_id: str) -> BaseResponse:
-    url_args = list_state.args_from_page(scope)
+    url_args = listing.args_from_page(scope)
     return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
 
 
@@ -219,3 +226,156 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
         if name in scope.collection.files
     }
     return {"attached": attached, **file_previews.context()}
+
+
+@page(f"{COLLECTION}/options", role=USER, retry_stale=True)
+def show_options(account_id: str, name: str) -> dict[str, object]:
+    """Ids and labels of records that a text finds for `field`; none if it is no reference."""
+    scope = scopes.collection_scope(account_id, name)
+    target = scope.collection.followed(request.args.get("field", ""))
+    text = request.args.get("text", "").replace("\0", "").strip()[:MAX_TEXT_LENGTH]
+    hits = references.search(target, text, scope.by) if target else None
+    return {"options": [{"id": id, "label": label} for id, label in hits or ()]}
+
+
+@dataclass(frozen=True)
+class Related:
+    """The first records that refer by a field, and the list of all of them."""
+
+    collection: str
+    field: str
+    hits: Hits | None
+    """None if they were not searched, as no index leads to them."""
+    rest: str
+
+
+def related(scope: CollectionScope, record_id: str) -> Sequence[Related]:
+    """The references to a record in collections that the caller may list."""
+    searched, result = 0, []
+    for other, field in _references_to(scope):
+        hits = None
+        if field in other.leading and searched < MAX_SEARCHED:
+            searched += 1
+            hits = _search(scope, other, field, record_id)
+        url_args: UrlArgs = {"account_id": scope.account.id, "name": other.name}
+        operator = "contains" if field in other.lists else "="
+        url_args |= {"field_0": field, "op_0": operator, "value_0": record_id}
+        rest = url_for("console.show_records", **url_args)
+        result.append(Related(other.name, field, hits, rest))
+    return result
+
+
+def _references_to(scope: CollectionScope) -> Iterator[tuple[Definition, str]]:
+    for other in definitions.get_all():
+        names = [
+            name
+            for name, field in other.fields.items()
+            if (field.collection or "").lower() == scope.collection.name.lower()
+        ]
+        if names and access.is_open(scope.by, other, "list"):
+            comparable = access.for_operation(scope.by, other, "list").comparable
+            yield from ((other, name) for name in names if name in comparable)
+
+
+def _search(scope: CollectionScope, other: Definition, field: str, record_id: str) -> Hits:
+    try:
+        query = ListQuery(parameters={field: [record_id]}, limit=MAX_HITS + 1)
+        rows, _ = service.page(other.name, query, by=scope.by)
+    except AppError:  # the rule was just closed
+        return []
+    names = format_value.label_fields(access.for_operation(scope.by, other, "list"))
+    return [(row["id"], format_value.label(row, names)) for row in rows]
+
+
+def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
+    """The addresses of the records before (`prev`) and after (`next`) one.
+
+    None of them if the record is no longer on that page of the list.
+    """
+    access, args = scope.access(scope.collection, "list"), listing.list_args()
+    if access is None:
+        return {}
+    form, sort = filters.from_args(args), args.get("sort", "").replace("\0", "")[:200]
+    shown = Listing("console.show_records", scope.url_args)
+    shown.page = lists.page_number(args.get("page", ""))
+    shown.unlimited = {name for name in lists.UNLIMITED if args.get(name) == "all"}
+    # With the last record of the page before it, and the first of the one after it.
+    first, end = max(0, shown.skip - 1), shown.skip + lists.PAGE_SIZE + 1
+    try:
+        params, since = listing.query(scope, access, form, shown, sort)
+        query = ListQuery(parameters=params, skip=first, limit=end - first, since=since)
+        ids = service.page_ids(scope.collection.name, query, by=scope.by)
+    except AppError:  # the list says what is wrong
+        return {}
+    if record_id.lower() not in ids:
+        return {}
+    at = ids.index(record_id.lower())
+    sides = {"prev": at - 1, "next": at + 1}
+    return {
+        rel: _url(scope, ids[n], (first + n) // lists.PAGE_SIZE + 1)
+        for rel, n in sides.items()
+        if 0 <= n < len(ids)
+    }
+
+
+def _url(scope: CollectionScope, record_id: str, page: int) -> str:
+    url_args = listing.args_on_page(scope, page)
+    return url_for("console.show_record", record_id=record_id, **url_args)
+
+
+@page(f"{RECORD}/history", role=USER, retry_stale=True)
+def show_history(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
+    """The changes of a record, newest first."""
+    scope, id = scopes.collection_scope(account_id, name), record_id.lower()
+    url_args = {**listing.args_from_page(scope), "record_id": id}
+    shown = lists.from_request("console.show_history", **url_args)
+    result = history.page(scope.collection.name, id, shown.skip, lists.PAGE_SIZE, by=scope.by)
+    shown.with_page((result.changes, result.total))
+    newest = shown.items[:1] if shown.page == 1 else ()
+    return (form or Form()).render(
+        "console/audit/history.html",
+        scope=scope,
+        page_args=url_args,
+        listing=shown,
+        deleted=any(change["operation"] == DELETE for change in newest),
+        list_url=listing.list_url(scope),
+        labels=_labels(scope, shown.items),
+        actor=references.actor,
+        compared=_compared,
+        truncation=result.truncation,
+        title=references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}"),
+    )
+
+
+@page(f"{RECORD}/history", "POST", role=USER, retry_stale=True, form_page=show_history)
+def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
+    """Restore the state after a change."""
+    scope = scopes.collection_scope(account_id, name)
+    entry_id = request.form.get("audit_id", "")
+    if not entry_id.isascii() or not entry_id.isdigit() or len(entry_id) > MAX_ID_DIGITS:
+        raise NotFound
+    second_factor.sign(scope, forms.submitted())
+    history.restore(scope.collection.name, record_id.lower(), int(entry_id), by=scope.by)
+    notice = gettext("The record is restored to this state.")
+    url_args = listing.args_from_page(scope)
+    return redirect_with_notice(notice, "console.show_record", **url_args, record_id=record_id)
+
+
+def _compared(change: JSONMapping) -> dict[str, str | Excerpt]:
+    """The old and the new value for display, with what differs marked."""
+    shown = [format_value(change.get(side), MAX_VALUE_LENGTH, exact=True) for side in SIDES]
+    return dict(zip(SIDES, differences(*shown) or shown, strict=True))
+
+
+def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> references.Labels:
+    """The labels of the records that the changed references pointed to."""
+    access = scope.access(scope.collection, "view")
+    values = [
+        {change["field"]: change[key]}
+        for entry in changes
+        for change in entry["changes"]
+        for key in ("old_value", "new_value")
+        if isinstance(change.get(key), str | list)
+    ]
+    names = {name for value in values for name in value}
+    return references.labels_in_rows(scope, access, values, sorted(names)) if access else {}

@@ -19,7 +19,7 @@ from app.collections.fields.face import WidgetKind
 from app.collections.fields.file import MOST_FILES
 from app.collections.fields.many import MOST_ITEMS
 from app.collections.fields.select import MAX_CHOICES
-from app.console.records import display, file_previews
+from app.console.records import display, file_previews, references
 from app.console.records.references import Hits
 from app.console.shell import checks
 from app.console.shell.forms import Form, show_errors_in
@@ -45,6 +45,7 @@ CHANGED = lazy_gettext(
     "Somebody else has changed this record in the meantime. Your entries are below, with the stored"
     " values where they differ. Save again to overwrite them."
 )
+PICKED = (WidgetKind.REFERENCE, WidgetKind.PERSON, WidgetKind.ENTRIES)
 
 
 @dataclass(frozen=True)
@@ -339,3 +340,45 @@ def open_row(scope: CollectionScope, record_id: str, names: Collection[str]) -> 
     form.values = {widget.name: form.before[widget.name] for widget in form.widgets}
     form.values["seen"] = form.etag = record.etag
     return RowEdit(record, form) if form.widgets else None
+
+
+def run(scope: CollectionScope, form: RecordForm) -> bool:
+    """Perform the action of the reference picker; False if there is none."""
+    action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
+    name, _, record_id = rest.partition(":")
+    pickers = {w.field.name: w for w in form.widgets if w.kind in PICKED}
+    if action == "pick" and name in pickers:
+        picker = pickers[name]
+        if picker.kind == WidgetKind.ENTRIES:
+            chosen = dict.fromkeys([*form.chosen(picker), record_id])
+            form.values[picker.name] = json.dumps(list(chosen))
+        else:
+            form.values[picker.name] = record_id
+        form.values[pickers[name].search_name] = ""
+        return True
+    if action != "save":  # the Enter key searches if a search input has text
+        typed = (field for field, picker in pickers.items() if form[picker.search_name])
+        target = name if action == "find" else next(typed, None)
+        if target in pickers:
+            _search(scope, form, target)
+            return True
+    return False
+
+
+def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
+    target = scope.collection.followed(name)
+    if target is not None:
+        text = form[f"find_{name}"].strip()
+        form.hits[name] = references.search(target, text, scope.by)
+
+
+def load_labels(scope: CollectionScope, form: RecordForm) -> None:
+    for widget in form.widgets:
+        target = scope.collection.followed(widget.field.name)
+        if target is not None and form[widget.name] and widget.kind in PICKED:
+            if widget.kind == WidgetKind.ENTRIES:
+                ids = form.chosen(widget)
+                form.entry_labels[widget.name] = references.labels(target, ids, scope.by)
+                continue
+            id = form[widget.name].strip().lower()
+            form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

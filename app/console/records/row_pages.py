@@ -5,15 +5,7 @@ from __future__ import annotations
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.records import (
-    columns,
-    filters,
-    list_state,
-    listing,
-    picker,
-    record_form,
-    saved_views,
-)
+from app.console.records import display, filters, listing, record_form, saved_views
 from app.console.shell import forms, scopes, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
@@ -33,11 +25,11 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
     scope = scopes.collection_scope(account_id, name)
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
-    edit = record_form.open_row(scope, record_id, columns.shown(access)) if access else None
+    edit = record_form.open_row(scope, record_id, display.shown_fields(access)) if access else None
     if edit is None:
         raise NotFound
     form = record_form.fill_submitted(edit.form)
-    if picker.run(scope, form):
+    if record_form.run(scope, form):
         return listing.show_records(account_id, name, form)
     body = form.body(new=False)
     if body:
@@ -50,7 +42,7 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
             by=scope.by,
         )
     notice = gettext("The record is saved.") if body else gettext("No changes.")
-    return list_state.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(notice, scope)
 
 
 def _list_args(scope: CollectionScope) -> JSONObject:
@@ -58,7 +50,7 @@ def _list_args(scope: CollectionScope) -> JSONObject:
     access = scope.access(scope.collection, "list")
     if access is None:
         raise NotFound
-    return listing.query_args(filters.from_request(), access, columns.requested(access))
+    return listing.query_args(filters.from_request(), access, display.requested_columns(access))
 
 
 def _save_page(account_id: str, name: str, form: Form) -> Page:
@@ -89,4 +81,4 @@ def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
     """Delete one of the caller's views."""
     scope = scopes.collection_scope(account_id, name)
     saved_views.delete(view_id, scope.by)
-    return list_state.redirect_to_list(gettext("The view is deleted."), scope)
+    return listing.redirect_to_list(gettext("The view is deleted."), scope)

@@ -30,6 +30,13 @@ STATES = {
     "used": lazy_gettext("used"),
     "waiting": lazy_gettext("waiting"),
 }
+OPERATION_NAMES = {
+    "list": lazy_gettext("list"),
+    "view": lazy_gettext("view"),
+    "create": lazy_gettext("create"),
+    "update": lazy_gettext("update"),
+    "delete": lazy_gettext("delete"),
+}
 # Types of values that no field has.
 RULE_TYPES = {"any": lazy_gettext("Any value"), "list": lazy_gettext("List")}
 FILTERS = {
@@ -69,3 +76,7 @@ def of_type(type_: str) -> str:
 
 def types(some: Iterable[str]) -> dict[str, str]:
     return {type_: of_type(type_) for type_ in some}
+
+
+def of_operations(operations: Iterable[str]) -> str:
+    return ", ".join(str(OPERATION_NAMES[operation]) for operation in operations)
