@@ -23,12 +23,11 @@ from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
-from app.records.list_query import ListQuery, Parameters
-from app.records.read import cursor, expand, views
+from app.records.read import cursor, views
 from app.records.read import query as queries
 from app.records.read.views import RecordView
-from app.records.store import reads
-from app.records.store.sizes import SizeLimit
+from app.records.store import SizeLimit, reads
+from app.records.store.reads import ListQuery, Parameters
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
@@ -82,7 +81,7 @@ def _read_page(parsed: queries.Query, query: ListQuery) -> tuple[list[store.Row]
 
 def _render_list(parsed: queries.Query, rows: Sequence[store.Row]) -> list[JSONObject]:
     items = views.render_all(rows, parsed.names, parsed.access)
-    expand.add(parsed.expanded, rows, items, parsed.selection.room)
+    views.add_expanded(parsed.expanded, rows, items, parsed.selection.room)
     return items
 
 
@@ -102,7 +101,7 @@ def get(
     if problems:
         raise InvalidValues(problems)
     version_checks = versioned_cache.combine(
-        *by.version_checks, *definition.version_checks, *set(expand.version_checks(tree))
+        *by.version_checks, *definition.version_checks, *set(views.expanded_checks(tree))
     )
     row = reads.read_one(definition, by.account_id, record_id, version_checks, access)
     if row is None:
@@ -110,7 +109,7 @@ def get(
     view = views.render_full(row, access)
     if fields is not None:
         view.keep(names)
-    expand.add(tree, [row], [view], SizeLimit())
+    views.add_expanded(tree, [row], [view], SizeLimit())
     return view
 
 

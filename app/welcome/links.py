@@ -35,8 +35,8 @@ from app.console.shell.forms import (
     MAX_PASSWORD_LENGTH,
     Form,
     Page,
-    redirect_with_notice,
     error_text,
+    redirect_with_notice,
 )
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.web import error_handlers, html, urls

@@ -12,7 +12,7 @@ from app import db
 from app.context import tenancy
 from app.realtime.feed import changes, members, service, states
 from app.realtime.feed.dependencies import Dependency
-from app.records.store import sizes
+from app.records import store
 from tests.builders import Cast, make_collection, make_record
 from tests.feed.test_changes import feed, now
 from tests.sql import statements
@@ -256,7 +256,7 @@ def test_change_of_membership_that_shows_more_than_an_answer_may_have_is_a_reset
     for task in scene.tasks[0]:
         scene.change("tasks", task, title="x" * 100)
     scene.follow()
-    monkeypatch.setattr(sizes, "LARGEST_ANSWER", largest)
+    monkeypatch.setattr(store, "LARGEST_ANSWER", largest)
     scene.join()
     found = feed(scene.reader, since=scene.since, collections="tasks")["items"]
     names = {

@@ -13,7 +13,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.records.store import sizes
+from app.records import store
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
 
@@ -25,8 +25,8 @@ LARGE = "x" * 1_000_000
 @pytest.fixture(params=[4, pytest.param(1, marks=pytest.mark.slow)])
 def mib(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many bytes stand for a MiB."""
-    assert sizes.LARGEST_ANSWER == 32 * MIB
-    monkeypatch.setattr(sizes, "LARGEST_ANSWER", 32 * MIB // request.param)
+    assert store.LARGEST_ANSWER == 32 * MIB
+    monkeypatch.setattr(store, "LARGEST_ANSWER", 32 * MIB // request.param)
     return MIB // int(request.param)
 
 

@@ -23,7 +23,7 @@ from app.context import tenancy
 from app.errors import NotFound
 from app.isolation import filling, tenants
 from app.records import store
-from app.records.read import expand
+from app.records.read import views
 from app.records.store import reads
 from app.web.access import ViewAccess, signed_in
 from app.webhooks import service as webhooks
@@ -128,7 +128,7 @@ def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
 
 
 def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
-    real = expand.add
+    real = views.add_expanded
 
     def add(tree: Any, rows: Any, items: Any, *rest: Any) -> None:
         real(tree, rows, items, *rest)
@@ -136,7 +136,7 @@ def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
             table = definitions.get("posts").table
             items[0][name] = db.connection().scalars(sa.select(table.c.title)).all()
 
-    patch.setattr(expand, "add", add)
+    patch.setattr(views, "add_expanded", add)
 
 
 def ask_all(patch: pytest.MonkeyPatch, app: Flask) -> None:

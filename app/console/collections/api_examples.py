@@ -21,7 +21,7 @@ from app.console.shell.names import of_operations
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
-from app.records.list_query import ListQuery
+from app.records.store.reads import ListQuery
 from app.types import JSONObject
 from app.web import serialization
 from app.web.app import UuidPath

@@ -49,7 +49,7 @@ from app.db import counts
 from app.errors import AppError
 from app.realtime.feed import service as feed
 from app.records import service
-from app.records.list_query import ListQuery
+from app.records.store.reads import ListQuery
 from app.rules import OPERATIONS
 from app.types import JSONObject
 from app.web.app import UuidPath

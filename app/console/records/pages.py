@@ -26,8 +26,8 @@ from app.console.shell.scopes import CollectionScope
 from app.errors import AppError, Conflict, Forbidden, NotFound
 from app.records import service
 from app.records.history import service as history
-from app.records.list_query import ListQuery
 from app.records.read.views import RecordView
+from app.records.store.reads import ListQuery
 from app.types import JSONMapping
 from app.web import html
 from app.web.languages import gettext, lazy_gettext

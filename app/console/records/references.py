@@ -24,7 +24,7 @@ from app.context import tenancy
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
-from app.records.list_query import ListQuery
+from app.records.store.reads import ListQuery
 from app.types import JSONMapping
 from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext

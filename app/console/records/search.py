@@ -13,7 +13,7 @@ from app.console.records import display, listing, references
 from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
-from app.records.list_query import ListQuery
+from app.records.store.reads import ListQuery
 from app.web.app import UuidPath
 
 MAX_HITS = 6

@@ -19,7 +19,7 @@ from app.db import Base, policies, policy_of
 from app.db.policy import Bundled
 from app.db.types import UtcDateTime
 from app.outbound.header_values import ENCRYPTED
-from app.records.store.sizes import Octets
+from app.records.store import Octets
 
 ROLE_COLUMNS = {"role_id", "given_role_id"}
 """Ids of roles, which differ between instances: a bundle has names."""

@@ -17,7 +17,7 @@ from app.realtime.feed.changes import Bounds, Scan
 from app.realtime.feed.members import Outlook
 from app.realtime.feed.rights import Reset
 from app.realtime.feed.visibility import Event, Linked, View
-from app.records.store.sizes import LARGEST_ANSWER
+from app.records.store import LARGEST_ANSWER
 from app.types import JSONObject
 from app.web.serialization import dumps
 

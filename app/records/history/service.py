@@ -32,8 +32,7 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
-from app.records.store import references
-from app.records.store.sizes import Octets, SizeLimit
+from app.records.store import Octets, SizeLimit, references
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
 

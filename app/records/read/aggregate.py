@@ -20,9 +20,9 @@ from app.collections.definitions import Definition
 from app.collections.fields import Field, Number, NumberField
 from app.context import tenancy
 from app.errors import InvalidValues, problem
+from app.records import store
 from app.records.read import query
 from app.records.read.query import Conditions
-from app.records.store import sizes
 from app.records.store.reads import Selection
 from app.rules import sql
 from app.rules.elements import CodePoints
@@ -112,7 +112,7 @@ def _rows(
     """The rows of the answer, and where in them the versions begin. Raises AnswerTooLarge."""
     width = len(parsed.results) + 2
     long_results = [result for result in parsed.results if result.field.is_long]
-    max_bytes = sizes.room_for(limit * len(long_results))
+    max_bytes = store.room_for(limit * len(long_results))
 
     def read(guarded: bool) -> Sequence[Any]:
         statement = _statement(selection, parsed, skip, limit, guarded=guarded)
@@ -125,7 +125,7 @@ def _rows(
         return read(False), width
     rows = read(True)
     lengths = [row[width] or 0 for row in rows]
-    sizes.SizeLimit().take(sum(lengths))
+    store.SizeLimit().take(sum(lengths))
     if max(lengths) > max_bytes:
         return read(False), width
     return [(*row[:width], *row[width + 1 :]) for row in rows], width
@@ -304,7 +304,7 @@ def _statement(
     page = groups_query.add_columns(marker).order_by(*order).offset(skip).limit(limit).subquery()
     selected = [page.c[i] for i in range(len(parsed.results))]
     if guarded:
-        selected = sizes.guarded(selected, [result.field.is_long for result in parsed.results])
+        selected = store.guarded(selected, [result.field.is_long for result in parsed.results])
     query = sa.select(total.c.total, page.c.here, *selected)
     joined_query = query.select_from(total.outerjoin(page, sa.true()))
     return joined_query.order_by(*(page.c[i].asc().nulls_last() for i in range(len(parsed.groups))))

@@ -18,9 +18,9 @@ from app.collections.indexes import IndexField
 from app.db import filters
 from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
-from app.records.read import cursor, expand
+from app.records.read import cursor, views
 from app.records.read.cursor import CursorPosition, Key
-from app.records.read.expand import Branch, names_in
+from app.records.read.views import Branch, names_in
 from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject, cached_property
@@ -66,7 +66,7 @@ class Query:
     def selection(self) -> Selection:
         """The records, with the fields that are shown or sorted by."""
         names = frozenset([*self.names, *(key.name for key in self.keys)])
-        checks = {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
+        checks = {*self.conditions.version_checks, *views.expanded_checks(self.expanded)}
         where = tuple(self.conditions.where)
         return Selection(self.access, where, self.conditions.bound, checks, names)
 
@@ -111,9 +111,9 @@ def parse_shape(
 ) -> tuple[Sequence[str], Mapping[str, Branch]]:
     """Return the fields to show, and the references to expand."""
     names = parse_fields(access.readable, fields, problems) or list(access.readable)
-    tree = expand.parse(access, expanded, problems)
+    tree = views.parse_expand(access, expanded, problems)
     if tree:
-        expand.check_name_is_free(names, problems)
+        views.check_expand_is_free(names, problems)
     return names, tree
 
 

@@ -9,7 +9,7 @@ from app import web
 from app.auth.guard import optimistic, principal
 from app.records.read import aggregate
 from app.records.routes import stale_reads
-from app.records.store.sizes import limit_size
+from app.records.store import limit_size
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous

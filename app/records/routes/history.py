@@ -17,7 +17,7 @@ from app.records.routes.records import (
     get_preconditions,
     tagged,
 )
-from app.records.store.sizes import limit_size
+from app.records.store import limit_size
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import anonymous, superadmin

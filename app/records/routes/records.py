@@ -10,10 +10,10 @@ from app.auth.guard import optimistic, principal
 from app.files.routes.upload_parts import record_body
 from app.records import service as records
 from app.records.history import service
-from app.records.list_query import ListQuery
 from app.records.read.views import RecordView
 from app.records.routes import stale_reads
-from app.records.store.sizes import limit_size
+from app.records.store import limit_size
+from app.records.store.reads import ListQuery
 from app.types import JSONObject
 from app.web import fields, preconditions
 from app.web.access import anonymous

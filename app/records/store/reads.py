@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -18,13 +19,30 @@ from app.db import filters
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionCheck, VersionChecks, combine, version_columns
 from app.records import store
-from app.records.list_query import ListQuery
-from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
-from app.records.store.sizes import SizeLimit
+from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, SizeLimit
 from app.types import JSONMapping, cached_property
 
 UniqueKey = tuple[str, ...]
 """The fields of a unique index."""
+Parameters = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListQuery:
+    """A page of a list: which records, how many, and what of them."""
+
+    parameters: Parameters
+    """`filter`, `sort`, `fields`, `expand`, a cursor, and values by field, as they were sent."""
+    skip: int = 0
+    limit: int
+    count: bool = False
+    """Whether the total is wanted."""
+    max_total: int | None = None
+    """Stops counting at one more; None counts all."""
+    since: datetime | None = None
+    """Leaves out records that were created before."""
+    cut: int | None = None
+    """Truncates long values to so many characters."""
 
 
 class Part(NamedTuple):
@@ -91,7 +109,7 @@ class Selection:
 
         Values that were too long are read in a second statement. Raises Stale, AnswerTooLarge.
         """
-        max_bytes = sizes.room_for(limit * len(sizes.long_names(self.definition, self.names)))
+        max_bytes = store.room_for(limit * len(store.long_names(self.definition, self.names)))
         bound_values = {**self.parameters, **paging, "_room": max_bytes}
         with tenancy.through_views() if self.is_filtered else nullcontext():
             if isinstance(statement, PreparedStatement):
@@ -272,7 +290,7 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
     skip, limit, max_rows = (
         sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
     )
-    rows = sa.select(*sizes.measured(definition, definition.listed, shape.names, shape.cut))
+    rows = sa.select(*store.measured(definition, definition.listed, shape.names, shape.cut))
     page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
     return _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
 
@@ -283,7 +301,7 @@ def read_parts(selection: Selection, parts: Sequence[Part], limit: int) -> list[
     The extra row may lack its long values. Raises Stale, AnswerTooLarge.
     """
     definition = selection.definition
-    rows = sa.select(*sizes.measured(definition, definition.listed, selection.names))
+    rows = sa.select(*store.measured(definition, definition.listed, selection.names))
     page = _consecutive(rows, selection.where, parts, limit + 1).limit(limit + 1)
     return selection.read(_with_facts(page, selection.version_checks.columns), limit)[0]
 
@@ -304,7 +322,7 @@ def read_by_ids(selection: Selection, record_ids: Sequence[str]) -> list[Row]:
     """Read records by id, with version checks even if none match. Raises Stale, AnswerTooLarge."""
     definition = selection.definition
     is_one_of = filters.is_any_of(definition.table.c.id, record_ids)
-    rows = sa.select(*sizes.measured(definition, definition.listed, selection.names))
+    rows = sa.select(*store.measured(definition, definition.listed, selection.names))
     page = rows.where(*selection.where, is_one_of)
     return selection.read(_with_facts(page, selection.version_checks.columns), len(record_ids))[0]
 
@@ -317,9 +335,9 @@ def _with_facts(query: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any
 
 def check_room(definition: Definition, where: Sequence[Condition]) -> None:
     """Check the total size of records. Raises AnswerTooLarge."""
-    names = sizes.long_names(definition, definition.columns)
+    names = store.long_names(definition, definition.columns)
     if names:
-        octets = [sa.func.coalesce(sizes.Octets(definition.expressions[n]), 0) for n in names]
+        octets = [sa.func.coalesce(store.Octets(definition.expressions[n]), 0) for n in names]
         total = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
         SizeLimit().take(int(db.connection().execute(total).scalar() or 0))
 

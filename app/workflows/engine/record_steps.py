@@ -12,7 +12,7 @@ from app.auth.principal import Principal
 from app.collections import definitions, masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
-from app.records.list_query import ListQuery
+from app.records.store.reads import ListQuery
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 
