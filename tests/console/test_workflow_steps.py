@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.console.automation import flow_diagram, step_words
+from app.console.automation import flow_diagram, step_form
 from app.workflows.language.checks import MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
 from tests.builders import Caller, Cast, make_collection
@@ -147,13 +147,13 @@ def test_workflow_steps_form_unchanged_keeps_steps_and_version(
 
 def test_workflow_step_types_have_labels_and_diagram_words() -> None:
     kinds = (PROPERTIES.keys() - {ACTION}) | ACTIONS.keys()
-    assert step_words.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
+    assert step_form.LABELS.keys() == flow_diagram.WORDS.keys() == kinds
 
 
 def test_workflow_step_properties_have_names() -> None:
     properties = [*ACTIONS.values(), *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION})]
     names = {name.lstrip("*") for some in properties for name in some}
-    assert step_words.PROPERTY_NAMES.keys() == names | {"name", "next"}
+    assert step_form.PROPERTY_NAMES.keys() == names | {"name", "next"}
 
 
 def test_workflow_steps_are_added_moved_and_removed_before_saving(app: Flask, cast: Cast) -> None:

@@ -14,8 +14,8 @@ import time_machine
 from flask import Flask
 
 from app import clock, db
-from app.console.automation import version_changes
-from app.console.automation.version_changes import compare
+from app.console.automation import workflows
+from app.console.automation.workflows import compare_versions
 from app.outbound import header_values
 from app.workflows.models import Workflow, WorkflowVersion
 from tests.builders import OPEN, Cast, make_collection
@@ -48,16 +48,16 @@ def loop(*steps: Any) -> dict[str, Any]:
 def test_workflow_versions_are_compared_by_step(
     old: Any, new: Any, changes: list[tuple[str, str]]
 ) -> None:
-    assert [(one.name, one.kind) for one in compare(old, new)] == changes
+    assert [(one.name, one.kind) for one in compare_versions(old, new)] == changes
 
 
 def test_workflow_step_difference_has_lines_unless_too_long() -> None:
-    (change,) = compare([NAP], [SHORT])
+    (change,) = compare_versions([NAP], [SHORT])
     lines = [(line.kind, line.text) for line in change.lines if line.kind]
     assert lines == [("removed", '  "duration": "1h"'), ("added", '  "duration": "1m"')]
-    data = {f"f{n}": n for n in range(version_changes.MAX_LINES_OF_STEP)}
+    data = {f"f{n}": n for n in range(workflows.MAX_LINES_OF_STEP)}
     long = action("a", "create_record", collection="posts", data=data)
-    (change,) = compare([{**long, "next": None}], [long])
+    (change,) = compare_versions([{**long, "next": None}], [long])
     assert (change.kind, change.lines) == ("changed", ())
 
 

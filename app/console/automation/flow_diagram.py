@@ -4,6 +4,8 @@ Each list of steps is laid out by itself, from top to bottom: a step stands one 
 last step that leads to it. An edge that passes layers has a place in each of them, which all edges
 to the same step share; edges back to an earlier step run along the right side. Loops and parallel
 steps are boxes around the layouts of their lists. The cost is bounded by steps times layers.
+
+The status of each step of an instance follows from its log, its position and its paths.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from app.auth.principal import Principal
 from app.console.shell import names
 from app.web.languages import gettext, lazy_gettext, ngettext
+from app.workflows import instances
+from app.workflows.instances import Instance
 from app.workflows.language.definition import (
     CONDITION,
     LOOP,
@@ -24,6 +29,7 @@ from app.workflows.language.definition import (
     Series,
     Step,
 )
+from app.workflows.models import ACTIVE, InstanceState
 
 MAX_STEPS = 300  # nested ones included; more are shown as a list only
 WIDTH, HEIGHT, STATE_HEIGHT, PILL_HEIGHT = 200.0, 52.0, 18.0, 34.0
@@ -49,6 +55,7 @@ WORDS = {
 WAY_NAMES = {"": "", "true": lazy_gettext("true"), "false": lazy_gettext("false")}
 Way = tuple[str, str, str]  # source, label, target
 Place = tuple[str, int]  # a step in its layer, or edges to it that pass another layer
+SKIPPED, NOT_RUN = "skipped", "not run"
 
 
 @dataclass(frozen=True)
@@ -378,3 +385,47 @@ def _layers(names: Sequence[str], ways: Sequence[Way]) -> dict[str, int]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def step_states(instance: Instance, series: Series, by: Principal) -> dict[str, StepState]:
+    current, status = set((instance.current_step or "").split(", ")), instance.status
+    logged = instances.step_statuses(instance.id, by=by)
+    may_run = _may_run(series, current) if status != InstanceState.COMPLETED else set()
+    states = {}
+    for step in series.walk():
+        log = logged.get(step.name)
+        logged_status = log.status if log else None
+        if any(one.name in current for inner in step.inner for one in inner.walk()):
+            logged_status = InstanceState.RUNNING if status in ACTIVE else status
+        elif (
+            status in ACTIVE
+            and step.name in current
+            and logged_status in (None, InstanceState.COMPLETED)
+        ):
+            logged_status = status  # about to run, or to run again in a loop
+        unlogged = NOT_RUN if step.name in may_run or status == InstanceState.CANCELLED else SKIPPED
+        states[step.name] = StepState(logged_status or unlogged, log.times if log else 0)
+    return states
+
+
+def _may_run(series: Series, current: set[str]) -> set[str]:
+    """The steps that can still run when the current ones are next, or all before the first."""
+    if not any(step.name in current for step in series.walk()):
+        return {step.name for step in series.walk()}
+    inside = {
+        name: {one.name for inner in step.inner for one in inner.walk()}
+        for name, step in series.steps.items()
+    }
+    found = set[str]()
+    pending = [name for name in series.steps if name in current or inside[name] & current]
+    for name in pending:
+        step = series.steps[name]
+        found |= inside[name] if step.type == LOOP or name in current else set()
+        for inner in step.inner:  # other branches may wait for theirs: they may all run
+            found |= _may_run(inner, current)
+    while pending:
+        for _, target in targets(series.steps[pending.pop()]):
+            if target is not None and target not in found:
+                found |= {target, *inside[target]}
+                pending.append(target)
+    return found

@@ -15,10 +15,9 @@ from werkzeug.datastructures import MultiDict
 
 from app.collections.schema import FIELD_NAME
 from app.console.automation import workflow_form
-from app.console.automation.step_words import LABELS, PROPERTY_NAMES
 from app.console.shell import checks, forms
 from app.types import JSONMapping, JSONObject
-from app.web.languages import gettext
+from app.web.languages import gettext, lazy_gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_DEPTH, MAX_STEPS
 from app.workflows.language.definition import (
     ACTIONS,
@@ -40,6 +39,47 @@ ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
 EXPRESSIONS = ("expression", "condition", "filter")
 LONG = (*JSON_KINDS, "items", "body", *EXPRESSIONS)
 CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS}
+LABELS = {
+    "create_record": lazy_gettext("Create a record"),
+    "update_record": lazy_gettext("Update a record"),
+    "delete_record": lazy_gettext("Delete a record"),
+    "query_records": lazy_gettext("Query records"),
+    "send_webhook": lazy_gettext("Send a request"),
+    "send_email": lazy_gettext("Send a mail"),
+    "condition": lazy_gettext("Condition"),
+    "wait_delay": lazy_gettext("Wait for a time"),
+    "wait_condition": lazy_gettext("Wait until a condition holds"),
+    "wait_event": lazy_gettext("Wait for an event"),
+    "loop": lazy_gettext("Loop over items"),
+    "parallel": lazy_gettext("Run in parallel"),
+}
+PROPERTY_NAMES = {
+    "name": lazy_gettext("Name"),
+    "next": lazy_gettext("Next"),
+    "expression": lazy_gettext("Expression"),
+    "on_true": lazy_gettext("On true"),
+    "on_false": lazy_gettext("On false"),
+    "duration": lazy_gettext("Duration"),
+    "poll_interval": lazy_gettext("Poll interval"),
+    "timeout": lazy_gettext("Timeout"),
+    "event": lazy_gettext("Event"),
+    "collection": lazy_gettext("Collection"),
+    "condition": lazy_gettext("Condition"),
+    "items": lazy_gettext("Items"),
+    "steps": lazy_gettext("Steps"),
+    "branches": lazy_gettext("Branches"),
+    "url": lazy_gettext("URL"),
+    "method": lazy_gettext("Method"),
+    "headers": lazy_gettext("Headers"),
+    "body": lazy_gettext("Body"),
+    "to": lazy_gettext("To"),
+    "subject": lazy_gettext("Subject"),
+    "data": lazy_gettext("Data"),
+    "record_id": lazy_gettext("Record id"),
+    "filter": lazy_gettext("Filter"),
+    "sort": lazy_gettext("Sort"),
+    "limit": lazy_gettext("Limit"),
+}
 
 
 @dataclass

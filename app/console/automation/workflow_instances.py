@@ -10,7 +10,7 @@ from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console.automation import flow_diagram, flow_states, step_form, workflow_form
+from app.console.automation import flow_diagram, step_form, workflow_form
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.triggers import STARTED_BY
 from app.console.automation.workflows import ACCOUNT
@@ -150,7 +150,7 @@ def show_instance(account_id: str, instance_id: str) -> str:
 def _diagram(instance: Instance, version: Version | None, scope: AccountScope) -> Diagram | None:
     if version is None:  # removed with its workflow
         return None
-    states = flow_states.find(instance, version.series, scope.by)
+    states = flow_diagram.step_states(instance, version.series, scope.by)
     return flow_diagram.draw(
         version.series, str(STARTED_BY[Trigger(instance.trigger_type)]), states
     )
