@@ -11,11 +11,11 @@ PAGES = {
     "people": "api_keys directory groups users profile roles second_factors team",
     "records": "bulk file_previews files listing pages row_pages",
     "automation": "deliveries webhooks workflow_instances workflow_steps workflows",
-    "collections": "fragments api_examples listing explain manifest rules schemas",
+    "collections": "api_examples listing explain manifest rules schemas",
     "admin": (
-        "account_settings account_templates attributes audit instance domains exports jobs"
-        " mail_templates operation plans portals product retention scim security_log settings_home"
-        " setup_links sso sso_saml usage"
+        "account_settings attributes audit instance domains exports jobs"
+        " mail_templates operation portals product retention scim security_log settings_home"
+        " setup_links sso usage"
     ),
 }
 """The modules with pages in each area."""
@@ -23,8 +23,8 @@ PAGES = {
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.console import dashboard, sample, search, sign_in_link
-    from app.console import routes as home
+    from app.console import dashboard, home, search
+    from app.console import routes as sign_in
     from app.console.shell import checks
     from app.console.shell.blueprint import blueprint
 
@@ -35,7 +35,7 @@ def routes() -> Routes:
     ]
     return Routes(
         pages=(blueprint,),
-        modules=(home, sign_in_link, checks, dashboard, sample, search, *areas),
+        modules=(sign_in, checks, dashboard, home, search, *areas),
     )
 
 

@@ -1,4 +1,4 @@
-"""Sign-in, sign-out and home."""
+"""Sign-in, by password or by the link that `bin/atrium setup` printed, sign-out and home."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from flask import flash, g, make_response, redirect, render_template, request, u
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.auth import magic_links, stream_credentials
+from app.auth import magic_links, mail_tokens, stream_credentials
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
+from app.auth.models import LinkPurpose
 from app.auth.responses import origin
 from app.console import home
 from app.console.shell import (
@@ -188,3 +189,23 @@ def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
     """Create a ticket for a stream of an account; the stream ends with the session."""
     credential = stream_credentials.of_session(scopes.account_scope(account_id).by)
     return {"ticket": stream_credentials.issue_ticket(credential)}, 201
+
+
+@page("/console/sign-in-link", role=ANYBODY)
+def show_sign_in_link() -> Page:
+    """The button that signs in with a link that `bin/atrium setup` printed."""
+    token = request.args.get("token", "")
+    is_valid = mail_tokens.find(token, LinkPurpose.SIGN_IN) is not None
+    form = Form({"token": token}, status=200 if is_valid else 400)
+    return form.render("console/sign_in_link.html", valid=is_valid)
+
+
+@page("/console/sign-in-link", "POST", role=ANYBODY)
+def use_sign_in_link() -> Page | BaseResponse:
+    """Sign in with the token, once."""
+    form = forms.submitted("token")
+    found = mail_tokens.consume(form["token"], LinkPurpose.SIGN_IN)
+    if found is None:
+        form.status = 400
+        return form.render("console/sign_in_link.html", valid=False)
+    return guard.start_session(found.user, url_for("console.show_home"), Proof.SETUP_LINK)

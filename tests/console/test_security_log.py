@@ -21,7 +21,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.audit.security_log.models import SecurityStream
-from app.console.admin import security_visits
+from app.console.admin import security_log
 from app.console.shell import lists
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser, beside
@@ -147,7 +147,7 @@ def test_console_security_log_groups_operator_requests_into_visit(app: Flask, ca
 
 def test_console_operator_visit_ends_with_pause(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
-    later = clock.now() + security_visits.LONGEST_PAUSE + timedelta(seconds=1)
+    later = clock.now() + security_log.LONGEST_PAUSE + timedelta(seconds=1)
     operator.get(f"usage/{acme}")
     with time_machine.travel(later, tick=True):
         Browser(app, cast.root).get(f"usage/{acme}")
@@ -157,11 +157,11 @@ def test_console_operator_visit_ends_with_pause(app: Flask, cast: Cast) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("most", [security_visits.MAX_EVENTS, 7])
+@pytest.mark.parametrize("most", [security_log.MAX_EVENTS, 7])
 def test_console_security_log_pages_have_equal_rows_with_long_visits(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(security_visits, "MAX_EVENTS", most)
+    monkeypatch.setattr(security_log, "MAX_EVENTS", most)
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
     for n in range(30):
         cast.alice.post("groups", {"name": f"g{n}"})
@@ -200,10 +200,10 @@ def test_console_security_log_page_with_longest_visit_is_under_25_kib(
     app: Flask, cast: Cast
 ) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
-    for _ in range(security_visits.MAX_EVENTS):
+    for _ in range(security_log.MAX_EVENTS):
         assert operator.get(f"webhooks/{acme}/deliveries").status_code == 200
     page = Browser(app, cast.alice).get(f"security-log/{acme}")
-    assert page.text.count("More about event") == security_visits.MAX_EVENTS
+    assert page.text.count("More about event") == security_log.MAX_EVENTS
     assert len(gzip.compress(page.data)) < 25 * 1024
 
 

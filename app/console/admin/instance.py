@@ -1,16 +1,19 @@
-"""The accounts of this instance, deleted ones, and the users of all accounts, for superadmins."""
+"""For superadmins: all accounts and their users, deleted accounts, templates and plans."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import orjson
+import sqlalchemy as sa
 from flask import Response, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import db
 from app.accounts import groups, tenants, users
 from app.accounts.attributes import Kind, Level
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.plans import schemas, service, stored
 from app.accounts.plans import stored as plans
 from app.accounts.product import settings
 from app.audit.chain import signing
@@ -27,6 +30,7 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
 from app.db import counts
 from app.errors import InvalidValues, problem
+from app.manifest import templates
 from app.portability import certificates
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
@@ -37,6 +41,9 @@ MAX_SUGGESTED = 100
 SORTS = ("-created_at", "name", "slug")
 BRANDS = {None: "", True: "yes", False: "no"}
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
+TEMPLATES = "/console/account-templates"
+PLANS = "/console/plans"
+STATES = {"": None, "given": True, "taken": False}
 
 
 @page(
@@ -216,3 +223,60 @@ def download_certificate(account_id: str) -> Response:
     name = f"deletion-{account_id.lower()}.json"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(certificate, mimetype="application/json", headers=headers)
+
+
+@page(
+    TEMPLATES,
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 8, lazy_gettext("Account templates"), "files"),
+)
+def show_account_templates() -> str:
+    return render_template(
+        "console/account_templates.html",
+        templates=templates.versions(),
+        behind=templates.behind(100),
+    )
+
+
+@page(PLANS, role=SUPERADMIN, menu=MenuItem(INSTANCE, 7, lazy_gettext("Plans"), "files"))
+def show_plans(form: Form | None = None) -> Page:
+    known = stored.load()
+    counted = sa.select(Account.plan, sa.func.count()).where(Account.plan.is_not(None))
+    counts = dict(db.db.session.execute(counted.group_by(Account.plan)).all())
+    if form is None:
+        bodies = {name: plan.body for name, plan in known.items()}
+        form = Form({"plans": orjson.dumps(bodies, option=orjson.OPT_INDENT_2).decode()})
+    return form.render("console/plans.html", plans=known, counts=counts)
+
+
+@page(PLANS, "POST", role=SUPERADMIN, form_page=show_plans)
+def change_plans() -> BaseResponse:
+    """Replace the plans by those of the text."""
+    form = forms.submitted("plans")
+    try:
+        body = orjson.loads(form["plans"] or "{}")
+        if not isinstance(body, dict):
+            raise InvalidValues([problem("plans", "invalid_json", gettext("Expected an object."))])
+        service.change(schemas.load(body), whole=True)
+    except orjson.JSONDecodeError:
+        message = gettext("This is not valid JSON.")
+        raise InvalidValues([problem("plans", "invalid_json", message)]) from None
+    except InvalidValues as error:
+        lines = (
+            f"{one['field']}: {one['message']}" if one["field"] != "plans" else str(one["message"])
+            for one in error.details
+        )
+        raise InvalidValues([problem("plans", "invalid_json", "; ".join(lines))]) from error
+    return redirect_with_notice(gettext("The plans are saved."), "console.show_plans")
+
+
+@page(f"{ONE_ACCOUNT}/plan", "POST", role=SUPERADMIN, form_page=show_account)
+def change_plan(account_id: str) -> BaseResponse:
+    """Give an account a plan, and flags beside it."""
+    names = sorted({*stored.all_flags(stored.load()), *tenants.get(account_id).flags})
+    form = forms.submitted("plan", *(f"flag_{name}" for name in names))
+    flags = {name: STATES.get(form[f"flag_{name}"]) for name in names}
+    body: JSONObject = {"plan": form["plan"] or None, "overrides": {"flags": flags}}
+    tenants.change(account_id, body)
+    notice = gettext("The plan is saved.")
+    return redirect_with_notice(notice, "console.show_account", account_id=account_id)

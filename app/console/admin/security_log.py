@@ -1,8 +1,13 @@
-"""The security log of an account: its events, who read personal data, and its receiver."""
+"""The security log of an account: its events, who read personal data, and its receiver.
+
+Requests of the operator in a row are a visit, which the page shows as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import sqlalchemy as sa
@@ -15,9 +20,9 @@ from app.audit import verifications
 from app.audit.chain import signing
 from app.audit.security_log import routes, sealing, service, subscribers
 from app.audit.security_log.log import SECURITY
-from app.audit.security_log.models import SecurityStream
+from app.audit.security_log.models import EventKind, SecurityStream
 from app.auth.portals import PortalPage
-from app.console.admin import audit_names, security_names, security_visits
+from app.console.admin import audit_names, security_names
 from app.console.records import references
 from app.console.shell import forms, lists, names, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
@@ -30,7 +35,7 @@ from app.errors import NotFound
 from app.jobs import workers
 from app.outbound.address_policy import LONGEST_URL
 from app.portability.retention import policy as policies
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.web import user_agents
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks import security_streams
@@ -41,6 +46,37 @@ RECEIVER = f"{LOG}/receiver"
 FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines", "ocsf": "OCSF"}
 MAX_PEOPLE = 200
 TEXTS = {"record_id": lazy_gettext("Record or user id")}
+REQUESTS = (EventKind.OPERATOR_REQUEST, EventKind.OPERATOR_READ)
+LONGEST_PAUSE = timedelta(minutes=30)
+MAX_NAMED = 3
+MAX_EVENTS = 250  # of a page
+OF_ACCOUNT = "/<uuid:account_id>"
+PAGES: Mapping[str, object] = {
+    "/console": lazy_gettext("Console"),
+    "/console/accounts": lazy_gettext("Accounts"),
+    f"/console/accounts{OF_ACCOUNT}": lazy_gettext("Users"),
+    f"/console/accounts{OF_ACCOUNT}/dashboard": lazy_gettext("Overview"),
+    f"/console/accounts{OF_ACCOUNT}/groups": lazy_gettext("Groups"),
+    f"/console/accounts{OF_ACCOUNT}/keys": lazy_gettext("API keys"),
+    f"/console/accounts{OF_ACCOUNT}/team": lazy_gettext("Team"),
+    "/console/jobs": lazy_gettext("Jobs"),
+    "/console/records": lazy_gettext("Records"),
+    "/console/security-log": lazy_gettext("Security log"),
+    f"/console/security-log{OF_ACCOUNT}/readers": lazy_gettext("Who read personal data"),
+    f"/console/security-log{OF_ACCOUNT}/receiver": lazy_gettext("Receiver of the security log"),
+    "/console/settings": lazy_gettext("Settings"),
+    f"/console/settings{OF_ACCOUNT}/retention": lazy_gettext("Retention"),
+    "/console/sso": lazy_gettext("Single sign-on"),
+    f"/console/sso{OF_ACCOUNT}/domains": lazy_gettext("Domains"),
+    f"/console/sso{OF_ACCOUNT}/scim": lazy_gettext("Provisioning (SCIM)"),
+    f"/console/sso{OF_ACCOUNT}/setup-links": lazy_gettext("Setup links"),
+    "/console/usage": lazy_gettext("Usage"),
+    "/console/webhooks": lazy_gettext("Webhooks"),
+    f"/console/webhooks{OF_ACCOUNT}/deliveries": lazy_gettext("Deliveries"),
+    "/console/workflows": lazy_gettext("Workflows"),
+    f"/console/workflows{OF_ACCOUNT}/instances": lazy_gettext("Instances"),
+}
+"""The areas of the console by the beginning of their routes."""
 
 
 @page(
@@ -53,7 +89,7 @@ def show_security_log(account_id: str) -> str:
     """The matching events, the newest first."""
     scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_security_log")
-    visits = security_visits.VisitPage(())
+    visits = VisitPage(())
     if not listing.errors:
         visits = _visits(scope, listing)
         query = dict(listing.filter_values)
@@ -69,7 +105,7 @@ def show_security_log(account_id: str) -> str:
         start=security_names.log_start(signing.start_of(SECURITY, scope.account.id), *rule),
         subjects=security_names.of_events(listing.items, scope),
         page=visits,
-        area=security_visits.area,
+        area=area,
         name_of_day=lists.name_of_day,
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
@@ -213,11 +249,11 @@ def _saved(scope: AccountScope, revealed: security_streams.Revealed) -> BaseResp
     return redirect_with_notice(notice, "console.show_receiver_secret", **scope.url_args)
 
 
-def _visits(scope: AccountScope, listing: Listing) -> security_visits.VisitPage:
+def _visits(scope: AccountScope, listing: Listing) -> VisitPage:
     """The rows that the query string asks for: each visit of the operator is one."""
     load = partial(service.around, scope.account.id, dict(listing.filter_values))
     before, after = lists.place("before"), lists.place("after")
-    return security_visits.load_page(load, lists.PAGE_SIZE, before, after)
+    return load_page(load, lists.PAGE_SIZE, before, after)
 
 
 def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) -> Listing:
@@ -272,3 +308,115 @@ def _stored(stream: SecurityStream | None) -> Form:
     if stream is None:
         return Form({"url": "", "is_enabled": "true"})
     return Form({"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""})
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One event, or requests of a visit of the operator; the newest first."""
+
+    events: Sequence[JSONMapping]
+
+    @property
+    def last(self) -> JSONMapping:
+        """The newest event."""
+        return self.events[0]
+
+    @property
+    def first(self) -> JSONMapping:
+        """The oldest event."""
+        return self.events[-1]
+
+    @property
+    def pages(self) -> str:
+        """Some names of visited areas in order of the visits, for a sentence."""
+        found = (area(one) or gettext("API") for one in reversed(self.events))
+        names = list(dict.fromkeys(found))
+        rest = len(names) - MAX_NAMED
+        more = [gettext("%(count)s others", count=rest)] if rest > 0 else []
+        return ", ".join([*names[:MAX_NAMED], *more])
+
+
+@dataclass(frozen=True)
+class VisitPage:
+    """Visits in a row, the newest first, and where the neighbouring ones are."""
+
+    visits: Sequence[Visit]
+    newer: int | None = None
+    """The number of the event after which the newer ones are; None if there are none."""
+    older: int | None = None
+    """The number of the event before which the older ones are; None if there are none."""
+
+    @property
+    def events(self) -> list[JSONMapping]:
+        return [event for visit in self.visits for event in visit.events]
+
+
+def load_page(
+    load: Callable[..., list[JSONObject]], size: int, before: int | None, after: int | None
+) -> VisitPage:
+    """The visits next to the event of a number, else the newest ones.
+
+    Also the newest ones if none are left there, as retention removes events, or if the newer ones
+    do not fill a page.
+
+    `load(limit, before=, after=)` returns the events. A page has at most MAX_EVENTS of them: a
+    longer visit goes on in the next one.
+    """
+    found = None
+    if after is not None:
+        found = _upwards(load(MAX_EVENTS + 1, after=after), size)
+    elif before is not None:
+        found = _downwards(load(MAX_EVENTS + 1, before=before), size, is_newest=False)
+    return found or _downwards(load(MAX_EVENTS + 1), size, is_newest=True) or VisitPage(())
+
+
+def _downwards(loaded: Sequence[JSONMapping], size: int, *, is_newest: bool) -> VisitPage | None:
+    visits = grouped(loaded[:MAX_EVENTS])
+    if not visits:
+        return None
+    shown = visits[:size]
+    has_older = sum(len(one.events) for one in shown) < len(loaded)
+    newer = None if is_newest else shown[0].last["number"]
+    return VisitPage(shown, newer, shown[-1].first["number"] if has_older else None)
+
+
+def _upwards(loaded: Sequence[JSONMapping], size: int) -> VisitPage | None:
+    visits = grouped(loaded[-MAX_EVENTS:])
+    if len(loaded) <= MAX_EVENTS and len(visits) <= size:
+        return None
+    shown = visits[-size:]
+    return VisitPage(shown, shown[0].last["number"], shown[-1].first["number"])
+
+
+def grouped(events: Iterable[JSONMapping]) -> list[Visit]:
+    """The events of a page, the newest first; a visit is within one day."""
+    found = list[list[JSONMapping]]()
+    for event in events:
+        if found and _goes_on(found[-1][-1], event):
+            found[-1].append(event)
+        else:
+            found.append([event])
+    return [Visit(each) for each in found]
+
+
+def _goes_on(later: JSONMapping, earlier: JSONMapping) -> bool:
+    is_short = later["moment"] - earlier["moment"] <= LONGEST_PAUSE
+    is_one_day = later["moment"].date() == earlier["moment"].date()
+    is_one_person = later["user_id"] == earlier["user_id"]
+    return is_short and is_one_day and is_one_person and _is_request(later, earlier)
+
+
+def _is_request(*events: JSONMapping) -> bool:
+    # An erased event has no details, and stands alone.
+    return all(one["kind"] in REQUESTS and one["details"] is not None for one in events)
+
+
+def area(event: JSONMapping) -> str | None:
+    """The area of the console that a request was for."""
+    if event["kind"] == EventKind.OPERATOR_READ:
+        return gettext("Records")
+    route: str = (event["details"] or {}).get("route", "")
+    parts = route.split("/")
+    beginnings = ("/".join(parts[:number]) for number in range(len(parts), 0, -1))
+    name = next((PAGES[one] for one in beginnings if one in PAGES), None)
+    return None if name is None else str(name)

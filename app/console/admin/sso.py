@@ -1,8 +1,8 @@
-"""Single sign-on: the providers of an account or of the system, tests, recent refusals."""
+"""Single sign-on: providers of an account or of the system, SAML keys, tests, recent refusals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -15,6 +15,7 @@ from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings
 from app.auth.models import SetupLink
 from app.auth.portals import PortalPage
+from app.auth.principal import Principal
 from app.auth.responses import origin
 from app.console.admin import group_roles, settings_home, sso_form
 from app.console.admin.sso_form import ProviderForm
@@ -25,6 +26,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
 from app.console.shell.scopes import AccountScope
+from app.errors import Conflict
 from app.sso import (
     account_linking,
     dry_run,
@@ -53,6 +55,7 @@ SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 MAX_ROLES, MAX_OPTIONS = 100, 500
 """Beyond these, roles are typed: a select in each row would make the page too large."""
 MAX_SUGGESTIONS, LONGEST_SUGGESTION = 50, 100
+KEYS = f"{SETTING}/keys"
 
 
 @page("/console/sso", role=ADMIN)
@@ -356,3 +359,61 @@ def _form_page(
         read=metadata_refresh.find(row) if row and row.config.get("metadata_url") else None,
         saml_keys=_saml_keys(scope, kind),
     )
+
+
+@page(f"{SETTING}/metadata", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
+    """Read the provider's metadata now."""
+    scope = scopes.account_scope(account_id)
+    read = metadata_refresh.refresh(setting_id, by=scope.by)
+    notice = gettext("The metadata was not read.")
+    if read is not None and read.error is None:
+        notice = gettext("The metadata was read.")
+    return redirect_with_notice(
+        notice, "console.show_provider", account_id=scope.account.id, setting_id=setting_id
+    )
+
+
+@page(KEYS, "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
+    """Create the next key pair."""
+    notice = gettext("The key pair is created. Give the providers the new metadata.")
+    return _changed(account_id, setting_id, keys.create, notice)
+
+
+@page(
+    f"{KEYS}/<uuid:saml_key_id>/activate",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+)
+def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
+    """Sign requests with a key pair."""
+    notice = gettext("Requests are signed with this key pair now.")
+    return _changed(account_id, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
+
+
+@page(
+    f"{KEYS}/<uuid:saml_key_id>/remove",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.SSO,
+    setup=setup_links.SSO,
+)
+def remove_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
+    """Delete a key pair."""
+    notice = gettext("The key pair is deleted.")
+    return _changed(account_id, setting_id, lambda by: keys.delete(saml_key_id, by), notice)
+
+
+def _changed(
+    account_id: str, setting_id: str, change: Callable[[Principal], object], notice: str
+) -> BaseResponse:
+    scope = scopes.account_scope(account_id)
+    url_args = {"account_id": scope.account.id, "setting_id": setting_id}
+    try:
+        change(scope.by)
+    except Conflict as error:
+        notice = error.message
+    return redirect_with_notice(notice, "console.show_provider", **url_args)

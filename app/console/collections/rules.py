@@ -1,4 +1,4 @@
-"""The rule editor, with a preview of its effect, for superadmins."""
+"""The rule editor, with a preview of its effect, and fragments of rules, for superadmins."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.collections import access, definitions, population, service, trials
+from app.collections import access, definitions, fragments, population, service, trials
 from app.collections.definitions import FIELD_LISTS, Definition
 from app.collections.models import Collection
 from app.collections.population import Difference
 from app.console.collections import rules_form
 from app.console.collections.listing import COLLECTION, load
 from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
-from app.console.shell import checks, completions, guard
+from app.console.shell import checks, completions, forms, guard
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.forms import Page, redirect_with_notice
+from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.names import OPERATION_NAMES
 from app.db import versioned_cache
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rules import OPERATIONS
+from app.types import JSONObject
 from app.web.languages import gettext
 
 RULES = f"{COLLECTION}/rules"
+FRAGMENTS = "/console/collections/fragments"
+MAX_FRAGMENT_ROWS = fragments.MAX_FRAGMENTS + 1
 
 
 @dataclass(frozen=True)
@@ -146,3 +150,75 @@ def _field_choices(collection: Definition, operation: str) -> list[str]:
     fields = collection.fields if operation in ("create", "update") else collection.declared
     selected = collection.field_list(operation)
     return list(dict.fromkeys([*fields, *(selected if isinstance(selected, list) else ())]))
+
+
+@page(FRAGMENTS, role=SUPERADMIN)
+def show_fragments(form: Form | None = None, effect: list[JSONObject] | None = None) -> Page:
+    """All fragments, and a row for a new one."""
+    if form is None:
+        form = Form()
+        for n, (name, text) in enumerate(fragments.load().items()):
+            form.values |= {f"name_{n}": name, f"text_{n}": text}
+    rows = sum(name.startswith("name_") for name in form.values)
+    places = {
+        form[f"name_{n}"]: [*fragments.places_of(form[f"name_{n}"], definitions.get_all())]
+        for n in range(rows)
+        if form[f"name_{n}"]
+    }
+    return form.render(
+        "console/collections/fragments.html",
+        rows=min(rows + (not rows or bool(form[f"name_{rows - 1}"])), MAX_FRAGMENT_ROWS),
+        places=places,
+        effect=effect,
+        operation_names=OPERATION_NAMES,
+        completions=completions.of_rules([]),
+    )
+
+
+@page(f"{FRAGMENTS}/preview", "POST", role=SUPERADMIN, renders_form=True, form_page=show_fragments)
+def preview_fragments() -> Page:
+    """The effect of changed fragments on the rules that use them."""
+    form = _submitted_fragments()
+    try:
+        return show_fragments(form, fragments.plan(_fragment_texts(form))["effect"])
+    except AppError as error:
+        return show_fragments(_with_places(form, error))
+
+
+@page(FRAGMENTS, "POST", role=SUPERADMIN, renders_form=True, form_page=show_fragments)
+def save_fragments() -> Page | BaseResponse:
+    """Replace all fragments; those without a condition are removed."""
+    form = _submitted_fragments()
+    try:
+        fragments.change(_fragment_texts(form))
+    except AppError as error:
+        return show_fragments(_with_places(form, error))
+    return redirect_with_notice(gettext("The fragments are saved."), "console.show_fragments")
+
+
+@page(f"{FRAGMENTS}/check", "POST", role=SUPERADMIN)
+def check_fragment() -> str:
+    """Validate a fragment while it is typed: the HTML fragment for the editor."""
+    text = checks.submitted()
+    with versioned_cache.reloading():
+        problems = trials.rule_problems(text, trials.ANY_NAME) if text else []
+    return checks.verdict_of_expression(text, problems, gettext("Valid condition."), "text_0")
+
+
+def _submitted_fragments() -> Form:
+    rows = sum(name.startswith("name_") for name in request.form)
+    keys = (f"{key}_{n}" for n in range(min(rows, MAX_FRAGMENT_ROWS)) for key in ("name", "text"))
+    return forms.submitted(*keys)
+
+
+def _fragment_texts(form: Form) -> dict[str, str]:
+    rows = [(form[key], form[f"text_{key[5:]}"]) for key in form.values if key.startswith("name_")]
+    return {name.strip(): text for name, text in rows if name.strip() and text.strip()}
+
+
+def _with_places(form: Form, error: AppError) -> Form:
+    """The form with errors of fragments at their rows."""
+    rows = {form[key].strip(): f"text_{key[5:]}" for key in form.values if key.startswith("name_")}
+    for detail in error.extra.get("details") or ():
+        detail["field"] = rows.get(detail["field"], detail["field"])
+    return form.with_error(error)
