@@ -2,23 +2,27 @@
 
 It is a setting of the instance: a rule over the caller, and the fields that it opens. Who does not
 pass the rule sees themself alone. What is not shown is not searched, sorted by or told otherwise.
+
+Users are found by words: each word of a field, case and accents folded. The words follow every user
+that is stored, in the same flush, whoever stores it.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from itsdangerous import BadSignature
+from sqlalchemy.orm import Mapper
 
 from app import clock, crypto, db, rules
-from app.accounts import attributes, directory_index, names
+from app.accounts import attributes, names
 from app.accounts.attributes import Kind, Level
-from app.accounts.directory_index import ATTRIBUTE
-from app.accounts.models import InstanceSetting, Role, User
+from app.accounts.models import InstanceSetting, Role, User, UserWord
 from app.accounts.names import Name, Use
 from app.context import shown_accounts
 from app.db import versioned_cache
@@ -40,6 +44,14 @@ SCOPE = rules.Scope({})
 ID = re.compile(r"[0-9A-Fa-f-]{36}")
 PURPOSE = "directory"
 DEFAULT_LIMIT, MAX_LIMIT, MAX_IDS, MAX_TERMS = 30, 100, 100, 10
+WORDS: Any = UserWord.__table__
+FIELDS = ("name", "email")
+ATTRIBUTE = "attributes."
+"""Begins the field of an attribute's words."""
+INDEXED = (*FIELDS, "attributes")
+LONGEST_TEXT, LONGEST_WORD, MAX_WORDS = 1000, 64, 50
+# Letters that Unicode does not take for another one with an accent.
+SIMPLE = str.maketrans({"\u0131": "i", "ł": "l", "ø": "o", "đ": "d", "æ": "ae", "œ": "oe"})
 
 
 @dataclass(frozen=True)
@@ -231,7 +243,7 @@ def _found(account_id: str, known: Settings, query: Query) -> Iterator[Any]:
         yield User.id.in_([one.lower() for one in query.ids if ID.fullmatch(one)])
     if not query.search.strip():
         return
-    terms = directory_index.words(query.search)
+    terms = index_words(query.search)
     if len(terms) > MAX_TERMS:
         message = f"Search for at most {MAX_TERMS} words."
         raise InvalidValues([problem("search", "too_long", message)])
@@ -239,11 +251,11 @@ def _found(account_id: str, known: Settings, query: Query) -> Iterator[Any]:
         yield sa.false()
     roles = _roles() if "role" in known.shown else {}
     fields = [name for name in known.shown if name not in UNINDEXED]
-    table = directory_index.WORDS
+    table = WORDS
     for term in terms:
         indexed = sa.select(table.c.user_id).where(
             table.c.account_id == account_id,
-            directory_index.begins_with(term),
+            begins_with(term),
             table.c.field.in_(fields),
         )
         holding = [id for id, words in roles.items() if any(w.startswith(term) for w in words)]
@@ -252,7 +264,7 @@ def _found(account_id: str, known: Settings, query: Query) -> Iterator[Any]:
 
 def _roles() -> Mapping[int, Sequence[str]]:
     rows = db.connection().execute(sa.select(Role.id, Role.name))
-    return {row.id: directory_index.words(row.name) for row in rows}
+    return {row.id: index_words(row.name) for row in rows}
 
 
 def _after(account_id: str, key: Sequence[Any], cursor: str | None) -> Iterator[Any]:
@@ -272,3 +284,68 @@ def _after(account_id: str, key: Sequence[Any], cursor: str | None) -> Iterator[
     for expression, value in reversed(first):
         condition = sa.or_(expression > value, sa.and_(expression == value, condition))
     yield condition
+
+
+def index_words(text: str) -> list[str]:
+    """The words of a text without case and accents, each once; of a long text the first ones."""
+    folded = unicodedata.normalize("NFKD", text[:LONGEST_TEXT].casefold())
+    folded = folded.translate(SIMPLE).casefold()
+    bare = "".join(c for c in folded if unicodedata.category(c) != "Mn")
+    composed = unicodedata.normalize("NFC", bare)
+    spaced = "".join(c if unicodedata.category(c)[0] in "LNM" else " " for c in composed)
+    return list(dict.fromkeys(word[:LONGEST_WORD] for word in spaced.split()[:MAX_WORDS]))
+
+
+def begins_with(term: str) -> sa.ColumnElement[bool]:
+    """The condition that an indexed word begins with a term, as a range of the index."""
+    return sa.and_(WORDS.c.word >= term, WORDS.c.word < term + "\U0010ffff")
+
+
+def replace_attributes(account_id: str, user_id: str, values: JSONMapping) -> None:
+    """Index the attributes of a user anew, as their names have changed."""
+    own = (WORDS.c.account_id == account_id, WORDS.c.user_id == user_id)
+    is_one = WORDS.c.field.startswith(ATTRIBUTE, autoescape=True)
+    db.connection().execute(sa.delete(WORDS).where(*own, is_one))
+    rows = _rows(account_id, user_id, _texts(values))
+    if rows:
+        db.connection().execute(sa.insert(WORDS), rows)
+
+
+def _texts(values: JSONMapping) -> dict[str, str]:
+    """The texts of attributes by their fields; the choices of a list as one."""
+    return {
+        ATTRIBUTE + name: " ".join(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if isinstance(value, str | list)
+    }
+
+
+def _rows(account_id: str, user_id: str, texts: Mapping[str, str]) -> list[dict[str, str]]:
+    own = {"account_id": account_id, "user_id": user_id}
+    return [
+        {**own, "field": field, "word": word}
+        for field, text in texts.items()
+        for word in index_words(text)
+    ]
+
+
+@sa.event.listens_for(User, "after_insert")
+def _add(mapper: Mapper[User], connection: sa.Connection, user: User) -> None:
+    texts = {field: getattr(user, field) or "" for field in FIELDS}
+    rows = _rows(user.account_id, user.id, texts | _texts(user.attributes))
+    if rows:
+        connection.execute(sa.insert(WORDS), rows)
+
+
+@sa.event.listens_for(User, "after_update")
+def _replace(mapper: Mapper[User], connection: sa.Connection, user: User) -> None:
+    state = sa.inspect(user)
+    if any(state.attrs[name].history.has_changes() for name in INDEXED):
+        _remove(mapper, connection, user)
+        _add(mapper, connection, user)
+
+
+@sa.event.listens_for(User, "after_delete")
+def _remove(mapper: Mapper[User], connection: sa.Connection, user: User) -> None:
+    own = (WORDS.c.account_id == user.account_id, WORDS.c.user_id == user.id)
+    connection.execute(sa.delete(WORDS).where(*own))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from app.accounts import deleted_addresses, directory
-from app.accounts.domains import checks, service
+from app.accounts import directory, service
+from app.accounts.domains import checks
+from app.accounts.domains import service as domains
 from app.accounts.plans import service as plans
 from app.accounts.product import mails
-from app.accounts.usage import metering, notices, purge
+from app.accounts.usage import metering, notices
 from app.web.feature import Feature, Routes
 
 
@@ -21,7 +22,7 @@ def routes() -> Routes:
         user_routes,
     )
     from app.accounts import routes as accounts
-    from app.accounts.domains import routes as domains
+    from app.accounts.domains import routes as domain_routes
     from app.accounts.plans import routes as plan_routes
     from app.accounts.product import mail_template_routes
     from app.accounts.product import routes as product
@@ -40,12 +41,12 @@ def routes() -> Routes:
             mail_template_routes.blueprint,
             plan_routes.blueprint,
         ),
-        modules=(usage, domains),
+        modules=(usage, domain_routes),
     )
 
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(checks, mails, metering, notices, purge),
-    subscribers=(deleted_addresses, directory, service, plans, metering, purge),
+    jobs=(checks, mails, metering, notices),
+    subscribers=(service, directory, domains, plans, metering),
 )

@@ -1,9 +1,15 @@
-"""Creating accounts and users, without regard to the caller."""
+"""Creating accounts and users, without regard to the caller; account codes, deleted addresses.
+
+The addresses of deleted users do not come back by a provider or a domain by themselves: an admin
+lets them in by an invitation or by creating the user, the directory by SCIM.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
@@ -11,12 +17,14 @@ from idna import valid_contextj
 from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events, rules
-from app.accounts import codes, deleted_addresses
 from app.accounts.models import (
     ADMIN,
     PII_GROUP,
     SYSTEM_ACCOUNT_ID,
+    SYSTEM_CODE,
     Account,
+    AccountCodeCounter,
+    DeletedAddress,
     Group,
     GroupMember,
     Role,
@@ -24,8 +32,8 @@ from app.accounts.models import (
     name_key,
 )
 from app.accounts.types import Problem
-from app.db import errors
-from app.errors import InvalidValues, NotFound, problem
+from app.db import connection, errors
+from app.errors import Conflict, InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
 LONGEST_LOCAL_PART = 64
@@ -34,6 +42,9 @@ LONGEST_NAME = 200
 CONTROL = ("Cc", "Cf", "Zl", "Zp")
 JOINERS = "\u200c\u200d"
 VARIATION_SELECTOR = "\ufe0f"
+NUMBERS_PER_PAIR = 9999
+RESERVED_PAIR = SYSTEM_CODE[:2]
+TABLE: Any = DeletedAddress.__table__
 
 
 def create_account(
@@ -45,7 +56,7 @@ def create_account(
     fault.
     """
     with db.transaction() as session:
-        code = codes.next_code()
+        code = next_code()
         account = Account(account_code=code, slug=slug or code.lower(), name=name)
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
@@ -114,7 +125,7 @@ def create_user(
         ):
             session.add(user)
             session.flush()
-        deleted_addresses.forget(account_id, user.email_key)
+        forget_deleted(account_id, user.email_key)
         session.refresh(user, ["account", "role", "groups"])
         return user
 
@@ -267,3 +278,52 @@ def is_email(text: str) -> bool:
         return False
     # Mail clients decode "=?" as an encoded word, which could display any name.
     return "=?" not in text
+
+
+def account_code(number: int) -> str:
+    """The code of the account with this number, from 1. Raises Conflict past the last code."""
+    pair, digits = divmod(number - 1, NUMBERS_PER_PAIR)
+    first, second = divmod(pair, 26)
+    letters = chr(65 + first) + chr(65 + second)
+    if letters >= RESERVED_PAIR:
+        first, second = divmod(pair + 1, 26)
+        letters = chr(65 + first) + chr(65 + second)
+    if first > 25:
+        raise Conflict("All account codes are in use.", error="limit_reached")
+    return f"{letters}{digits + 1:04}"
+
+
+def next_code() -> str:
+    """Allocate the next code. The counter row stays locked until the transaction ends."""
+    counter = sa.update(AccountCodeCounter).values(given_out=AccountCodeCounter.given_out + 1)
+    return account_code(
+        connection().execute(counter.returning(AccountCodeCounter.given_out)).scalar_one()
+    )
+
+
+def remember_deleted(account_id: str, email_key: str) -> None:
+    """Remember the address of a user that is deleted, in the open transaction."""
+    db.db.session.merge(DeletedAddress(**_deleted_key(account_id, email_key)))
+
+
+def forget_deleted(account_id: str, email_key: str) -> None:
+    """Forget an address, as it has a user again, in the open transaction."""
+    own = (TABLE.c[name] == value for name, value in _deleted_key(account_id, email_key).items())
+    db.db.session.execute(sa.delete(TABLE).where(*own))
+
+
+def was_deleted(account_id: str, email_key: str) -> bool:
+    """Whether a user with this address was deleted."""
+    row = db.db.session.get(DeletedAddress, tuple(_deleted_key(account_id, email_key).values()))
+    return row is not None
+
+
+def _deleted_key(account_id: str, email_key: str) -> dict[str, str]:
+    # With the account's id, or the hashes of two accounts could be compared.
+    digest = hashlib.sha256(f"{account_id}\n{email_key}".encode()).hexdigest()
+    return {"account_id": account_id, "email_hash": digest}
+
+
+@events.subscribe(events.AccountClosed)
+def _forget_account(event: events.AccountClosed) -> None:
+    db.db.session.execute(sa.delete(TABLE).where(TABLE.c.account_id == event.account_id))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import attributes, deleted_addresses, pii, roles
+from app.accounts import attributes, pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
@@ -200,7 +200,7 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
         events.publish(events.UserLostAccess(user.account_id, user.id, is_deleted=True))
         # Whoever never proved the address does not keep its owner out.
         if user.email_verified:
-            deleted_addresses.remember(user.account_id, user.email_key)
+            accounts.remember_deleted(user.account_id, user.email_key)
         key = (user.account_id, user.id)
         if leaving.unfinished:
             mine = (GroupMember.account_id == user.account_id, GroupMember.user_id == user.id)

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from itsdangerous import BadSignature
 
 from app import clock, crypto, db, jobs
-from app.accounts import deleted_addresses
 from app.accounts import service as accounts
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain
@@ -80,7 +79,7 @@ def find(token: str) -> Joining | None:
     if any(page) and not links.may_receive(account, page[0], None):
         return None
     key = accounts.email_key(email)
-    if _user(account_id, key) is not None or deleted_addresses.contains(account_id, key):
+    if _user(account_id, key) is not None or accounts.was_deleted(account_id, key):
         return None
     return Joining(account, email, name, role_of(domain), until)
 
@@ -115,7 +114,7 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
         return
     if user is not None:
         _notify(user)
-    elif not deleted_addresses.contains(account_id, accounts.email_key(email)):
+    elif not accounts.was_deleted(account_id, accounts.email_key(email)):
         expires = clock.now() + mail_tokens.LIFETIME
         page = links.page(LinkKind.RESET_PASSWORD, account, None, payload.get("redirect_uri"))
         signed = [account_id, email, payload["name"], clock.iso(expires), page.redirect_uri]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from app.accounts import service as accounts
-from app.accounts.domains import names
+from app.accounts.domains import service
 from app.accounts.domains.models import AccountDomain
 from app.auth import principal as principals
 from app.auth.mfa.models import SecondFactor
@@ -128,7 +128,7 @@ def find(account: str, email: str) -> LoginLookup:
     found = _ACCOUNT.all(principals.reference_params(account))
     account_row = AccountRow._make(found[0]) if found else None
     account_id = account_row.id if account_row else _NO_ACCOUNT
-    key, domain = accounts.email_key(email), names.of_address(email)
+    key, domain = accounts.email_key(email), service.of_address(email)
     rows = _LOGIN_USER.all({"account_id": account_id, "email_key": key, "domain": domain})
     if account_row is None:
         return LoginLookup(None, None)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.context import actor
 from app.outbound import mail
 from app.web import rate_limits
@@ -32,7 +32,7 @@ def count(account_id: str, number: int = 1) -> None:
     # Row-level security shows these users to superadmins only, which is enough here.
     if db.db.session.get(User, (SYSTEM_ACCOUNT_ID, user_id)) is not None:
         return
-    quotas.check_stored(account_id, meters.MAILS, number)
+    quotas.check_stored(account_id, models.MAILS, number)
     if config.current().login_rate_limit != "off":
         rate_limits.consume(*[limit(account_id)] * number)
 

@@ -15,7 +15,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.accounts import attributes, directory_index, names
+from app.accounts import attributes, directory, names
 from app.accounts.attributes import RESERVED_CLAIMS, VIEWERS, WRITERS, Attributes, Kind, Level
 from app.accounts.models import Account, InstanceSetting, User
 from app.accounts.names import Name
@@ -305,4 +305,4 @@ def _replace_values(kind: Kind, name: str, new_name: str | None) -> None:
         with tenancy.across_accounts():
             db.connection().execute(sa.update(table).where(*own).values(**changed))
             if kind is Kind.USERS:
-                directory_index.replace_attributes(row.account_id, row.id, values)
+                directory.replace_attributes(row.account_id, row.id, values)

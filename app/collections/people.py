@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import directory
 from app.accounts import service as accounts
-from app.accounts.directory_index import ATTRIBUTE
+from app.accounts.directory import ATTRIBUTE
 from app.accounts.models import Role, User
 from app.auth.principal import Principal, rule_caller
 from app.collections.columns import UserAttributes

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs
 from app.accounts.usage import quotas
-from app.accounts.usage.meters import FILE_BYTES
+from app.accounts.usage.models import FILE_BYTES
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definitions

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import deleted_addresses, pii, users
+from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain
@@ -75,7 +75,7 @@ def find(connection: Connection, claimed: Claims) -> Match:
             ):
                 raise MemberRefused
             return Match(MatchKind.INVITATION, None, None, invitation.role, invitation)
-    if email and deleted_addresses.contains(account_id, accounts.email_key(email)):
+    if email and accounts.was_deleted(account_id, accounts.email_key(email)):
         raise NotInvited("deleted", "This user was deleted. Invite the address to let it in again.")
     joining = _joined_domain(connection, claimed)
     if joining is not None and _speaks_for_members(connection, claimed):

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.auth.principal import Principal
 from app.context import trigger_depth
 from app.db import versioned_cache
@@ -146,7 +146,7 @@ def write(rows: Sequence[JSONMapping]) -> None:
     for account_id, number in Counter(row["account_id"] for row in rows).items():
         own = [row for row in rows if row["account_id"] == account_id]
         insert = _INSERT
-        if quotas.is_used_up(account_id, meters.DELIVERIES, number):
+        if quotas.is_used_up(account_id, models.DELIVERIES, number):
             insert = sa.insert(DELIVERIES).values(
                 due_at=database_now(quotas.seconds_until_midnight())
             )

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, jobs
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.auth.principal import Principal
 from app.db import counts
 from app.db.functions import database_now
@@ -91,7 +91,7 @@ def redeliver(
     Conflict.
     """
     _check_enabled(webhook)
-    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
+    quotas.check_stored(webhook.account_id, models.DELIVERIES)
     with db.transaction():
         _lock(webhook)
         original = log.get(webhook, delivery_id, by=by)
@@ -128,7 +128,7 @@ def resend_selected(
     Of a delivery and its replays only one is sent, and none while another one is under way.
     """
     _check_enabled(webhook)
-    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
+    quotas.check_stored(webhook.account_id, models.DELIVERIES)
     selected = [TABLE.id.in_(ids), *_receivable(webhook), *_unsent_since(rendered)]
     under_way, later = DELIVERIES.alias(), DELIVERIES.alias()
     unfinished = under_way.c.status.in_((DeliveryState.PENDING, DeliveryState.RETRYING))

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.auth.principal import Principal
 from app.collections import definitions, expression_names
 from app.collections.schema import COLLECTION_NAME
@@ -228,7 +228,7 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and log it. Raises TooManyRequests while too many others run."""
     by.require_account_id()
     webhook = get(webhook_id, by=by)
-    quotas.check_stored(webhook.account_id, meters.DELIVERIES)
+    quotas.check_stored(webhook.account_id, models.DELIVERIES)
     content = payload.test_facts(webhook.collection)
     metadata = {"webhook_id": webhook.id, "account_id": webhook.account_id}
     work = Work(

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app.accounts import directory_index
+from app.accounts import directory
 from app.accounts.models import User
 from app.context import tenancy
 from app.db import connection, transaction
@@ -249,14 +249,14 @@ def fill(cast: Cast) -> None:
         rows = [
             {"account_id": account_id, "user_id": user["id"], "field": "name", "word": word}
             for user in users
-            for word in directory_index.words(user["name"])
+            for word in directory.index_words(user["name"])
         ]
-        connection().execute(sa.insert(directory_index.WORDS), rows)
+        connection().execute(sa.insert(directory.WORDS), rows)
 
 
 def hide(cast: Cast, variant: str) -> list[str]:
     """Give each user other hidden values, with their words; returns some of these."""
-    table, words, account_id = User.__table__, directory_index.WORDS, cast.alice.account_id
+    table, words, account_id = User.__table__, directory.WORDS, cast.alice.account_id
     new, found = list[dict[str, Any]](), list[str]()
     with cast.alice.app.app_context(), tenancy.across_accounts(), transaction():
         mine = (table.c.account_id == account_id, table.c.name.like("Person%"))
@@ -274,7 +274,7 @@ def hide(cast: Cast, variant: str) -> list[str]:
             {"account_id": account_id, "user_id": user["key"], "field": field, "word": word}
             for user in new
             for field, text in {"email": user["email"], **user["attributes"]}.items()
-            for word in directory_index.words(text)
+            for word in directory.index_words(text)
         ]
         for row in rows:
             row["field"] = row["field"] if row["field"] == "email" else f"attributes.{row['field']}"

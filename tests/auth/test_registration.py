@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth.models import MailedToken
@@ -350,11 +349,11 @@ def test_registration_concurrent_with_one_slug_succeeds_once(app: Flask, anyone:
     ],
 )
 def test_account_codes_follow_letter_pairs_in_order(number: int, code: str) -> None:
-    assert codes.account_code(number) == code
+    assert accounts.account_code(number) == code
 
 
 def test_account_codes_are_unique_and_never_sy() -> None:
-    given = [codes.account_code(pair * 9999 + 1) for pair in range(675)]
+    given = [accounts.account_code(pair * 9999 + 1) for pair in range(675)]
     assert len(set(given)) == 675
     assert given == sorted(given)
     assert not any(code.startswith("SY") for code in given)
@@ -362,7 +361,7 @@ def test_account_codes_are_unique_and_never_sy() -> None:
 
 def test_account_code_after_the_last_raises_conflict() -> None:
     with pytest.raises(Conflict):
-        codes.account_code(675 * 9999 + 1)
+        accounts.account_code(675 * 9999 + 1)
 
 
 HOST_NAMES = (

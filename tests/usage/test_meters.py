@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
-from app.accounts.usage import metering, purge, request_counter
+from app.accounts.usage import metering, request_counter
 from app.context import tenancy
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.mailbox import run_jobs
@@ -181,8 +181,8 @@ def test_usage_parts_of_past_days_are_summed(app: Flask, busy: Cast) -> None:
     query = f"account/usage?from_date={day}&to_date={day}"
     before = alice.get(query).json["items"]
     with app.app_context():
-        purge.fold({})
-        purge.fold({})
+        metering.fold({})
+        metering.fold({})
     assert alice.get(query).json["items"] == before
     assert (before[0]["requests"], before[0]["deliveries"]) == (2, 1)
 

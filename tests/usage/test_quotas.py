@@ -13,7 +13,7 @@ from flask import Flask
 
 from app import db
 from app.accounts.usage import notices
-from app.accounts.usage.meters import METERS
+from app.accounts.usage.models import METERS
 from app.config import Config, ConfigError
 from app.files import storage
 from tests.builders import Caller, Cast, make_collection, make_drawer, make_record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshmallow as ma
 from flask import Response
 
-from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import AccountDomain, DomainState
 from app.accounts.own_account_routes import blueprint
@@ -28,7 +27,7 @@ SSO_ONLY = "Whether addresses of this domain sign in with a provider, and not by
 
 class NewDomain(Schema):
     domain = fields.Text(
-        longest=names.LONGEST,
+        longest=domains.LONGEST,
         required=True,
         **doc("A domain name, such as `acme.example`; not its subdomains."),
     )

@@ -10,9 +10,8 @@ import sqlalchemy as sa
 
 from app import db, events
 from app.accounts import names as role_names
-from app.accounts import roles
+from app.accounts import roles, sso_settings
 from app.accounts import service as accounts
-from app.accounts.domains import names
 from app.accounts.domains.models import FAILING_AFTER, AccountDomain, VerifiedDomain
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID
 from app.accounts.names import Name, Use
@@ -23,6 +22,44 @@ from app.rules.named import ROLE
 
 MAX_DOMAINS = 100
 """Domains of one account."""
+LONGEST = 253
+LONGEST_LABEL = 63
+LONGEST_CLAIMED = LONGEST - len("_atrium-challenge.")
+# Mailboxes here belong to their users, not to the owner of the domain.
+_PUBLIC_MAIL = """
+    126.com 139.com 163.com 189.cn aim.com alice.it aol.com arcor.de att.net bellsouth.net
+    bigpond.com blueyonder.co.uk bluewin.ch bol.com.br btinternet.com caramail.com centrum.cz
+    comcast.net cox.net daum.net docomo.ne.jp duck.com earthlink.net email.com email.cz
+    ezweb.ne.jp fastmail.com fastmail.fm foxmail.com free.fr freenet.de gmail.com gmx.at gmx.ch
+    gmx.com gmx.de gmx.fr gmx.net googlemail.com hanmail.net hey.com hotmail.be hotmail.co.uk
+    hotmail.com hotmail.de hotmail.es hotmail.fr hotmail.it hushmail.com icloud.com ig.com.br
+    inbox.com inbox.lv inbox.ru interia.pl keemail.me laposte.net libero.it list.ru live.be
+    live.ca live.co.uk live.com live.de live.fr live.it live.nl mac.com mail.com mail.de mail.ee
+    mail.ru mailbox.org mailfence.com mailinator.com me.com msn.com naver.com nate.com ntlworld.com
+    o2.pl onet.pl op.pl optusnet.com.au orange.fr outlook.com outlook.de outlook.es outlook.fr
+    pm.me post.cz posteo.de posteo.net proton.me protonmail.ch protonmail.com qq.com rambler.ru
+    rediffmail.com riseup.net rocketmail.com runbox.com sapo.pt sbcglobal.net seznam.cz sfr.fr
+    shaw.ca sina.cn sina.com sky.com skynet.be sohu.com softbank.ne.jp startmail.com sympatico.ca
+    t-online.de talktalk.net telenet.be terra.com.br tiscali.it tom.com tuta.com tuta.io
+    tutamail.com tutanota.com tutanota.de ukr.net uol.com.br verizon.net virgilio.it
+    virginmedia.com vodafone.de voila.fr walla.co.il wanadoo.fr web.de windowslive.com wp.pl
+    xs4all.nl xtra.co.nz ya.ru yahoo.ca yahoo.co.id yahoo.co.in yahoo.co.jp yahoo.co.uk
+    yahoo.com yahoo.com.ar yahoo.com.au yahoo.com.br yahoo.com.mx yahoo.de yahoo.es yahoo.fr
+    yahoo.it yandex.com yandex.ru yeah.net ymail.com zoho.com zohomail.com
+"""
+# Below these, every name may have another owner; of them some serve names to their customers.
+_PUBLIC_SUFFIXES = """
+    appspot.com azurewebsites.net blogspot.com cloudfront.net firebaseapp.com fly.dev github.io
+    gitlab.io herokuapp.com netlify.app ngrok.io onrender.com pages.dev vercel.app web.app
+    workers.dev
+"""
+# With a country behind it, such as co.uk.
+_SECOND_LEVEL = """
+    ac co com edu go gob gouv gov gub gv id info ltd me mil ne net nom or org plc priv sch
+"""
+PUBLIC_MAIL, PUBLIC_SUFFIXES, SECOND_LEVEL = (
+    frozenset(words.split()) for words in (_PUBLIC_MAIL, _PUBLIC_SUFFIXES, _SECOND_LEVEL)
+)
 
 
 def page(account_id: str, skip: int, limit: int) -> tuple[Sequence[AccountDomain], int]:
@@ -58,7 +95,7 @@ def get_for_update(account_id: str, domain_id: str) -> AccountDomain:
 def create(account_id: str, domain: str) -> AccountDomain:
     """Add a domain, which a DNS record must prove. Raises InvalidValues, or Conflict if added."""
     domain = accounts.domain_key(domain.strip().removesuffix("."))
-    _refuse([names.domain_problem(domain)])
+    _refuse([domain_problem(domain)])
     own = AccountDomain.account_id == account_id
     with db.transaction() as session:
         accounts.get_for_update(account_id)  # two at once would pass the limit
@@ -107,9 +144,7 @@ def release(row: AccountDomain) -> None:
 def owner_of(email: str) -> str | None:
     """The id of the account that owns the domain of an email address."""
     return db.db.session.scalar(
-        sa.select(VerifiedDomain.owner_account_id).where(
-            VerifiedDomain.domain == names.of_address(email)
-        )
+        sa.select(VerifiedDomain.owner_account_id).where(VerifiedDomain.domain == of_address(email))
     )
 
 
@@ -120,7 +155,7 @@ def find_verified(account_id: str, email: str) -> AccountDomain | None:
         .join(VerifiedDomain, VerifiedDomain.domain == AccountDomain.domain)
         .where(
             AccountDomain.account_id == account_id,
-            AccountDomain.domain == names.of_address(email),
+            AccountDomain.domain == of_address(email),
             AccountDomain.verified_at.is_not(None),
             VerifiedDomain.owner_account_id == account_id,
         )
@@ -202,3 +237,26 @@ def _remove_of_account(event: events.AccountClosed) -> None:
     connection.execute(sa.delete(VerifiedDomain.__table__).where(owned))
     own = AccountDomain.account_id == event.account_id
     connection.execute(sa.delete(AccountDomain.__table__).where(own))
+
+
+def of_address(email: str) -> str:
+    """The domain of an email address in its normal form, equal for all spellings of a mailbox."""
+    return accounts.domain_key(accounts.email_key(email).rpartition("@")[2])
+
+
+def domain_problem(domain: str) -> Problem | None:
+    """The problem with claiming a domain in its normal form."""
+    labels = domain.split(".")
+    fits = len(domain) <= LONGEST_CLAIMED and max(map(len, labels)) <= LONGEST_LABEL
+    if not fits or not sso_settings.DOMAIN.fullmatch(domain):
+        return problem("domain", "pattern_mismatch", "Not a domain name, such as acme.example.")
+    if domain.replace(".", "").isdigit():
+        return problem("domain", "pattern_mismatch", "Not a domain name, but an IP address.")
+    if domain in PUBLIC_MAIL:
+        message = "Anyone can have an address in this domain, so no account can own it."
+        return problem("domain", "invalid_option", message)
+    is_country = len(labels) == 2 and len(labels[1]) == 2
+    if domain in PUBLIC_SUFFIXES or (is_country and labels[0] in SECOND_LEVEL):
+        message = "Names below this domain have different owners. Name your own domain."
+        return problem("domain", "invalid_option", message)
+    return None

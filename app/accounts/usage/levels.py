@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from app import clock, db
-from app.accounts.usage.meters import FILE_BYTES, RECORDS, ROW_BYTES
-from app.accounts.usage.models import COUNTS, LIVE
+from app.accounts.usage.models import COUNTS, FILE_BYTES, LIVE, RECORDS, ROW_BYTES
 from app.db import engine
 
 RECORD_COUNTS: Any = sa.table(

@@ -1,4 +1,4 @@
-"""The tables of the meters."""
+"""The meters and their tables: flows are counted per day (UTC), stocks have a level."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from app.db.types import Id, Text
 
 LIVE = "now"
 """In place of a day: the current level of a stock that triggers count."""
+REQUESTS, DELIVERIES, STEPS, MAILS = "requests", "deliveries", "workflow_steps", "mails"
+RECORDS, ROW_BYTES, FILE_BYTES = "records", "row_bytes", "file_bytes"
+FLOWS = (REQUESTS, DELIVERIES, STEPS, MAILS)
+STOCKS = (RECORDS, ROW_BYTES, FILE_BYTES)
+METERS = (*FLOWS, *STOCKS)
 
 
 class UsageCount(Base):

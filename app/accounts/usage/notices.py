@@ -12,8 +12,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.plans import stored as plans
 from app.accounts.product import mails
 from app.accounts.usage import levels, quotas, request_counter
-from app.accounts.usage.meters import FLOWS
-from app.accounts.usage.models import NOTICES
+from app.accounts.usage.models import FLOWS, NOTICES
 from app.context import tenancy
 from app.types import JSONMapping, JSONObject
 

@@ -19,7 +19,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.plans import stored as plans
 from app.accounts.plans.stored import Limits, Plan
 from app.accounts.usage import levels, request_counter
-from app.accounts.usage.meters import METERS, REQUESTS, STOCKS
+from app.accounts.usage.models import METERS, REQUESTS, STOCKS
 from app.context import metrics
 from app.errors import AppError, problem
 from app.types import JSONMapping, JSONObject

@@ -1,14 +1,24 @@
-"""Counts the requests of a process, and stores the counts of all processes of the machine."""
+"""Counts the requests of a process, and stores the counts of all processes of the machine.
+
+Each process maps a file of its own into memory and adds to it, so that a kill loses none
+(docs/adr/0047); no request waits for a disk or the database. What the file says is absolute, and is
+stored under the file's id: storing it again changes nothing. The file is locked as long as its
+process lives, so that others can tell which ones are left over.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
+import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import sqlalchemy as sa
 import structlog
@@ -17,12 +27,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
 from app.accounts.models import Account
-from app.accounts.usage import journal, levels
-from app.accounts.usage.journal import Entry, Full, Journal
-from app.accounts.usage.meters import REQUESTS
-from app.accounts.usage.models import COUNTS
+from app.accounts.usage import levels
+from app.accounts.usage.models import COUNTS, REQUESTS
 from app.context import tenancy
 from app.errors import Unavailable
+from app.ids import new_id
 
 log = structlog.get_logger()
 KEY = "atrium.usage"
@@ -32,6 +41,12 @@ RETRY_SECONDS = 10  # after a file could not be created
 STALE_SECONDS = 10  # without a flusher, a quota costs a statement this often
 OLDEST_DAYS = 30  # journals of earlier days are dropped: their days may be folded
 ROWS = 500
+SUFFIX = ".requests"
+# The day as an ordinal, 0 in unused entries; the account; the count.
+ENTRY = struct.Struct("=q16sQ")
+COUNT_SIZE = 8
+COUNT_OFFSET = ENTRY.size - COUNT_SIZE
+MAX_ENTRIES = 2048
 
 
 class _Known(NamedTuple):
@@ -117,7 +132,7 @@ class RequestCounter:
         oldest = clock.now().toordinal() - OLDEST_DAYS
         with self._lock:
             own_id = self._journal.id if self._journal else ""
-        for id, entries, is_left_over in journal.read_all(self._folder):
+        for id, entries, is_left_over in read_all(self._folder):
             if not (everything or is_left_over or id == own_id):
                 continue
             recent = [entry for entry in entries if entry.day >= oldest]
@@ -128,7 +143,7 @@ class RequestCounter:
                 _store(id, changed)
                 self._stored |= {_key(id, entry): entry.requests for entry in changed}
             if is_left_over:
-                journal.remove(self._folder, id)
+                remove(self._folder, id)
                 self._stored = {key: n for key, n in self._stored.items() if key[0] != id}
 
     def close(self) -> None:
@@ -262,3 +277,98 @@ def _try(step: Callable[[], None]) -> None:
         step()
     except (SQLAlchemyError, OSError, Unavailable) as error:
         log.warning("usage is not stored", reason=type(error).__name__)
+
+
+class Entry(NamedTuple):
+    """The requests of an account on a day."""
+
+    day: int
+    account_id: str
+    requests: int
+
+
+class Full(Exception):
+    """A journal without room for another account."""
+
+
+class Journal:
+    """The counts of one process on one day; not thread-safe."""
+
+    def __init__(self, folder: Path, day: int) -> None:
+        """Create the file of a day in the folder. Raises OSError."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.id = new_id()
+        self._path = folder / f"{self.id}{SUFFIX}"
+        draft = self._path.with_suffix(".new")
+        self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        # Locked before it gets its name: nobody takes it for left over.
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        os.ftruncate(self._descriptor, MAX_ENTRIES * ENTRY.size)
+        self._map = mmap.mmap(self._descriptor, MAX_ENTRIES * ENTRY.size)
+        self.numbers = memoryview(self._map).cast("Q")
+        draft.rename(self._path)
+        self.day = day
+        self.places = dict[str, int]()
+        """The index in `numbers` of each account's count."""
+
+    def insert(self, account_id: str) -> None:
+        """Count the first request of an account. Raises Full."""
+        number = len(self.places)
+        if number == MAX_ENTRIES:
+            raise Full
+        offset = number * ENTRY.size
+        # The day last: an entry counts once it is whole.
+        ENTRY.pack_into(self._map, offset, 0, UUID(account_id).bytes, 1)
+        struct.pack_into("=q", self._map, offset, self.day)
+        self.places[account_id] = (offset + COUNT_OFFSET) // COUNT_SIZE
+
+    def count(self, account_id: str) -> int:
+        """Return how many requests of an account this journal has counted."""
+        place = self.places.get(account_id)
+        return 0 if place is None else self.numbers[place]
+
+    def close(self) -> None:
+        """Leave the file to whoever collects it."""
+        self.numbers.release()
+        self._map.close()
+        os.close(self._descriptor)
+
+
+def read_all(folder: Path) -> Iterator[tuple[str, list[Entry], bool]]:
+    """Yield the id and entries of each journal in a folder, and whether it is left over.
+
+    A left-over journal stays locked until the caller continues; it may then be `remove`d.
+    """
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # collected by another process
+        try:
+            is_left_over = _try_lock(descriptor)
+            yield path.stem, _parse(os.pread(descriptor, MAX_ENTRIES * ENTRY.size, 0)), is_left_over
+        finally:
+            os.close(descriptor)
+
+
+def remove(folder: Path, id: str) -> None:
+    """Remove a left-over journal whose entries are stored."""
+    (folder / f"{id}{SUFFIX}").unlink(missing_ok=True)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _parse(content: bytes) -> list[Entry]:
+    entries = []
+    whole = len(content) - len(content) % ENTRY.size
+    for day, account, count in ENTRY.iter_unpack(content[:whole]):
+        if day == 0:
+            break
+        entries.append(Entry(day, str(UUID(bytes=account)), count))
+    return entries

@@ -9,7 +9,7 @@ from app.accounts import own_account_routes, routes
 from app.accounts.plans.stored import Limits
 from app.accounts.types import Body, Query
 from app.accounts.usage import service
-from app.accounts.usage.meters import METERS
+from app.accounts.usage.models import METERS
 from app.accounts.usage.schemas import ChangedQuotas
 from app.accounts.usage.service import MeterState, Usage
 from app.auth.guard import principal

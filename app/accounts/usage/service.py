@@ -14,8 +14,7 @@ from app.accounts.models import Account
 from app.accounts.plans import stored as plans
 from app.accounts.plans.stored import Limits
 from app.accounts.usage import levels, quotas, request_counter
-from app.accounts.usage.meters import FLOWS, METERS, STOCKS
-from app.accounts.usage.models import COUNTS
+from app.accounts.usage.models import COUNTS, FLOWS, METERS, STOCKS
 from app.errors import InvalidValues, problem
 from app.types import JSONObject
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts.domains import names
 from app.accounts.domains import service as domains
 from app.accounts.domains.models import LOST_AFTER, DomainState
 from app.auth.portals import PortalPage
@@ -50,7 +49,7 @@ def show_domains(account_id: str, form: Form | None = None) -> Page:
 )
 def create_domain(account_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), forms.submitted("domain")
-    name = form.validated(("domain",), domain=names.LONGEST)["domain"]
+    name = form.validated(("domain",), domain=domains.LONGEST)["domain"]
     row = email_domains.create(name, by=scope.by)
     notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
     return _redirect(notice, scope, row.id)

@@ -17,7 +17,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.plans import stored as plans
 from app.accounts.plans.stored import Limits
 from app.accounts.usage import routes, schemas, service
-from app.accounts.usage.meters import FILE_BYTES, FLOWS, METERS, ROW_BYTES
+from app.accounts.usage.models import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import MeterState, Usage
 from app.auth.portals import PortalPage
 from app.console.records import references

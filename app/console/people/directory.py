@@ -6,7 +6,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import attributes, directory
 from app.accounts.attributes import Kind, Level
-from app.accounts.directory_index import ATTRIBUTE
+from app.accounts.directory import ATTRIBUTE
 from app.console.shell import forms
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import url_for
 
 from app import clock
-from app.accounts.usage.meters import FILE_BYTES, ROW_BYTES, STOCKS
+from app.accounts.usage.models import FILE_BYTES, ROW_BYTES, STOCKS
 from app.audit import append, recent
 from app.auth.models import SignInSession
 from app.collections.definitions import Definition

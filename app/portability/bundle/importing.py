@@ -11,7 +11,6 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, jobs, slugs
-from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.plans import stored as plans
@@ -220,7 +219,7 @@ class _Import:
                 session.add(
                     Account(
                         id=target.account_id,
-                        account_code=codes.next_code(),
+                        account_code=accounts.next_code(),
                         slug=target.slug,
                         name=source["name"],
                         is_active=source["is_active"],

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app import clock, db, events, rules
 from app.accounts.usage import quotas
-from app.accounts.usage.meters import RECORDS, ROW_BYTES
+from app.accounts.usage.models import RECORDS, ROW_BYTES
 from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app import config, db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.accounts.usage.quotas import QuotaExceeded
 from app.auth import stranger_mails
 from app.errors import TooManyRequests
@@ -58,7 +58,7 @@ def admit(account_id: str, input: JSONMapping) -> None:
     if strangers and config.current().workflow_mail_recipients == MEMBERS:
         raise Failed(NOT_A_MEMBER.format(strangers[0]))
     try:
-        quotas.check_stored(account_id, meters.MAILS, len(addresses))
+        quotas.check_stored(account_id, models.MAILS, len(addresses))
     except QuotaExceeded as error:
         raise Failed(f"{error.message} Resume the instance tomorrow.") from error
     # Separate limits: workflows must not use up the mails that users request, such as resets.

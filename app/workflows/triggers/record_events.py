@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.attributes import SEEN_BY_ADMINS
-from app.accounts.directory_index import ATTRIBUTE
+from app.accounts.directory import ATTRIBUTE
 from app.audit.security_log import reads
 from app.auth.principal import Principal, rule_caller
 from app.collections import masking, people

@@ -9,7 +9,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, jobs
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.context import trigger_depth
 from app.db.functions import now_if
 from app.errors import InvalidValues, problem
@@ -87,7 +87,7 @@ def start(row: Row | None) -> str:
     Raises LimitReached, or InvalidValues if the trigger data is too large.
     """
     if row is not None and row["error_message"] == start_limits.NO_STEPS:
-        quotas.check_stored(row["account_id"], meters.STEPS)
+        quotas.check_stored(row["account_id"], models.STEPS)
     if row is None or row["over_bound"]:
         raise start_limits.LimitReached(row["error_message"] if row else start_limits.TOO_MUCH)
     if row["error_message"] == TOO_LARGE:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import config, db
-from app.accounts.usage import meters, quotas
+from app.accounts.usage import models, quotas
 from app.db.prepared import PreparedStatement
 from app.errors import AppError
 from app.web import rate_limits
@@ -91,7 +91,7 @@ def room(account_id: str) -> Room:
             is_full,
             MAX_TRANSACTION_BYTES,
             MAX_REFUSED_PER_HOUR,
-            quotas.is_used_up(account_id, meters.STEPS),
+            quotas.is_used_up(account_id, models.STEPS),
         )
     return rooms[account_id]
 
