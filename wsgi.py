@@ -21,7 +21,7 @@ try:
     if not IS_COMMAND:
         app.load()
     from app.auth import bootstrap
-    from app.db import owner_connection
+    from app.db import engine
     from app.web import concurrency
 
     concurrency.init_app(app)
@@ -30,7 +30,7 @@ try:
 
         fair_turns.init_app(app)
     with app.app_context():
-        if not IS_COMMAND and (refusal := owner_connection.pooler_refusal()):
+        if not IS_COMMAND and (refusal := engine.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")
         bootstrap.create_from_settings()
 except ConfigError as error:

@@ -108,7 +108,7 @@ def _load_features(app: Flask) -> None:
 def _load_routes(app: Flask) -> None:
     from app import hooks, web
     from app.console.shell.guard import csrf
-    from app.web import assets, docs_pages, error_handlers, openapi_text
+    from app.web import assets, error_handlers, openapi, openapi_text
     from app.web.access import public
     from app.web.app import IntegerPath, LargeIntegerPath, UuidPath
     from app.web.openapi import api
@@ -132,7 +132,7 @@ def _load_routes(app: Flask) -> None:
     api.init_app(app)
     error_handlers.init_app(app)  # after `api`, to replace its handler
     api.with_collections = _with_collections
-    app.register_blueprint(docs_pages.blueprint)
+    app.register_blueprint(openapi.blueprint)
     # All are imported before the first is registered, as modules add to blueprints of others.
     for parts in routes():
         for blueprint in parts.api:

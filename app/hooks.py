@@ -1,4 +1,8 @@
-"""Hooks before and after every request, in order."""
+"""Hooks before and after every request, in order.
+
+CORS: allowed origins come from the settings and from the account of the caller. Credentials are
+never allowed, as browser applications send tokens, not cookies.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import structlog
 from flask import Flask, Request, Response
 from uuid_utils import uuid4
 
-from app import web
+from app import config, web
 from app.accounts.usage import request_counter
 from app.audit.security_log import reads
 from app.auth import guard
@@ -21,7 +25,6 @@ from app.auth.guard import replay
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.ops import metrics
-from app.web import cors
 from app.web.app import get_g, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -29,6 +32,15 @@ VARY = "Authorization, X-API-Key, X-Account-ID"
 READING = ("GET", "HEAD")
 ACCOUNT_ARGS = ("account_id", "account")
 FIRST_REDIRECT, FIRST_ERROR = 300, 400
+CORS_METHODS = "GET, POST, PUT, PATCH, DELETE"
+CORS_HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
+CORS_HEADERS += ", X-API-Key, X-Correlation-ID, X-ES-Username, X-ES-Password, X-ES-Passkey"
+CORS_HEADERS += ", X-ES-Reason, Range, If-Range, Last-Event-ID, Prefer"
+CORS_HEADERS += ", traceparent, tracestate, baggage"  # browsers' tracing adds them to every call
+CORS_EXPOSED = "ETag, X-Correlation-ID, Retry-After, WWW-Authenticate, Content-Disposition"
+CORS_EXPOSED += ", Content-Range, Accept-Ranges, Idempotent-Replayed, Preference-Applied"
+CORS_EXPOSED += ", X-Service-Masked-Fields, X-Service-Values-Masked, X-Service-Values-Erased"
+PREFLIGHT_SECONDS = "600"
 
 log = structlog.get_logger()
 
@@ -49,7 +61,7 @@ def _before() -> Response | None:
     reads.current_route.set(reads.Route(request.endpoint or "", request.method, rule))
     shown_accounts.current.set(set())
     if request.method == "OPTIONS":
-        preflight = cors.answer_preflight(request)
+        preflight = _answer_preflight(request)
         if preflight is not None:
             return preflight
     return guard.check(request, g)
@@ -96,7 +108,7 @@ def _after(response: Response) -> Response:
         response.headers.add("Vary", ", ".join(vary))
     origin = request.environ.get("HTTP_ORIGIN")
     if origin:
-        cors.allow_origin(origin, request, response, _account_allows)
+        _allow_origin(origin, request, response)
     response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
     by = g.get("principal") or g.get("console_caller")
@@ -164,3 +176,26 @@ def _record(request: Request, response: Response, seconds: float) -> None:
 def _log_uncounted(reason: str) -> None:
     # Cached, so that it logs each reason once.
     log.warning("requests are not counted", reason=reason)
+
+
+def _answer_preflight(request: Request) -> Response | None:
+    """The answer to a preflight request; None for other OPTIONS requests."""
+    if not request.path.startswith(web.PREFIX):
+        return None
+    if "HTTP_ACCESS_CONTROL_REQUEST_METHOD" not in request.environ:
+        return None
+    response = Response(status=204)
+    response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
+    return response
+
+
+def _allow_origin(origin: str, request: Request, response: Response) -> None:
+    """Let scripts of an allowed origin read the response."""
+    if not request.path.startswith(web.PREFIX):
+        return
+    if origin in config.current().cors_origins or _account_allows(origin):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = CORS_EXPOSED
+        if request.method == "OPTIONS":
+            response.headers["Access-Control-Allow-Methods"] = CORS_METHODS
+            response.headers["Access-Control-Allow-Headers"] = CORS_HEADERS

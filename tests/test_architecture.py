@@ -43,7 +43,7 @@ MOST_LOOSE = 8
 
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 CURRENT_REQUEST = {"get_request", "get_header", "get_g"}
-PAGES = {"app.web.docs_pages": {"make_response"}}
+PAGES = {"app.web.openapi": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import db, jobs
 from app.collections.changes import Change
-from app.db import errors, owner_connection
+from app.db import engine, errors
 from app.errors import Unavailable
 from app.types import JSONMapping
 
@@ -66,7 +66,7 @@ def ahead(planned: Callable[[], Sequence[Change]]) -> Iterator[Builds]:
     if not statements:
         yield Builds()
         return
-    with owner_connection.connect() as connection:
+    with engine.owner_connection() as connection:
         _lock(connection)
         built, kept = Builds(), set[str]()
         try:
@@ -128,7 +128,7 @@ def drop_unfinished(payload: JSONMapping) -> None:
         "SELECT indexname FROM pg_indexes"
         " WHERE schemaname = current_schema() AND starts_with(indexname, :prefix)"
     )
-    with owner_connection.connect() as connection:
+    with engine.owner_connection() as connection:
         if connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))):
             _drop(connection, connection.scalars(unfinished, {"prefix": PREFIX}).all())
 

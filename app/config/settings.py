@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from flask import Flask
 from flask.globals import _cv_app
 
-from app.config import dev_keys, parsing, urls
+from app.config import dev_keys, parsing
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SHORTEST_TOKEN = 16
@@ -47,16 +47,16 @@ class Config:
         "folder of the default SQLite database, and of keys and mails in development",
     )
     database_url: str = _setting(
-        urls.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
+        parsing.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
     )
     database_replica_url: str = _setting(
-        urls.postgres,
+        parsing.postgres,
         "",
         "a replica of PostgreSQL, for reads whose caller accepts its lag",
         secret=True,
     )
     redis_url: str = _setting(
-        urls.redis,
+        parsing.redis,
         "",
         "default: none; the embedded worker runs jobs",
         unprefixed=True,
@@ -242,7 +242,7 @@ class Config:
         parsing.integer(1024, 2**30), 2**18, "largest body of anonymous requests for records"
     )
     files_url: str = _setting(
-        urls.bucket,
+        parsing.bucket,
         "",
         "s3://bucket/prefix?region=&endpoint=; default: a folder in the instance folder",
         secret=True,
@@ -255,7 +255,7 @@ class Config:
         parsing.integer(1, 36500), 30, "days that files of changed and deleted records are kept"
     )
     backup_target: str = _setting(
-        urls.backup_target,
+        parsing.backup_target,
         "",
         "folder of scheduled backups, or s3://bucket/prefix?region=&endpoint=; default: none",
         secret=True,

@@ -1,6 +1,6 @@
 """The accounts whose rows a request reads: a superadmin's looks are in their security logs.
 
-Models note their account as they are loaded (`app/db/base.py`). What reads rows without a model
+Models note their account as they are loaded (`app/db/policy.py`). What reads rows without a model
 calls `note`.
 """
 

@@ -1,7 +1,7 @@
 """The database: declarative base, connections and the one transaction."""
 
-from app.db.base import Base, partial_index, policies, policy_of
 from app.db.engine import has_one_writer, sqlite_file
+from app.db.policy import Base, partial_index, policies, policy_of
 from app.db.session import (
     before_commit,
     check_time,

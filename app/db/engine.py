@@ -15,6 +15,8 @@ import select
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal
@@ -26,12 +28,12 @@ from prometheus_client import Counter, Gauge
 from psycopg2.errors import ReadOnlySqlTransaction
 from psycopg2.extensions import connection as PostgresConnection
 from sqlalchemy.engine import Connection, ExceptionContext
-from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection, QueuePool
 
 from app import config
 from app.context.metrics import count, set_gauge
-from app.db import postgres_driver, postgres_session, sqlite_driver
+from app.db import postgres_driver, sqlite_driver
 
 # If a network drops all packets, the connection is closed after half a minute at most. The default
 # would hold a thread for hours.
@@ -70,6 +72,7 @@ METRICS = (LIMIT, OPEN, WAITS, WAIT_SECONDS, REPLICA_LAG)
 _prepared: WeakSet[sa.Engine] = WeakSet()
 reads_from: ContextVar[sa.Engine | None] = ContextVar("reads_from", default=None)
 """The replica's engine in a context that reads there."""
+LOCK_MILLISECONDS = 30_000
 
 
 def current_engine() -> sa.Engine:
@@ -245,7 +248,7 @@ def prepare(engine: sa.Engine) -> None:
 
     if engine.dialect.name != "sqlite":
         settings = {"idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s"}
-        postgres_session.start_each(engine, settings)
+        postgres_driver.start_sessions(engine, settings)
         return
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
@@ -293,3 +296,36 @@ def _is_unusable(error: BaseException) -> bool:
 
 def _as_unavailable(error: BaseException) -> DBAPIError:
     return OperationalError(None, None, error)
+
+
+@contextmanager
+def owner_connection(url: sa.URL | None = None) -> Iterator[sa.Connection]:
+    """A connection of its own, in autocommit, that waits LOCK_MILLISECONDS at most for a lock.
+
+    By default to the primary.
+    """
+    own_engine = sa.create_engine(
+        url or primary().url,
+        isolation_level="AUTOCOMMIT",
+        hide_parameters=True,
+        poolclass=NullPool,
+        connect_args={
+            "connect_timeout": 5,
+            "application_name": "atrium",
+            **KEEPALIVE,
+        },
+    )
+    postgres_driver.start_sessions(own_engine, {"lock_timeout": str(LOCK_MILLISECONDS)})
+    with own_engine.connect() as connection:
+        yield connection
+
+
+def pooler_refusal() -> str | None:
+    """Return why the database's pooler is refused; None if it is not, or if nothing answers."""
+    if has_one_writer():
+        return None
+    try:
+        with owner_connection():
+            return None
+    except SQLAlchemyError as error:
+        return postgres_driver.session_refusal(error)

@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
 from app.context.metrics import set_gauge
-from app.db import engine, owner_connection, session
+from app.db import engine, session
 from app.db.transactions import refuse_transactions
 
 log = structlog.get_logger()
@@ -91,7 +91,7 @@ def catch_up(seconds: float) -> float:
 
     Raises NoReplica, TimeoutError.
     """
-    with owner_connection.connect() as primary, _connect() as replica:
+    with engine.owner_connection() as primary, _connect() as replica:
         _check_identity(primary, replica)
         begun, position = time.monotonic(), int(primary.scalar(WRITTEN))
         while (missing := position - _replayed(replica)) > 0:
@@ -108,7 +108,7 @@ def _engine() -> sa.Engine:
 
 @contextmanager
 def _connect() -> Iterator[sa.Connection]:
-    with owner_connection.connect(_engine().url) as connection:
+    with engine.owner_connection(_engine().url) as connection:
         yield connection
 
 
@@ -165,7 +165,7 @@ class _Follower:
 
     def _follow(self, pause: threading.Event) -> None:
         positions = deque[tuple[float, int]]()
-        with owner_connection.connect() as primary, _connect() as replica:
+        with engine.owner_connection() as primary, _connect() as replica:
             _check_identity(primary, replica)
             # The address may have led to another server before: all read from this one now.
             _engine().dispose()

@@ -25,8 +25,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from app import config
 from app.context import tenancy
 from app.db import engine, row_security, sqlite_driver
-from app.db.base import Base
 from app.db.engine import Pool, UncountedPool
+from app.db.policy import Base
 
 Result = TypeVar("Result")
 BatchCallback = Callable[[list[Any]], None]

@@ -12,9 +12,8 @@ import sqlalchemy as sa
 
 from app.context import tenancy
 from app.db import engine, row_security
-from app.db.base import policies
 from app.db.citus import ANCHOR, COLUMN, HAS_CATALOG, distribution
-from app.db.policy import Placement
+from app.db.policy import Placement, policies
 from app.db.session import connection as current_connection
 from app.db.transactions import transaction
 

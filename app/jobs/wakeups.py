@@ -25,7 +25,7 @@ import structlog
 from flask import Flask, current_app
 
 from app import config
-from app.db import has_one_writer, owner_connection
+from app.db import engine, has_one_writer
 from app.jobs import rq_queues
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _publisher() -> Iterator[Publish]:
     """Yield a function that sends messages, over a connection that its first call opens."""
     url = config.current().redis_url
     with ExitStack() as stack:
-        connect = cache(lambda: stack.enter_context(owner_connection.connect()))
+        connect = cache(lambda: stack.enter_context(engine.owner_connection()))
         if url:
             redis = rq_queues.redis_client(url)
             yield lambda topic, message: bool(redis.publish(_redis_channel(redis, topic), message))
@@ -223,7 +223,7 @@ def _redis_messages(url: str, topic: Topic) -> Iterator[str | None]:
 
 
 def _postgres_messages(topic: Topic) -> Iterator[str | None]:
-    with owner_connection.connect() as connection:
+    with engine.owner_connection() as connection:
         connection.exec_driver_sql(f"SELECT pg_advisory_lock_shared({topic.lock})")
         connection.exec_driver_sql(f"LISTEN {_postgres_channel(topic)}")
         driver: Any = connection.connection.driver_connection

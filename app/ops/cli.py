@@ -16,7 +16,7 @@ from flask.cli import ScriptInfo, with_appcontext
 from app import config, db
 from app.auth import bootstrap
 from app.collections import revisions as core
-from app.db import owner_connection, reencryption, row_security, sharding
+from app.db import engine, reencryption, row_security, sharding
 from app.jobs import worker
 from app.ops import command, progress
 
@@ -139,7 +139,7 @@ def release() -> None:
 @with_appcontext
 def work() -> None:
     """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
-    if refusal := owner_connection.pooler_refusal():
+    if refusal := engine.pooler_refusal():
         raise click.ClickException(f"The database cannot be used: {refusal}")
     if url := config.current().worker_metrics_url:
         from app.ops import metrics

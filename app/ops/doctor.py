@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
 from app.collections import revisions
-from app.db import citus, disk, postgres_session, reencryption, replica, row_security, sharding
+from app.db import citus, disk, postgres_driver, reencryption, replica, row_security, sharding
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
@@ -93,7 +93,7 @@ def _settings() -> Iterator[Finding]:
 
 
 def _unusable(state: str) -> Finding:
-    if state == postgres_session.REFUSAL:
+    if state == postgres_driver.REFUSAL:
         return Finding("fail", state)
     reason = "but did on the second attempt"
     try:

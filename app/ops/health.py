@@ -9,7 +9,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import config, db, jobs, web
 from app.collections import revisions
-from app.db import disk, postgres_session, sqlite_driver
+from app.db import disk, postgres_driver, sqlite_driver
 from app.db.postgres_driver import Driver
 from app.web import fields
 from app.web.access import public
@@ -44,14 +44,14 @@ def checks() -> dict[str, str]:
         db.connection().execute(sa.select(sa.literal(1)))
         with db.driver() as driver:
             if isinstance(driver, Driver):
-                postgres_session.check(driver)
+                postgres_driver.check_session(driver)
         results["database"] = "ok"
         results["migrations"] = (
             "missing: run bin/atrium db upgrade" if revisions.lacks_core() else "ok"
         )
     except SQLAlchemyError as error:
         missing = "missing: run bin/atrium db upgrade" if "database" in results else "unknown"
-        results.setdefault("database", postgres_session.refusal(error) or "unreachable")
+        results.setdefault("database", postgres_driver.session_refusal(error) or "unreachable")
         results.setdefault("migrations", missing)
     file = db.sqlite_file()
     if file and results["database"] == "ok" and sqlite_driver.is_locked(file, LONGEST_LOCK_SECONDS):

@@ -15,7 +15,7 @@ from flask import Flask
 from app import db
 from app.collections import index_builds
 from app.context import tenancy
-from app.db import owner_connection
+from app.db import engine
 from tests.builders import Caller, make_collection, make_record
 from tests.collections.test_indexes import PUBLISHED, SCHEMA, SLUG, assert_agreement, details
 from tests.sql import statements
@@ -84,7 +84,7 @@ def test_index_build_with_lock_timeout_is_503(
 ) -> None:
     made = make_collection(root, schema=SCHEMA)
     make_record(alice)
-    monkeypatch.setattr(owner_connection, "LOCK_MILLISECONDS", 100)
+    monkeypatch.setattr(engine, "LOCK_MILLISECONDS", 100)
     with held_up(app), ThreadPoolExecutor(1) as pool:
         body = {"indexes": [PUBLISHED]}
         answer = pool.submit(root.patch, f"collections/{made['id']}", body).result()

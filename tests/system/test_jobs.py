@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from app import create_app, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.db import owner_connection
+from app.db import engine
 from app.jobs import queue, wakeups, worker
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.mailbox import outbox
@@ -109,7 +109,7 @@ def told(app: Flask) -> Iterator[None]:
 def listeners(app: Flask) -> list[int]:
     """The processes of the server that tell of work."""
     find = "SELECT pid FROM pg_stat_activity WHERE query = 'LISTEN atrium_work'"
-    with app.app_context(), owner_connection.connect() as connection:
+    with app.app_context(), engine.owner_connection() as connection:
         return list(connection.scalars(sa.text(f"{find} AND datname = current_database()")))
 
 
@@ -149,7 +149,7 @@ def asked(app: Flask) -> list[Any]:
 def test_job_worker_reconnects_to_postgresql_notifications(app: Flask, anyone: Caller) -> None:
     with told(app):
         (lost,) = listeners(app)
-        with app.app_context(), owner_connection.connect() as connection:
+        with app.app_context(), engine.owner_connection() as connection:
             connection.execute(sa.text(f"SELECT pg_terminate_backend({lost})"))
         assert anyone.post("auth/register", BODY).status_code == 201
         # It looks once it is told again, at what it has missed.

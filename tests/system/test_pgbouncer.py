@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import create_app, db
-from app.db import postgres_session
+from app.db import postgres_driver
 from tests import builders, services
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
@@ -69,10 +69,10 @@ def test_pgbouncer_with_shared_sessions_fails_ready_and_doctor(
         refused = behind(app, pooler)
         answer = Caller(refused).get("/ready")
         assert answer.status_code == 503
-        assert answer.json["checks"]["database"] == postgres_session.REFUSAL
+        assert answer.json["checks"]["database"] == postgres_driver.REFUSAL
         doctor = refused.test_cli_runner().invoke(args=["doctor"])
         assert doctor.exit_code == 1
-        assert f"fail  database    {postgres_session.REFUSAL}\n" in doctor.output
+        assert f"fail  database    {postgres_driver.REFUSAL}\n" in doctor.output
         assert Caller(refused).get("collections").status_code == 401
         body = {"account": "acme", "email": cast.alice.email, "password": builders.PASSWORD}
         assert Caller(refused).post("auth/login", body).status_code == 503
@@ -95,19 +95,19 @@ def test_pgbouncer_with_shared_sessions_refuses_start(
         ended = run(pooler, tmp_path, *command)
     assert ended.returncode == 1, ended
     said = ended.stdout + ended.stderr
-    assert said.count(postgres_session.REFUSAL) == 1, said
+    assert said.count(postgres_driver.REFUSAL) == 1, said
     assert "Traceback" not in said
 
 
 def test_pgbouncer_change_to_shared_sessions_fails_ready(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_session, "PASS_SECONDS", 0)
+    monkeypatch.setattr(postgres_driver, "PASS_SECONDS", 0)
     with pooled(app, pool_mode="session") as pooler:
         noticing = Caller(behind(app, pooler))
         assert noticing.get("/ready").status_code == 200
         pooler.reload(pool_mode="transaction")
-        assert noticing.get("/ready").json["checks"]["database"] == postgres_session.REFUSAL
+        assert noticing.get("/ready").json["checks"]["database"] == postgres_driver.REFUSAL
         pooler.reload(pool_mode="session")
         assert noticing.get("/ready").status_code == 200
 
@@ -136,6 +136,6 @@ def test_pgbouncer_session_pooling_has_settings_of_direct_connection(tmp_path: P
 def test_pgbouncer_full_session_pool_passes_ready(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_session, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(postgres_driver, "PROBE_SECONDS", 0.2)
     with pooled(app, pool_mode="session", default_pool_size="1") as pooler:
         assert Caller(behind(app, pooler)).get("/ready").status_code == 200

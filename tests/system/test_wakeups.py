@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 from flask import Flask
 
-from app.db import owner_connection
+from app.db import engine
 from app.jobs import rq_queues, wakeups
 from tests import services
 from tests.realtime.clients import until
@@ -58,7 +58,7 @@ def cut_off(app: Flask) -> None:
             if client["db"] == str(redis.get_connection_kwargs()["db"]):  # other tests listen, too
                 redis.client_kill_filter(_id=client["id"])
     elif reaches_others(app):
-        with owner_connection.connect() as connection:
+        with engine.owner_connection() as connection:
             connection.exec_driver_sql(CUT)
 
 
