@@ -17,10 +17,9 @@ from flask import Flask
 from app import clock, db
 from app.errors import Conflict
 from app.ops import backup_runs, backup_targets, backups
-from app.ops.backup_models import RUNS
+from app.ops.backup_runs import RUNS
 from app.ops.backup_targets import StoredBackup, Target
-from app.ops.backups import Saved
-from app.ops.pg_programs import BackupError
+from app.ops.backups import BackupError, Saved
 from tests import builders
 from tests.audit.chains import verified
 from tests.builders import Cast

@@ -12,7 +12,7 @@ from app.audit import checkpoints, exports
 from app.audit.chain import signing, verify
 from app.audit.log import AUDIT
 from app.audit.security_log import service as security_log
-from app.ops import command, progress
+from app.ops import command
 from app.types import JSONObject
 
 audit = command.Group(
@@ -31,7 +31,7 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
     try:
         stored = _read_checkpoints(checkpoint) if checkpoint else ()
         expected = [item for item in stored if account in (None, item["account_id"])]
-        with progress.shown("Entries verified") as show:
+        with command.progress("Entries verified") as show:
             result = _verified(account, file, expected, lambda count: show(count, 0))
             show(result["checked"], 0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

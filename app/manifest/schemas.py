@@ -29,8 +29,8 @@ from app.collections.schemas import (
 )
 from app.errors import InvalidValues
 from app.manifest.document import Document, Path
-from app.sso.config_schemas import ChangedProviderRow
 from app.sso.models import OAUTH, SAML
+from app.sso.schemas import ChangedProviderRow
 from app.types import JSONObject
 from app.web import fields
 from app.web.fields import doc

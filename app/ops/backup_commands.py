@@ -10,8 +10,8 @@ import click
 from flask.cli import with_appcontext
 
 from app import clock, config
-from app.ops import backup_proofs, backup_runs, backup_targets, backups, command, work_folders
-from app.ops.pg_programs import BackupError
+from app.ops import backup_proofs, backup_runs, backup_targets, backups, command
+from app.ops.backups import BackupError
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -103,5 +103,5 @@ def _located(file: Path) -> Iterator[Path]:
         yield file
         return
     target = backup_targets.current()
-    with work_folders.work_folder(work_folders.parent()) as folder:
+    with backup_proofs.work_folder(backup_proofs.work_parent()) as folder:
         yield target.fetch(file.name, folder)

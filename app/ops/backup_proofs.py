@@ -2,18 +2,31 @@
 
 A backup counts as proved by `<file>.proof.json`, which is written last: with the rows of each table
 in the snapshot that was saved, and the checksums of the files.
+
+The archive of uploaded files is compared with the restored rows that name them: both are read once,
+sorted by key. A file that differs is looked up in the service: what was removed since the snapshot,
+or is not otherwise in the folder itself, is no fault of the backup.
+
+Unfinished work has a folder that vanishes with it, also after its process was killed: it is locked
+as long as its process lives, and whoever makes the next one beside it removes those that nobody
+locks.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import re
 import secrets
+import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import IO, Any, TypedDict
 
 import orjson
 import psycopg2
@@ -28,11 +41,18 @@ from app.audit.security_log import service as security_log
 from app.config.settings import Config
 from app.context import tenancy
 from app.db import engine
-from app.ops import archive_checks, backups, progress, work_folders
-from app.ops.backups import Saved
-from app.ops.pg_programs import BackupError
+from app.files import storage
+from app.files.models import FILES
+from app.ops import backups, command
+from app.ops.backups import BackupError, Saved
 
 ALTERED = "{} was altered since it was proved: restore another backup"
+ROWS_PER_READ = 1000
+KEY = sa.tuple_(FILES.c.account_id, FILES.c.id)
+Digest = str | None  # None if there is no such file
+Row = tuple[str, str]  # the key and the checksum
+PREFIX, LOCK_FILE = "atrium-backup-", "lock"
+UNLOCKED_SECONDS = 3600  # by then a folder has a lock, or its process was killed in between
 
 
 class FilesProof(TypedDict):
@@ -70,7 +90,7 @@ def prove(path: Path, saved: Saved) -> Proof:
     with _restored(path) as service:
         _count(saved.rows)
         entries = _verify_chains()
-        count, missing = archive_checks.check(archive if saved.files_sha256 else None, service)
+        count, missing = check_archive(archive if saved.files_sha256 else None, service)
     files: FilesProof | None = None
     if saved.files_sha256:
         size = archive.stat().st_size
@@ -156,7 +176,7 @@ def _restored(path: Path) -> Iterator[Flask]:
 
 def _count(expected: Mapping[str, int]) -> None:
     """Compare the rows of each table; as their owner, from whom no policy hides any."""
-    with progress.shown("Tables counted") as show, tenancy.as_owner():
+    with command.progress("Tables counted") as show, tenancy.as_owner():
         for number, (name, rows) in enumerate(sorted(expected.items()), 1):
             found = db.connection().scalar(sa.select(sa.func.count()).select_from(sa.table(name)))
             if found != rows:
@@ -166,7 +186,7 @@ def _count(expected: Mapping[str, int]) -> None:
 
 def _verify_chains() -> int:
     """Verify what was restored; returns the number of audit entries."""
-    with progress.shown("Entries verified") as show:
+    with command.progress("Entries verified") as show:
         audit = verify.verify_all(AUDIT, progress=lambda count: show(count, 0))
     for fault in verify.faults(audit):
         raise BackupError(f"the restored audit log is broken: {fault}")
@@ -193,7 +213,7 @@ def scratch_database() -> Iterator[Config]:
     Raises BackupError if it cannot be created.
     """
     settings = replace(config.current(), redis_url="", otel_exporter_otlp_endpoint="")
-    with work_folders.work_folder(work_folders.parent()) as folder:
+    with work_folder(work_parent()) as folder:
         settings = replace(settings, instance_dir=folder)
         if engine.current_engine().dialect.name == "sqlite":
             yield replace(settings, database_url=f"sqlite:///{folder / 'scratch.db'}")
@@ -246,3 +266,123 @@ def _drop_abandoned(cursor: Any, prefix: str) -> None:
 
 def _drop(cursor: Any, name: str) -> None:
     cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def check_archive(archive: Path | None, service: Flask) -> tuple[int, int]:
+    """Count the archived files that rows name, and those that the service itself lacks.
+
+    Raises BackupError if one is missing in the archive only, or differs.
+    """
+    with service.app_context():
+        if not isinstance(storage.current(), storage.Folder):
+            return 0, 0
+    count = missing = 0
+    with command.progress("Files compared") as show:
+        doubtful = dict[str, Digest]()
+        for (key, expected), found in _file_pairs(archive):
+            if found == expected:
+                count += 1
+            else:
+                doubtful[key] = found
+            if len(doubtful) == ROWS_PER_READ:
+                missing += _missing_in_service(doubtful, service)
+                doubtful = {}
+            show(count, 0)
+        missing += _missing_in_service(doubtful, service)
+    return count, missing
+
+
+def _file_pairs(archive: Path | None) -> Iterator[tuple[Row, Digest]]:
+    """Each row that names a file, with the checksum of that file in the archive."""
+    contents = _archived(archive)
+    key, digest = next(contents, ("", None))
+    for row in _file_rows():
+        while key and key < row[0]:
+            key, digest = next(contents, ("", None))
+        yield row, digest if key == row[0] else None
+
+
+def _archived(archive: Path | None) -> Iterator[tuple[str, Digest]]:
+    if archive is None:
+        return
+    try:
+        with tarfile.open(archive) as source:
+            for key, content in backups.archived(source):
+                yield key, _sha256(content)
+    except tarfile.TarError as error:
+        raise BackupError(f"{archive} cannot be read: {error}") from error
+
+
+def _file_rows() -> Iterator[Row]:
+    columns = sa.select(FILES.c.account_id, FILES.c.id, FILES.c.sha256)
+    query = columns.where(FILES.c.removed_at.is_(None)).order_by(FILES.c.account_id, FILES.c.id)
+    after = ("", "")
+    while rows := db.connection().execute(query.where(after < KEY).limit(ROWS_PER_READ)).all():
+        yield from ((storage.key_of(row.account_id, row.id), row.sha256) for row in rows)
+        after = (rows[-1].account_id, rows[-1].id)
+
+
+def _missing_in_service(doubtful: Mapping[str, Digest], service: Flask) -> int:
+    keys = [tuple(key.split("/")) for key in doubtful]
+    present = sa.select(FILES.c.account_id, FILES.c.id).where(
+        KEY.in_(keys), FILES.c.removed_at.is_(None)
+    )
+    with service.app_context(), tenancy.across_accounts():
+        named = [storage.key_of(*row) for row in db.connection().execute(present)] if keys else []
+        for key in named:
+            digest: Digest = None
+            with suppress(storage.Missing):
+                if content := storage.current().open(key):
+                    with content:
+                        digest = _sha256(content)
+            if digest != doubtful[key]:
+                raise BackupError(f"the uploaded file {key} is not in the archive as it is stored")
+    return len(named)
+
+
+def _sha256(content: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := content.read(backups.CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def work_parent() -> Path:
+    """Return the folder of scratch databases and backups, which may be too large for /tmp."""
+    path = config.current().instance_dir.resolve() / "backups"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def work_folder(parent: Path) -> Iterator[Path]:
+    """A new folder that is removed at the end of the block."""
+    remove_abandoned_folders(parent)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        with (folder / f"{LOCK_FILE}.new").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Named once it is locked: whoever finds the name unlocked knows that this one is gone.
+            Path(file.name).rename(folder / LOCK_FILE)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned_folders(parent: Path) -> None:
+    """Remove what killed processes left over."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's
+            if folder.stat().st_uid == os.geteuid() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        with (folder / LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return clock.now().timestamp() - folder.stat().st_mtime > UNLOCKED_SECONDS

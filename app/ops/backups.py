@@ -13,11 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from app import config
 from app.audit.models import AuditChange
 from app.db import citus, engine, row_security, sqlite_driver
+from app.errors import AppError
 from app.files import storage
-from app.ops import pg_programs, progress
-from app.ops.pg_programs import BackupError
+from app.ops import command
 from app.realtime.feed import changes
 
 PAGES_PER_STEP = 1000
@@ -83,6 +84,12 @@ HIDDEN_ROWS = (
     "row-level security of the sharded database hides rows from this login: back up as a superuser,"
     " or as a role with BYPASSRLS (docs/scaling.md)"
 )
+# What pg_dump and pg_restore say of each table with --verbose.
+TABLE_PROCESSED = re.compile(r": (dumping contents of|processing data for) table ")
+LOCK_NOT_AVAILABLE = "55P03"
+IN_USE = "the database is in use: stop web and worker processes first"
+TIMED_OUT = "due to statement timeout"
+TABLE_LOCKED = "a table is locked: look for a schema change that hangs"
 
 
 @dataclass(frozen=True)
@@ -140,7 +147,7 @@ def _write_files(archive: Path) -> str | None:
     if not isinstance(place, storage.Folder) or not place.root.exists():
         return None
     with draft_of(archive) as draft:
-        with tarfile.open(draft, "w") as target, progress.shown("Files saved") as show:
+        with tarfile.open(draft, "w") as target, command.progress("Files saved") as show:
             total = sum(1 for _ in _sorted_keys(place.root))
             for number, key in enumerate(_sorted_keys(place.root), 1):
                 with suppress(FileNotFoundError):  # removed meanwhile: nothing names it any more
@@ -179,7 +186,7 @@ def _restore_files(path: Path) -> None:
     if not isinstance(place, storage.Folder):
         raise BackupError(f"{archive_of(path)} is for a folder, but SERVICE_FILES_URL is set")
     try:
-        with tarfile.open(archive_of(path)) as source, progress.shown("Files restored") as show:
+        with tarfile.open(archive_of(path)) as source, command.progress("Files restored") as show:
             for number, (key, content) in enumerate(archived(source), 1):
                 storage.put_stream(key, content)
                 show(number, 0)
@@ -224,7 +231,7 @@ def _write(draft: Path) -> dict[str, int]:
         # `row_security` recreates the views.
         what = ("--format=custom", "--no-owner", f"--exclude-schema={row_security.VIEWS}")
         options = (*what, lock_timeout, f"--snapshot={snapshot}", f"--file={draft}", _address())
-        pg_programs.run_verbosely("pg_dump", *options, label="Tables saved", total=len(_tables()))
+        run_program_verbosely("pg_dump", *options, label="Tables saved", total=len(_tables()))
         return _count(connection)
 
 
@@ -284,12 +291,12 @@ def _restore_sqlite(path: Path, first_change: int | None) -> None:
                             target.execute(change, (first_change,))
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            raise BackupError(pg_programs.IN_USE) from error
+            raise BackupError(IN_USE) from error
         raise BackupError(f"{path} cannot be restored: {error}") from error
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, label: str) -> None:
-    with progress.shown(label) as show:
+    with command.progress(label) as show:
         source.backup(
             target,
             pages=PAGES_PER_STEP,
@@ -309,7 +316,7 @@ def _restore_postgres(path: Path, first_change: int | None) -> None:
     with engine.current_engine().connect() as connection:
         if connection.scalar(citus.HAS_CATALOG):
             raise BackupError(HAS_CITUS)
-    contents = pg_programs.run("pg_restore", "--list", str(path))
+    contents = run_program("pg_restore", "--list", str(path))
     tables = TABLE_DATA_LINE.findall(contents)
     if not set(tables) >= REQUIRED_TABLES:
         raise BackupError(f"{path} is not a PostgreSQL backup of Atrium")
@@ -328,18 +335,18 @@ def _restore_postgres(path: Path, first_change: int | None) -> None:
 def _replace(*archive_options: str, tables: int, first_change: int | None) -> None:
     last = "" if first_change is None else EXPIRE_SQL.format(first_change=first_change)
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
-    command, env = pg_programs.program("psql", *options, f"--dbname={_address()}", "--file=-")
+    args, env = program("psql", *options, f"--dbname={_address()}", "--file=-")
     pipe, devnull = subprocess.PIPE, subprocess.DEVNULL
     error: BackupError | None = None
     with tempfile.TemporaryFile("w+", errors="replace") as stderr:
         with subprocess.Popen(  # noqa: S603
-            command, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
+            args, env=env, bufsize=0, stdin=pipe, stdout=devnull, stderr=stderr
         ) as psql:
             sink: Any = psql.stdin
             try:
                 # One transaction, which rolls back unless COMMIT arrives.
                 sink.write(EMPTY_SCHEMA_SQL.format(milliseconds=_lock_milliseconds()).encode())
-                pg_programs.run_verbosely(
+                run_program_verbosely(
                     *("pg_restore", "--file=-", *archive_options),
                     label="Tables restored",
                     total=tables,
@@ -351,7 +358,7 @@ def _replace(*archive_options: str, tables: int, first_change: int | None) -> No
             except BrokenPipeError:
                 error = BackupError("psql exited early")
         stderr.seek(0)
-        pg_programs.check("psql", psql.returncode, stderr.read())
+        check_program("psql", psql.returncode, stderr.read())
     if error:
         raise error
 
@@ -377,3 +384,63 @@ def _sqlite() -> sqlite3.Connection:
 def _address() -> str:
     url = engine.current_engine().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
+
+
+class BackupError(AppError):
+    """Raised if a backup cannot be written or restored."""
+
+
+def run_program(name: str, *arguments: str) -> str:
+    """Run a program; returns what it prints. Raises BackupError."""
+    args, env = program(name, *arguments)
+    completed = subprocess.run(  # noqa: S603
+        args, env=env, capture_output=True, text=True, errors="replace"
+    )
+    check_program(name, completed.returncode, completed.stderr)
+    return completed.stdout
+
+
+def run_program_verbosely(
+    name: str, *arguments: str, label: str, total: int, output: IO[bytes] | int = subprocess.DEVNULL
+) -> None:
+    """Run pg_dump or pg_restore, with progress by the tables that it names. Raises BackupError."""
+    args, env = program(name, "--verbose", *arguments)
+    others, tables = [], 0
+    with (
+        command.progress(label) as show,
+        subprocess.Popen(  # noqa: S603
+            args, env=env, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as process,
+    ):
+        for line in process.stderr or ():
+            if TABLE_PROCESSED.search(line):
+                show(tables := tables + 1, max(tables, total))
+            else:
+                others.append(line)
+    check_program(name, process.returncode, "".join(others))
+
+
+def program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command and its environment. Raises BackupError."""
+    executable = shutil.which(name)
+    if executable is None:
+        raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
+    # The password is no argument, as every user of the machine can see those.
+    password = engine.current_engine().url.password or ""
+    return [executable, *arguments], config.child_environment(PGPASSWORD=password, LC_ALL="C")
+
+
+def check_program(name: str, status: int, stderr: str) -> None:
+    """Raise BackupError, with the reason, if a program has failed."""
+    if status and LOCK_NOT_AVAILABLE in stderr:
+        raise BackupError(IN_USE)
+    if status and TIMED_OUT in stderr:
+        raise BackupError(TABLE_LOCKED)
+    if status:
+        raise BackupError(f"{name} failed: {_program_error(stderr.splitlines())}")
+
+
+def _program_error(lines: Sequence[str]) -> str:
+    """Return the first error; later ones are its consequences."""
+    errors = [line for line in lines if "error:" in line.lower()]
+    return (errors or [*lines[-1:], "no error message"])[0]

@@ -18,7 +18,7 @@ from app.auth import bootstrap
 from app.collections import revisions as core
 from app.db import engine, reencryption, row_security, sharding
 from app.jobs import worker
-from app.ops import command, progress
+from app.ops import command
 
 
 def bind_migrate(app: Flask) -> None:
@@ -113,7 +113,7 @@ def doctor() -> None:
 @with_appcontext
 def reencrypt() -> None:
     """Re-encrypt stored secrets with the newest key, so that older keys can be retired."""
-    with progress.shown("Secrets read") as show:
+    with command.progress("Secrets read") as show:
         renewed, unreadable = reencryption.run(lambda done: show(done, 0))
     click.echo(f"{renewed} secrets re-encrypted.")
     if unreadable:

@@ -18,7 +18,7 @@ from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth.commands import AS, superadmin
 from app.manifest.commands import readable_problems
-from app.ops import command, progress
+from app.ops import command
 from app.portability import certificates
 from app.portability.bundle import contents, exporting, frames, importing, restoring
 from app.portability.bundle.importing import Imported
@@ -138,11 +138,11 @@ def _import(
     trusted: str | None,
     as_copy: bool = False,
 ) -> Imported:
-    with progress.shown("Lines verified") as show:
+    with command.progress("Lines verified") as show:
         bundle = contents.load(
             file, passphrase, trusted=trusted, progress=lambda done: show(done, 0)
         )
-    with readable_problems(), superadmin(email) as by, progress.shown("Rows imported") as show:
+    with readable_problems(), superadmin(email) as by, command.progress("Rows imported") as show:
         return importing.run(
             bundle, by=by, slug=slug, as_copy=as_copy, progress=lambda done: show(done, 0)
         )
@@ -151,7 +151,7 @@ def _import(
 def _write(account_id: str, file: Path, passphrase: str) -> None:
     header = frames.new_header()
     key = frames.derive_key(passphrase, header)
-    with file.open("wb") as target, progress.shown("Lines written") as show:
+    with file.open("wb") as target, command.progress("Lines written") as show:
         exporting.write(account_id, target, header, key, lambda done: show(done, 0))
 
 

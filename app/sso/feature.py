@@ -11,13 +11,7 @@ from app.web.feature import Feature, Routes
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.sso import (
-        config_routes,
-        discovery_routes,
-        overview_routes,
-        responses,
-        setup_link_routes,
-    )
+    from app.sso import config_routes, discovery_routes, responses, setup_link_routes
     from app.sso import routes as sign_in
     from app.sso.saml import routes as saml
     from app.sso.scim import routes as scim
@@ -32,7 +26,7 @@ def routes() -> Routes:
             config_routes.own,
         ),
         pages=(scim.blueprint,),
-        modules=(overview_routes, saml, setup_link_routes, discovery_routes),
+        modules=(saml, setup_link_routes, discovery_routes),
         init=(responses.init_app,),
     )
 

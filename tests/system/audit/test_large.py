@@ -17,7 +17,7 @@ from app import clock, config, db
 from app.audit import append, service
 from app.auth.principal import Principal
 from app.context import actor
-from app.ops import progress
+from app.ops import command
 from bench.audit import server_seconds
 from tests.processes import environment, mebibytes
 from tests.project import PROJECT
@@ -101,10 +101,10 @@ def plan_of(app: Flask, asked: dict[str, Any]) -> str:
 def verify(settings: config.Config, folder: Path) -> tuple[str, float]:
     """Have the command verify all chains. Returns what it prints, and its memory in MiB."""
     env = environment(folder, SERVICE_ENV="test", SERVICE_DATABASE_URL=settings.database_url)
-    command = [str(PROJECT / "bin/atrium"), "audit", "verify"]
+    arguments = [str(PROJECT / "bin/atrium"), "audit", "verify"]
     printed, peak = folder / "printed", 0.0
     with printed.open("w") as output:
-        process = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=output, stderr=output)
+        process = subprocess.Popen(arguments, cwd=PROJECT, env=env, stdout=output, stderr=output)
         while process.poll() is None:
             with suppress(AssertionError):  # once it has ended
                 peak = mebibytes(process.pid, "VmHWM")
@@ -134,5 +134,5 @@ def test_audit_log_of_a_million_entries_is_listed_and_verified(
     taken = time.perf_counter() - begun
     print(f"verified in {taken:.0f} s, {peak:.0f} MiB")  # noqa: T201
     assert f"checked {MANY}" in output
-    assert output.count("Entries verified: ") > taken / progress.SECONDS_BETWEEN_LINES / 2
+    assert output.count("Entries verified: ") > taken / command.SECONDS_BETWEEN_LINES / 2
     assert peak < MIB
