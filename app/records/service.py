@@ -28,7 +28,7 @@ from app.records.read import query as queries
 from app.records.read.views import RecordView
 from app.records.store import SizeLimit, reads
 from app.records.store.reads import ListQuery, Parameters
-from app.records.write import cascade, changes, conflicts
+from app.records.write import cascade, changes
 from app.records.write.values import Problems
 from app.types import JSONMapping, JSONObject
 from app.web.preconditions import ANY_VERSION, Preconditions
@@ -186,10 +186,10 @@ def unverified_transaction(
             for source in versioned_cache.write_sources:
                 checks += source(by)
             yield definition, versioned_cache.combine(*checks)
-    except conflicts.WriteRefused as error:
+    except changes.WriteRefused as error:
         if db.in_transaction():  # an outer one: before its end PostgreSQL answers nothing
             raise
-        raise conflicts.explained(error) from error
+        raise changes.explained(error) from error
     except DBAPIError as error:
         if not errors.is_concurrent_change(error):
             raise

@@ -29,8 +29,8 @@ from app.records import batch, store
 from app.records.history import audit_view
 from app.records.history.audit_view import RecordHistory
 from app.records.store import reads
-from app.records.write import conflicts
-from app.records.write.conflicts import WriteRefused
+from app.records.write import changes
+from app.records.write.changes import WriteRefused
 from app.types import JSONObject
 
 BATCH_SIZE, MAX_CHANGES = 500, 5000
@@ -117,7 +117,7 @@ def apply(moment: datetime, *, by: Principal) -> Counts:
                 if not steps_done:
                     break
         if isinstance(restoration.error, WriteRefused):
-            raise conflicts.explained(restoration.error)
+            raise changes.explained(restoration.error)
         raise restoration.error or LookupError("a step waits without an error")
 
 

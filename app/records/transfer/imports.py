@@ -45,8 +45,7 @@ from app.records.read.views import RecordView
 from app.records.store import reads, writes
 from app.records.transfer.formats import Line
 from app.records.write import changes
-from app.records.write.changes import Change
-from app.records.write.conflicts import TAKEN, WriteRefused
+from app.records.write.changes import TAKEN, Change, WriteRefused
 from app.records.write.values import ProblemList, Problems
 from app.types import JSONObject
 

@@ -2,11 +2,14 @@
 
 Runs inside `service.transaction`. `prepare_...` validates all records of a request; `save` writes
 them, checks the rule and publishes them. Any error rolls everything back.
+
+Integrity errors become API errors after the rollback, only for callers who may know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import IntegrityError
@@ -20,21 +23,24 @@ from app.collections import access as accesses
 from app.collections import links
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.db import versioned_cache
+from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import Forbidden, NotFound, Unauthorized, problem
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, Unauthorized, problem
 from app.files import ownership
 from app.ids import new_id
 from app.records import store
 from app.records.read import views
 from app.records.read.views import RecordView
-from app.records.store import Row, reads, writes
+from app.records.store import Row, reads, references, writes
 from app.records.store.reads import UniqueKey
-from app.records.write import conflicts, values
+from app.records.write import values
 from app.records.write.values import Body, Problems, Values
+from app.types import JSONObject
 from app.web.preconditions import Preconditions
 
 NO_RECORD = "There is no such record."
+TAKEN = "Another record has this value already."
+GONE = "A record that this one refers to is gone."
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def check_batch(*prepared: Change) -> None:
             for index, keys in _clashing(change):
                 # Refusals by the rule are left out, as it was not checked for the other records.
                 if keys:
-                    change.problems.add(index, conflicts.not_unique(keys))
+                    change.problems.add(index, not_unique(keys))
         prepared[0].problems.check()
 
 
@@ -151,21 +157,21 @@ def add_duplicates(change: Change, taken: set[tuple[object, ...]]) -> None:
         own = {names: (names, *value) for names, value in values.items() if value}
         repeated = [names for names, key in own.items() if key in before]
         if repeated:
-            may = conflicts.is_allowed(change.access, row, change.sent[index])
+            may = is_allowed(change.access, row, change.sent[index])
             _note_clash(change, index, repeated if may else ())
         taken.update(own.values())
 
 
 def _note_clash(change: Change, index: int, keys: Sequence[UniqueKey]) -> None:
     refused = [problem(None, "rule_denied", str(change.access.refusal()))]
-    change.problems.add(index, conflicts.not_unique(keys) if keys else refused)
+    change.problems.add(index, not_unique(keys) if keys else refused)
 
 
 def _clashing(change: Change) -> Iterator[tuple[int, Sequence[UniqueKey]]]:
     """The conflicting keys by index; none if the rule refuses the record, to reveal nothing."""
     access, rows = change.access, _after(change) or change.values
     for index, keys in reads.find_conflicts(access.definition, rows).items():
-        yield index, keys if conflicts.is_allowed(access, rows[index], change.sent[index]) else ()
+        yield index, keys if is_allowed(access, rows[index], change.sent[index]) else ()
 
 
 def _after(change: Change) -> list[Row]:
@@ -227,9 +233,7 @@ def _write(change: Change, unchecked: VersionChecks) -> Sequence[Row]:
             return written
         except IntegrityError as error:
             rows = _after(change) or stored or change.values
-            raise conflicts.WriteRefused(
-                change.access, rows, change.sent, change.problems
-            ) from error
+            raise WriteRefused(change.access, rows, change.sent, change.problems) from error
 
     if stored is None:
         return write()
@@ -355,3 +359,70 @@ def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> li
             }
         )
     return system
+
+
+class WriteRefused(Exception):
+    """The database refused records; carries what the explanation needs."""
+
+    def __init__(
+        self,
+        access: Access,
+        rows: Sequence[store.Row],
+        sent: Sequence[Body],
+        problems: Problems,
+    ) -> None:
+        super().__init__()
+        self.access, self.rows, self.sent, self.problems = access, rows, sent, problems
+
+    @property
+    def kind(self) -> str:
+        """The kind of the violated constraint."""
+        error = self.__cause__
+        return errors.violation_of(error).kind if isinstance(error, IntegrityError) else "other"
+
+
+@contextmanager
+def explain_refusals() -> Iterator[None]:
+    """Explain a WriteRefused after the transaction inside the block has ended."""
+    try:
+        yield
+    except WriteRefused as clash:
+        raise explained(clash) from clash
+
+
+def explained(clash: WriteRefused) -> Exception:
+    """The error to raise for a refusal, after the rollback."""
+    if clash.kind == "foreign_key":
+        names = [*clash.access.definition.references]
+        return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])
+    if clash.kind == "not_null":
+        # A concurrent change of the schema added a required field.
+        return versioned_cache.Stale()
+    if clash.kind != "unique":
+        return clash
+    access, rows = clash.access, clash.rows
+    allowed = [is_allowed(access, *one) for one in zip(rows, clash.sent, strict=True)]
+    if not all(allowed):
+        # A caller whose record the rule refuses must not learn which values exist.
+        refused = [index for index, is_open in enumerate(allowed) if not is_open]
+        return clash.problems.refusal(access, refused)
+    details: list[JSONObject] = []
+    for index, keys in reads.find_conflicts(access.definition, rows).items():
+        details += clash.problems.with_index(index, not_unique(keys))
+    message = details[0]["message"] if details else TAKEN
+    return Conflict(message, field=details[0]["field"] if details else None, details=details)
+
+
+def not_unique(keys: Sequence[UniqueKey]) -> list[JSONObject]:
+    """The problems of duplicate values, one per field."""
+    messages: dict[str, str] = {}
+    for names in keys:
+        together = f"Another record has the same values of {', '.join(names)} already."
+        for name in names:
+            messages.setdefault(name, TAKEN if len(names) == 1 else together)
+    return [problem(name, "not_unique", message) for name, message in messages.items()]
+
+
+def is_allowed(access: Access, row: store.Row, sent: Body) -> bool:
+    """Whether a record that is not stored meets the rule, given what was sent for it."""
+    return references.allows(access, row, sent)

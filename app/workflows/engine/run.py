@@ -24,7 +24,7 @@ from app.errors import AppError
 from app.jobs import leases
 from app.jobs.rq_queues import WORKFLOWS
 from app.outbound import mail
-from app.records.write import conflicts
+from app.records.write import changes
 from app.types import JSONObject
 from app.web import serialization
 from app.workflows import versions
@@ -129,7 +129,7 @@ class Run:
             try:
                 cache = versioned_cache.reloading() if reruns else nullcontext()
                 limit = deadline.Limit(config.current().statement_seconds)
-                refusals = conflicts.explain_refusals()
+                refusals = changes.explain_refusals()
                 with cache, deadline.within(limit), refusals, db.transaction():
                     place = self.place_at(path)
                     self.input, self.step_began = None, self.now
