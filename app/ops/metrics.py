@@ -35,7 +35,7 @@ from app.db import engine as pool
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
 from app.ops import backup_runs
-from app.realtime import metrics as streams
+from app.realtime import limits as streams
 from app.web import rate_limits
 from app.web.access import public
 from app.web.app import get_header

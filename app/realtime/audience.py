@@ -22,6 +22,7 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.realtime import sse, websocket
+from app.realtime.connections import Subscription, key_of
 from app.realtime.feed import changes, dependencies, marks, rights, states
 from app.realtime.feed.changes import Scan
 from app.realtime.feed.marks import Mark
@@ -30,7 +31,6 @@ from app.realtime.feed.rights import Reset
 from app.realtime.feed.states import Transition
 from app.realtime.feed.visibility import Event, Linked, View
 from app.realtime.stream import Outbox, Stream
-from app.realtime.subscriptions import Subscription, key_of
 from app.web.serialization import dumps
 
 RELOADS = 5  # rights may change again while they are read

@@ -9,14 +9,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from app import config
 from app.auth.stream_credentials import StreamCredential
 from app.context.metrics import count
 from app.errors import AppError
-from app.realtime import limits, metrics
-from app.realtime.subscriptions import Subscription, key_of
+from app.realtime import limits
 from app.web import sockets
 from app.web.sockets import Registry
 
@@ -32,6 +32,27 @@ KEEPALIVE = {
 
 registry = Registry["Connection"]("streams")
 _stopping = threading.Event()
+OPERATIONS = frozenset({"create", "update", "delete"})
+
+
+def key_of(collection: str | None) -> str:
+    """The key of a stream's subscription to a collection, whose case does not matter."""
+    return (collection or "").lower()
+
+
+@dataclass(eq=False)
+class Subscription:
+    """One collection (None: all that the caller may view), and which of its changes."""
+
+    collection: str | None
+    operations: frozenset[str] = OPERATIONS
+    filter: str = ""
+    since: int | None = None
+    """The last change that the client has; None for changes from now on."""
+    position: int = 0
+    """Changes up to this one are done; set by the hub."""
+    is_reset: bool = False
+    """Whether changes after `since` are missing."""
 
 
 class Connection(asyncio.Protocol, ABC):
@@ -71,7 +92,7 @@ class Connection(asyncio.Protocol, ABC):
         transport.pause_reading()  # until the hub knows this stream
         self.is_connected = True
         _keep_alive(transport.get_extra_info("socket"))
-        count(metrics.OPEN, self.protocol)
+        count(limits.OPEN, self.protocol)
         self._send(self.head + self.opening)
         self._timer = sockets.current_loop().call_later(limits.HEARTBEAT_SECONDS, self._beat)
         if _stopping.is_set():
@@ -88,7 +109,7 @@ class Connection(asyncio.Protocol, ABC):
         self._waiting_bytes = 0
         if self._timer:
             self._timer.cancel()
-        count(metrics.OPEN, self.protocol, amount=-1)
+        count(limits.OPEN, self.protocol, amount=-1)
         registry.remove(self)
         self.lost.set_result(None)
 
@@ -111,7 +132,7 @@ class Connection(asyncio.Protocol, ABC):
             self.cut_off()
             return
         self._send(data)
-        count(metrics.SENT, self.protocol)
+        count(limits.SENT, self.protocol)
 
     def _send(self, data: bytes) -> None:
         self._waiting.append(memoryview(data))
@@ -142,7 +163,7 @@ class Connection(asyncio.Protocol, ABC):
     def cut_off(self) -> None:
         """Drop the connection at once, with all that waits."""
         if not self._transport.is_closing():
-            count(metrics.CUT_OFF, self.protocol)
+            count(limits.CUT_OFF, self.protocol)
         self.closed = True
         self._transport.abort()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.realtime import limits
-from app.realtime.feed import marks, purge
+from app.realtime.feed import changes, marks
 from app.web.feature import Check, Feature, Routes
 
 
@@ -17,7 +17,7 @@ def routes() -> Routes:
 
 FEATURE = Feature(
     routes=routes,
-    jobs=(purge,),
+    jobs=(changes,),
     subscribers=(marks,),
     checks=(Check("streams", limits.check, reads_tables=False),),
 )

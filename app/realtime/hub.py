@@ -29,10 +29,10 @@ from app.db.versioned_cache import VersionCheck
 from app.errors import AppError, BadRequest, FeedExpired, InvalidValues, Unavailable, error_location
 from app.jobs import wakeups
 from app.realtime.audience import Audience
+from app.realtime.connections import Subscription
 from app.realtime.feed import changes, marks, service, visibility
 from app.realtime.feed.changes import Newest
 from app.realtime.stream import Outbox, Stream
-from app.realtime.subscriptions import Subscription
 from app.web import sockets
 
 if TYPE_CHECKING:

@@ -1,6 +1,10 @@
-"""Limits of streams (docs/limits.md)."""
+"""Limits of streams (docs/limits.md), and their counts for `/metrics`."""
+
+from __future__ import annotations
 
 import resource
+
+from prometheus_client import Counter, Gauge
 
 from app import config
 from app.files import downloads
@@ -24,6 +28,18 @@ ROOM_SHARE = 0.75  # ... until the unread bytes are below this share of MAX_UNRE
 HEARTBEAT_SECONDS = 15
 CLOSE_SECONDS = 2  # for a client to read the end and close, too
 OTHER_FILES = 200  # that a process has open
+_LABELS = ("protocol",)
+OPEN = Gauge(
+    "atrium_streams_open", "Open streams.", _LABELS, registry=None, multiprocess_mode="livesum"
+)
+SENT = Counter("atrium_stream_messages_total", "Messages to streams.", _LABELS, registry=None)
+CUT_OFF = Counter(
+    "atrium_streams_cut_off_total",
+    "Streams closed because their clients read too slowly.",
+    _LABELS,
+    registry=None,
+)
+METRICS = (OPEN, SENT, CUT_OFF)
 
 
 def check() -> Finding:

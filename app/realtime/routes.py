@@ -16,9 +16,8 @@ from app.auth.stream_credentials import StreamCredential
 from app.db import versioned_cache
 from app.errors import Malformed, RealtimeUnavailable
 from app.realtime import hub, limits, sse
-from app.realtime.connections import Connection, registry
+from app.realtime.connections import OPERATIONS, Connection, Subscription, registry
 from app.realtime.sse import EventStream
-from app.realtime.subscriptions import OPERATIONS, Subscription
 from app.realtime.websocket import WebSocket, handshake, too_many_subscriptions
 from app.types import JSONObject
 from app.web import fields

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from app.auth.principal import Principal
 from app.collections.definitions import Definition
 from app.db.versioned_cache import VersionCheck
+from app.realtime.connections import Subscription, key_of
 from app.realtime.feed import visibility
 from app.realtime.feed.visibility import View
-from app.realtime.subscriptions import Subscription, key_of
 from app.web import sockets
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from app import clock
 from app.auth.stream_credentials import StreamCredential
 from app.errors import AppError, BadRequest, TooManyRequests, UpgradeRequired
 from app.realtime import limits
-from app.realtime.connections import Connection
-from app.realtime.subscriptions import OPERATIONS, Subscription, key_of
+from app.realtime.connections import OPERATIONS, Connection, Subscription, key_of
 from app.web import serialization
 from app.web.serialization import dumps
 

@@ -14,7 +14,7 @@ from app.accounts import groups
 from app.accounts.models import User
 from app.auth import principal as principals
 from app.db import db
-from app.realtime.feed import purge
+from app.realtime.feed import changes
 from app.records.history import service as history
 from tests import builders
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -116,7 +116,7 @@ def test_purge_of_unaudited_changes_ends_positions_before_marks_and_memberships(
     later = clock.now() + timedelta(days=60)
     with app.app_context(), monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: later)
-        purge.purge({})
+        changes.purge({})
     assert refusal(cast.bob, before) == (410, "feed_expired")
     assert feed(cast.bob, since=after)["items"] == []
     assert rules("tasks", view_rule='title = "1"')(cast).status_code == 200

@@ -13,7 +13,7 @@ from flask import Flask
 from app import clock, db
 from app.audit import sealing
 from app.ids import new_id
-from app.realtime.feed import changes, purge
+from app.realtime.feed import changes
 from app.records import purge as accounts_purge
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
@@ -287,7 +287,7 @@ def test_change_feed_without_auditing_keeps_changes_for_set_days(
         expired = sa.update(changes.FEED).values(occurred_at=clock.now() - timedelta(days=31))
         with db.transaction() as session:
             session.execute(expired)
-        purge.purge({})
+        changes.purge({})
     fresh = make_record(cast.alice, title="fresh")
     assert reported(cast.alice) == [("records.create", fresh["id"])]
     assert reported(cast.alice, since=oldest) == [("records.create", fresh["id"])]

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from app import clock
-from app.realtime.feed import purge
+from app.realtime.feed.changes import purge
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.feed.test_changes import audit, feed, now
 from tests.sql import statements
@@ -351,5 +351,5 @@ def test_marks_of_rights_stay_as_long_as_audited_changes(
     later = clock.now() + timedelta(days=60)
     with app.app_context(), monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: later)
-        purge.purge({})
+        purge({})
     assert resets(cast.bob, since) == ["posts"]

@@ -14,9 +14,8 @@ from sqlalchemy.exc import OperationalError
 
 from app.auth.principal import Principal
 from app.realtime import hub
-from app.realtime.connections import Connection
+from app.realtime.connections import Connection, Subscription
 from app.realtime.feed import changes as changes_of_feed
-from app.realtime.subscriptions import Subscription
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.realtime.clients import SECONDS, Events, Socket, until
 from tests.sql import statements

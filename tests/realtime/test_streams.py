@@ -19,8 +19,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, Pong, TextMessag
 
 from app.errors import BadRequest, NotFound
 from app.realtime import connections, hub, limits, sse, websocket
-from app.realtime.connections import Connection
-from app.realtime.subscriptions import OPERATIONS, Subscription
+from app.realtime.connections import OPERATIONS, Connection, Subscription
 from app.web import sockets
 from app.web.app import get_request
 from tests import certificates

@@ -8,17 +8,21 @@ recovery to a point in time or a failover that lost commits, the numbers that re
 would be given again, to other changes. A generation begins above all numbers that were ever given,
 and the feed has nothing of the time before it: every reader reads anew, as a list that was read
 just before may show what is no longer so (docs/realtime.md#what-you-can-rely-on).
+
+Changes that are not audited are deleted hourly once they are expired; audited ones stay with their
+entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from app import clock, db
+from app import clock, config, db, jobs
 from app.audit import sealing, unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration
@@ -27,7 +31,7 @@ from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import Base
 from app.realtime.feed import marks
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 FEED = Base.metadata.tables[FeedChange.__tablename__]
 NUMBERED = ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
@@ -332,3 +336,20 @@ def move_sequence(first: int) -> None:
         drawn = sa.func.nextval("audit_log_ids")
         moved = sa.func.setval("audit_log_ids", sa.func.greatest(first, drawn))
         db.connection().execute(sa.select(moved))
+
+
+@jobs.periodic(3600, "feed.purge")
+def purge(payload: JSONMapping) -> None:
+    """Delete changes older than the retention period, and note up to which they are gone."""
+    expired = FEED.c.occurred_at <= clock.now() - timedelta(
+        days=config.current().feed_retention_days
+    )
+    is_mark = FEED.c.table_name.in_(marks.TABLES)
+    last = sa.select(FEED.c.account_id, sa.func.max(FEED.c.change)).where(expired, ~is_mark)
+    for account_id, change in db.connection().execute(last.group_by(FEED.c.account_id)).all():
+        with tenancy.in_account(account_id), db.transaction() as session:
+            is_behind = (HEADS.c.account_id == account_id, HEADS.c.expired_change < change)
+            session.execute(sa.update(HEADS).where(*is_behind).values(expired_change=change))
+    # Marks stay as long as audited changes around them: without one, a reader would miss it.
+    gone = sa.select(HEADS.c.expired_change).where(HEADS.c.account_id == FEED.c.account_id)
+    db.purge(FEED, expired & (~is_mark | (FEED.c.change <= gone.scalar_subquery())))
