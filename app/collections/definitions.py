@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from app import db
-from app.collections import eras, indexes, people, table
+from app.collections import indexes, models, people, table
 from app.collections.columns import TableColumns
-from app.collections.eras import Era
 from app.collections.fields import (
     PEOPLE,
     RETURN_TYPES,
@@ -33,7 +32,7 @@ from app.collections.fields import (
     kind_of,
 )
 from app.collections.indexes import Index
-from app.collections.models import Collection
+from app.collections.models import Collection, Era
 from app.collections.people import People
 from app.db import versioned_cache
 from app.db.types import RawUtcDateTime, UtcDateTime
@@ -120,7 +119,7 @@ class Definition:
     @cached_property
     def eras(self) -> Sequence[Era]:
         """The times in which nothing was renamed, oldest first."""
-        return eras.parse(self.former_names, self.created_at, self.name)
+        return models.parse_eras(self.former_names, self.created_at, self.name)
 
     def era_at(self, moment: datetime) -> Era:
         return next((era for era in reversed(self.eras) if era.since <= moment), self.eras[0])

@@ -8,26 +8,18 @@ from app.web.feature import Check, Feature, Routes
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.collections import (
-        fragment_routes,
-        open_routes,
-        permission_routes,
-        revision_routes,
-        transfer_routes,
-        trial_routes,
-    )
     from app.collections import routes as collections
+    from app.collections import rule_routes, transfer_routes
 
     return Routes(
         api=(
             collections.blueprint,
             transfer_routes.blueprint,
-            open_routes.blueprint,
-            revision_routes.blueprint,
-            trial_routes.blueprint,
-            fragment_routes.blueprint,
+            collections.open_blueprint,
+            collections.revision_blueprint,
+            rule_routes.blueprint,
+            rule_routes.fragment_blueprint,
         ),
-        modules=(permission_routes,),
     )
 
 

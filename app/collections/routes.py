@@ -1,11 +1,17 @@
-"""`/collections`: definitions and their rules."""
+"""`/collections`: definitions and their rules; `/account/collections` and `/migrations`.
+
+Those that are open to the caller, and the revisions of the schema.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import marshmallow as ma
+
 from app import web
-from app.collections import definitions, removal, updates
+from app.auth.guard import principal
+from app.collections import definitions, removal, revisions, updates
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
@@ -26,9 +32,11 @@ from app.collections.schemas import (
     ReplacedCollection,
 )
 from app.types import JSONObject
-from app.web.access import superadmin
+from app.web import fields
+from app.web.access import signed_in, superadmin
 from app.web.blueprint import Blueprint
-from app.web.paging import page_body
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import View, example
 
 CREATE_INDEX = (
     'CREATE INDEX "ix_col_posts$title$-views" ON col_posts'
@@ -41,6 +49,30 @@ blueprint = Blueprint(
     url_prefix=f"{web.PREFIX}/collections",
     description="The collections that all accounts share; superadmins define them.",
 )
+open_blueprint = Blueprint(
+    "Own collections",
+    __name__,
+    url_prefix=f"{web.PREFIX}/account/collections",
+    description="The collections that are open to the caller.",
+)
+revision_blueprint = Blueprint(
+    "Migrations",
+    __name__,
+    url_prefix=f"{web.PREFIX}/migrations",
+    description="Which revisions of the schema there are, and which are applied.",
+)
+
+
+REVISION = {
+    "revision": "0001",
+    "description": "create core tables",
+    "is_applied": True,
+    "is_head": True,
+    "is_dynamic": False,
+    "down_revision": None,
+    "branch_labels": [],
+    "created_at": "2026-11-20T12:00:00.000000Z",
+}
 
 
 def _views(rows: Sequence[Collection]) -> list[JSONObject]:
@@ -301,3 +333,83 @@ def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     sent, the flat form wins. Accepts the format of GET.
     """
     return collections.rules_view(collections.change_rules(collection_name, body))
+
+
+@example(name="posts", schema=SCHEMA, fields=SCHEMA)
+class OpenCollectionView(View):
+    """A collection that is open to the caller, with the fields that the caller may read."""
+
+    id = fields.Id()
+    name = ma.fields.String()
+    schema = ma.fields.List(ma.fields.Dict())
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields")
+
+
+@open_blueprint.route("", methods=["GET"])
+@open_blueprint.arguments(PageArgs, location="query")
+@open_blueprint.response(200, page_of(OpenCollectionView))
+@signed_in
+def list_open_collections(args: JSONObject) -> JSONObject:
+    """List the collections of which the rules open some operation to the caller.
+
+    Ordered by name. Each shows the fields that the caller may read.
+    """
+    open_collections = collections.open_to(principal())
+    return page_body(
+        open_collections[args["skip"] : args["skip"] + args["limit"]], len(open_collections), args
+    )
+
+
+class RevisionView(View):
+    """A revision of the schema: of the core, or of a collection's table (dynamic)."""
+
+    revision = ma.fields.String()
+    description = ma.fields.String()
+    is_applied = ma.fields.Boolean()
+    is_head = ma.fields.Boolean()
+    is_dynamic = ma.fields.Boolean()
+    down_revision = ma.fields.String(allow_none=True)
+    branch_labels = ma.fields.List(ma.fields.String())
+    created_at = ma.fields.String(allow_none=True, metadata={"format": "date-time"})
+
+
+class Revisions(View):
+    """All revisions, newest first."""
+
+    revisions = ma.fields.List(ma.fields.Nested(RevisionView))
+    total = ma.fields.Integer()
+    current_revision = ma.fields.String(allow_none=True)
+
+
+class CurrentRevision(View):
+    revision = ma.fields.String(allow_none=True)
+    current_revision = ma.fields.String(allow_none=True)
+
+
+@revision_blueprint.route("", methods=["GET"])
+@revision_blueprint.route("/history", methods=["GET"], endpoint="list_migration_history")
+@revision_blueprint.response(
+    200, Revisions, example={"revisions": [REVISION], "total": 1, "current_revision": "0001"}
+)
+@superadmin
+def list_migrations() -> JSONObject:
+    """List the revisions of the core and of collections.
+
+    Collections first, then the core, each newest first, in one page. Revisions of the core that are
+    not applied yet have `is_applied: false`. `/migrations` and `/migrations/history` are the same.
+    """
+    return revisions.listing()
+
+
+@revision_blueprint.route("/current", methods=["GET"])
+@revision_blueprint.response(
+    200, CurrentRevision, example={"revision": "0001", "current_revision": "0001"}
+)
+@superadmin
+def get_current_migration() -> JSONObject:
+    """Get the revision that the schema is at.
+
+    The newest applied revision: of a collection, if any was changed, else of the core.
+    """
+    current = revisions.listing()["current_revision"]
+    return {"revision": current, "current_revision": current}

@@ -12,11 +12,11 @@ from app.collections import (
     access,
     changes,
     definitions,
-    eras,
     expression_names,
     fragments,
     index_builds,
     indexes,
+    models,
     renaming,
     revisions,
     schema,
@@ -202,7 +202,7 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
         row.rules, row.options, row.indexes = others
         row.fragments = fragments.used(row.rules)
         if change.ended_names or change.former_name:
-            entry = eras.entry(change.ended_names, change.former_name)
+            entry = models.era_entry(change.ended_names, change.former_name)
             row.former_names = [*row.former_names, entry]
         row.name, row.name_key, row.table_name = (
             *(change.new.name, change.new.name.lower()),

@@ -13,7 +13,6 @@ from app.collections import (
     fragments,
     imports,
     population,
-    rule_warnings,
     table,
     trials,
 )
@@ -132,7 +131,7 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     resulting = comparison.definitions()
     with definitions.override(resulting):
         for definition in map(fragments.with_current, resulting.values()):
-            result += rule_warnings.of_collection(definition)
+            result += trials.warnings_of_collection(definition)
     return result
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.workflows.engine import record_steps
+from app.workflows.engine import control_steps
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.workflows.running import (
     action,
@@ -261,11 +261,11 @@ def test_workflow_step_refused_by_database_fails(
     def refuse(*given: Any) -> None:
         db.connection().execute(sa.text("INSERT INTO workflow_step_logs (id) VALUES ('x')"))
 
-    monkeypatch.setattr(record_steps, "carry_out", refuse)
+    monkeypatch.setattr(control_steps, "run_record_step", refuse)
     found = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (found["status"], found["current_step"]) == ("failed", "a")
     assert "rejected" in found["error_message"]
-    monkeypatch.setattr(record_steps, "carry_out", lambda *given: 1 / 0)
+    monkeypatch.setattr(control_steps, "run_record_step", lambda *given: 1 / 0)
     broken = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
 

@@ -19,8 +19,8 @@ from app.collections import definitions, trials
 from app.collections import service as collections
 from app.collections.access import RuleDenied
 from app.collections.routes import blueprint
+from app.collections.rule_routes import blueprint as rules_blueprint
 from app.collections.rule_schemas import OWNER, RuleSubject, operation_field
-from app.collections.trial_routes import blueprint as rules_blueprint
 from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import explain

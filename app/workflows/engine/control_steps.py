@@ -1,4 +1,8 @@
-"""Runs steps within the worker's transaction, by step type."""
+"""Runs steps within the worker's transaction, by step type.
+
+Steps on records go through the records service with the rights of the workflow's owner. The change
+and the step's log commit together, so they are executed exactly once.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from app.errors import NotFound
+from app.audit.security_log import reads
+from app.auth.principal import Principal
+from app.collections import definitions, masking
+from app.errors import InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.records import service as records
-from app.types import JSONMapping
+from app.records.store.reads import ListQuery
+from app.types import JSONMapping, JSONObject
 from app.web import serialization
-from app.workflows.engine import event_waits, record_steps
+from app.workflows.engine import event_waits
 from app.workflows.engine.position import Place
 from app.workflows.language import definition, expressions
 from app.workflows.language.definition import (
@@ -29,6 +37,8 @@ MAX_ITEMS = 1000
 # Record data may be as deep as in a request, one level down in a config.
 MAX_DEPTH = serialization.MAX_DEPTH + 1
 DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT = "30s", "7d"
+DEFAULT_LIMIT = 100
+Config = JSONMapping
 
 
 class Failed(Exception):
@@ -66,8 +76,8 @@ def _action(run: Any, place: Place) -> Outcome:
         config_values["filter"] = rendering.filter(filter_template)
     if serialization.depth(config_values) > MAX_DEPTH:
         raise Failed(f"The rendered templates are nested deeper than {serialization.MAX_DEPTH}.")
-    output = record_steps.carry_out(place.step.action or "", config_values, by)
-    run.holds_pii = run.holds_pii or record_steps.shows_personal(config_values, by)
+    output = run_record_step(place.step.action or "", config_values, by)
+    run.holds_pii = run.holds_pii or shows_personal(config_values, by)
     return Outcome(output, place.step.following, config_values)
 
 
@@ -179,3 +189,71 @@ STEPS: Mapping[str, Callable[[Any, Place], Outcome]] = {
     WAIT_CONDITION: _wait_condition,
     WAIT_EVENT: _wait_event,
 }
+
+
+def create_record(config: Config, by: Principal) -> object:
+    """Create a record; returns it as the owner sees it."""
+    return records.create(_config_text(config, "collection"), _config_fields(config), by=by)
+
+
+def update_record(config: Config, by: Principal) -> object:
+    """Update fields of a record; returns it as the owner sees it."""
+    name, id = _config_text(config, "collection"), _config_text(config, "record_id").lower()
+    return records.patch(name, id, _config_fields(config), by=by)
+
+
+def delete_record(config: Config, by: Principal) -> object:
+    name, id = _config_text(config, "collection"), _config_text(config, "record_id").lower()
+    records.delete(name, id, by=by)
+    return {"id": id, "deleted": True}
+
+
+def query_records(config: Config, by: Principal) -> object:
+    """Records that the owner may list, up to a limit."""
+    params = {name: [_config_text(config, name)] for name in ("filter", "sort") if config.get(name)}
+    limit = config.get("limit")
+    limit = DEFAULT_LIMIT if limit is None else limit
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
+        message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
+        raise InvalidValues([problem("limit", "number_out_of_range", message)])
+    name = _config_text(config, "collection")
+    query = ListQuery(parameters=params, limit=limit, count=True)
+    items, total = records.page(name, query, by=by)
+    first = items[0] if items else None
+    return {"records": items, "first": first, "count": len(items), "total": total}
+
+
+RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {
+    "create_record": create_record,
+    "update_record": update_record,
+    "delete_record": delete_record,
+    "query_records": query_records,
+}
+
+
+def run_record_step(kind: str, config: Config, by: Principal) -> object:
+    """Run an action on records, and return its output. Raises AppError."""
+    with reads.by_path("workflow"):
+        return serialization.plain(RECORDS[kind](config, by))
+
+
+def shows_personal(config: Config, by: Principal) -> bool:
+    """Whether the owner sees personal data unmasked."""
+    collection = definitions.get(_config_text(config, "collection"))
+    return bool(collection.personal) and not masking.masks_for(by)
+
+
+def _config_text(config: Config, name: str) -> str:
+    value = config.get(name)
+    if not isinstance(value, str) or not value:
+        message = "The template did not return text."
+        raise InvalidValues([problem(name, "invalid_type", message)])
+    return value
+
+
+def _config_fields(config: Config) -> JSONObject:
+    value = config.get("data")
+    if not isinstance(value, dict):
+        message = "The template did not return an object."
+        raise InvalidValues([problem("data", "invalid_type", message)])
+    return value

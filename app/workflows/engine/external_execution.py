@@ -2,6 +2,9 @@
 
 Branches that are ready at the same time send concurrently. If a worker dies in between, the log
 shows that the step started; the next worker sends again under the same idempotency key.
+
+Recipients and number of mails are limited, as they carry the service's own address: their authors,
+admins of an account, are unknown to recipients outside the account.
 """
 
 from __future__ import annotations
@@ -11,19 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
 from app import config, db
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.product import mails
+from app.accounts.usage import models, quotas
+from app.accounts.usage.quotas import QuotaExceeded
+from app.auth import stranger_mails
 from app.context import tenancy, trigger_depth
 from app.db import versioned_cache
-from app.errors import AppError, Forbidden
+from app.errors import AppError, Forbidden, TooManyRequests
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
-from app.web import serialization
+from app.web import rate_limits, serialization
+from app.web.rate_limits import Allowance, Limit
 from app.workflows import versions
-from app.workflows.engine import external_steps, mail_limits, queue
+from app.workflows.engine import external_steps, queue
 from app.workflows.engine.control_steps import Failed, Outcome
 from app.workflows.engine.position import Place
 from app.workflows.engine.step_log import Entry, rows
@@ -36,6 +46,24 @@ UNREADABLE_HEADERS = (
     "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 )
 Result = JSONObject | str  # the output, or why it failed
+MEMBERS, ANYONE = "members", "anyone"
+HOUR, DAY = 3600, 86_400
+NOT_A_MEMBER = (
+    "{} is not a verified address of an active member of this account. Mails go to members only"
+    " (SERVICE_WORKFLOW_MAIL_RECIPIENTS)."
+)
+TOO_MANY_PER_DAY = (
+    "This account's workflows have sent {} mails today (SERVICE_WORKFLOW_MAILS_PER_DAY)."
+    " Resume the instance tomorrow."
+)
+TOO_MANY_TO_STRANGERS = (
+    "This account has sent as many mails to unverified addresses as it may today"
+    " (SERVICE_MAILS_PER_ACCOUNT, SERVICE_MAILS_PER_NEW_ACCOUNT). Resume the instance tomorrow."
+)
+TOO_MANY_PER_MAILBOX = (
+    "Workflows have sent {} mails to {} within an hour (SERVICE_WORKFLOW_MAILS_PER_MAILBOX)."
+    " Resume the instance later."
+)
 
 
 def run_steps(run: Any, places: Sequence[Place]) -> None:
@@ -69,7 +97,7 @@ def _render_input(run: Any, place: Place) -> JSONObject:
     input: JSONObject = run.rendering(place).config(config)
     if place.step.action == "send_email":
         run.sender = mails.sender(by.account.id, by.account.name, by.account.account_code)
-        mail_limits.admit(run.account_id, input)
+        admit_mail(run.account_id, input)
     return input
 
 
@@ -156,3 +184,44 @@ def _run_concurrently(calls: Sequence[Callable[[], object]]) -> list[Any]:
     for thread in threads:
         thread.join()
     return results
+
+
+def admit_mail(account_id: str, input: JSONMapping) -> None:
+    """Check and count the recipients of a `send_email`. Raises Failed."""
+    try:
+        addresses = external_steps.addresses(input)
+    except external_steps.Failed as error:
+        raise Failed(str(error)) from error
+    # The addresses that are not verified ones of active members.
+    keys = {accounts.email_key(address): address for address in addresses}
+    members = sa.select(User.email_key).where(
+        User.account_id == account_id,
+        User.email_key.in_(sorted(keys)),
+        User.is_active,
+        User.email_verified,
+    )
+    strangers = [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
+    if strangers and config.current().workflow_mail_recipients == MEMBERS:
+        raise Failed(NOT_A_MEMBER.format(strangers[0]))
+    try:
+        quotas.check_stored(account_id, models.MAILS, len(addresses))
+    except QuotaExceeded as error:
+        raise Failed(f"{error.message} Resume the instance tomorrow.") from error
+    # Separate limits: workflows must not use up the mails that users request, such as resets.
+    settings = config.current()
+    per_mailbox, per_day = settings.workflow_mails_per_mailbox, settings.workflow_mails_per_day
+    for address in addresses:
+        mailbox = Limit("workflow-mailbox", per_mailbox, HOUR).of(accounts.email_key(address))
+        _consume(mailbox, TOO_MANY_PER_MAILBOX.format(per_mailbox, address))
+        account = Limit("workflow-mails", per_day, DAY).of(account_id)
+        _consume(account, TOO_MANY_PER_DAY.format(per_day))
+    if account_id != SYSTEM_ACCOUNT_ID:
+        for _ in strangers:
+            _consume(stranger_mails.limit(account_id), TOO_MANY_TO_STRANGERS)
+
+
+def _consume(allowance: Allowance, refusal: str) -> None:
+    try:
+        rate_limits.consume(allowance)
+    except TooManyRequests as error:
+        raise Failed(refusal) from error

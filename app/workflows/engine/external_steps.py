@@ -20,7 +20,7 @@ from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.webhooks import delivery
 from app.workflows.language import templates
-from app.workflows.language.action_checks import MAX_ADDRESSES, address
+from app.workflows.language.checks import MAX_ADDRESSES, address
 
 USER_AGENT = "Atrium-Workflows/1"
 LONGEST_SUBJECT = 200

@@ -1,33 +1,40 @@
-"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved.
+"""`/rules`: rules tried before they are saved, fragments of rules, and rules by role.
 
-`/roles/validate-rule` and `/roles/test-rule` are the paths of `@snackbase/sdk`.
+`/rules/fragments` has named parts of rules. `/roles/validate-rule`, `/roles/test-rule` and
+`/roles/{role_id}/permissions` are the paths of `@snackbase/sdk`.
 """
 
 from __future__ import annotations
 
 import marshmallow as ma
+from flask import Response
 
 from app import rules, web
-from app.accounts import names
+from app.accounts import names, roles
 from app.accounts.role_routes import blueprint as roles_blueprint
-from app.collections import definitions, expression_names, population, rule_warnings, trials
+from app.accounts.types import Query
+from app.collections import definitions, expression_names, fragments, population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import (
     OWNER,
+    CollectionRules,
     RulesBody,
     RuleSubject,
     expression_field,
     operation_field,
     records_field,
 )
+from app.collections.trials import Reach
 from app.db import versioned_cache
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.fields import doc
+from app.web.paging import Page, PageArgs, items_field, page_body, page_of
 from app.web.schemas import Schema, View
+from app.web.serialization import json_response
 
 blueprint = Blueprint(
     "Rules",
@@ -38,6 +45,92 @@ blueprint = Blueprint(
 
 VALID: JSONObject = {"valid": True, "error": None, "errors": [], "details": [], "warnings": []}
 ALLOWED = {"result": True, "allowed": True, "error": None, "evaluation_details": None}
+fragment_blueprint = Blueprint(
+    "Rule fragments",
+    __name__,
+    url_prefix=f"{web.PREFIX}/rules/fragments",
+    description="Named parts of rules, used as `@rule(name)`. Superadmins only.",
+)
+
+FRAGMENTS_EXAMPLE = {"staff": "@has_any_role([agent, lead])"}
+PERMISSIONS_EXAMPLE = {
+    "collection": "posts",
+    "list": Reach.ALL,
+    "view": Reach.ALL,
+    "create": Reach.SOME,
+    "update": Reach.SOME,
+    "delete": Reach.NONE,
+}
+
+
+class RolePermissions(CollectionRules):
+    """The rules of a collection, which apply to the role as to all others."""
+
+    role_id = ma.fields.Integer(required=True)
+
+
+class PermissionRow(View):
+    """The records of a collection that each operation opens to users of a role."""
+
+    collection = ma.fields.String()
+    list = fields.Choice(Reach)
+    view = fields.Choice(Reach)
+    create = fields.Choice(Reach)
+    update = fields.Choice(Reach)
+    delete = fields.Choice(Reach)
+
+
+class PermissionMatrix(Page):
+    """What a role opens, by collection."""
+
+    items = items_field(PermissionRow)
+
+    role_id = ma.fields.Integer()
+    role_name = ma.fields.String()
+
+
+@roles_blueprint.route("/<integer:role_id>/permissions", methods=["GET"])
+@roles_blueprint.arguments(PageArgs, location="query")
+@roles_blueprint.response(200, page_of(RolePermissions))
+@superadmin
+def list_permissions_of_role(args: Query, role_id: str) -> JSONObject:
+    """List the rules that users of a role are under, by collection.
+
+    Rules belong to collections and apply to all roles: change them with `PUT
+    /collections/{collection_name}/rules`. Ordered by the name of the collection.
+    """
+    role = roles.get(int(role_id))
+    rows, total = collections.page(args["skip"], args["limit"])
+    items = [{**collections.rules_view(row), "role_id": role.id} for row in rows]
+    return page_body(items, total, args)
+
+
+@roles_blueprint.route("/<integer:role_id>/permissions/matrix", methods=["GET"])
+@roles_blueprint.arguments(PageArgs, location="query")
+@roles_blueprint.response(
+    200,
+    PermissionMatrix,
+    example={
+        **page_body([PERMISSIONS_EXAMPLE], 1, {"skip": 0, "limit": 25}),
+        "role_id": 3,
+        "role_name": "viewer",
+    },
+)
+@superadmin
+def get_permission_matrix(args: Query, role_id: str) -> JSONObject:
+    """Show which records each operation opens to users of a role, by collection.
+
+    `all` or `none`: whatever the record and the user. `some`: that depends on the record, or on the
+    user's id, email address, account or groups. Ordered by the name of the collection. Superadmins
+    may do everything.
+    """
+    role = roles.get(int(role_id))
+    rows, total = collections.page(args["skip"], args["limit"])
+    items = [
+        {"collection": row.name, **trials.reach_of_role(role.name, definitions.from_row(row))}
+        for row in rows
+    ]
+    return {**page_body(items, total, args), "role_id": role.id, "role_name": role.name}
 
 
 class RuleContext(Schema):
@@ -167,7 +260,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
             one | {"field": "rule"}
             for one in (
                 *names.warnings(body["rule"], expression_names.role_test(of)),
-                *rule_warnings.of_rule(body["rule"], scope, updates=operation == "update"),
+                *trials.warnings_of_rule(body["rule"], scope, updates=operation == "update"),
             )
         ],
     }
@@ -225,3 +318,92 @@ def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """
     present, proposed = collections.proposed_rules(collection_name, body["rules"])
     return {"items": population.differences(present, proposed, body.get("account_id"))}
+
+
+class Fragments(Schema):
+    """All fragments: their conditions by name."""
+
+    class Meta:
+        """Names are free; the service checks them."""
+
+        unknown = ma.INCLUDE
+
+
+class FragmentArgs(Schema):
+    """What was planned."""
+
+    plan_hash = fields.Text(**doc("Of the plan: another change is a 409 `plan_stale`."))
+
+
+class RoleEffect(View):
+    """The records that open and close to the users of a role, up to 10,001."""
+
+    role = ma.fields.String()
+    gained = ma.fields.Integer()
+    lost = ma.fields.Integer()
+
+
+class FragmentEffect(View):
+    """A rule that changes with its fragments."""
+
+    collection = ma.fields.String()
+    operation = operation_field()
+    rule = ma.fields.String()
+    roles = ma.fields.List(
+        ma.fields.Nested(RoleEffect),
+        **doc("Those that gain or lose records; creating has none to look at."),
+    )
+
+
+class FragmentPlan(View):
+    """What a change of fragments does."""
+
+    plan_hash = ma.fields.String()
+    effect = ma.fields.List(ma.fields.Nested(FragmentEffect))
+
+
+@fragment_blueprint.route("", methods=["GET"])
+@fragment_blueprint.response(200, Fragments, example=FRAGMENTS_EXAMPLE)
+@superadmin
+def get_fragments() -> Response:
+    """Show all fragments of rules."""
+    return json_response(fragments.load())
+
+
+@fragment_blueprint.route("", methods=["PUT"])
+@fragment_blueprint.arguments(FragmentArgs, location="query")
+@fragment_blueprint.arguments(Fragments, example=FRAGMENTS_EXAMPLE)
+@fragment_blueprint.response(200, Fragments, example=FRAGMENTS_EXAMPLE)
+@superadmin
+def replace_fragments(args: JSONObject, body: JSONObject) -> Response:
+    """Replace all fragments of rules.
+
+    A rule uses a fragment as `@rule(name)`; a fragment uses no other. A change acts at once on all
+    rules that use it: if one of them does not fit any more, nothing is changed. A fragment that a
+    rule uses is not removed (409 with all places), and does not gain or lose `@old` and `@changed`.
+    """
+    return json_response(fragments.change(body, args.get("plan_hash")))
+
+
+@fragment_blueprint.route("/plan", methods=["POST"])
+@fragment_blueprint.arguments(Fragments, example=FRAGMENTS_EXAMPLE)
+@fragment_blueprint.response(
+    200,
+    FragmentPlan,
+    example={
+        "plan_hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "effect": [
+            {
+                "collection": "tickets",
+                "operation": "view",
+                "rule": "@rule(staff)",
+                "roles": [{"role": "viewer", "gained": 0, "lost": 12}],
+            }
+        ],
+    },
+)
+@superadmin(reads=True)
+@versioned_cache.reloading()
+def plan_fragments(body: JSONObject) -> JSONObject:
+    """Show what a change of all fragments does to each rule that uses them. Changes nothing."""
+    return fragments.plan(body)
