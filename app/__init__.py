@@ -108,7 +108,7 @@ def _load_features(app: Flask) -> None:
 def _load_routes(app: Flask) -> None:
     from app import hooks, web
     from app.console.shell.guard import csrf
-    from app.web import assets, error_handlers, openapi, openapi_text
+    from app.web import error_handlers, html, openapi, openapi_text
     from app.web.access import public
     from app.web.app import IntegerPath, LargeIntegerPath, UuidPath
     from app.web.openapi import api
@@ -141,7 +141,7 @@ def _load_routes(app: Flask) -> None:
             app.register_blueprint(pages)
         for init_app in parts.init:
             init_app(app)
-    assets.init_app(app)
+    html.serve_static(app)
     public(app.view_functions["static"])
 
 

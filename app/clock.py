@@ -38,6 +38,14 @@ def iso_or_none(moment: datetime | None) -> str | None:
     return None if moment is None else iso(moment)
 
 
+def parse_stored(text: str | None) -> datetime | None:
+    """Parse a moment that `iso` wrote; None stays None. Raises ValueError."""
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is UTC else parse(text)
+
+
 def parse(text: str) -> datetime:
     """Parse ISO 8601; UTC unless it has an offset. Raises ValueError."""
     return values.moment(text)

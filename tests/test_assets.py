@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app.web import assets
+from app.web import html
 from tests.builders import Caller
 from tests.console.browser import Browser
 
@@ -46,7 +46,7 @@ def test_static_file_without_current_version_is_revalidated(app: Flask, name: st
     "name", ["../wsgi.py", "{version}/../../wsgi.py", "{version}/", "{version}", "console", "a\0b"]
 )
 def test_static_path_outside_folder_is_404(app: Flask, name: str) -> None:
-    version = assets.version(Path(app.static_folder or ""))
+    version = html.static_version(Path(app.static_folder or ""))
     for headers in (GZIP, {}):
         answer = app.test_client().get(f"/static/{name.format(version=version)}", headers=headers)
         assert answer.status_code == 404
@@ -55,11 +55,11 @@ def test_static_path_outside_folder_is_404(app: Flask, name: str) -> None:
 def test_static_version_changes_with_any_file(app: Flask, tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("a")
     (tmp_path / "b.js").write_text("b")
-    assets._version.cache_clear()
-    before = assets.version(tmp_path)
+    html._static_version.cache_clear()
+    before = html.static_version(tmp_path)
     (tmp_path / "b.js").write_text("c")
-    assets._version.cache_clear()
-    assert assets.version(tmp_path) != before
+    html._static_version.cache_clear()
+    assert html.static_version(tmp_path) != before
 
 
 def test_console_pages_are_compressed_with_random_padding(app: Flask, alice: Caller) -> None:

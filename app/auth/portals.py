@@ -19,8 +19,8 @@ from app.accounts import pii, users
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.product import settings as product
 from app.accounts.types import Body, Condition
-from app.auth import credentials, sessions, tokens
 from app.auth import principal as principals
+from app.auth import sessions, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.models import SessionKind, SignInSession
 from app.auth.principal import Portal, Principal
@@ -164,8 +164,8 @@ def authenticate(session_id: str, secret: str) -> Principal | None:
         principal = _principal(row) if row and row.id == session_id.lower() else None
         if row is None or principal is None:
             return None
-        if clock.now() - row.last_used_at >= credentials.USE_INTERVAL:
-            credentials.record_use(account.id, row.id, clock.now())
+        if clock.now() - row.last_used_at >= tokens.USE_INTERVAL:
+            tokens.record_session_use(account.id, row.id, clock.now())
     return principal
 
 

@@ -42,7 +42,7 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor | None:
         """Return the parser of stored text; None if the driver parses."""
-        return _parse if dialect.name == "sqlite" else None
+        return clock.parse_stored if dialect.name == "sqlite" else None
 
 
 class RawUtcDateTime(UtcDateTime):
@@ -68,10 +68,6 @@ def json_equal(left: object, right: object) -> bool:
         return False
     option = orjson.OPT_SORT_KEYS
     return orjson.dumps(left, option=option) == orjson.dumps(right, option=option)
-
-
-def _parse(text: str | None) -> datetime | None:
-    return clock.parse(text) if text is not None else None
 
 
 def created_at_default(context: DefaultExecutionContext) -> datetime:

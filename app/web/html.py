@@ -1,13 +1,26 @@
-"""HTML pages: content negotiation, security headers, and gzip."""
+"""What browsers load: pages with security headers and gzip, and the static files that these use.
+
+Static files have addresses with a version, and browsers and proxies keep them for a year. The
+version is a digest of all files, as a folder of the path: the modules that a script imports share
+it. An address without a version, or with that of another release, serves the present file, which
+browsers then revalidate.
+"""
 
 from __future__ import annotations
 
 import gzip
+import re
+import time
 from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
 from io import BytesIO
+from mimetypes import guess_type
+from pathlib import Path
 from secrets import randbelow, token_hex
 
-from flask import Response, request
+from flask import Flask, Response, request, send_from_directory, url_for
+from werkzeug.security import safe_join
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self';"
@@ -20,6 +33,10 @@ MIN_BYTES = 1400
 """Smaller responses fit into one packet anyway."""
 PAGE_LEVEL = 5
 MAX_PADDING = 100
+STATIC, VERSION_DIGITS = "static", 12
+VERSION = re.compile(f"[0-9a-f]{{{VERSION_DIGITS}}}", re.ASCII)
+CACHED_FOREVER = "public, max-age=31536000, immutable"
+GZIPPED, GZIP_LEVEL = frozenset({".css", ".js", ".json", ".svg"}), 9
 
 
 def prefers_html() -> bool:
@@ -82,3 +99,69 @@ def compress_page(response: Response) -> Response:
     response.set_data(packed.getvalue())
     response.headers["Content-Encoding"] = "gzip"
     return response
+
+
+def serve_static(app: Flask) -> None:
+    """Serve the static folder; `static(filename)` is the address of a file in templates."""
+    folder = Path(app.static_folder or "")
+
+    def static(filename: str) -> str:
+        return url_for(STATIC, filename=f"{static_version(folder)}/{filename}")
+
+    def send(filename: str) -> Response:
+        first, _, rest = filename.partition("/")
+        if not VERSION.fullmatch(first):
+            return _static_file(folder, filename)
+        response = _static_file(folder, rest)
+        if first == static_version(folder):
+            response.headers["Cache-Control"] = CACHED_FOREVER
+        return response
+
+    app.view_functions[STATIC] = send
+    app.add_template_global(static)
+
+
+def static_version(folder: Path) -> str:
+    """The version of the files in a folder: hex digits that change with any of them."""
+    return _static_version(folder, int(time.monotonic()))
+
+
+@lru_cache(1)
+def _static_version(folder: Path, _second: int) -> str:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return _static_digest(folder, tuple((path, path.stat().st_mtime_ns) for path in files))
+
+
+@lru_cache(1)
+def _static_digest(folder: Path, files: tuple[tuple[Path, int], ...]) -> str:
+    digest = sha256()
+    for path, _ in files:
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:VERSION_DIGITS]
+
+
+def _static_file(folder: Path, name: str) -> Response:
+    path = safe_join(str(folder), name)
+    file = Path(path) if path else None
+    if file and accepts_gzip() and file.is_file():
+        packed = _compressed_file(file, file.stat().st_mtime_ns)
+        if packed is not None:
+            kind = guess_type(file.name)[0]
+            response = Response(packed, mimetype=kind)
+            response.headers.update({"Content-Encoding": "gzip", "Cache-Control": "no-cache"})
+            response.add_etag()
+            response.vary.add("Accept-Encoding")
+            response.make_conditional(request)
+            return response
+    response = send_from_directory(folder, name)
+    response.vary.add("Accept-Encoding")
+    return response
+
+
+@lru_cache(256)
+def _compressed_file(path: Path, modified_ns: int) -> bytes | None:
+    """The gzip of a static file, None if it is of a type that does not shrink."""
+    if path.suffix not in GZIPPED:
+        return None
+    return gzip.compress(path.read_bytes(), GZIP_LEVEL, mtime=0)

@@ -9,7 +9,7 @@ from app.accounts.product.settings import COLOR
 from app.console.shell.access import ANYBODY
 from app.console.shell.blueprint import page
 from app.errors import NotFound
-from app.web import assets
+from app.web import html
 
 
 @page("/welcome/accent/<color>.css", role=ANYBODY)
@@ -18,7 +18,7 @@ def show_accent(color: str) -> Response:
     if not COLOR.fullmatch(f"#{color}"):
         raise NotFound
     response = Response(faces.stylesheet(f"#{color.lower()}"), mimetype="text/css")
-    response.headers["Cache-Control"] = assets.FOREVER
+    response.headers["Cache-Control"] = html.CACHED_FOREVER
     response.add_etag()
     response.make_conditional(request)
     return response

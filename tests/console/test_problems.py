@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from werkzeug.test import TestResponse
 
 from app import crypto
-from app.auth import credentials
+from app.auth import tokens
 from app.console import home
 from tests import builders
 from tests.builders import Caller, Cast
@@ -70,7 +70,7 @@ def test_console_unexpected_error_is_500_page_without_details(
     check_page(answer, 500)
     assert "broke it" not in answer.text
     assert cast.bob.email in answer.text
-    monkeypatch.setattr(credentials, "console_principal", fail)
+    monkeypatch.setattr(tokens, "console_principal", fail)
     check_page(client.get("/console", headers=GIVEN), 500)
     check_page(client.get("/console/nope", headers=GIVEN), 500)
 
@@ -82,7 +82,7 @@ def test_console_database_outage_is_503_page(
         raise OperationalError("SELECT", {}, Exception("gone"))
 
     client = Browser(app, cast.bob).client
-    monkeypatch.setattr(credentials, "console_principal", away)
+    monkeypatch.setattr(tokens, "console_principal", away)
     answer = client.get("/console", headers=GIVEN)
     check_page(answer, 503)
     assert answer.headers["Retry-After"] == "1"

@@ -12,7 +12,7 @@ import time_machine
 from flask import Flask
 
 from app import clock
-from app.auth import credentials, stream_credentials
+from app.auth import stream_credentials, tokens
 from app.auth.stream_credentials import StreamCredential
 from app.console.shell.guard import cookie_name
 from app.db import versioned_cache
@@ -127,7 +127,7 @@ def test_stream_ticket_of_console_session(app: Flask, bob: Caller, port: int) ->
     def ticket() -> str:
         with app.test_request_context():
             cookie = client.get_cookie(cookie_name())
-            found = credentials.console_principal(cookie.value if cookie else "")
+            found = tokens.console_principal(cookie.value if cookie else "")
             assert found
             return stream_credentials.issue_ticket(stream_credentials.of_session(found[0]))
 

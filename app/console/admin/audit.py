@@ -26,7 +26,7 @@ from app.auth.principal import Principal
 from app.console.admin import audit_names, security_names
 from app.console.admin.audit_names import Names
 from app.console.admin.security_names import LogStart
-from app.console.records import references
+from app.console.records import writers
 from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
@@ -215,7 +215,7 @@ def _find_account(reference: str) -> str | None:
 
 def _find_person(reference: str, account_id: str | None) -> str | None:
     """The id of an actor by email address, `system`, `anonymous` or id."""
-    if UuidPath.accepts(reference) or reference.lower() in references.ACTORS:
+    if UuidPath.accepts(reference) or reference.lower() in writers.ACTORS:
         return reference.lower()
     key = accounts.email_key(reference)
     query = sa.select(User.id).where(User.account_id == (account_id or SYSTEM_ACCOUNT_ID))
@@ -242,7 +242,7 @@ def _people(account_id: str) -> dict[str, str]:
     """The addresses of some users of an account, with their names."""
     shown = sa.select(User.email, User.name).where(User.account_id == account_id)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_SUGGESTED))
-    return {row.email: row.name or "" for row in rows} | references.ACTORS
+    return {row.email: row.name or "" for row in rows} | writers.ACTORS
 
 
 def _chain_page(listing: Listing) -> tuple[list[object], int]:

@@ -24,7 +24,7 @@ from app.collections.fields import PEOPLE, Field, ListField, entries
 from app.console.admin import audit_columns
 from app.console.records import references
 from app.console.records.display import MAX_LABEL_LENGTH, format_value
-from app.console.records.references import ACTORS
+from app.console.records.writers import ACTORS
 from app.console.shell.checks import Excerpt, differences
 from app.console.shell.lists import UrlArgs
 from app.db import Base, policies, policy_of

@@ -9,7 +9,7 @@ from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.portals import PortalPage
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.records import references
+from app.console.records import writers
 from app.console.shell import forms, lists, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -44,7 +44,7 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
         "console/settings/exports.html",
         scope=scope,
         listing=listing,
-        people=references.writer_names(scope, rows),
+        people=writers.names(scope, rows),
         contents=contents,
         newest=newest,
         percent=percent,

@@ -22,7 +22,7 @@ from app.auth.mfa import enrolment
 from app.console.people import attribute_form, user_lists
 from app.console.people.attribute_form import AttributeForm
 from app.console.people.users import MAX_GROUPS, choices
-from app.console.records import references
+from app.console.records import writers
 from app.console.shell import forms, guard, lists, navigation
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
@@ -212,7 +212,7 @@ def show_deletions() -> str:
     return render_template(
         "console/accounts/deletions.html",
         listing=listing,
-        people=references.superadmins({one.closed_by for one in listing.items}),
+        people=writers.superadmins({one.closed_by for one in listing.items}),
         public_keys=signing.public_keys(),
     )
 

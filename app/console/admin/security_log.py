@@ -23,7 +23,7 @@ from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import EventKind, SecurityStream
 from app.auth.portals import PortalPage
 from app.console.admin import audit_names, security_names
-from app.console.records import references
+from app.console.records import writers
 from app.console.shell import forms, lists, names, one_time_secrets, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -109,7 +109,7 @@ def show_security_log(account_id: str) -> str:
         name_of_day=lists.name_of_day,
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
-        actors=references.ACTORS,
+        actors=writers.ACTORS,
         applications=names.STATES,
         program=user_agents.describe,
         operator=sealing.OPERATOR,
@@ -274,7 +274,7 @@ def _people(scope: AccountScope) -> dict[str, str]:
     account_id = scope.account.id
     shown = sa.select(User.id, User.email).where(User.account_id == account_id)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_PEOPLE))
-    actors = {id: str(name) for id, name in references.ACTORS.items()}
+    actors = {id: str(name) for id, name in writers.ACTORS.items()}
     people = {row.id: row.email for row in rows} | actors
     chosen = request.args.get("user_id", "").replace("\0", "")
     if chosen and chosen not in people:
@@ -286,7 +286,7 @@ def _people(scope: AccountScope) -> dict[str, str]:
 
 def _operators(scope: AccountScope, user_ids: Iterable[str]) -> dict[str, str]:
     """The names of superadmins by id, which only superadmins see."""
-    return references.superadmins(user_ids) if scope.by.is_superadmin else {}
+    return writers.superadmins(user_ids) if scope.by.is_superadmin else {}
 
 
 def _names(scope: AccountScope) -> JSONObject:

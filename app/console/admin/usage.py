@@ -20,7 +20,7 @@ from app.accounts.usage import routes, schemas, service
 from app.accounts.usage.models import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import MeterState, Usage
 from app.auth.portals import PortalPage
-from app.console.records import references
+from app.console.records import writers
 from app.console.shell import charts, forms, guard, lists, scopes
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
@@ -115,7 +115,7 @@ def _page(account_id: str, form: Form | None = None) -> Page:
         charts=[(row, charts.usage_chart(row.meter, row.name, usage.items)) for row in rows],
         waiting=waiting,
         terms=_terms(scope.account.id),
-        people=references.writer_names(scope, [{"created_by": one.user_id} for one in waiting]),
+        people=writers.names(scope, [{"created_by": one.user_id} for one in waiting]),
         may_change=scope.by.is_superadmin and scope.account.id != SYSTEM_ACCOUNT_ID,
     )
 

@@ -25,6 +25,7 @@ from app.accounts import tenants
 from app.collections import definitions, totals
 from app.collections.access import Access
 from app.collections.definitions import Definition
+from app.collections.fields import entries
 from app.console.records import (
     display,
     file_previews,
@@ -32,6 +33,7 @@ from app.console.records import (
     record_form,
     references,
     saved_views,
+    writers,
 )
 from app.console.records.display import format_value, label, label_fields
 from app.console.records.filters import FilterForm
@@ -47,11 +49,11 @@ from app.console.shell.navigation import DATA, MenuItem
 from app.console.shell.scopes import AccountScope, CollectionScope
 from app.db import counts
 from app.errors import AppError
-from app.realtime.feed import service as feed
+from app.realtime.feed import changes
 from app.records import service
 from app.records.store.reads import ListQuery
 from app.rules import OPERATIONS
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
@@ -60,6 +62,7 @@ ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 DEFAULT_SORT = "-created_at"
 SELECTS_PER_UNION = 100  # collections per statement
+Labels = dict[str, tuple[str, dict[str, str]]]
 ALL: UrlArgs = {"view": "all"}  # the list without the default view
 MAX_BACK_LENGTH = 2_000  # characters; longer ones are not kept
 MAX_PARAMETERS = 200
@@ -186,21 +189,17 @@ def _shown(
     """The template variables for a caller who may list records."""
     # Before the records: the stream that follows from here on misses no change.
     can_follow = scope.access(scope.collection, "view") is not None
-    newest_change = feed.newest_change(by=scope.by) if can_follow else None
+    newest_change = changes.newest_change(by=scope.by) if can_follow else None
     requested = display.requested_columns(access)
     listing = _load(scope, access, form, requested)
-    sort, names = (
-        listing.filters.get("sort", DEFAULT_SORT),
-        requested or display.default_columns(access),
-    )
+    sort = listing.filters.get("sort", DEFAULT_SORT)
+    names = requested or display.default_columns(access)
     number = listing.page if listing.page > 1 else None
     view = {name: "all" for name in ALL if request.args.get(name) == "all"}
     page_args = args_from_list(scope, listing.page_url(number, **view))
-    labels = references.labels_in_rows(scope, access, listing.items, names)
-    written = [
-        {name: row[name] for name in references.WRITER_FIELDS if name in names}
-        for row in listing.items
-    ]
+    labels = labels_in_rows(scope, access, listing.items, names)
+    writing = [name for name in writers.FIELDS if name in names]
+    written = [{name: row[name] for name in writing} for row in listing.items]
     if edit is not None:
         record_form.load_labels(scope, edit.form)
         if all(record["id"] != edit.record["id"] for record in listing.items):
@@ -225,7 +224,7 @@ def _shown(
         "control": filters.control,
         "filter_labels": filters.labels(form, access, scope.by),
         "labels": labels,
-        "writers": references.writer_names(scope, written) if any(written) else {},
+        "writers": writers.names(scope, written) if any(written) else {},
         **(file_previews.context() if scope.collection.files else {}),
         "display": format_value,
         "files_in": file_previews.files_in,
@@ -239,6 +238,24 @@ def _shown(
         "edit_url": listing.page_url(number, edit=""),  # the record's id follows
         "close_url": listing.page_url(number, **({} if listing.filters else ALL)),
     }
+
+
+def labels_in_rows(
+    scope: CollectionScope, access: Access, rows: Sequence[JSONMapping], names: Sequence[str]
+) -> Labels:
+    """By reference field: the target collection, and the labels of its records by id.
+
+    People have no collection.
+    """
+    found: Labels = {}
+    for name in names:
+        target = scope.collection.followed(name) if name not in access.masked else None
+        if target is not None:
+            field = access.definition.fields[name]
+            ids = [id for row in rows for id in entries(field, row.get(name))]
+            collection = target.name if isinstance(target, Definition) else ""
+            found[name] = (collection, references.labels(target, ids, scope.by))
+    return found
 
 
 @page(f"{COLLECTION}/condition", role=USER, retry_stale=True)

@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.audit.append import DELETE
 from app.collections import access, definitions
 from app.collections.definitions import Definition
-from app.console.records import file_previews, filters, listing, record_form, references
+from app.console.records import file_previews, filters, listing, record_form, references, writers
 from app.console.records.display import format_value, label, label_fields
 from app.console.records.listing import COLLECTION
 from app.console.records.record_form import RecordForm
@@ -105,11 +105,11 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
         record=record,
         shown=shown,
         title=label(record or {"id": record_id}, label_fields(access) if access else ()),
-        labels=references.labels_in_rows(scope, access, [record], list(shown))
+        labels=listing.labels_in_rows(scope, access, [record], list(shown))
         if access and record
         else {},
-        writers=references.writer_names(scope, [shown]),
-        actor=references.actor,
+        writers=writers.names(scope, [shown]),
+        actor=writers.actor,
         related=related(scope, id) if record else (),
         max_related=MAX_HITS,
         changes=_newest_changes(scope, id) if record and "update" in operations else (),
@@ -283,8 +283,8 @@ def _search(scope: CollectionScope, other: Definition, field: str, record_id: st
         rows, _ = service.page(other.name, query, by=scope.by)
     except AppError:  # the rule was just closed
         return []
-    names = format_value.label_fields(access.for_operation(scope.by, other, "list"))
-    return [(row["id"], format_value.label(row, names)) for row in rows]
+    names = label_fields(access.for_operation(scope.by, other, "list"))
+    return [(row["id"], label(row, names)) for row in rows]
 
 
 def links(scope: CollectionScope, record_id: str) -> dict[str, str]:
@@ -340,7 +340,7 @@ def show_history(account_id: str, name: str, record_id: str, form: Form | None =
         deleted=any(change["operation"] == DELETE for change in newest),
         list_url=listing.list_url(scope),
         labels=_labels(scope, shown.items),
-        actor=references.actor,
+        actor=writers.actor,
         compared=_compared,
         truncation=result.truncation,
         title=references.labels(scope.collection, [id], scope.by).get(id, f"…{id[-8:]}"),
@@ -367,7 +367,7 @@ def _compared(change: JSONMapping) -> dict[str, str | Excerpt]:
     return dict(zip(SIDES, differences(*shown) or shown, strict=True))
 
 
-def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> references.Labels:
+def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> listing.Labels:
     """The labels of the records that the changed references pointed to."""
     access = scope.access(scope.collection, "view")
     values = [
@@ -378,4 +378,4 @@ def _labels(scope: CollectionScope, changes: Sequence[JSONMapping]) -> reference
         if isinstance(change.get(key), str | list)
     ]
     names = {name for value in values for name in value}
-    return references.labels_in_rows(scope, access, values, sorted(names)) if access else {}
+    return listing.labels_in_rows(scope, access, values, sorted(names)) if access else {}

@@ -1,4 +1,4 @@
-"""Searches and labels the records and people that fields point to, and names who wrote records."""
+"""Searches and labels the records and people that fields point to, by what is typed."""
 
 from __future__ import annotations
 
@@ -7,35 +7,24 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, rules
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.audit import sealing
-from app.audit.models import AuditChange
+from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import access, people
-from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import Field, entries
+from app.collections.fields import Field
 from app.collections.people import People
 from app.console.records.display import label, label_fields
 from app.console.shell import lists
-from app.console.shell.scopes import AccountScope, CollectionScope
-from app.context import tenancy
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.records import store
 from app.records.store.reads import ListQuery
-from app.types import JSONMapping
 from app.web.app import UuidPath
-from app.web.languages import gettext, lazy_gettext
 
 MAX_HITS = 10
 MAX_SEARCHED_FIELDS = 5
 MAX_LABELLED = 5000  # of the lists of a page
 Hits = list[tuple[str, str]]
-Labels = dict[str, tuple[str, dict[str, str]]]
-WRITER_FIELDS = ("created_by", "updated_by")
-ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous")}
 
 
 def search(target: Definition | People, text: str, by: Principal) -> Hits | None:
@@ -128,77 +117,3 @@ def quote(text: str) -> str:
 def escape_like(text: str) -> str:
     """A text with the wildcards of a pattern escaped."""
     return text.replace("\\", "\\\\").replace("%", "\\%")
-
-
-def labels_in_rows(
-    scope: CollectionScope, access: Access, rows: Sequence[JSONMapping], names: Sequence[str]
-) -> Labels:
-    """By reference field: the target collection, and the labels of its records by id.
-
-    People have no collection.
-    """
-    found: Labels = {}
-    for name in names:
-        target = scope.collection.followed(name) if name not in access.masked else None
-        if target is not None:
-            field = access.definition.fields[name]
-            ids = [id for row in rows for id in entries(field, row.get(name))]
-            collection = target.name if isinstance(target, Definition) else ""
-            found[name] = (collection, labels(target, ids, scope.by))
-    return found
-
-
-def writer_names(scope: AccountScope, rows: Sequence[JSONMapping]) -> dict[str, str]:
-    """The names or addresses of the writers of records, by id; the last ones of deleted users.
-
-    Members see those whom the directory shows them.
-    """
-    ids = {row[field] for row in rows for field in WRITER_FIELDS if row.get(field)}
-    if not scope.by.is_admin:
-        shown = people.labels(scope.by, ids)
-        return {id: shown.get(id) or f"…{id[-8:]}" for id in ids}
-    users = _user_names(scope.account.id, ids) if ids else {}
-    deleted = ids - users.keys()
-    logged = _logged_names(scope.account.id, deleted) if deleted else {}
-    return {
-        id: users.get(id) or gettext("%(name)s (deleted)", name=logged.get(id) or "…" + id[-8:])
-        for id in ids
-    }
-
-
-def superadmins(ids: Iterable[str]) -> dict[str, str]:
-    """The names or addresses of superadmins, by id."""
-    return _user_names(SYSTEM_ACCOUNT_ID, ids)
-
-
-def actor(change: JSONMapping) -> str:
-    """The name of whoever made a change of a record's history."""
-    user_id = change["user_id"]
-    if user_id in ACTORS:
-        return str(ACTORS[user_id])
-    return str(change["user_name"] or change["user_email"] or f"…{user_id[-8:]}")
-
-
-def _user_names(account_id: str, ids: Iterable[str]) -> dict[str, str]:
-    # Superadmins write, too.
-    home = User.account_id.in_((account_id, SYSTEM_ACCOUNT_ID))
-    name = sa.func.coalesce(sa.func.nullif(User.name, ""), User.email).label("name")
-    with tenancy.across_accounts():
-        rows = db.db.session.execute(sa.select(User.id, name).where(home, User.id.in_(ids)))
-        return {row.id: row.name for row in rows}
-
-
-def _logged_names(account_id: str, ids: Iterable[str]) -> dict[str, str]:
-    """The names that the newest changes of users have in the audit log."""
-    sealing.settle(account_id)
-    name = sa.func.coalesce(sa.func.nullif(AuditChange.user_name, ""), AuditChange.user_email)
-    newest = (
-        sa.select(AuditChange.user_id, name.label("name"))
-        .where(AuditChange.account_id == account_id, AuditChange.user_id == id)
-        .order_by(AuditChange.occurred_at.desc(), AuditChange.first_id.desc())
-        .limit(1)
-        .subquery()
-        .select()
-        for id in ids
-    )
-    return {row.user_id: row.name for row in db.db.session.execute(sa.union_all(*newest))}

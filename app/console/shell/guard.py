@@ -17,7 +17,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config
 from app.accounts.models import User
 from app.accounts.sign_in_settings import SERVICE_LIMITS
-from app.auth import credentials, magic_links, sessions
+from app.auth import magic_links, sessions, tokens
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.guard import ACCOUNT, limit_body
@@ -203,7 +203,7 @@ def load_caller() -> None:
         g.console_caller, g.console_session_id = current, current and current.session_id
         request.environ[ACCOUNT] = current and current.require_account_id()
         return
-    session_caller = credentials.console_principal(
+    session_caller = tokens.console_principal(
         _cookie(cookie_name()),
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
@@ -286,7 +286,7 @@ def start_session(
             raise
         secret = sessions.start_in_console(user, origin(), proof, passed)
     end_current_session()
-    started = credentials.console_principal(secret) if flow else None
+    started = tokens.console_principal(secret) if flow else None
     if flow and started:
         one_time_codes.attach_session(flow, user.id, started[1])
     _invalidate_foreign_forms(user.id)

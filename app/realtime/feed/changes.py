@@ -26,6 +26,7 @@ from app import clock, config, db, jobs
 from app.audit import sealing, unchanged
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration
+from app.auth.principal import Principal
 from app.collections import table as tables
 from app.collections.definitions import Definition
 from app.context import tenancy
@@ -92,6 +93,13 @@ class Scan(NamedTuple):
     next: int
     ended: bool
     """Whether there was nothing more to read."""
+
+
+def newest_change(*, by: Principal) -> int:
+    """The number of the newest change in the caller's account; 0 if there is none."""
+    account_id = by.require_account_id()
+    with tenancy.in_account(account_id):
+        return bounds(account_id).newest
 
 
 def bounds(account_id: str) -> Bounds:

@@ -9,7 +9,6 @@ from app import clock
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections.definitions import Definition
-from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import FeedExpired, InvalidValues, NotFound, Unauthorized, problem
 from app.realtime.feed import changes, dependencies, marks, rights, states, visibility
@@ -73,13 +72,6 @@ def page(since: int, names: Sequence[str], limit: int, *, by: Principal) -> JSON
             break
     check_versions(by, views)
     return {"items": items, "next": after, "has_more": not ended, "oldest": bounds.oldest}
-
-
-def newest_change(*, by: Principal) -> int:
-    """The number of the account's newest change; 0 if there is none. Raises Unauthorized."""
-    account_id = require_account(by)
-    with tenancy.in_account(account_id):
-        return changes.bounds(account_id).newest
 
 
 def require_account(by: Principal) -> str:
