@@ -29,10 +29,8 @@ def routes() -> Routes:
         magic_link_routes,
         password_routes,
         portal_routes,
-        session_routes,
     )
     from app.auth import routes as sign_in
-    from app.auth.mfa import admin_routes
     from app.auth.mfa import routes as mfa_routes
 
     return Routes(
@@ -40,11 +38,9 @@ def routes() -> Routes:
         modules=(
             email_routes,
             password_routes,
-            session_routes,
             portal_routes,
             magic_link_routes,
             mfa_routes,
-            admin_routes,
         ),
     )
 

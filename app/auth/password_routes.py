@@ -1,11 +1,13 @@
-"""`/auth/...password`: changing and resetting passwords."""
+"""`/auth/...password`: changing and resetting passwords; `/auth/sessions`: own sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.accounts.types import Body
-from app.auth import password_resets
+from flask import Response
+
+from app.accounts.types import Body, Query
+from app.auth import password_resets, sessions
 from app.auth import service as auth
 from app.auth.guard import principal
 from app.auth.models import ApiKey
@@ -18,8 +20,10 @@ from app.auth.schemas import (
     PasswordSet,
     ResetBody,
     ResetToken,
+    SessionPage,
 )
 from app.web.access import public, signed_in
+from app.web.paging import PageArgs, page_body
 from app.web.schemas import Message
 
 KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
@@ -103,3 +107,42 @@ def verify_reset_token(token: str) -> dict[str, object]:
     """
     expires_at = password_resets.expiry(token)
     return {"valid": expires_at is not None, "expires_at": expires_at}
+
+
+@blueprint.route("/sessions", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, SessionPage)
+@signed_in
+def list_sessions(args: Query) -> dict[str, object]:
+    """List the caller's active sessions, the last used first.
+
+    Includes sessions of the console (`kind`). Sessions that have ended or expired are left out; API
+    keys are a list of their own (`/api-keys`).
+    """
+    own = sessions.user_key(principal())
+    return page_body(*sessions.page(*own, args["skip"], args["limit"]), args)
+
+
+@blueprint.route("/sessions/end-others", methods=["POST"])
+@blueprint.response(204)
+@signed_in(api_keys=False)
+def end_other_sessions() -> Response:
+    """End all of the caller's sessions but the one that makes the request.
+
+    Console sessions end, too, and all tokens stop working at once. API keys stay valid.
+    """
+    sessions.end_others(principal())
+    return Response(status=204)
+
+
+@blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
+@blueprint.response(204)
+@signed_in
+def end_session(session_id: str) -> Response:
+    """End one of the caller's sessions; its tokens stop working at once.
+
+    Also works for the session that makes the request. API keys stay valid. A 404 means that the
+    session has ended, or is another user's.
+    """
+    sessions.end_active(*sessions.user_key(principal()), session_id)
+    return Response(status=204)

@@ -25,7 +25,7 @@ from app.console.shell.names import of_operations
 from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.errors import NotFound
-from app.jobs import workers
+from app.jobs import queue
 from app.ops import backup_runs
 from app.records import service as records
 from app.rules import OPERATIONS
@@ -117,7 +117,7 @@ def _activity(accounts: Sequence[Account], caller: Principal) -> TemplateContext
             charts.sign_ins_chart(list(names), count_all=count_all),
         ],
         "webhooks": failing,
-        "workers": workers.find(),
+        "workers": queue.find_workers(),
         "backups": backup_runs.overview(),
         "failed_jobs": count_up_to(
             jobs.TABLE, [jobs.TABLE.c.status == "failed"], lists.MAX_COUNTED

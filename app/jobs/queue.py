@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -35,6 +36,7 @@ RETENTION_DAYS = 7
 IN_FLIGHT_SECONDS = 3600  # by then everything in flight at the time of `enqueue` has ended
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of jobs of the whole instance
 Handler = Callable[[JSONMapping], None]
+MAX_OVERDUE_SECONDS = 60
 
 
 class JobState(StrEnum):
@@ -246,3 +248,34 @@ def purge(payload: JSONMapping) -> None:
     """Delete jobs that ended long ago."""
     old = TABLE.c.due_at < database_now(-RETENTION_DAYS * 86400)
     db.purge(TABLE, TABLE.c.status != JobState.PENDING, old)
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The traces of workers in the table of jobs."""
+
+    has_run: bool
+    last_seen: datetime | None
+    """The end of the latest periodic job; one is due every few minutes."""
+    overdue_seconds: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a job waits longer than a running worker lets it."""
+        return self.overdue_seconds > MAX_OVERDUE_SECONDS
+
+    @property
+    def are_running(self) -> bool:
+        """Whether a worker has run, and no job is overdue."""
+        return self.has_run and not self.is_late
+
+
+def find_workers() -> Workers:
+    """The traces of workers, in one statement."""
+    of_instance = Job.account_id == INSTANCE
+    scheduled = sa.exists().where(of_instance, Job.kind == "jobs.purge")
+    last_seen = sa.select(sa.func.max(Job.finished_at)).where(of_instance).scalar_subquery()
+    oldest = sa.select(sa.func.min(QUEUE.table.c.due_at)).where(QUEUE.due()).scalar_subquery()
+    has_run, seen, due_at = db.connection().execute(sa.select(scheduled, last_seen, oldest)).one()
+    overdue = max(0.0, (clock.now() - due_at).total_seconds()) if due_at else 0.0
+    return Workers(bool(has_run), seen, overdue)

@@ -14,7 +14,7 @@ from app.db import citus, disk, postgres_driver, reencryption, replica, row_secu
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
-from app.jobs import workers
+from app.jobs import queue
 from app.ops import health
 from app.outbound import mail
 from app.web.feature import Check, Finding
@@ -212,7 +212,7 @@ def _secrets() -> Finding:
 
 
 def _workers() -> Finding:
-    found = workers.find()
+    found = queue.find_workers()
     if found.is_late:
         late = f"a job is overdue by {found.overdue_seconds:.0f} s"
         return Finding("fail", f"{late}: start a worker with bin/atrium worker")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.auth.common_passwords import is_common
+from app.auth.passwords import is_common
 from tests.builders import PASSWORD, Caller, Cast
 from tests.mailbox import outbox, run_jobs, token_in
 

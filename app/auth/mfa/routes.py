@@ -1,19 +1,23 @@
-"""`/auth/mfa` and `/auth/passkeys`: second factors of the caller, and signing in with them."""
+"""`/auth/mfa` and `/auth/passkeys`: second factors of the caller, and signing in with them.
+
+For admins a report of their users' factors, and resets.
+"""
 
 from __future__ import annotations
 
+import marshmallow as ma
 from flask import Response, request
 
-from app.accounts import sign_in_settings
-from app.accounts.types import Body
+from app.accounts import own_account_routes, sign_in_settings, user_routes, users
+from app.accounts.types import Body, Query
 from app.auth import lockout, signatures
 from app.auth import service as auth
 from app.auth.guard import principal, signed_in_caller
-from app.auth.mfa import challenges, gate, passkeys, recovery_codes, totp
+from app.auth.mfa import challenges, gate, passkeys, recovery_codes, report, totp
 from app.auth.mfa import service as mfa
 from app.auth.mfa.challenges import Step
 from app.auth.mfa.gate import Proof
-from app.auth.mfa.models import Method, SecondFactor
+from app.auth.mfa.models import KINDS, Method, SecondFactor
 from app.auth.mfa.schemas import (
     EXAMPLE,
     EnrolledFactor,
@@ -43,7 +47,11 @@ from app.auth.responses import (
 from app.auth.routes import blueprint
 from app.auth.schemas import SignedIn
 from app.types import JSONObject
-from app.web.access import public, signed_in
+from app.web import fields
+from app.web.access import account_admin, public, signed_in, superadmin
+from app.web.fields import doc
+from app.web.paging import PageArgs, page_body, page_of
+from app.web.schemas import View, example
 from app.web.serialization import json_response
 
 OPTIONS = {"token": EXAMPLE, "options": {"challenge": "q2x1...", "rpId": "api.example.com"}}
@@ -284,3 +292,61 @@ def _enrolled(by: Enrolling, enrolled: Enrolled) -> Response:
     response = with_refresh_cookie(body, signed_in.refresh_token)
     remember_device(response, signed_in.user)
     return response
+
+
+class ReportArgs(PageArgs):
+    """Which users to list."""
+
+    second_factor = fields.Choice(
+        report.STATES, **doc("Only users with or without a second factor.")
+    )
+
+
+@example(role="viewer")
+class UserFactorsView(View):
+    """A user's second factors."""
+
+    user_id = fields.Id(attribute="user.id")
+    email = ma.fields.String(attribute="user.email", metadata=fields.EMAIL)
+    role = ma.fields.String(attribute="user.role_name")
+    methods = ma.fields.List(fields.Choice(KINDS))
+    required_from = fields.Timestamp(
+        allow_none=True, **doc("When the user needs a second factor to sign in; null: never.")
+    )
+
+
+@own_account_routes.blueprint.route("/second-factors", methods=["GET"])
+@own_account_routes.blueprint.arguments(ReportArgs, location="query")
+@own_account_routes.blueprint.response(200, page_of(UserFactorsView))
+@account_admin
+def list_second_factors(args: Query) -> dict[str, object]:
+    """List the active users of your account with the kinds of their second factors.
+
+    Newest first.
+    """
+    part = (args["skip"], args["limit"], args.get("second_factor"))
+    return page_body(*report.page(principal().require_account_id(), *part), args)
+
+
+@own_account_routes.blueprint.route("/users/<uuid:user_id>/second-factors", methods=["DELETE"])
+@own_account_routes.blueprint.response(204)
+@account_admin(recent_sign_in=True, api_keys=False)
+def reset_member_factors(user_id: str) -> Response:
+    """Remove all second factors and recovery codes of a user of your account.
+
+    All sessions of the user end, and the user gets a mail.
+    """
+    mfa.reset(users.get(principal().require_account_id(), user_id))
+    return Response(status=204)
+
+
+@user_routes.blueprint.route("/<uuid:user_id>/second-factors", methods=["DELETE"])
+@user_routes.blueprint.response(204)
+@superadmin(recent_sign_in=True, api_keys=False)
+def reset_user_factors(user_id: str) -> Response:
+    """Remove all second factors and recovery codes of a user.
+
+    All sessions of the user end, and the user gets a mail.
+    """
+    mfa.reset(users.get(None, user_id))
+    return Response(status=204)

@@ -24,7 +24,7 @@ from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
-from app.jobs import TABLE, JobState, workers
+from app.jobs import TABLE, JobState, queue
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
 
@@ -128,7 +128,7 @@ def show_jobs() -> str:
     return render_template(
         "console/jobs/list.html",
         listing=listing,
-        workers=workers.find(),
+        workers=queue.find_workers(),
         figures=_figures(),
         name_of=name_of_kind,
         uses_redis=uses_redis,

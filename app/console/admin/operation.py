@@ -20,7 +20,7 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
-from app.jobs import workers
+from app.jobs import queue
 from app.ops import backup_runs, health
 from app.ops.backup_runs import Overview
 from app.outbound import mail
@@ -70,7 +70,7 @@ def show_migrations() -> str:
 @page("/console/health", role=SUPERADMIN)
 def show_health() -> str:
     """The health of this instance and its main settings."""
-    found, worker = [*_dependencies(), _mail()], workers.find()
+    found, worker = [*_dependencies(), _mail()], queue.find_workers()
     backups = backup_runs.overview()
     faults = list(_faults(found, worker, backups))
     is_backed_up = not backups.is_late and not backups.has_failed_since
@@ -95,7 +95,7 @@ def back_up() -> BaseResponse:
 
 
 def _faults(
-    checks: Sequence[Check], worker: workers.Workers, backups: Overview
+    checks: Sequence[Check], worker: queue.Workers, backups: Overview
 ) -> Iterator[tuple[str, str]]:
     """The anchor and the name of each part that needs attention."""
     yield from ((one.id, one.name) for one in checks if one.fault)

@@ -32,7 +32,7 @@ from app.console.shell.lists import Listing
 from app.console.shell.navigation import ACCOUNT, MenuItem
 from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
-from app.jobs import workers
+from app.jobs import queue
 from app.outbound.address_policy import LONGEST_URL
 from app.portability.retention import policy as policies
 from app.types import JSONMapping, JSONObject
@@ -182,7 +182,7 @@ def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | N
         stream=stream,
         pending=pending,
         tested=tested,
-        workers=workers.find() if pending else None,
+        workers=queue.find_workers() if pending else None,
     )
 
 
