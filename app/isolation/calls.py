@@ -2,14 +2,17 @@
 
 Bodies and query parameters come from the API description, so a new operation is called as in its
 example. Path parameters are defined here; the check fails for routes with an unknown one.
+
+Those for records are made of the definition of their collection.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from datetime import date
+from itertools import count, product
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,9 +22,10 @@ from werkzeug.routing import AnyConverter, Rule
 from app.accounts.models import ADMIN
 from app.collections import definitions
 from app.collections.definitions import Definition
-from app.isolation import bodies, record_calls
-from app.isolation.rows import RESUMED
-from app.isolation.tenants import Tenant, table_by_parameter
+from app.collections.fields import PEOPLE
+from app.isolation.rows import RESUMED, STEPS
+from app.isolation.tenants import MAIL_DOMAIN, Tenant, table_by_parameter
+from app.rules import Type
 from app.web import PREFIX
 from app.web.openapi import api
 
@@ -70,6 +74,7 @@ EXEMPT = {
     ("GET", f"{PREFIX}/realtime/subscribe"): "a stream, which needs a real connection",
     ("GET", f"{PREFIX}/realtime/ws"): "a stream, which needs a real connection",
 }
+_counter = count(1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class RouteBook:
                 {name: value} for name in names if (value := _query_value(name, owner)) is not None
             ]
             if definition and _is_record_route(rule):
-                queries += list(record_calls.queries(rule.rule, definition, owner))
+                queries += list(record_queries(rule.rule, definition, owner))
             for query in queries:
                 yield Call("GET", rule.rule, f"{path}?{urlencode(query)}")
 
@@ -216,11 +221,11 @@ class RouteBook:
     ) -> Iterator[object]:
         if _is_record_route(rule):
             definition = next((d for d in self.collections if f"/{d.name}" in path), None)
-            yield from record_calls.bodies(method, rule.rule, definition, owner, caller)
+            yield from record_bodies(method, rule.rule, definition, owner, caller)
             return
         content = self._operation(rule, method).get("requestBody", {}).get("content", {})
         example = content.get("application/json", {}).get("example")
-        yield bodies.body(method, rule.rule.removeprefix(PREFIX), example, owner)
+        yield example_body(method, rule.rule.removeprefix(PREFIX), example, owner)
 
 
 def _path(rule: Rule, parts: Mapping[str, str]) -> str:
@@ -270,3 +275,180 @@ def _query_value(name: str, owner: Tenant) -> str | None:
     if name == "ids":
         return owner.id_of("users")
     return owner.mark if name in ("search", "table_name", "record_id") else None
+
+
+def example_body(method: str, route: str, example: object, tenant: Tenant) -> object:
+    """Build a request body: from BODIES, or from the description's example."""
+    build = BODIES.get((method, route))
+    return build(tenant) if build else _adapted(example, tenant)
+
+
+def _unique() -> str:
+    # Occurs in no other request.
+    return f"unique{next(_counter):07d}"
+
+
+def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
+    if isinstance(example, dict):
+        return {key: _adapted(value, tenant, key) for key, value in example.items()}
+    if isinstance(example, list):
+        return [_adapted(value, tenant, name) for value in example]
+    if name in table_by_parameter():
+        return tenant.id_of(table_by_parameter()[name])
+    if name == "email":
+        return f"{_unique()}@{MAIL_DOMAIN}"
+    if name == "domain":
+        return f"{_unique()}.{MAIL_DOMAIN}"
+    if name == "account":
+        return _unique()
+    return _unique() if name == "name" else example
+
+
+def _webhook(tenant: Tenant) -> object:
+    address = f"https://{MAIL_DOMAIN}/"
+    return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
+
+
+def _workflow(tenant: Tenant) -> object:
+    return {"name": _unique(), "trigger": {"type": "manual"}, "steps": STEPS}
+
+
+def _hook(tenant: Tenant) -> object:
+    config = {"collection": "none", "record_id": tenant.id_of("users")}
+    action = {"type": "delete_record", "config": config}
+    return {"name": _unique(), "trigger": {"type": "manual"}, "actions": [action]}
+
+
+def _scim_user(tenant: Tenant) -> object:
+    return {"userName": f"{_unique()}@{MAIL_DOMAIN}"}
+
+
+def _scim_group(tenant: Tenant) -> object:
+    return {"displayName": _unique(), "members": [{"value": tenant.id_of("users")}]}
+
+
+def _scim_patch(tenant: Tenant) -> object:
+    return {"Operations": [{"op": "replace", "path": "externalId", "value": _unique()}]}
+
+
+def _scim_members(tenant: Tenant) -> object:
+    members = [{"value": tenant.id_of("users")}]
+    return {"Operations": [{"op": "add", "path": "members", "value": members}]}
+
+
+def _scim_search(tenant: Tenant) -> object:
+    return {"filter": f'id eq "{tenant.id_of("users")}" or externalId co "{tenant.mark}"'}
+
+
+# Bodies that differ from the description's examples, so that nothing is sent, and names refer to
+# the account's objects.
+BODIES: dict[tuple[str, str], Callable[[Tenant], object]] = {
+    ("POST", "/webhooks"): _webhook,
+    ("POST", "/workflows"): _workflow,
+    ("POST", "/hooks"): _hook,
+    ("PUT", "/account/retention"): lambda tenant: {"deliveries_days": 7},
+    ("POST", "/account/retention/plan"): lambda tenant: {"deliveries_days": 7},
+    ("POST", "/scim/v2/.search"): _scim_search,
+    ("POST", "/scim/v2/Users/.search"): _scim_search,
+    ("POST", "/scim/v2/Groups/.search"): _scim_search,
+    ("POST", "/scim/v2/Users"): _scim_user,
+    ("PUT", "/scim/v2/Users/<user_id>"): _scim_user,
+    ("PATCH", "/scim/v2/Users/<user_id>"): _scim_patch,
+    ("POST", "/scim/v2/Groups"): _scim_group,
+    ("PUT", "/scim/v2/Groups/<group_id>"): _scim_group,
+    ("PATCH", "/scim/v2/Groups/<group_id>"): _scim_members,
+    ("POST", "/invitations"): lambda tenant: {
+        "email": f"{_unique()}@{MAIL_DOMAIN}",
+        "groups": [f"{tenant.mark}-groups-name"],
+    },
+    ("POST", "/auth/change-password"): lambda tenant: {
+        "current_password": tenant.mark,
+        "new_password": "Correct-horse-1",
+    },
+}
+
+
+def record_queries(route: str, definition: Definition, owner: Tenant) -> Iterator[dict[str, str]]:
+    """Yield the queries of a list or record: each parameter, and each value as a filter."""
+    if route.endswith("<record_id>"):
+        yield from ({"expand": name} for name in ("created_by", *_record_references(definition)))
+        return
+    if not route.endswith(("<collection>", "/export", "/aggregate")):
+        return
+    base = {"functions": "count()"} if route.endswith("/aggregate") else {}
+    for name, text in _record_filters(definition, owner).items():
+        yield {**base, name: text}
+    yield {**base, "filter": f'id == "{owner.id_of(definition.table_name)}"'}
+    if definition.rules.get("list_rule") is not None:  # else closed to `@any` as well
+        yield {
+            **base,
+            "filter": f'@any({definition.name}, id = "{owner.id_of(definition.table_name)}")',
+        }
+        yield {**base, "filter": f"@count({definition.name}, id IS NOT NULL) <= 1"}
+    for name, spec in definition.fields.items():
+        if spec.leads_to == PEOPLE:
+            yield {**base, "filter": f'{name}.name ~ "{owner.mark}%"'}
+    yield from ({**base, **query} for query in _record_parameters(route, definition))
+
+
+def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str, str]]:
+    names = [name for name, spec in definition.fields.items() if spec.filterable]
+    if route.endswith("/aggregate"):
+        yield {}
+        yield from ({"group_by": name} for name in names)
+        numbers = [name for name in names if definition.fields[name].rule_type is Type.NUMBER]
+        yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
+        return
+    yield from ({"sort": f"-{name}"} for name in names)
+    if route.endswith("/export"):
+        yield from ({"format": kind} for kind in ("json", "jsonl", "csv", "zip"))
+    else:
+        yield {"cursor": "", "limit": "1"}
+        yield from ({"expand": name} for name in _record_references(definition))
+
+
+def _record_references(definition: Definition) -> list[str]:
+    return [*definition.references]
+
+
+def _record_filters(definition: Definition, owner: Tenant) -> dict[str, str]:
+    row = owner.records[definition.name]
+    names = [
+        name
+        for name, spec in definition.fields.items()
+        if spec.filterable and not isinstance(row[name], bool | date)
+    ]
+    return {
+        name: str(row[name] or owner.mark) for name in ("id", "account_id", "created_by", *names)
+    }
+
+
+def record_bodies(
+    method: str, route: str, definition: Definition | None, owner: Tenant, caller: Tenant
+) -> Iterator[object]:
+    """Yield bodies: the owner's record, and the same with the caller's own references."""
+    if definition is None or route.endswith("/restore"):
+        yield {"audit_id": 1} if definition else {}
+        return
+    row, id = (
+        _sendable(definition, owner.records[definition.name]),
+        owner.id_of(definition.table_name),
+    )
+    references = _record_references(definition)
+    caller_row = _sendable(definition, caller.records[definition.name])
+    # Values are free, but references must be the caller's own.
+    for body in [row, row | {name: caller_row[name] for name in references}][
+        : 2 if references else 1
+    ]:
+        if route.endswith("/batch"):
+            body = {"POST": {"records": [body]}, "PATCH": {"records": [{"id": id, "data": body}]}}
+            yield body.get(method, {"ids": [id]})
+        else:
+            yield [body] if route.endswith("/import") else body
+
+
+def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:
+    """The stored fields of a record as JSON; fields with choices have the first one."""
+    chosen = {n: spec.example for n, spec in definition.fields.items() if "choices" in spec.options}
+    plain = {name: row[name] for name in definition.fields}
+    return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}

@@ -13,7 +13,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.collections import revisions
-from app.console.people import directory
+from app.console.admin import attributes
 from app.db import disk
 from app.outbound import mail
 from tests import builders
@@ -314,5 +314,5 @@ def test_console_directory_is_set_by_superadmins(superadmin: Browser, admin: Bro
     shown = superadmin.get("directory").text
     assert "@has_group(x)" in shown
     assert "No account has a group x." in shown
-    checked = [name for name in directory.FIELDS if f'value="{name}" checked' in shown]
+    checked = [name for name in attributes.FIELDS if f'value="{name}" checked' in shown]
     assert checked == ["name", "role"]

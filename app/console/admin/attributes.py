@@ -1,4 +1,4 @@
-"""The attributes of users and accounts, for superadmins: their definitions as JSON."""
+"""The attributes of users and accounts, and what users see of each other, for superadmins."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import orjson
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import attributes
+from app.accounts import attributes, directory
 from app.accounts.attribute_routes import AttributesBody
-from app.accounts.attributes import Attributes, Kind
+from app.accounts.attributes import Attributes, Kind, Level
+from app.accounts.directory import ATTRIBUTE
 from app.collections import attribute_definitions
 from app.collections.attribute_definitions import Change
 from app.console.collections import plan_texts
@@ -25,6 +26,13 @@ from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
 ATTRIBUTES = "/console/attributes"
+DIRECTORY = "/console/directory"
+FIELDS = {
+    "name": lazy_gettext("Name"),
+    "email": lazy_gettext("Email"),
+    "role": lazy_gettext("Role"),
+    "is_active": lazy_gettext("Active or not"),
+}
 
 
 @page(ATTRIBUTES, role=SUPERADMIN, menu=MenuItem(INSTANCE, 6, lazy_gettext("Attributes"), "pencil"))
@@ -77,3 +85,31 @@ def _read(text: str, known: Sequence[str]) -> JSONObject:
         ) from None
     listed = {name for one in loaded["fields"] for name in (one["name"], one.get("rename_from"))}
     return loaded | {"remove_fields": [name for name in known if name not in listed]}
+
+
+@page(
+    DIRECTORY,
+    role=SUPERADMIN,
+    menu=MenuItem(INSTANCE, 5, lazy_gettext("Directory"), "users-group"),
+)
+def show_directory(form: Form | None = None) -> Page:
+    settings = directory.current()
+    if form is None:
+        form = Form({"rule": settings.rule})
+        form.selected = list(settings.fields)
+    schema = attributes.load(Kind.USERS)
+    boxes = [{"id": name, "name": label} for name, label in FIELDS.items()]
+    boxes += [
+        {"id": ATTRIBUTE + name, "name": one.definition["label"] or name}
+        for name, one in schema.by_name.items()
+        if one.may_see(Level.MEMBERS)
+    ]
+    return form.render("console/directory.html", boxes=boxes, warnings=settings.warnings)
+
+
+@page(DIRECTORY, "POST", role=SUPERADMIN, form_page=show_directory)
+def change_directory() -> BaseResponse:
+    """Save the rule and the shown fields."""
+    form = forms.submitted("rule", selected="fields")
+    directory.change({"rule": form["rule"] or "true", "fields": form.selected})
+    return redirect_with_notice(gettext("The directory is saved."), "console.show_directory")
