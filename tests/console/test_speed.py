@@ -52,7 +52,7 @@ ASKED = {
     "show_invitations": ("status=pending",),
 }
 NO_PAGES = ("start", "sign_in", "start_sso", "finish_sso", "test_provider", "made_key", "export_")
-NO_PAGES += ("choose_records", "download_")
+NO_PAGES += ("choose_records", "download_", "open_portal")
 
 
 def multiply(table: str, columns: Mapping[str, str], account_id: str) -> None:
