@@ -98,6 +98,21 @@ def test_account_restore_includes_records_that_refer_to_each_other(cast: Cast, a
     assert run(app, "audit", "verify").exit_code == 0
 
 
+def test_account_restore_returns_lists_of_references(cast: Cast, app: Flask) -> None:
+    tags = {"name": "tags", "type": "reference", "collection": "nodes", "multiple": True}
+    make_collection(cast.root, "nodes", [NODES[0], tags])
+    first, second = (make_record(cast.alice, "nodes", name=one)["id"] for one in ("1", "2"))
+    third = make_record(cast.alice, "nodes", name="3", tags=[second, first])["id"]
+    cast.alice.patch(f"records/nodes/{first}", {"tags": [third, second]})  # a circle
+    items = "records/nodes?sort=id&fields=id,name,tags"
+    before, moment = cast.alice.get(items).json["items"], clock.iso(clock.now())
+    for id in (first, third, second):
+        assert cast.alice.delete(f"records/nodes/{id}").status_code == 204
+    assert restored(app, moment).splitlines() == ["nodes: create 3"]
+    assert cast.alice.get(items).json["items"] == before
+    assert "All records are what they were" in restored(app, moment)
+
+
 def test_account_restore_is_all_or_nothing(cast: Cast, app: Flask) -> None:
     make_collection(cast.root, "nodes", NODES)
     lost = make_record(cast.alice, "nodes", name="lost")

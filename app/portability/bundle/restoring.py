@@ -23,6 +23,7 @@ from app.audit.entries import CHANGES, is_of
 from app.auth.principal import Principal
 from app.collections import definitions
 from app.collections.definitions import Definition
+from app.collections.fields import entries
 from app.db import versioned_cache
 from app.errors import AppError, NotFound
 from app.records import batch, store
@@ -109,61 +110,72 @@ def apply(moment: datetime, *, by: Principal) -> Counts:
     with db.transaction():
         counts = plan(moment, by=by)
         restoration = Restoration(moment, by)
+        batches: Iterable[Batch] = _changed_records(moment, by)
         for attempt in ATTEMPTS:
             for _ in range(attempt.max_rounds):
-                steps_done = restoration.run_round(attempt)
-                if not restoration.waiting:
+                round = restoration.run_round(batches, attempt.references)
+                if not round.waiting:
                     return counts
-                if not steps_done:
+                batches = round.batches(attempt.batch_size)
+                if not round.steps_done:
                     break
-        if isinstance(restoration.error, WriteRefused):
-            raise changes.explained(restoration.error)
-        raise restoration.error or LookupError("a step waits without an error")
+        if isinstance(round.error, WriteRefused):
+            raise changes.explained(round.error)
+        raise round.error or LookupError("a step waits without an error")
 
 
 @dataclass
+class Round:
+    """What a round has done, and left."""
+
+    steps_done: int = 0
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The ids of records that wait, by collection, in the order of their steps."""
+    error: AppError | WriteRefused | None = None
+    """That of the first step that failed."""
+
+    def leave(self, definition: Definition, steps: Iterable[Step]) -> None:
+        """Leave steps to the next round."""
+        waiting = self.waiting.setdefault(definition.name, {})
+        waiting.update(dict.fromkeys(step.record_id for step in steps))
+
+    def batches(self, size: int) -> Iterable[Batch]:
+        """The records that wait, for the next round."""
+        return [
+            Batch(definitions.get(name), list(ids)[first : first + size])
+            for name, ids in self.waiting.items()
+            for first in range(0, len(ids), size)
+        ]
+
+
+@dataclass(frozen=True)
 class Restoration:
-    """The state between the rounds."""
+    """Who restores to which moment, in rounds."""
 
     moment: datetime
     by: Principal
-    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
-    """The ids of records that wait, by collection, in the order of their steps."""
     incomplete: set[str] = field(default_factory=set)
     """The records that came back without some references."""
-    error: AppError | WriteRefused | None = None
-    """The first one of the last round."""
 
-    def run_round(self, attempt: Attempt) -> int:
-        """Restore what waits, at first all that has changed; returns the number of steps done."""
-        batches = (
-            self._waiting_records(attempt.batch_size)
-            if self.waiting
-            else _changed_records(self.moment, self.by)
-        )
-        self.waiting, self.error, steps_done = {}, None, 0
+    def run_round(self, batches: Iterable[Batch], references: References) -> Round:
+        """Restore the records of the batches as far as they can be restored now."""
+        round = Round()
         for definition, ids in batches:
             steps = _load_steps(definition, ids, self.moment, self.by)
-            if attempt.references is not References.KEEP:
+            if references is not References.KEEP:
                 lost = _lost_references(definition, steps, self.by)
-                omits = attempt.references is References.OMIT
-                steps = list(self._steps_without(lost, definition, steps, omits=omits))
-            steps_done += self._do(definition, steps)
+                omits = references is References.OMIT
+                steps = list(self._steps_without(lost, definition, steps, round, omits=omits))
+            self._do(definition, steps, round)
             db.flush_before_commit()
-        return steps_done
-
-    def _waiting_records(self, batch_size: int) -> Iterable[Batch]:
-        return [
-            Batch(definitions.get(name), list(ids)[first : first + batch_size])
-            for name, ids in self.waiting.items()
-            for first in range(0, len(ids), batch_size)
-        ]
+        return round
 
     def _steps_without(
         self,
         lost: Mapping[str, set[str]],
         definition: Definition,
         steps: Iterable[Step],
+        round: Round,
         *,
         omits: bool,
     ) -> Iterator[Step]:
@@ -173,7 +185,7 @@ class Restoration:
             if not names:
                 yield step
                 continue
-            self._wait(definition, [step])
+            round.leave(definition, [step])
             is_required = any(definition.fields[name].required for name in names)
             if omits and not is_required and step.record_id not in self.incomplete:
                 self.incomplete.add(step.record_id)
@@ -181,9 +193,9 @@ class Restoration:
                 if body or step.action is Action.CREATE:
                     yield replace(step, body=body)
 
-    def _do(self, definition: Definition, steps: Sequence[Step]) -> int:
+    def _do(self, definition: Definition, steps: Sequence[Step], round: Round) -> None:
         """Change the records, one action after the other; steps that fail wait."""
-        name, by, steps_done = definition.name, self.by, 0
+        name, by = definition.name, self.by
         for action in (Action.DELETE, Action.CREATE, Action.CHANGE):
             chosen = [step for step in steps if step.action is action]
             if not chosen:
@@ -198,15 +210,10 @@ class Restoration:
                     else:
                         items = [{"id": step.record_id, "data": step.body} for step in chosen]
                         batch.update(name, items, by=by)
-                steps_done += len(chosen)
+                round.steps_done += len(chosen)
             except (AppError, WriteRefused) as error:
-                self.error = self.error or error
-                self._wait(definition, chosen)
-        return steps_done
-
-    def _wait(self, definition: Definition, steps: Iterable[Step]) -> None:
-        waiting = self.waiting.setdefault(definition.name, {})
-        waiting.update(dict.fromkeys(step.record_id for step in steps))
+                round.error = round.error or error
+                round.leave(definition, chosen)
 
 
 def _lost_references(
@@ -215,14 +222,15 @@ def _lost_references(
     """The names of each record's fields that refer to records that are not there."""
     lost: dict[str, set[str]] = {}
     for name, spec in definition.fields.items():
-        wanted = {step.record_id: step.body[name] for step in steps if step.body.get(name)}
-        if not spec.collection or not wanted:
+        if not spec.collection:
             continue
+        wanted = {step.record_id: entries(spec, step.body.get(name)) for step in steps}
+        targets = {id for ids in wanted.values() for id in ids}
         target = definitions.get(spec.collection)
         scope = store.scope(target, by.require_account_id())
-        present = reads.existing_ids(target, scope, set(wanted.values()))
-        for record_id, target_id in wanted.items():
-            if target_id not in present:
+        present = reads.existing_ids(target, scope, targets)
+        for record_id, ids in wanted.items():
+            if not present.issuperset(ids):
                 lost.setdefault(record_id, set()).add(name)
     return lost
 
