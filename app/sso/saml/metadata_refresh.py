@@ -21,7 +21,7 @@ from app.outbound import web_waits
 from app.sso import service, validation
 from app.sso.models import SAML, MetadataRefresh, ProviderSetting
 from app.sso.saml import certificates
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 INTERVAL = timedelta(days=1)
@@ -94,11 +94,9 @@ def _fetch_and_store(setting: ProviderSetting) -> None:
         error = str(problem)[:LONGEST_ERROR]
         log.warning("metadata not read", account=account_id, setting=id, error=error)
     with db.transaction() as session:
-        setting = service.lock(account_id, id)
-        if any(
-            setting.config.get(name) != requested.get(name)
-            for name in ("metadata_url", "idp_entity_id")
-        ):
+        stored = service.lock(account_id, id)
+        asked_by = ("metadata_url", "idp_entity_id")
+        if any(stored.config.get(name) != requested.get(name) for name in asked_by):
             return  # an admin chose another provider during the request
         result = session.get(MetadataRefresh, (account_id, id))
         if result is None:
@@ -107,20 +105,25 @@ def _fetch_and_store(setting: ProviderSetting) -> None:
             )
             session.add(result)
         result.read_at, result.error = clock.now(), error
-        changes = []
-        for name, value in fetched.items():
-            old, new = _describe(setting.config.get(name)), _describe(value)
-            if set(old) != set(new):  # the order of certificates does not matter
-                removed = [text for text in old if text not in new]
-                added = [text for text in new if text not in old]
-                changes.append({"name": name, "removed": removed, "added": added})
-        if changes:
-            setting.config = {**setting.config, **fetched}
+        if changes := _differences(stored.config, fetched):
+            stored.config = {**stored.config, **fetched}
             # SAML has no secrets, but `service.change` notices by their ciphertext that somebody
             # else has changed the config.
-            setting.secrets = crypto.encrypt("{}")
+            stored.secrets = crypto.encrypt("{}")
             result.changed_at, result.changes = result.read_at, changes
         session.flush()
+
+
+def _differences(config: JSONMapping, fetched: JSONMapping) -> list[JSONObject]:
+    """Return what the metadata changes: `{name, removed, added}` of each setting, described."""
+    changes = []
+    for name, value in fetched.items():
+        old, new = _describe(config.get(name)), _describe(value)
+        if set(old) != set(new):  # the order of certificates does not matter
+            removed = [text for text in old if text not in new]
+            added = [text for text in new if text not in old]
+            changes.append({"name": name, "removed": removed, "added": added})
+    return changes
 
 
 def _describe(value: object) -> list[str]:
