@@ -1,4 +1,4 @@
-"""What no request may bring about: an answer outside the contract's shape, an error of ours, or a
+"""What no request may bring about: an answer outside the documented shape, an error of ours, or a
 long wait."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def fast(seconds: float) -> Iterator[None]:
 
 
 def check_error(answer: TestResponse) -> dict[str, Any]:
-    """The contract's shape of an error (section 1). Returns the body."""
+    """The shape of an error (docs/api.md#handle-errors). Returns the body."""
     assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:500])
     assert answer.mimetype == "application/json"
     body: dict[str, Any] = answer.json

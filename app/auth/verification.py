@@ -1,4 +1,4 @@
-"""Verifying email addresses with mailed links."""
+"""Verifying email addresses with mailed links; the mail: `templates/email/verify_email.txt`."""
 
 from __future__ import annotations
 

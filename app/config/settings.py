@@ -46,6 +46,7 @@ class Config:
         PROJECT / "instance",
         "folder of the default SQLite database, and of keys and mails in development",
     )
+    # How many connections a process has: `app/db/pool.py`.
     database_url: str = _setting(
         parsing.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
     )

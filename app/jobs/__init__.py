@@ -1,4 +1,8 @@
-"""Background jobs, run at least once."""
+"""Background jobs, run at least once.
+
+Features register theirs by `@jobs.job` and `@jobs.periodic`; what is purged when:
+docs/retention.md#what-the-service-does-and-deletes-by-itself.
+"""
 
 from app.jobs.queue import (
     ATTEMPTS,

@@ -1,4 +1,4 @@
-"""Error handlers: JSON in the contract's shape, or an HTML page below paths that have pages."""
+"""Error handlers: JSON in the documented shape, or an HTML page below paths that have pages."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ REDOC_POLICY = POLICY | {
 
 
 class Api(flask_smorest.Api):  # type: ignore[misc]
-    """flask-smorest with the contract's error schema; builds the description on first use."""
+    """flask-smorest with our error schema; builds the description on first use."""
 
     ERROR_SCHEMA = ErrorBody
     DEFAULT_ERROR_RESPONSE_NAME = ""

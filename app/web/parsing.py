@@ -1,4 +1,4 @@
-"""Parses and validates request data with schemas; errors are the contract's 422."""
+"""Parses and validates request data with schemas; errors are 422."""
 
 from __future__ import annotations
 

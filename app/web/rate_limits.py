@@ -1,6 +1,7 @@
 """Rate limits: fixed windows, counted in Redis if configured, else in the database.
 
-All processes share the counters. Their keys (IP addresses, e-mail addresses) are hashed.
+All processes share the counters. Their keys (IP addresses, e-mail addresses) are hashed. The limits
+stand where they are checked; those of sign-ins and mails are settings (`app/config/settings.py`).
 """
 
 from __future__ import annotations

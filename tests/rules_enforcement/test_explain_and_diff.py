@@ -1,4 +1,4 @@
-"""`rules/explain` and `rules/diff` say what really happens: against brute force (section 6)."""
+"""`rules/explain` and `rules/diff` say what really happens: against brute force."""
 
 from __future__ import annotations
 

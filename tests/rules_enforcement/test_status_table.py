@@ -1,7 +1,7 @@
-"""Every form of rule x every kind of caller x every operation, against the contract (section 6).
+"""Every form of rule x every kind of caller x every operation, against docs/rules.md.
 
-What is expected is worked out here, from what each rule says in words, by the contract's table and
-bullets; nothing of it asks the product. Under every rule each caller does each operation to a third
+What is expected is worked out here, from what each rule says in words, by the tables of that page;
+nothing of it asks the product. Under every rule each caller does each operation to a third
 of the records, and all callers together to all of them; `make slow` takes all of them for each.
 """
 
@@ -100,7 +100,7 @@ NAMES = ("anonymous", "viewer", "editor", "admin", "owner", "other", "root", "ke
 
 
 class Stage:
-    """The callers, the records, and what the contract says of them."""
+    """The callers, the records, and what docs/rules.md says of them."""
 
     def __init__(self, app: Flask, cast: Cast, anyone: Caller) -> None:
         self.app, self.root, acme = app, cast.root, cast.alice.account_id
