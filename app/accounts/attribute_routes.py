@@ -145,7 +145,7 @@ def _add_operations(kind: Kind) -> None:
 
     @blueprint.route(f"/{kind}", methods=["GET"], endpoint=f"get_{of}")
     @blueprint.response(200, AttributesView)
-    @signed_in
+    @signed_in(operator="definitions")
     @_documented(f"Get the attributes of {whose} that you see.", SEEN[kind])
     def get() -> Shown:
         level = attribute_values.level_for_account(principal())
@@ -156,7 +156,7 @@ def _add_operations(kind: Kind) -> None:
     @blueprint.arguments(ChangedAttributes, example={"fields": [EXAMPLE]})
     @blueprint.response(200, AttributesView)
     @blueprint.fails(409)
-    @superadmin
+    @superadmin(operator="definitions")
     @_documented(f"Add, change, rename or remove attributes of all {kind}.", CHANGED[kind])
     def update(body: Body) -> Shown:
         sent = {key: value for key, value in body.items() if key != "plan_hash"}
@@ -166,7 +166,7 @@ def _add_operations(kind: Kind) -> None:
     @blueprint.route(f"/{kind}/plan", methods=["POST"], endpoint=f"plan_{of}")
     @blueprint.arguments(AttributesBody, example={"remove_fields": [REMOVED[kind]]})
     @blueprint.response(200, AttributesPlan)
-    @superadmin(reads=True)
+    @superadmin(reads=True, operator="definitions")
     @_documented(PLAN.format(kind), "Changes nothing.")
     def plan(body: Body) -> Change:
         return attribute_definitions.plan(kind, body)

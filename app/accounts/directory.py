@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapper
 from app import clock, crypto, db, rules
 from app.accounts import attributes, names
 from app.accounts.attributes import Kind, Level
-from app.accounts.models import InstanceSetting, Role, User, UserWord
+from app.accounts.models import InstanceSetting, Role, User, UserKind, UserWord
 from app.accounts.names import Name, Use
 from app.context import shown_accounts
 from app.db import versioned_cache
@@ -196,7 +196,8 @@ def page(
     of what says who the caller is. Raises Stale, and InvalidValues.
     """
     known = settings()
-    mine = (User.account_id == account_id, User.leaving_at.is_(None))
+    is_person = User.kind == UserKind.PERSON
+    mine = (User.account_id == account_id, User.leaving_at.is_(None), is_person)
     conditions = [*mine, *_found(account_id, known, query)]
     if query.ids is None:
         conditions.append(User.is_active)

@@ -12,6 +12,8 @@ from app.accounts.schemas import ChangedGroup, NewGroup, UserView
 from app.accounts.types import Body, Query
 from app.auth.guard import principal
 from app.auth.mfa import enrolment
+from app.auth.principal import NO_PII_CHANGES
+from app.errors import Forbidden
 from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
@@ -55,7 +57,7 @@ class NewMembership(Schema):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(GroupArgs, location="query")
 @blueprint.response(200, page_of(GroupView))
-@account_admin
+@account_admin(operator="users")
 def list_groups(args: Query) -> dict[str, object]:
     """List the groups of your account.
 
@@ -70,7 +72,7 @@ def list_groups(args: Query) -> dict[str, object]:
 @blueprint.arguments(NewGroup, example={"name": "finance"})
 @blueprint.response(201, GroupView)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="users")
 def create_group(body: Body) -> Group:
     """Create a group in your account.
 
@@ -82,7 +84,7 @@ def create_group(body: Body) -> Group:
 
 @blueprint.route("/<uuid:group_id>", methods=["GET"])
 @blueprint.response(200, GroupWithMembers)
-@account_admin
+@account_admin(operator="users")
 def get_group(group_id: str) -> dict[str, object]:
     """Get a group with its users.
 
@@ -97,7 +99,7 @@ def get_group(group_id: str) -> dict[str, object]:
 @blueprint.arguments(ChangedGroup, example={"description": "Sees the figures."})
 @blueprint.response(200, GroupView)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="users")
 def update_group(body: Body, group_id: str) -> Group:
     """Change a group's name or description; `pii_access` keeps its name.
 
@@ -106,13 +108,14 @@ def update_group(body: Body, group_id: str) -> Group:
     that rules of the service name is not renamed (409, as is what cannot follow, with the places).
     A name that is taken, or another name for `pii_access`, is a 409.
     """
+    _refuse_operator_key(group_id)
     return groups.change(_account_id(), group_id, body, shows_rules=principal().is_superadmin)
 
 
 @blueprint.route("/<uuid:group_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="users")
 def delete_group(group_id: str) -> Response:
     """Delete a group, except `pii_access`.
 
@@ -127,7 +130,7 @@ def delete_group(group_id: str) -> Response:
 @blueprint.route("/<uuid:group_id>/users", methods=["POST"])
 @blueprint.arguments(NewMembership)
 @blueprint.response(200, GroupView)
-@account_admin
+@account_admin(operator="users")
 def add_user_to_group(body: Body, group_id: str) -> Group:
     """Add a user to a group; does nothing if the user is a member.
 
@@ -143,17 +146,23 @@ def add_user_to_group(body: Body, group_id: str) -> Group:
 )
 @blueprint.route("/<uuid:group_id>/users/<uuid:user_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="users")
 def remove_user_from_group(group_id: str, user_id: str) -> Response:
     """Remove a user from a group.
 
-    Admins who are not members of `pii_access` may remove users from it, too. Takes effect with the
-    user's next request. A 404 means that the group or the user does not exist, or that the user is
-    not a member. `/users` and `/members` are the same.
+    Admins who are not members of `pii_access` may remove users from it, too; operator keys cannot
+    (403). Takes effect with the user's next request. A 404 means that the group or the user does
+    not exist, or that the user is not a member. `/users` and `/members` are the same.
     """
+    _refuse_operator_key(group_id)
     groups.remove_member(_account_id(), group_id, user_id)
     return Response(status=204)
 
 
 def _account_id() -> str:
     return principal().require_account_id()
+
+
+def _refuse_operator_key(group_id: str) -> None:
+    if principal().is_operator_key and groups.get(_account_id(), group_id).is_system:
+        raise Forbidden(NO_PII_CHANGES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import datetime
+from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
@@ -24,6 +25,13 @@ SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"
 PII_GROUP = "pii_access"
 ADMIN, EDITOR, VIEWER = "admin", "editor", "viewer"
+
+
+class UserKind(StrEnum):
+    """What a user is; one of a service has neither an address nor a sign-in."""
+
+    PERSON = "person"
+    SERVICE = "service"
 
 
 def name_key(name: str) -> str:
@@ -168,7 +176,7 @@ class InstanceSetting(Base):
 
 
 class User(Base):
-    """A person in one account; several accounts may have a user with the same address."""
+    """A person or a service in one account; several accounts may have the same address."""
 
     __tablename__ = "users"
     __table_args__ = (
@@ -197,7 +205,7 @@ class User(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
-    email: Mapped[str] = mapped_column(Text)
+    email: Mapped[str] = mapped_column(Text)  # of a service empty
     email_key: Mapped[str] = mapped_column(Text)  # normalized, for look-ups and uniqueness
     name: Mapped[str | None] = mapped_column(Text)
     password_hash: Mapped[str | None] = mapped_column(Text)
@@ -217,6 +225,7 @@ class User(Base):
     leaving_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Deleted then, but records that refer to the user are still being cleared."""
     attributes: Mapped[JSONObject] = mapped_column(Json, default=dict, server_default="{}")
+    kind: Mapped[str] = mapped_column(Text, default=UserKind.PERSON, server_default=UserKind.PERSON)
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
@@ -232,8 +241,23 @@ class User(Base):
     )
 
     @property
-    def may_sign_in(self) -> bool:
+    def is_service(self) -> bool:
+        """Whether this is a service, which acts by API keys alone."""
+        return self.kind == UserKind.SERVICE
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the user and the account are active."""
         return self.is_active and self.account.is_active
+
+    @property
+    def may_sign_in(self) -> bool:
+        return self.may_act and not self.is_service
+
+    @property
+    def label(self) -> str:
+        """What to call the user by: the address, of a service the name."""
+        return self.email or self.name or self.id
 
     @property
     def role_name(self) -> str:
@@ -242,6 +266,10 @@ class User(Base):
     @property
     def group_names(self) -> list[str]:
         return [group.name for group in self.groups]
+
+
+USER_LABEL = sa.func.coalesce(sa.func.nullif(User.email, ""), User.name)
+"""`User.label` in SQL."""
 
 
 class UserWord(Base):

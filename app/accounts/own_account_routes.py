@@ -117,7 +117,7 @@ class OwnAccountView(FullAccountView):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.response(200, OwnAccountView)
-@account_admin
+@account_admin(operator="accounts")
 def get_own_account() -> Account:
     """Get your account and its settings.
 
@@ -131,7 +131,7 @@ def get_own_account() -> Account:
 @blueprint.arguments(OwnAccountBody, example={"name": "Acme Ltd"})
 @blueprint.response(200, OwnAccountView)
 @blueprint.fails(429, 503)
-@account_admin
+@account_admin(operator="accounts")
 def update_own_account(body: Body) -> Account:
     """Change your account's name and settings.
 
@@ -148,7 +148,7 @@ def update_own_account(body: Body) -> Account:
 @blueprint.route("/roles", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, RolePage)
-@account_admin
+@account_admin(operator="users")
 def list_roles_for_account(args: Query) -> dict[str, object]:
     """List the roles that a user of the account can have.
 
@@ -161,7 +161,7 @@ def list_roles_for_account(args: Query) -> dict[str, object]:
 @blueprint.route("/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
 @blueprint.response(200, UserPage)
-@account_admin
+@account_admin(operator="users")
 def list_team(args: Query) -> dict[str, object]:
     """List the users of your account.
 
@@ -174,11 +174,15 @@ def list_team(args: Query) -> dict[str, object]:
 @blueprint.arguments(NewMember, example={"email": "bob@acme.example", "role": "viewer"})
 @blueprint.response(201, UserView)
 @blueprint.fails(409, 429)
-@account_admin
+@account_admin(operator="users")
 def create_member(body: Body) -> User:
     """Add a user to your account; the user gets a link to set a password by mail.
 
-    API keys cannot create admins (403).
+    With `kind: service` it is a service user: with a name and a role, without an address, a
+    password or any other sign-in. Its API keys act for it, workflows and webhooks may belong to it,
+    and it goes on when people leave. Names of service users are unique (409).
+
+    API keys cannot create admins (403), but an operator key the first one of an account.
     """
     enrolment.check_role(body, by=principal(), joins=_account_id())
     level = attribute_values.level_for_account(principal())
@@ -188,7 +192,7 @@ def create_member(body: Body) -> User:
 
 @blueprint.route("/users/<uuid:user_id>", methods=["GET"])
 @blueprint.response(200, UserView)
-@account_admin
+@account_admin(operator="users")
 def get_member(user_id: str) -> User:
     """Get a user of your account.
 
@@ -201,7 +205,7 @@ def get_member(user_id: str) -> User:
 @blueprint.arguments(ChangedUser, example={"role": "editor"})
 @blueprint.response(200, UserView)
 @blueprint.fails(409, 429)
-@account_admin
+@account_admin(operator="users")
 def update_member(body: Body, user_id: str) -> User:
     """Change a user of your account.
 
@@ -211,7 +215,7 @@ def update_member(body: Body, user_id: str) -> User:
     `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
     a new address removes the user from that group, and its members get a mail.
     """
-    enrolment.check_role(body, by=principal())
+    enrolment.check_role(body, by=principal(), account_id=_account_id())
     enrolment.check_address(_account_id(), user_id, body, by=principal())
     level = attribute_values.level_for_account(principal())
     body = attribute_values.replaced(Kind.USERS, body, level)
@@ -221,7 +225,7 @@ def update_member(body: Body, user_id: str) -> User:
 @blueprint.route("/users/<uuid:user_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="users")
 def delete_member(user_id: str) -> Response:
     """Delete a user of your account; their records stay.
 
@@ -238,7 +242,7 @@ def delete_member(user_id: str) -> Response:
 @blueprint.route("/users/<uuid:user_id>/sessions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, SessionPage)
-@account_admin
+@account_admin(operator="users")
 def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
     """List the active sessions of a user of your account.
 
@@ -250,7 +254,7 @@ def list_sessions_of_member(args: Query, user_id: str) -> dict[str, object]:
 
 @blueprint.route("/users/<uuid:user_id>/sessions", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="users")
 def end_sessions_of_member(user_id: str) -> Response:
     """End all sessions of a user of your account.
 
@@ -262,7 +266,7 @@ def end_sessions_of_member(user_id: str) -> Response:
 
 @blueprint.route("/users/<uuid:user_id>/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="users")
 def end_session_of_member(user_id: str, session_id: str) -> Response:
     """End a session of a user of your account.
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from app import db, events
 from app.accounts import service as accounts
-from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
+from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User, UserKind
 from app.accounts.types import Condition
 
 NEW_ADDRESS, NEW_PASSWORD = "address", "password"
@@ -32,8 +32,9 @@ def is_trusted(account_id: str, by: str | None) -> bool:
 
 
 def members(account_id: str, limit: int) -> Sequence[str]:
-    """Ids of up to `limit` active members."""
-    active = sa.select(User.id).where(User.account_id == account_id, User.is_active)
+    """Ids of up to `limit` active members who are people."""
+    is_person = User.kind == UserKind.PERSON
+    active = sa.select(User.id).where(User.account_id == account_id, User.is_active, is_person)
     member_ids = active.where(User.id.in_(_memberships(account_id)))
     return db.db.session.scalars(member_ids.order_by(User.id).limit(limit)).all()
 

@@ -84,7 +84,7 @@ class AccountArgs(PageArgs):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
 @blueprint.response(200, page_of(OperatorAccountView, "AccountPage"))
-@superadmin
+@superadmin(operator="accounts")
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts.
 
@@ -98,7 +98,7 @@ def list_accounts(args: Query) -> dict[str, object]:
 @blueprint.arguments(NewAccount, example={"name": "Acme"})
 @blueprint.response(201, OperatorAccountView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="accounts")
 def create_account(body: Body) -> Account:
     """Create an account without users.
 
@@ -112,7 +112,7 @@ def create_account(body: Body) -> Account:
 
 @blueprint.route("/<uuid:account_id>", methods=["GET"])
 @blueprint.response(200, OperatorAccountView)
-@superadmin
+@superadmin(operator="accounts")
 def get_account(account_id: str) -> Account:
     """Get an account.
 
@@ -125,7 +125,7 @@ def get_account(account_id: str) -> Account:
 @blueprint.arguments(ChangedAccount, example={"is_active": False})
 @blueprint.response(200, OperatorAccountView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="accounts")
 def update_account(body: Body, account_id: str) -> Account:
     """Rename, suspend or resume an account, or give it a plan and overrides.
 
@@ -140,7 +140,7 @@ def update_account(body: Body, account_id: str) -> Account:
 @blueprint.route("/<uuid:account_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="accounts")
 def delete_account(account_id: str) -> Response:
     """Close an account at once; a background job deletes its data.
 
@@ -154,7 +154,7 @@ def delete_account(account_id: str) -> Response:
 @blueprint.route("/<uuid:account_id>/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
 @blueprint.response(200, UserPage)
-@superadmin
+@superadmin(operator="users")
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account.
 

@@ -8,11 +8,13 @@ import marshmallow as ma
 
 from app.accounts import attributes, sign_in_settings, users
 from app.accounts.attributes import Kind, Level
+from app.accounts.models import UserKind
 from app.accounts.plans import stored as plans
 from app.accounts.plans.schemas import FLAGS
 from app.accounts.sign_in_settings import MfaMode
 from app.accounts.usage import quotas
 from app.collections import attribute_values
+from app.types import JSONObject
 from app.web import fields
 from app.web.app import LARGEST_ROLE_ID, get_g
 from app.web.examples import USER_ID
@@ -25,6 +27,7 @@ CREDENTIAL_TYPES = JWT, API_KEY = "jwt", "api_key"
 ORDER = ma.validate.OneOf(["asc", "desc"])
 ACTIVE = doc("Filter by active or inactive.")
 SORT_BY = doc("Sort field, `created_at` by default.")
+KIND = "Whether the user is a person or a service, which has no address and never signs in."
 VALUES = "Values of attributes, by name; those that the caller sees."
 CHANGED_VALUES = "Values of attributes, by name; null takes one away, others stay."
 MAY_BRAND = (
@@ -78,8 +81,20 @@ class AccountView(View):
     created_at = fields.Timestamp()
 
 
+class AddressField(ma.fields.String):
+    """The address of a user; null for a service."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_none=True, metadata=fields.EMAIL)
+
+    def get_value(self, *args: Any, **options: Any) -> Any:
+        """Return the address or None."""
+        return super().get_value(*args, **options) or None
+
+
 @example(
     id=USER_ID,
+    kind="person",
     role="admin",
     role_name="admin",
     groups=["pii_access"],
@@ -93,7 +108,8 @@ class UserView(View):
     optional = ("attributes",)
 
     id = fields.Id()
-    email = ma.fields.String(metadata=fields.EMAIL)
+    kind = fields.Choice(UserKind, **doc(KIND))
+    email = AddressField()
     name = ma.fields.String(allow_none=True)
     account_id = fields.Id()
     account_code = ma.fields.String(attribute="account.account_code")
@@ -159,6 +175,7 @@ UserPage = page_of(UserView)
 class TeamArgs(PageArgs):
     """Filters and sort order of a list of users."""
 
+    kind = fields.Choice(UserKind, **doc("Only people, or only services."))
     role_id = fields.Integer(1, LARGEST_ROLE_ID, **doc("Only users with this role."))
     is_active = ma.fields.Boolean(**ACTIVE)
     search = fields.Text(longest=200, **doc("Part of the name or email address."))
@@ -167,13 +184,29 @@ class TeamArgs(PageArgs):
 
 
 class NewMember(Schema):
-    """A new user of the own account, who gets a link to set a password by mail."""
+    """A new user of the own account: a person, who gets a link by mail, or a service."""
 
-    email = fields.Text(longest=320, required=True, metadata=fields.EMAIL)
-    name = fields.Text(longest=200, allow_none=True)
+    kind = fields.Choice(UserKind, load_default=UserKind.PERSON, **doc(KIND))
+    email = fields.Text(
+        longest=320, metadata={**fields.EMAIL, "description": "Required of a person."}
+    )
+    name = fields.Text(longest=200, allow_none=True, **doc("Required of a service."))
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
     attributes = values_field()
+
+    @ma.validates_schema
+    def check_kind(self, data: JSONObject, **options: object) -> None:
+        """Require an address of a person, and refuse what a service has not."""
+        if data["kind"] == UserKind.PERSON:
+            missing = [] if "email" in data else ["email"]
+        else:
+            missing = [] if data.get("name") else ["name"]
+            if refused := {"email", "password"} & set(data):
+                message = "A service user has neither an address nor a password."
+                raise ma.ValidationError({name: [message] for name in refused})
+        if missing:
+            raise ma.ValidationError("Missing data for required field.", missing[0])
 
 
 class ChangedUser(Schema):

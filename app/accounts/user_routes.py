@@ -63,7 +63,7 @@ class UserArgs(TeamArgs):
 
 
 class NewUser(NewMember):
-    """A new user of any account; without a password, the user gets a link to set one by mail."""
+    """A new user of any account; a person without a password gets a link to set one by mail."""
 
     account_id = fields.Text(longest=100, required=True)
     password = fields.Text(longest=20_000)
@@ -92,14 +92,15 @@ class VerifiedUserView(UserView):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(UserArgs, location="query")
 @blueprint.response(200, UserPage)
-@superadmin
+@superadmin(operator="users")
 def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts.
 
     Admins use `GET /account/users`. Newest first by default. Includes inactive users and
     superadmins.
     """
-    return page_body(*users.page(None, args), args)
+    query = {**args, "without_system": principal().is_operator_key}
+    return page_body(*users.page(None, query), args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -114,13 +115,15 @@ def list_users(args: Query) -> dict[str, object]:
 )
 @blueprint.response(201, UserView)
 @blueprint.fails(409, 429)
-@superadmin
+@superadmin(operator="users")
 def create_user(body: Body) -> User:
     """Create a user in an account.
 
     The user gets a mail: with a password, a link to verify the address; without one, a link to set
-    it. API keys cannot set passwords or create admins (403).
+    it. With `kind: service` it is a service user, with a name and a role, who gets none. API keys
+    cannot set passwords or create admins (403), but an operator key the first one of an account.
     """
+    principal().refuse_operator_key_in(body["account_id"].lower())
     enrolment.check_role(body, by=principal(), joins=body["account_id"])
     if body.get("password") is not None:
         principal().refuse_key(NO_PASSWORDS)
@@ -130,20 +133,20 @@ def create_user(body: Body) -> User:
 
 @blueprint.route("/<uuid:user_id>", methods=["GET"])
 @blueprint.response(200, UserView)
-@superadmin
+@superadmin(operator="users")
 def get_user(user_id: str) -> User:
     """Get a user.
 
     Finds users of every account. Admins use `GET /account/users/{user_id}`.
     """
-    return users.get(None, user_id)
+    return _user(user_id)
 
 
 @blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedUser, example={"is_active": False})
 @blueprint.response(200, UserView)
 @blueprint.fails(409, 429)
-@superadmin
+@superadmin(operator="users")
 def update_user(body: Body, user_id: str) -> User:
     """Change a user.
 
@@ -152,7 +155,7 @@ def update_user(body: Body, user_id: str) -> User:
     `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
     a new address removes the user from that group.
     """
-    enrolment.check_role(body, by=principal())
+    enrolment.check_role(body, by=principal(), account_id=_user(user_id).account_id)
     enrolment.check_address(None, user_id, body, by=principal())
     body = attribute_values.replaced(Kind.USERS, body, Level.SUPERADMIN)
     return users.change(None, user_id, body, by=principal().user_id)
@@ -161,7 +164,7 @@ def update_user(body: Body, user_id: str) -> User:
 @blueprint.route("/<uuid:user_id>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="users")
 def delete_user(user_id: str) -> Response:
     """Delete a user; their records stay.
 
@@ -171,7 +174,7 @@ def delete_user(user_id: str) -> Response:
     Records that refer to the user follow `on_delete` of the field; `restrict` refuses (409). If
     more than 1,000 refer to the user, a job changes them.
     """
-    users.delete(None, user_id, by=principal().user_id)
+    users.delete(None, _user(user_id).id, by=principal().user_id)
     return Response(status=204)
 
 
@@ -183,8 +186,9 @@ def delete_user(user_id: str) -> Response:
 def set_user_password(body: Body, user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    Setting a password needs a recent sign-in (403 `recent_sign_in_required`), and removes the user
-    from `pii_access` if the caller is not in it; a link does not.
+    A service user is a 409. Setting a password needs a recent sign-in (403
+    `recent_sign_in_required`), and removes the user from `pii_access` if the caller is not in it; a
+    link does not.
     """
     user = users.get(None, user_id)
     if body.get("send_reset_link"):
@@ -202,7 +206,7 @@ def verify_user(user_id: str) -> Response:
     """Mark a user's address verified.
 
     The user's sessions and API keys stay valid, and no mail is sent. For a verified address it only
-    renews `email_verified_at`.
+    renews `email_verified_at`. A service user is a 409.
     """
     verified = UserView().dump(users.verify(None, user_id))
     return json_response({**verified, "message": VERIFIED})
@@ -211,12 +215,21 @@ def verify_user(user_id: str) -> Response:
 @blueprint.route("/<uuid:user_id>/resend-verification", methods=["POST"])
 @blueprint.response(200, Message, example={"message": "A link is on its way."})
 @blueprint.fails(429)
-@superadmin
+@superadmin(operator="users")
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
     """Mail a new verification link to a user.
 
     Also a 200 if nothing is sent, because the address is verified, or the user or the account is
-    inactive. Too many mails to one address are a 429.
+    inactive. A service user is a 409. Too many mails to one address are a 429.
     """
-    verification.send_again(users.get(None, user_id))
+    user = _user(user_id)
+    users.require_person(user)
+    verification.send_again(user)
     return {"message": "A new verification link is on its way."}
+
+
+def _user(user_id: str) -> User:
+    """The user; operator keys do not reach those of the system account."""
+    user = users.get(None, user_id)
+    principal().refuse_operator_key_in(user.account_id)
+    return user

@@ -13,21 +13,24 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import attributes, pii, roles
+from app.accounts import attributes, pii, roles, service_users
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
     SYSTEM_ACCOUNT_ID,
+    USER_LABEL,
     VIEWER,
     Account,
     GroupMember,
     Role,
     User,
+    UserKind,
 )
 from app.accounts.types import Body, Condition, Problem, Query
 from app.db import counts, errors, filters
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
+NO_ADDRESS = "A service user has neither an address nor a password."
 SORTABLE = {
     "email": User.email_key,
     "name": User.name,
@@ -73,6 +76,10 @@ def _conditions(scope: str | None, query: Query) -> list[Condition]:
     account_id = scope or query.get("account_id")
     if account_id is not None:
         conditions.append(User.account_id == account_id.lower())
+    if query.get("without_system"):
+        conditions.append(User.account_id != SYSTEM_ACCOUNT_ID)
+    if "kind" in query:
+        conditions.append(User.kind == query["kind"])
     if "role_id" in query:
         conditions.append(User.role_id == query["role_id"])
     if "is_active" in query:
@@ -99,10 +106,10 @@ def get(scope: str | None, user_id: str) -> User:
 
 
 def emails(account_id: str, user_ids: Collection[str]) -> dict[str, str]:
-    """Email addresses of an account's users, by user id."""
+    """Email addresses of an account's users, and names of services, by user id."""
     conditions = (User.account_id == account_id, User.id.in_(user_ids))
-    rows = db.connection().execute(sa.select(User.id, User.email).where(*conditions))
-    return {row.id: row.email for row in rows}
+    rows = db.connection().execute(sa.select(User.id, USER_LABEL.label("label")).where(*conditions))
+    return {row.id: row.label for row in rows}
 
 
 def verified_admins(account_id: str) -> list[str]:
@@ -110,6 +117,13 @@ def verified_admins(account_id: str) -> list[str]:
     query = sa.select(User.id).join(Role, Role.id == User.role_id)
     is_eligible = (User.is_active, User.email_verified, Role.name == ADMIN)
     return list(db.db.session.scalars(query.where(User.account_id == account_id, *is_eligible)))
+
+
+def has_admin(account_id: str) -> bool:
+    """Whether an account has an active admin who is a person."""
+    query = sa.select(User.id).join(Role, Role.id == User.role_id)
+    is_admin = (User.is_active, User.kind == UserKind.PERSON, Role.name == ADMIN)
+    return db.db.session.scalar(query.where(User.account_id == account_id, *is_admin)) is not None
 
 
 def problems(account_id: str, body: Body) -> list[Problem]:
@@ -151,6 +165,8 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
         wrong: list[Problem] = []
         role = roles.resolve(body, wrong) if {"role", "role_id"} & set(body) else user.role
         wrong += _column_problems(body)
+        if user.is_service and "email" in body:
+            wrong = [problem("email", "field_read_only", NO_ADDRESS)]
         if role is None or wrong:
             raise InvalidValues(wrong)
         stays_admin = role.name == ADMIN and body.get("is_active", user.is_active)
@@ -160,7 +176,9 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
         if {"role", "role_id"} & set(body):
             events.publish(events.RoleAssigned(user.account_id, user.id))
         user.role = role
-        if "name" in body:
+        if "name" in body and user.is_service:
+            service_users.rename(user, body["name"])
+        elif "name" in body:
             user.name = body["name"]
         if "is_active" in body:
             user.is_active = body["is_active"]
@@ -178,9 +196,10 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
 
 
 def verify(scope: str | None, user_id: str) -> User:
-    """Mark a user's address verified, as superadmins may."""
+    """Mark a user's address verified, as superadmins may. Raises Conflict for a service."""
     with db.transaction():
         user = get(scope, user_id)
+        require_person(user)
         accounts.mark_verified(user)
         return user
 
@@ -212,6 +231,12 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
             session.delete(user)
             session.flush()
         events.publish(events.AdminLeft(*key))
+
+
+def require_person(user: User) -> None:
+    """Raise Conflict for a service user, who has neither an address nor a password."""
+    if user.is_service:
+        raise Conflict(NO_ADDRESS)
 
 
 def finish_deletion(account_id: str, user_id: str) -> None:
@@ -281,7 +306,8 @@ def set_roles(account_id: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 
 
 def set_password(user: User, password_hash: str) -> None:
-    """Set a user's password and end all of the user's sessions."""
+    """Set a user's password and end all of the user's sessions. Raises Conflict for a service."""
+    require_person(user)
     with db.transaction() as session:
         user = session.get_one(User, (user.account_id, user.id))
         user.password_hash = password_hash
@@ -331,12 +357,13 @@ def _check_may_lose_rights(
 ) -> None:
     if user.id == by:
         raise Forbidden("You cannot deactivate, demote or delete your own user.")
-    if stays_admin or user.role.name != ADMIN or not user.is_active:
+    if stays_admin or user.role.name != ADMIN or not user.is_active or user.is_service:
         return
     others = sa.select(User.id).where(
         User.account_id == user.account_id,
         User.id != user.id,
         User.is_active,
+        User.kind == UserKind.PERSON,
         User.role_id == user.role_id,
     )
     if session.scalar(others.limit(1)) is None:

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts import service as accounts
-from app.accounts.models import Account
+from app.accounts.models import PII_GROUP, Account
 from app.accounts.types import Body, Condition
-from app.auth import last_use, sessions, tokens
+from app.auth import key_scopes, last_use, owners, sessions, tokens
 from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
@@ -28,6 +28,7 @@ PREFIX = "svc_sk_"
 RANDOM_CHARACTERS = 32
 PATTERN = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACTERS}}}")
 HINT_CHARACTERS = 4  # of 32 random ones
+OWN_OPERATOR_KEY = "Operator keys act as whoever makes them."
 OTHER_ADDRESS = "address_not_allowed"
 
 
@@ -39,6 +40,7 @@ class CachedKey:
     account_id: str
     user_id: str
     scopes: Mapping[str, Sequence[str]] | None
+    operator_scopes: frozenset[str] | None
     expires_at: datetime | None
     read_only: bool
     networks: Sequence[IPv4Network | IPv6Network]
@@ -55,6 +57,9 @@ class CachedKey:
                 api_key_id=self.id,
                 key_expires_at=self.expires_at.timestamp() if self.expires_at else None,
                 scopes=self.scopes,
+                operator_scopes=self.operator_scopes,
+                # An operator key never sees by this membership what its maker sees.
+                groups=owner.groups - {PII_GROUP} if self.operator_scopes else owner.groups,
                 read_only=self.read_only,
                 key_check=self.version_check,
             )
@@ -63,18 +68,29 @@ class CachedKey:
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey, str]:
-    """Create a key of the caller; returns it with its secret, which cannot be retrieved again.
+    """Create a key of the caller, or as an admin one of a service user; returns it with its secret.
 
-    Raises InvalidValues, Forbidden, or Conflict for an existing `id`.
+    The secret cannot be retrieved again. Raises InvalidValues, Forbidden, or Conflict for an
+    existing `id`.
     """
     by.require_recent_sign_in()
     by.refuse_portal_of_another()
     by.require_account_id()
+    if isinstance(body.get("scopes"), list) and not by.is_superadmin:
+        raise Forbidden("Only superadmins may make operator keys.", error="superadmin_required")
     name = accounts.label(body["name"])
     if body.get("expires_at") and body["expires_at"] <= clock.now():
         expired = problem("expires_at", "invalid_datetime", "Must be in the future.")
         raise InvalidValues([expired])
     account, user_id = by.home_and_user()
+    owner_id = (body.get("user_id") or user_id).lower()
+    if owner_id != user_id:
+        if not by.is_admin or by.account is None:
+            raise Forbidden("Only admins may make keys of service users.")
+        if isinstance(body.get("scopes"), list):
+            raise InvalidValues([problem("user_id", "invalid_option", OWN_OPERATOR_KEY)])
+        account = by.account
+        owners.require_service_user(account.id, owner_id, by=by, field="user_id")
     secret = new_secret(account.account_code)
     unique_id = errors.conflict_on_unique(
         "api_keys", "id", "id", "A key with this id already exists."
@@ -84,7 +100,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[ApiKey,
         key = ApiKey(
             account_id=account.id,
             id=id or new_id(),
-            created_by=user_id,
+            created_by=owner_id,
             key_hash=tokens.digest(secret),
             hint=secret[-HINT_CHARACTERS:],
             name=name,
@@ -125,14 +141,18 @@ def page(
     by: Principal,
     max_total: int | None = None,
     created_by: str | None = None,
+    of_operator: bool = False,
 ) -> tuple[list[ApiKey], int]:
     """One page of the caller's keys (for admins, the account's), newest first, and the total.
 
-    The total is counted to `max_total` + 1 at most.
+    The total is counted to `max_total` + 1 at most; `of_operator` lists operator keys alone.
     """
     visible = _visible(by)
     if created_by is not None:
         visible.append(ApiKey.created_by == created_by)
+    if of_operator:
+        is_list = sa.cast(ApiKey.scopes, sa.Text).startswith("[")
+        visible.append(is_list)
     query = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
     return list(rows), counts.count_up_to(ApiKey, visible, max_total)
@@ -194,17 +214,17 @@ def _on_address_proved(event: events.AddressVerified) -> None:
 @events.subscribe(events.CollectionRenamed)
 def _follow_collection(event: events.CollectionRenamed) -> None:
     is_scoped = (ApiKey.scopes.is_not(None), ~ApiKey.is_revoked)
-    former = event.former.lower()
     with tenancy.across_accounts(), db.transaction() as session:
         # Account by account, as no lock spans shards.
         concerned = sa.select(ApiKey.account_id).where(*is_scoped).distinct()
         for account_id in sorted(session.scalars(concerned)):
             query = sa.select(ApiKey).where(ApiKey.account_id == account_id, *is_scoped)
             for key in session.scalars(query.order_by(ApiKey.id).with_for_update(of=ApiKey)):
-                names = (key.scopes or {}).get("collections", [])
-                followed = [event.name if old.lower() == former else old for old in names]
-                if followed != names:
-                    key.scopes = {**(key.scopes or {}), "collections": followed}
+                if not isinstance(key.scopes, dict):
+                    continue  # of the operator, who names no collections
+                followed = key_scopes.renamed(key.scopes, event.former, event.name)
+                if followed != key.scopes:
+                    key.scopes = followed
                     key.version += 1
         session.flush()
 
@@ -237,6 +257,13 @@ def authenticate_by_id(account_id: str, key_id: str) -> Principal:
     own = (ApiKey.account_id == account_id, ApiKey.id == key_id)
     cache = versioned_cache.cache("api_keys")
     return _principal(cache.get((account_id, key_id), lambda: _load(*own)))
+
+
+def is_valid(account_id: str, key_id: str) -> bool:
+    """Whether a key is neither revoked nor expired; reads the database."""
+    own = (ApiKey.account_id == account_id, ApiKey.id == key_id)
+    key = db.db.session.scalar(sa.select(ApiKey).where(*own))
+    return key is not None and key.is_active
 
 
 def _principal(key: CachedKey | None) -> Principal:
@@ -287,8 +314,10 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
     if digest is not None and digest != key.key_hash:
         assert key.previous_valid_until  # noqa: S101 - set together with the previous hash
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
-    columns = (key.id, key.account_id, key.created_by, key.scopes, expires_at, key.read_only)
-    return CachedKey(*columns, networks, version_check)
+    of_records = None if isinstance(key.scopes, list) else key.scopes
+    of_operator = key_scopes.of_operator(key.scopes) if isinstance(key.scopes, list) else None
+    columns = (key.id, key.account_id, key.created_by, of_records, of_operator)
+    return CachedKey(*columns, expires_at, key.read_only, networks, version_check)
 
 
 def _select(key_id: str, by: Principal) -> sa.Select[ApiKey]:

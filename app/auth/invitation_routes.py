@@ -124,7 +124,7 @@ class Acceptance(Schema):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(InvitationArgs, location="query")
 @blueprint.response(200, InvitationPage)
-@account_admin
+@account_admin(operator="users")
 def list_invitations(args: Query) -> dict[str, object]:
     """List the invitations of your account, newest first.
 
@@ -142,7 +142,7 @@ def list_invitations(args: Query) -> dict[str, object]:
 @blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
 @blueprint.response(201, SentInvitation, example={"token": "AA0001-..."})
 @blueprint.fails(409, 429)
-@account_admin(shows_secret=True)
+@account_admin(shows_secret=True, operator="users")
 def create_invitation(body: Body) -> dict[str, object]:
     """Invite somebody to your account.
 
@@ -164,7 +164,7 @@ def create_invitation(body: Body) -> dict[str, object]:
 @blueprint.route("/<uuid:invitation>", methods=["DELETE"])
 @blueprint.response(204)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="users")
 def cancel_invitation(invitation: str) -> Response:
     """Cancel an invitation.
 
@@ -178,7 +178,7 @@ def cancel_invitation(invitation: str) -> Response:
 @blueprint.arguments(SentBody, required=False, example={"send_mail": True})
 @blueprint.response(200, ResentInvitation, example={"token": "AA0001-...", "message": RESENT})
 @blueprint.fails(409, 429)
-@account_admin(shows_secret=True)
+@account_admin(shows_secret=True, operator="users")
 def resend_invitation(body: Body, invitation: str) -> dict[str, object]:
     """Mail a new link, which invalidates the old one.
 

@@ -7,21 +7,24 @@ from datetime import timedelta
 from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.types import Body
-from app.auth import api_keys, sessions, tokens
+from app.auth import api_keys, owners, sessions, tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.errors import Forbidden
 
 
 def rotate(key_id: str, overlap: timedelta, *, by: Principal) -> tuple[ApiKey, str]:
-    """Give a key of the caller a new secret; the present one works on for `overlap`.
+    """Give a key of the caller or a service user a new secret; the present one works for `overlap`.
 
     Returns the key with its secret. Raises NotFound, Forbidden, or Conflict if it is revoked.
     """
     by.refuse_portal_of_another()
     with db.transaction() as session:
         key = _changeable(key_id, by)
-        if key.created_by != by.user_id:  # its secret acts as another user
+        # Its secret acts as another user.
+        if key.created_by != by.user_id and not (
+            by.is_admin and owners.may_name(key.account_id, key.created_by, by=by)
+        ):
             raise Forbidden("Only its owner can rotate an API key.")
         secret = api_keys.new_secret(key.account_code)
         key.previous_hash, key.key_hash = key.key_hash, tokens.digest(secret)

@@ -1,21 +1,24 @@
-"""`/api-keys`: keys by which programs act as the user who created them."""
+"""`/api-keys`: keys by which programs act as users."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import web
 from app.accounts.types import Body, Query
-from app.auth import api_keys, key_changes
+from app.auth import api_keys, key_changes, key_scopes
 from app.auth.guard import principal
 from app.auth.models import ApiKey
+from app.collections import definitions
+from app.errors import InvalidValues, problem
 from app.rules import OPERATIONS
 from app.web import fields
-from app.web.access import signed_in
+from app.web.access import OPERATOR_SCOPES, signed_in
 from app.web.blueprint import Blueprint
 from app.web.fields import doc
 from app.web.paging import OffsetArgs, page_body, page_of
@@ -25,7 +28,7 @@ blueprint = Blueprint(
     "API keys",
     __name__,
     url_prefix=web.PREFIX,
-    description="Keys by which programs act as the user who created them.",
+    description="Keys by which programs act as the user who created them, or a service user.",
 )
 
 EXAMPLE = "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"
@@ -33,6 +36,14 @@ READ_ONLY = (
     "Whether the key only reads: GET, and POST where nothing changes, such as plans, tests of rules"
     " and tickets of streams. Anything else is a 403 `read_only_key`."
 )
+SCOPES = (
+    "The operations on records that the key is restricted to, by collection:"
+    ' `{"tickets": ["create", "list"], "customers": ["view"]}`. The older form has `collections`'
+    " and `operations`, and opens each of these operations on each of these collections; an object"
+    " without other properties is of the older form. Superadmins make operator keys with a list,"
+    ' `["accounts:write", "users:write"]`: these name the account by `X-Account-ID`.'
+)
+MAX_COLLECTIONS = 200
 DAY, LONGEST_OVERLAP = 86_400, 30 * 86_400  # seconds
 
 
@@ -56,9 +67,11 @@ def check_unique(names: Sequence[str]) -> None:
 
 
 class Scopes(Schema):
-    """The collections and operations that a key is restricted to."""
+    """Scopes in their older form: each operation on each collection."""
 
-    collections = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(1, 200))
+    collections = ma.fields.List(
+        fields.Text(longest=100), validate=ma.validate.Length(1, MAX_COLLECTIONS)
+    )
     operations = ma.fields.List(
         ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
         validate=[ma.validate.Length(1, len(OPERATIONS)), check_unique],
@@ -66,12 +79,54 @@ class Scopes(Schema):
     )
 
 
+PAIRS = ma.fields.Dict(
+    keys=fields.Text(shortest=1, longest=100),
+    values=Scopes._declared_fields["operations"],
+    validate=ma.validate.Length(1, MAX_COLLECTIONS),
+)
+OF_OPERATOR = ma.fields.List(
+    fields.Choice(OPERATOR_SCOPES),
+    validate=[ma.validate.Length(1, len(OPERATOR_SCOPES)), check_unique],
+)
+LISTED = {"type": "array", "items": {"type": "string", "enum": list(OPERATIONS)}}
+
+
+class ScopesField(fields.Alternatives):
+    """Pairs of collections and operations or the older form, told apart by their keys.
+
+    Of an operator key a list.
+    """
+
+    schemas = (Scopes,)
+
+    def __init__(self) -> None:
+        one_of = [
+            {"type": "object", "additionalProperties": LISTED},
+            {"$ref": f"#/components/schemas/{Scopes.__name__}"},
+            {"type": "array", "items": {"type": "string", "enum": list(OPERATOR_SCOPES)}},
+            {"type": "null"},
+        ]
+        super().__init__(allow_none=True, metadata={"anyOf": one_of, "description": SCOPES})
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(value, list):
+            return OF_OPERATOR.deserialize(value, *args, **options)
+        if not isinstance(value, dict):
+            raise ma.ValidationError("Not a valid mapping type.")
+        if key_scopes.is_older_form(value):
+            return Scopes().load(value)
+        return PAIRS.deserialize(value, *args, **options)
+
+
 class NewKey(Schema):
     name = fields.Text(shortest=1, longest=200, required=True)
     description = fields.Text(longest=1000, allow_none=True)
     expires_at = fields.DateTime(allow_none=True)
-    scopes = ma.fields.Nested(Scopes, allow_none=True)
+    scopes = ScopesField()
     read_only = fields.StrictBoolean(load_default=False, **doc(READ_ONLY))
+    user_id = fields.GivenId(
+        **doc("The service user that it acts as; admins only. By default: you.")
+    )
     ip_addresses = addresses_field()
 
 
@@ -98,7 +153,7 @@ class RotateBody(Schema):
     name="nightly import",
     hint="IJ01",
     ip_addresses=["192.0.2.0/24"],
-    scopes={"collections": ["posts"], "operations": ["list", "view"]},
+    scopes={"tickets": ["create", "list"], "customers": ["view"]},
     read_only=True,
 )
 class KeyView(View):
@@ -112,8 +167,9 @@ class KeyView(View):
     description = ma.fields.String(allow_none=True)
     account_id = fields.Id()
     account_code = ma.fields.String()
-    created_by = fields.Id()
-    scopes = ma.fields.Nested(Scopes, allow_none=True)
+    user_id = fields.Id(**doc("The user that it acts as."))
+    created_by = fields.Id(**doc("The same as `user_id`."))
+    scopes = ScopesField()
     read_only = ma.fields.Boolean(**doc(READ_ONLY))
     ip_addresses = ma.fields.List(ma.fields.String(), allow_none=True)
     previous_valid_until = fields.Timestamp(
@@ -170,10 +226,13 @@ def list_api_keys(args: Query) -> dict[str, object]:
 def create_api_key(body: Body) -> dict[str, object]:
     """Create an API key.
 
-    It acts as you, with your current role and groups, in your account only. The secret is in this
-    response and cannot be retrieved again. Scopes restrict the key to records of these collections
-    and to these operations, `read_only` to what changes nothing; neither can be changed later.
+    It acts as you, with your current role and groups, in your account only; with `user_id` as a
+    service user of the account, who is in `pii_access` only if you are (403). The secret is in this
+    response and cannot be retrieved again. Scopes restrict the key to these operations on records
+    of these collections, `read_only` to what changes nothing; neither can be changed later. What
+    the scopes leave out is a 403 `scope_denied` that names it.
     """
+    _check_collections(body.get("scopes"))
     key, secret = api_keys.create(body, by=principal())
     return _with_secret(key, secret)
 
@@ -184,7 +243,7 @@ def create_api_key(body: Body) -> dict[str, object]:
 @blueprint.fails(409)
 @signed_in(recent_sign_in=True, api_keys=False, shows_secret=True)
 def rotate_api_key(body: Body, key_id: str) -> dict[str, object]:
-    """Give one of your API keys a new secret.
+    """Give one of your API keys, or as an admin one of a service user, a new secret.
 
     The present secret works on for a while, a day by default; the one before it stops at once. The
     new one is in this response and cannot be retrieved again.
@@ -248,6 +307,19 @@ def delete_api_key(key_id: str) -> Response:
     """
     api_keys.revoke(key_id, by=principal())
     return Response(status=204)
+
+
+def _check_collections(scopes: Any) -> None:
+    if not isinstance(scopes, dict) or key_scopes.is_older_form(scopes):  # which takes any name
+        return
+    known = {one.name.lower() for one in definitions.get_all()}
+    problems = [
+        problem("scopes", "unknown_collection", f"There is no collection {name[:80]}.")
+        for name in scopes
+        if name.lower() not in known
+    ]
+    if problems:
+        raise InvalidValues(problems)
 
 
 def _with_secret(key: ApiKey, secret: str) -> dict[str, object]:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from app.accounts import service as accounts
 from app.accounts.domains import service
 from app.accounts.domains.models import AccountDomain
+from app.accounts.models import UserKind
 from app.auth import principal as principals
 from app.auth.mfa.models import SecondFactor
 from app.db import Base
@@ -59,14 +60,19 @@ class LoginUser:
     tokens_valid_from: datetime | None
     language: str | None
     attributes: JSONObject
+    kind: str
     has_second_factor: bool
     sso_only: bool
     """Whether the account lets addresses of this domain sign in with a provider only."""
 
     @property
+    def is_service(self) -> bool:
+        return self.kind == UserKind.SERVICE
+
+    @property
     def may_sign_in(self) -> bool:
-        """Whether the user and the account are active."""
-        return self.is_active and self.account.is_active
+        """Whether the user is a person, and active as the account is."""
+        return self.is_active and self.account.is_active and not self.is_service
 
     @property
     def role_name(self) -> str:

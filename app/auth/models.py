@@ -195,7 +195,7 @@ class Invitation(Base):
 
 
 class ApiKey(Base):
-    """A key by which programs act as the user who created it; only its hash is stored."""
+    """A key by which programs act as its user; only its hash is stored."""
 
     __tablename__ = "api_keys"
     __table_args__ = (
@@ -231,8 +231,11 @@ class ApiKey(Base):
     hint: Mapped[str | None] = mapped_column(Text)  # the secret's last characters
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
-    created_by: Mapped[str] = mapped_column(Id)
-    scopes: Mapped[dict[str, list[str]] | None] = mapped_column(sa.JSON(none_as_null=True))
+    created_by: Mapped[str] = mapped_column(Id)  # the user that it acts as
+    scopes: Mapped[dict[str, list[str]] | list[str] | None] = mapped_column(
+        sa.JSON(none_as_null=True)
+    )
+    """Operations on records, by collection or in the older form; of an operator key a list."""
     read_only: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     # Networks that it may be used from; null: any.
     ip_addresses: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
@@ -256,6 +259,16 @@ class ApiKey(Base):
     def account_code(self) -> str:
         """The account code in the key's text."""
         return self.account.account_code
+
+    @property
+    def user_id(self) -> str:
+        """The user that it acts as."""
+        return self.created_by
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether this is an operator key, with scopes over all accounts but its own."""
+        return isinstance(self.scopes, list)
 
     @property
     def is_active(self) -> bool:

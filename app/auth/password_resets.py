@@ -60,8 +60,10 @@ def enqueue_mail(user: User) -> None:
 def send_link(user: User) -> None:
     """Mail a link to set a new password and end all of the user's sessions.
 
-    Raises TooManyRequests, or Forbidden for a user who may have no password.
+    Raises TooManyRequests, Conflict for a service, or Forbidden for a user who may have no
+    password.
     """
+    users.require_person(user)
     gate.require_password(user.account, user.email)
     lockout.count_mail(user.account_id, user.email, verified=user.email_verified)
     with db.transaction():

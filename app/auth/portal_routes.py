@@ -67,7 +67,7 @@ EXAMPLE = {
 @own_account_routes.blueprint.arguments(PortalBody, example=EXAMPLE)
 @own_account_routes.blueprint.response(201, PortalView)
 @own_account_routes.blueprint.fails(409)
-@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
+@account_admin(recent_sign_in=True, api_keys=False, shows_secret=True, operator="portal")
 def create_portal_session(body: Body) -> dict[str, object]:
     """Create a portal session: pages of administration for a page of your own.
 

@@ -19,8 +19,8 @@ from app.accounts import pii, users
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.product import settings as product
 from app.accounts.types import Body, Condition
+from app.auth import api_keys, sessions, tokens
 from app.auth import principal as principals
-from app.auth import sessions, tokens
 from app.auth.devices import MAX_AGENT_LENGTH, Origin
 from app.auth.models import SessionKind, SignInSession
 from app.auth.principal import Portal, Principal
@@ -61,7 +61,8 @@ def create(body: Body, *, by: Principal) -> tuple[str, datetime]:
     Raises InvalidValues, Conflict beyond 100 sessions of the user, or Forbidden without a recent
     sign-in, in the system account, and for a member of `pii_access` unless the caller is one.
     """
-    by.require_recent_sign_in()
+    if not by.is_operator_key:
+        by.require_recent_sign_in()
     account_id = by.require_account_id()
     if account_id == SYSTEM_ACCOUNT_ID:
         raise Forbidden(NOT_FOR_SYSTEM)
@@ -79,7 +80,10 @@ def create(body: Body, *, by: Principal) -> tuple[str, datetime]:
             problems.append(problem("user_id", "invalid_reference", message))
         if problems or user is None:
             raise InvalidValues(problems)
-        is_member = user.id != caller_id and pii.is_member(account_id, user.id)
+        # Of a portal that an operator key opens, nobody is a member.
+        is_member = (
+            user.id != caller_id and not by.is_operator_key and pii.is_member(account_id, user.id)
+        )
         if is_member and not pii.is_trusted(account_id, caller_id):
             raise Forbidden(pii.ONLY_MEMBERS)
         own = (SignInSession.account_id == account_id, SignInSession.user_id == user.id)
@@ -111,7 +115,7 @@ def add(
         portal={
             "pages": list(body["pages"]),
             "return_url": body["return_url"],
-            "opened_by": [home.id, caller_id],
+            "opened_by": [home.id, caller_id, *([by.api_key_id] if by.api_key_id else ())],
         },
     )
     with db.transaction() as session:
@@ -197,7 +201,7 @@ def _admin(account_id: str, user_id: str) -> User | None:
         user = users.get_for_update(db.db.session(), account_id, user_id)
     except NotFound:
         return None
-    return user if user.is_active and user.role.name == ADMIN else None
+    return user if user.may_sign_in and user.role.name == ADMIN else None
 
 
 def _find(account_id: str, token_hash: str) -> SignInSession | None:
@@ -212,13 +216,19 @@ def _find(account_id: str, token_hash: str) -> SignInSession | None:
 def _principal(row: SignInSession) -> Principal | None:
     """The user of a session, while they and whoever opened it are admins.
 
-    As at its creation, a member of `pii_access` is acted as by members only.
+    As at its creation, a member of `pii_access` is acted as by members only. What an operator key
+    has opened ends with the key, and acts outside of that group.
     """
     portal = row.portal or {}
     principal = principals.for_user_verified(row.account_id, row.user_id)
-    home_id, opener_id = portal["opened_by"]
+    home_id, opener_id, *key_ids = portal["opened_by"]
     with tenancy.across_accounts():
         opener = principals.for_user_verified(home_id, opener_id)
+        for key_id in key_ids:
+            if not api_keys.is_valid(home_id, key_id):
+                return None
+    if key_ids and principal is not None:
+        principal = replace(principal, groups=principal.groups - {PII_GROUP})
     if principal is None or not principal.is_admin or opener is None or not opener.is_admin:
         return None
     is_own = opener_id == row.user_id

@@ -16,6 +16,7 @@ from app.accounts.plans import stored as plans
 from app.accounts.sign_in_settings import SERVICE_LIMITS, SessionLimits
 from app.accounts.usage import quotas
 from app.accounts.usage.quotas import Quotas
+from app.auth import key_scopes
 from app.context import tenancy
 from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
@@ -32,6 +33,8 @@ OTHER_ACCOUNT = "Your credential belongs to another account."
 # An admin who can sign in would outlive the key.
 NO_ADMINS = "API keys cannot create admins."
 OTHERS_KEYS = "Only you can make API keys of your own: open this page yourself."
+NOT_OF_SYSTEM = "Operator keys do not act in the system account."
+NO_PII_CHANGES = "Operator keys do not change pii_access."
 NO_PII_MEMBERS = "API keys cannot add members to pii_access."
 
 NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # no user has this id
@@ -80,6 +83,8 @@ class Principal:
     email: str | None = None
     name: str | None = None
     role: str | None = None
+    is_service: bool = False
+    """Whether the user is a service, or its API key."""
     console: bool = False
     """Whether the role opens the console."""
     groups: frozenset[str] = frozenset()
@@ -96,8 +101,10 @@ class Principal:
     api_key_id: str | None = None
     key_expires_at: float | None = None
     """Expiry of the API key, in seconds since the epoch."""
-    scopes: Mapping[str, Sequence[str]] | None = None
-    """The restrictions of an API key to collections and operations."""
+    scopes: key_scopes.Scopes | None = None
+    """The operations on collections that an API key is restricted to."""
+    operator_scopes: frozenset[str] | None = None
+    """The scopes of an operator key (docs/operator-keys.md); None for everybody else."""
     read_only: bool = False
     """Whether the caller is an API key that may only read."""
     key_check: VersionCheck | None = field(default=None, repr=False)
@@ -125,8 +132,13 @@ class Principal:
 
     @property
     def may_act_elsewhere(self) -> bool:
-        """Whether the caller may act in other accounts; API keys may not."""
-        return self.is_superadmin and self.api_key_id is None
+        """Whether the caller may act in other accounts; of API keys only an operator's may."""
+        return self.is_superadmin and (self.api_key_id is None or self.is_operator_key)
+
+    @property
+    def is_operator_key(self) -> bool:
+        """Whether the caller is an operator key."""
+        return self.operator_scopes is not None
 
     @property
     def is_admin(self) -> bool:
@@ -151,8 +163,7 @@ class Principal:
 
     def has_scope_for(self, *operations: str) -> bool:
         """Whether the scopes of an API key include one of the operations; True without scopes."""
-        allowed = (self.scopes or {}).get("operations")
-        return allowed is None or any(operation in allowed for operation in operations)
+        return key_scopes.include_any(self.scopes, operations)
 
     @property
     def metered_account(self) -> AccountRef | None:
@@ -173,6 +184,11 @@ class Principal:
         """Raise Forbidden for an API key."""
         if self.api_key_id is not None:
             raise Forbidden(message)
+
+    def refuse_operator_key_in(self, account_id: str | None) -> None:
+        """Raise Forbidden for an operator key in the system account."""
+        if self.is_operator_key and account_id == SYSTEM_ACCOUNT_ID:
+            raise Forbidden(NOT_OF_SYSTEM)
 
     def refuse_portal_of_another(self) -> None:
         """Raise Forbidden in a portal that somebody else has opened: keys are personal."""
@@ -296,11 +312,16 @@ def anonymous(account: AccountRef) -> Principal:
 
 def choose_account(caller: Principal, reference: str | None) -> Principal:
     """The caller acting in the referenced account. Raises Forbidden or NotFound."""
-    if reference is None or (caller.home and caller.home.matches(reference)):
+    if reference is None:
+        return caller
+    if caller.home and caller.home.matches(reference):
+        caller.refuse_operator_key_in(caller.home.id)
         return caller
     if not caller.may_act_elsewhere:
         raise Forbidden(OTHER_ACCOUNT)
     if reference == ALL_ACCOUNTS:
+        if caller.is_operator_key:
+            raise BadRequest("An operator key acts in one account: name it.")
         return caller.acting_in(None)
     account = find_active_account(reference)
     if account is None:
@@ -329,8 +350,9 @@ def _load_user(account_id: str, user_id: str) -> Principal | None:
             account=home,
             home=home,
             user_id=user.id,
-            email=user.email,
+            email=user.email or None,
             name=user.name,
+            is_service=user.is_service,
             role=user.role.name,
             console=user.role.console,
             groups=frozenset(group.name for group in user.groups),

@@ -19,6 +19,7 @@ from app.accounts.models import (
     Account,
     Role,
     User,
+    UserKind,
 )
 from app.accounts.product import links
 from app.accounts.types import Problem
@@ -171,6 +172,7 @@ def _unsaved_user(
     role = db.db.session.scalars(sa.select(Role).where(Role.name == role_name)).one()
     user = User(
         account_id=account.id,
+        kind=UserKind.PERSON,
         email=new.email,
         role_id=role.id,
         groups=[],

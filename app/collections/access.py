@@ -20,6 +20,7 @@ from app import clock, rules
 from app.accounts import attributes
 from app.accounts import names as known_names
 from app.accounts.attributes import Kind
+from app.auth import key_scopes
 from app.auth.principal import Principal, rule_caller
 from app.collections import attribute_values, definitions, masking, people
 from app.collections.columns import TableColumns
@@ -167,9 +168,7 @@ def for_operation(caller: Principal, definition: Definition, operation: str) -> 
 
 
 def _compute(caller: Principal, definition: Definition, operation: str) -> Access:
-    if not _in_scope(caller, definition, operation):
-        message = "This API key's scopes do not include this collection and operation."
-        raise Forbidden(message, error="scope_denied")
+    check_scope(caller, definition, operation)
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     writable = _writable(caller, definition, operation)
     read_only = closed_fields(rule_caller(caller), definition, "writable_if")
@@ -208,6 +207,15 @@ def if_open(caller: Principal, definition: Definition, operation: str) -> Access
         return None
     never = access.condition is not None and rules.truth(access.condition) is False
     return None if never else access
+
+
+def check_scope(caller: Principal, definition: Definition, operation: str) -> None:
+    """Raise ScopeDenied for an API key whose scopes leave the operation out.
+
+    Where a closed collection is answered as if it were not there: its key is told instead.
+    """
+    if not key_scopes.include(caller.scopes, definition.name, operation):
+        raise key_scopes.denied(definition.name, operation)
 
 
 def is_open(caller: Principal, definition: Definition, operation: str) -> bool:
@@ -319,9 +327,11 @@ def _attribute_types(caller: Principal, prefix: str) -> Mapping[str, rules.Type]
 def _related(caller: Principal, name: str) -> rules.Scope | None:
     """The scope of a collection in `@any`; None also if it is closed, as if it were not there."""
     try:
-        listed = if_open(caller, definitions.get(name), "list")
+        definition = definitions.get(name)
     except NotFound:
         return None
+    check_scope(caller, definition, "list")
+    listed = if_open(caller, definition, "list")
     return filter_scope(listed) if listed else None
 
 
@@ -345,7 +355,10 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
     target = access.definition.followed(name) if name in access.comparable else None
     if isinstance(target, People):
         return people.filter_scope(access.caller)
-    if target is None or not is_open(access.caller, target, "view"):
+    if target is None:
+        return None
+    check_scope(access.caller, target, "view")
+    if not is_open(access.caller, target, "view"):
         return None
     return filter_scope(for_operation(access.caller, target, "view"))
 
@@ -406,14 +419,6 @@ def _judged(node: rules.Node) -> Iterator[rules.Node]:
     yield node
     for part in () if isinstance(node, rules.Subquery) else node.children:
         yield from _judged(part)
-
-
-def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:
-    scopes = caller.scopes
-    if scopes is None:
-        return True
-    names = [name.lower() for name in scopes.get("collections", (definition.name,))]
-    return definition.name.lower() in names and operation in scopes.get("operations", (operation,))
 
 
 def _closed(caller: Principal, definition: Definition, operation: str) -> Exception:

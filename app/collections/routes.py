@@ -101,7 +101,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(CollectionArgs, location="query")
 @blueprint.response(200, CollectionPage)
-@superadmin
+@superadmin(operator="definitions")
 def list_collections(args: JSONObject) -> JSONObject:
     """List collections.
 
@@ -117,7 +117,7 @@ def list_collections(args: JSONObject) -> JSONObject:
 )
 @blueprint.response(201, CollectionView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="definitions")
 def create_collection(body: JSONObject) -> JSONObject:
     """Create a collection.
 
@@ -145,7 +145,7 @@ def create_collection(body: JSONObject) -> JSONObject:
 
 @blueprint.route("/names", methods=["GET"])
 @blueprint.response(200, CollectionNames, example={"names": ["posts"], "total": 1})
-@superadmin
+@superadmin(operator="definitions")
 def list_collection_names() -> JSONObject:
     """List the names of all collections.
 
@@ -157,7 +157,7 @@ def list_collection_names() -> JSONObject:
 
 @blueprint.route("/<collection_id>", methods=["GET"])
 @blueprint.response(200, CollectionView)
-@superadmin
+@superadmin(operator="definitions")
 def get_collection(collection_id: str) -> JSONObject:
     """Get a collection by its id or name.
 
@@ -170,7 +170,7 @@ def get_collection(collection_id: str) -> JSONObject:
 @blueprint.arguments(ReplacedCollection, example={"schema": SCHEMA})
 @blueprint.response(200, CollectionView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="definitions")
 def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
@@ -213,7 +213,7 @@ def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
 )
 @blueprint.response(200, CollectionView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="definitions")
 def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
 
@@ -270,7 +270,7 @@ def _proposal(body: JSONObject, *, partial: bool = False) -> Proposal:
     },
 )
 @blueprint.fails(409)
-@superadmin(reads=True)
+@superadmin(reads=True, operator="definitions")
 def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
@@ -297,7 +297,7 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     },
 )
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="definitions")
 def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
     """Delete a collection with the records of all accounts.
 
@@ -312,7 +312,7 @@ def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
 
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
 @blueprint.response(200, CollectionRules)
-@superadmin
+@superadmin(operator="definitions")
 def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure.
 
@@ -325,7 +325,7 @@ def get_rules(collection_name: str) -> JSONObject:
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
 @blueprint.arguments(CollectionRules, example=RULES)
 @blueprint.response(200, CollectionRules)
-@superadmin
+@superadmin(operator="definitions")
 def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.
 
@@ -348,7 +348,7 @@ class OpenCollectionView(View):
 @open_blueprint.route("", methods=["GET"])
 @open_blueprint.arguments(PageArgs, location="query")
 @open_blueprint.response(200, page_of(OpenCollectionView))
-@signed_in
+@signed_in(operator="definitions")
 def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 

@@ -233,7 +233,7 @@ class RoleDifferences(View):
 @blueprint.route("/validate", methods=["POST"])
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, RuleValidity, example=VALID)
-@superadmin(reads=True)
+@superadmin(reads=True, operator="definitions")
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
@@ -273,7 +273,7 @@ def validate_rule(body: JSONObject) -> JSONObject:
     example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
 )
 @blueprint.response(200, RuleTestResult, example=ALLOWED)
-@superadmin(reads=True)
+@superadmin(reads=True, operator="definitions")
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: JSONObject) -> JSONObject:
     """Evaluate a rule for a made-up record and caller.
@@ -364,7 +364,7 @@ class FragmentPlan(View):
 
 @fragment_blueprint.route("", methods=["GET"])
 @fragment_blueprint.response(200, Fragments, example=FRAGMENTS_EXAMPLE)
-@superadmin
+@superadmin(operator="definitions")
 def get_fragments() -> Response:
     """Show all fragments of rules."""
     return json_response(fragments.load())
@@ -374,7 +374,7 @@ def get_fragments() -> Response:
 @fragment_blueprint.arguments(FragmentArgs, location="query")
 @fragment_blueprint.arguments(Fragments, example=FRAGMENTS_EXAMPLE)
 @fragment_blueprint.response(200, Fragments, example=FRAGMENTS_EXAMPLE)
-@superadmin
+@superadmin(operator="definitions")
 def replace_fragments(args: JSONObject, body: JSONObject) -> Response:
     """Replace all fragments of rules.
 
@@ -402,7 +402,7 @@ def replace_fragments(args: JSONObject, body: JSONObject) -> Response:
         ],
     },
 )
-@superadmin(reads=True)
+@superadmin(reads=True, operator="definitions")
 @versioned_cache.reloading()
 def plan_fragments(body: JSONObject) -> JSONObject:
     """Show what a change of all fragments does to each rule that uses them. Changes nothing."""

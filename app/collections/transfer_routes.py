@@ -129,7 +129,7 @@ class ImportReport(View):
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, DefinitionsView, example=EXPORT)
-@superadmin
+@superadmin(operator="definitions")
 def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
@@ -166,7 +166,7 @@ def export_collections(args: JSONObject) -> JSONObject:
     },
 )
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="definitions")
 def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.
 

@@ -9,6 +9,7 @@ import marshmallow as ma
 
 from app import web
 from app.auth.guard import principal
+from app.auth.key_scopes import ScopeDenied
 from app.collections.schemas import SCHEMA
 from app.errors import InvalidValues, problem
 from app.manifest import document, export, service
@@ -59,6 +60,7 @@ OPERATION: JSONObject = {
     "line": 3,
 }
 HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+OPERATOR_PARTS = {"version", "collections", "fragments", "attributes"}
 REVERSE = {"version": VERSION, "roles": [{"name": "auditor", "removed": True}]}
 
 
@@ -216,7 +218,7 @@ def export_manifest(args: JSONObject) -> JSONObject:
     },
 )
 @blueprint.fails(409)
-@superadmin(reads=True)
+@superadmin(reads=True, operator="definitions")
 def plan_manifest(body: JSONObject) -> JSONObject:
     """Plan a manifest without applying it.
 
@@ -244,14 +246,14 @@ def plan_manifest(body: JSONObject) -> JSONObject:
     },
 )
 @blueprint.fails(409)
-@superadmin(shows_secret=lambda answer: bool(answer["secrets"]))
+@superadmin(shows_secret=lambda answer: bool(answer["secrets"]), operator="definitions")
 def apply_manifest(body: JSONObject) -> JSONObject:
     """Apply a manifest in one transaction, all or nothing.
 
     It does what the plan of `plan_hash` says, or is a 409 `plan_stale`. Applied again, it does
     nothing. You become the owner of the webhooks, and of the steps of workflows and hooks, that it
     creates or changes. Provider settings and the links of the product need a recent sign-in
-    (403 `recent_sign_in_required`).
+    (403 `recent_sign_in_required`). Operator keys may send collections, fragments and attributes.
     """
     return service.apply(_document(body), body["plan_hash"], by=principal())
 
@@ -259,4 +261,7 @@ def apply_manifest(body: JSONObject) -> JSONObject:
 def _document(body: Mapping[str, Any]) -> Document:
     if ("manifest" in body) == ("yaml" in body):
         raise InvalidValues([problem("manifest", "required", "Send `manifest` or `yaml`.")])
-    return Document(body["manifest"]) if "manifest" in body else document.parse(body["yaml"])
+    sent = Document(body["manifest"]) if "manifest" in body else document.parse(body["yaml"])
+    if principal().is_operator_key and (others := sent.content.keys() - OPERATOR_PARTS):
+        raise ScopeDenied(f"Operator keys may not change {', '.join(sorted(map(str, others)))}.")
+    return sent

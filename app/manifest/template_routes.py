@@ -49,7 +49,7 @@ class TemplateList(View):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.response(200, TemplateList)
-@superadmin
+@superadmin(operator="accounts")
 def list_account_templates() -> JSONObject:
     """List account templates.
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User, UserKind
 from app.audit import append, recent
 from app.audit import service as audit
 from app.auth.models import ApiKey, Invitation, SignInSession
@@ -185,6 +185,7 @@ def _newest_users(account_id: str | None) -> list[JSONObject]:
     columns = (User.id, User.email, User.account_id, Account.account_code)
     query = sa.select(*columns, Account.name.label("account_name"), User.created_at)
     query = query.join(Account, Account.id == User.account_id).where(*_within(User, account_id))
+    query = query.where(User.kind == UserKind.PERSON)
     rows = db.connection().execute(query.order_by(User.id.desc()).limit(MAX_LISTED)).all()
     for row in rows:
         shown_accounts.note(row.account_id)

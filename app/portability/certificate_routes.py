@@ -69,7 +69,7 @@ class CertificateView(View):
 @blueprint.route("/deletions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, page_of(DeletionView))
-@superadmin
+@superadmin(operator="accounts")
 def list_account_deletions(args: Query) -> dict[str, object]:
     """List the deletions of accounts.
 
@@ -81,7 +81,7 @@ def list_account_deletions(args: Query) -> dict[str, object]:
 @blueprint.route("/<uuid:account_id>/certificate", methods=["GET"])
 @blueprint.response(200, CertificateView)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="accounts")
 def get_deletion_certificate(account_id: str) -> JSONObject:
     """Get the certificate of the deletion of an account.
 

@@ -16,6 +16,18 @@ from app.types import JSONMapping
 
 View = TypeVar("View", bound=Callable[..., Any])
 # Limits for callers without credentials, whose requests cost the service more than them.
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
+READ, WRITE = "read", "write"
+PORTAL = "portal"  # written only: it opens sessions
+OPERATOR_RESOURCES = (
+    *("accounts", "users", "definitions", "workflows"),
+    *("webhooks", "records", "plans", "events"),
+)
+OPERATOR_SCOPES = (
+    *(f"{resource}:{right}" for resource in OPERATOR_RESOURCES for right in (READ, WRITE)),
+    f"{PORTAL}:{WRITE}",
+)
+"""What an operator key may be given; writing includes reading."""
 LARGEST_PUBLIC_BODY, LARGEST_DOCUMENT = 64 * 2**10, 256 * 2**10
 
 
@@ -39,6 +51,8 @@ class ViewAccess:
     recent_sign_in: bool = False
     """Whether the user must have authenticated in the last 15 minutes."""
     api_keys: bool = True
+    operator: str | None = None
+    """The resource whose scope opens it to operator keys; None: it is closed to them."""
     reads: bool = False
     """Whether it only reads although its method is POST; read-only API keys may call it."""
     across_accounts: bool = False
@@ -56,6 +70,15 @@ class ViewAccess:
         """Refuse declarations that contradict themselves."""
         if self.recent_sign_in and self.api_keys:
             raise ValueError("recent_sign_in excludes API keys: add api_keys=False")
+        if self.operator not in (None, PORTAL, *OPERATOR_RESOURCES):
+            raise ValueError(f"There is no scope of operator keys for {self.operator}")
+
+    def operator_scope(self, method: str) -> str | None:
+        """The scope that an operator key needs for a request; None if there is none."""
+        if self.operator is None:
+            return None
+        right = READ if method in READ_METHODS or self.reads else WRITE
+        return f"{self.operator}:{right}"
 
     @overload
     def __call__(self, view: View, /) -> View: ...

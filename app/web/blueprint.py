@@ -171,7 +171,10 @@ def _describe(
 def _with_access(doc: JSONObject, doc_info: JSONObject, **options: object) -> JSONObject:
     """Begin the description with who may call the operation."""
     docstring = doc_info["docstring"]
-    parts = (openapi_text.access_sentences(doc_info["access"]), docstring.get("description"))
+    parts = (
+        openapi_text.access_sentences(doc_info["access"], doc_info["methods"]),
+        docstring.get("description"),
+    )
     if any(parts):
         docstring["description"] = " ".join(filter(None, parts))
     return doc

@@ -110,6 +110,21 @@ class DateTime(ma.fields.Field[datetime]):
         raise ma.ValidationError("Must be an ISO 8601 date and time.")
 
 
+class Alternatives(ma.fields.Field[Any]):
+    """A value of one of several shapes, some of them schemas, which the description then has."""
+
+    schemas: tuple[type[ma.Schema], ...] = ()
+
+
+def describe_alternatives(
+    converter: Any, field: ma.fields.Field[Any], **options: object
+) -> dict[str, object]:
+    """Add the schemas of alternatives to the description, to which their metadata refers."""
+    for schema in field.schemas if isinstance(field, Alternatives) else ():
+        converter.resolve_nested_schema(schema)
+    return {}
+
+
 def required_by_service(
     converter: object, field: ma.fields.Field[Any], **options: object
 ) -> dict[str, bool]:

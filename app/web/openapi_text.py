@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from app import errors
 from app.errors import AppError, Malformed
@@ -45,7 +46,7 @@ CALLERS = {
 }
 
 
-def access_sentences(access: ViewAccess) -> str:
+def access_sentences(access: ViewAccess, methods: Sequence[str] = ()) -> str:
     """Return what the description of an operation says of its callers; mostly nothing."""
     sentences = []
     callers = CALLERS.get(access.level)
@@ -58,6 +59,8 @@ def access_sentences(access: ViewAccess) -> str:
         sentences.append(f"For {callers}.")
     if access.reads and access.api_keys:
         sentences.append("Read-only API keys may do this.")
+    scopes = dict.fromkeys(filter(None, map(access.operator_scope, methods)))
+    sentences += [f"Operator keys need `{scope}`." for scope in scopes]
     return " ".join(sentences)
 
 

@@ -159,7 +159,7 @@ class Redelivered(Message):
 @blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
 @blueprint.arguments(DeliveryArgs, location="query")
 @blueprint.response(200, page_of(DeliveryView))
-@account_admin
+@account_admin(operator="webhooks")
 def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
     """List a webhook's deliveries, newest first.
 
@@ -184,7 +184,7 @@ def list_deliveries(args: JSONObject, webhook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
 @blueprint.response(200, DeliveryWithAttempts, example={"attempts": [ATTEMPT]})
-@account_admin
+@account_admin(operator="webhooks")
 def get_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAttempts:
     """Get a delivery with all attempts.
 
@@ -196,7 +196,7 @@ def get_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAttempts:
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
 @blueprint.response(202, DeliveryWithAttempts, example={"attempts": []})
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="webhooks")
 def redeliver_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAttempts:
     """Send a delivery again.
 
@@ -213,7 +213,7 @@ def redeliver_delivery(webhook_id: str, delivery_id: str) -> log.DeliveryWithAtt
 @blueprint.arguments(DeliverySelection, example={"since": TIME})
 @blueprint.response(202, Redelivered, example={"message": RESENT, "count": 12})
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="webhooks")
 def redeliver_deliveries(body: JSONObject, webhook_id: str) -> JSONObject:
     """Send deliveries again: all that did not arrive since a time, or up to 100 by `ids`.
 

@@ -107,6 +107,11 @@ class Webhook(Base):
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
     @property
+    def owner_id(self) -> str | None:
+        """The user whose view payloads show."""
+        return self.created_by
+
+    @property
     def is_sending(self) -> bool:
         """Whether its deliveries are sent: it is enabled, and has an owner who may have it."""
         return self.enabled and self.paused_at is None

@@ -50,6 +50,10 @@ def _headers() -> object:
     )
 
 
+OWNER = (
+    "The owner: you, or a service user of the account, which stays the owner when others change"
+    " what is sent. One in `pii_access` is named by its members only (403)."
+)
 MAKER = "If false, payloads show what any admin may view, masked, until an admin takes it over."
 WARNINGS = (
     "Likely mistakes, such as a missing collection; `payloads_cut` while payloads have ids only"
@@ -100,6 +104,7 @@ class WebhookView(View):
     created_by = fields.Id(
         allow_none=True, **doc("The owner (creator or last take-over): payloads show their view.")
     )
+    owner_id = fields.Id(allow_none=True, **doc("The same as `created_by`."))
     has_active_maker = ma.fields.Function(
         service.has_active_maker, metadata={"type": "boolean", "description": MAKER}
     )
@@ -146,6 +151,8 @@ class ChangedWebhook(Schema):
         **doc("Send personal data unmasked; for members of pii_access only.")
     )
 
+    owner_id = fields.GivenId(**doc(OWNER))
+
     @ma.post_load
     def plain(self, body: JSONObject, **options: object) -> JSONObject:
         """Sort the events and remove duplicates."""
@@ -178,7 +185,7 @@ class TestResult(View):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(WebhookArgs, location="query")
 @blueprint.response(200, page_of(WebhookView))
-@account_admin
+@account_admin(operator="webhooks")
 def list_webhooks(args: JSONObject) -> JSONObject:
     """List the webhooks of the own account, oldest first.
 
@@ -192,7 +199,7 @@ def list_webhooks(args: JSONObject) -> JSONObject:
 @blueprint.arguments(NewWebhook, example=NEW)
 @blueprint.response(201, CreatedWebhook, example={**SECRET})
 @blueprint.fails(409)
-@account_admin(shows_secret=True)
+@account_admin(shows_secret=True, operator="webhooks")
 def create_webhook(body: JSONObject) -> Secret:
     """Create a webhook.
 
@@ -215,7 +222,7 @@ def create_webhook(body: JSONObject) -> Secret:
 
 @blueprint.route("/<uuid:webhook_id>", methods=["GET"])
 @blueprint.response(200, WebhookView)
-@account_admin
+@account_admin(operator="webhooks")
 def get_webhook(webhook_id: str) -> Webhook:
     """Get a webhook without its secret.
 
@@ -228,7 +235,7 @@ def get_webhook(webhook_id: str) -> Webhook:
 @blueprint.route("/<uuid:webhook_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWebhook, example={"enabled": False})
 @blueprint.response(200, WebhookView)
-@account_admin
+@account_admin(operator="webhooks")
 def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
     """Change a webhook; omitted properties keep their values.
 
@@ -241,7 +248,7 @@ def update_webhook(body: JSONObject, webhook_id: str) -> Webhook:
 
 @blueprint.route("/<uuid:webhook_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="webhooks")
 def delete_webhook(webhook_id: str) -> Response:
     """Delete a webhook with its deliveries.
 
@@ -255,7 +262,7 @@ def delete_webhook(webhook_id: str) -> Response:
 @blueprint.route("/<uuid:webhook_id>/test", methods=["POST"])
 @blueprint.response(200, TestResult, example=TEST)
 @blueprint.fails(429)
-@account_admin
+@account_admin(operator="webhooks")
 def test_webhook(webhook_id: str) -> JSONObject:
     """Send a `webhook.test` to the webhook now, and return the response.
 
@@ -286,7 +293,7 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 
 @blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
 @blueprint.response(200, RotatedSecret, example=SECRET)
-@account_admin(shows_secret=True)
+@account_admin(shows_secret=True, operator="webhooks")
 def rotate_webhook_secret(webhook_id: str) -> Secret:
     """Rotate a webhook's secret.
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.accounts.usage import models, quotas
+from app.auth import owners
 from app.auth.principal import Principal
 from app.collections import definitions, expression_names
 from app.collections.schema import COLLECTION_NAME
@@ -38,6 +39,7 @@ from app.webhooks.models import Webhook, WebhookVersion
 
 MAX_HEADERS = 50
 PAYLOAD_SETTINGS = ("url", "collection", "events", "filter", "include_pii")
+BESIDE = ("secret", "owner_id")  # of a body, what is no setting by itself
 PREVIOUS_SECRET = timedelta(hours=24)
 
 Body = JSONMapping
@@ -92,6 +94,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     invalid = headers.problems(body.get("headers") or {}, None, same_host=False)
     if invalid:
         raise InvalidValues(invalid)
+    _, owner_id = owners.choose(account_id, body.get("owner_id"), by=by)
     secret = body.get("secret") or signing.new_secret()
     conflict = errors.conflict_on_unique(
         "webhooks", "id", "id", "A webhook with this id already exists."
@@ -103,11 +106,11 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
         if (db.db.session.scalar(query.where(Webhook.account_id == account_id)) or 0) >= limit:
             message = f"An account may have at most {limit} webhooks."
             raise Conflict(message, error="limit_reached")
-        values = {name: value for name, value in body.items() if name != "secret"}
+        values = {name: value for name, value in body.items() if name not in BESIDE}
         webhook = Webhook(
             account_id=account_id,
             id=id or new_id(),
-            created_by=by.user_id,
+            created_by=owner_id,
             secret=crypto.encrypt(secret),
             **values | {"headers": headers.encrypted(body.get("headers"), None)},
         )
@@ -134,12 +137,17 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
             _check_names(body.get("collection", webhook.collection), body["filter"])
         secret, url = body.get("secret"), webhook.url
         # Whoever changes what is sent becomes the owner, so payloads show their own view.
-        if any(name in body and body[name] != getattr(webhook, name) for name in PAYLOAD_SETTINGS):
-            _set_owner(webhook, by)
+        changed = (name for name in PAYLOAD_SETTINGS if name in body)
+        if "owner_id" in body or any(body[name] != getattr(webhook, name) for name in changed):
+            present = webhook.created_by
+            _, owner_id = owners.choose(
+                webhook.account_id, body.get("owner_id"), by=by, present=present
+            )
+            _set_owner(webhook, owner_id)
         for name, value in body.items():
             if name == "headers":
                 webhook.headers = headers.encrypted(value, webhook.headers)
-            elif name != "secret":
+            elif name not in BESIDE:
                 setattr(webhook, name, value)
         if secret:
             _replace_secret(webhook, secret)
@@ -161,7 +169,7 @@ def take_over(webhook_id: str, *, by: Principal) -> Webhook:
     A paused webhook goes on. Personal data stays included only if the caller may have it sent.
     """
     with _changing(webhook_id, by) as webhook:
-        _set_owner(webhook, by)
+        _set_owner(webhook, by.require_user_id())
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
         webhook.updated_at = clock.now()
     return webhook
@@ -172,7 +180,7 @@ def has_active_maker(webhook: Webhook) -> bool:
     homes = (webhook.account_id, SYSTEM_ACCOUNT_ID) if webhook.created_by else ()
     with tenancy.across_accounts():
         users = [db.db.session.get(User, (home, webhook.created_by)) for home in homes]
-    return any(user and user.may_sign_in for user in users)
+    return any(user and user.may_act for user in users)
 
 
 def warnings(webhook: Webhook) -> list[JSONObject]:
@@ -196,9 +204,9 @@ def payload_warnings(account_id: str) -> list[JSONObject]:
     return [problem(None, "payloads_cut", message)]
 
 
-def _set_owner(webhook: Webhook, by: Principal) -> None:
-    if webhook.created_by != by.user_id:
-        webhook.created_by = by.user_id
+def _set_owner(webhook: Webhook, owner_id: str) -> None:
+    if webhook.created_by != owner_id:
+        webhook.created_by = owner_id
         redaction.transfer_pending(webhook)
     if webhook.paused_at:
         webhook.paused_at = None

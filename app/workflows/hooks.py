@@ -51,7 +51,7 @@ class Execution:
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
     """Create a hook. Raises InvalidValues, Conflict."""
-    by.refuse_key(service.NO_KEYS)
+    service.refuse_key(by)
     return service.create(_to_workflow(body, None), by=by, kind=HOOK, id=id)
 
 
@@ -60,7 +60,7 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
 
     Only sending actions changes the owner. Raises NotFound, InvalidValues, Forbidden.
     """
-    by.refuse_key(service.NO_KEYS)
+    service.refuse_key(by)
     sends_actions = "actions" in body
     # DNS look-ups happen here; the transaction checks everything again without them.
     _raise_problems(_parts(body, service.get(hook_id, by=by, kind=HOOK))[1])

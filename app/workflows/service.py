@@ -17,8 +17,8 @@ from cryptography.fernet import InvalidToken
 from app import clock, config, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts.models import Account
+from app.auth import owners, tokens
 from app.auth import principal as principals
-from app.auth import tokens
 from app.auth.principal import Principal
 from app.db import errors
 from app.db.types import json_equal
@@ -67,8 +67,9 @@ def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
 
 def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
     """Create a workflow. Raises InvalidValues, Conflict."""
-    by.refuse_key(NO_KEYS)
-    account_id, (home, user_id) = by.require_account_id(), by.home_and_user()
+    refuse_key(by)
+    account_id, user_id = by.require_account_id(), by.require_user_id()
+    home_id, owner_id = owners.choose(account_id, body.get("owner_id"), by=by)
     values = _validated(body, None)
     conflict = errors.conflict_on_unique(
         "workflows", "id", "id", f"A {kind} with this id already exists."
@@ -87,8 +88,8 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
             kind=kind,
             version=1,
             created_by=user_id,
-            owner_id=user_id,
-            owner_home=home.id,
+            owner_id=owner_id,
+            owner_home=home_id,
             **values,
         )
         _update_token(workflow)
@@ -109,12 +110,11 @@ def change(
 ) -> Workflow:
     """Change a workflow; omitted properties keep their values.
 
-    Sending steps makes the caller the owner, unless `takes_over` says otherwise. Raises NotFound,
-    InvalidValues, Forbidden.
+    Sending steps makes the caller the owner, unless a service user is, or `takes_over` says
+    otherwise. Raises NotFound, InvalidValues, Forbidden.
     """
-    by.refuse_key(NO_KEYS)
-    home, user_id = by.home_and_user()
-    takes_over = "steps" in body if takes_over is None else takes_over
+    refuse_key(by)
+    takes_over = "owner_id" in body or ("steps" in body if takes_over is None else takes_over)
     _validated(
         body, get(workflow_id, by=by, kind=kind)
     )  # DNS look-ups happen outside the transaction
@@ -124,17 +124,28 @@ def change(
         changed = {name for name, value in run_settings.items() if _is_new(workflow, name, value)}
         if not takes_over and changed & set(TRIGGERING):
             versions.check_view(workflow, values.get("trigger", workflow.trigger), by)
-        new_owner = takes_over and workflow.owner_id != user_id
+        owner = (workflow.owner_home, workflow.owner_id)
+        if takes_over:
+            present = workflow.owner_id if workflow.owner_home == workflow.account_id else None
+            named = body.get("owner_id")
+            owner = owners.choose(workflow.account_id, named, by=by, present=present)
+        new_owner = owner != (workflow.owner_home, workflow.owner_id)
         for name, value in values.items():
             setattr(workflow, name, value)
         _update_token(workflow)
         if new_owner:
-            workflow.owner_id, workflow.owner_home = user_id, home.id
+            workflow.owner_home, workflow.owner_id = owner
         if new_owner or changed:
             workflow.version += 1
             _save_version(workflow)
         _after_change(workflow)
     return workflow
+
+
+def refuse_key(by: Principal) -> None:
+    """Raise Forbidden for API keys, but those of the operator, who names a service user."""
+    if not by.is_operator_key:
+        by.refuse_key(NO_KEYS)
 
 
 def preview(
@@ -151,7 +162,8 @@ def restore_version(
 ) -> Workflow:
     """Save the steps of an earlier version as the newest; the caller becomes their owner.
 
-    Header values come along, each to the address that it was saved for. Raises NotFound,
+    A service user stays the owner. Header values come along, each to the address that it was saved
+    for. Raises NotFound,
     InvalidValues, Forbidden.
     """
     workflow = get(workflow_id, by=by, kind=kind)
@@ -267,7 +279,7 @@ def _start(workflow: Workflow, body: Body, trigger_type: str, *, holds_pii: bool
 
 
 def _validated(body: Body, current: Workflow | None) -> JSONObject:
-    values, problems = dict(body), list[Any]()
+    values, problems = {k: v for k, v in body.items() if k != "owner_id"}, list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
         problems.append(unreadable)
     if "trigger" in values:

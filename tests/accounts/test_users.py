@@ -20,6 +20,7 @@ RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
 KEYS = {
     "attributes",
     "id",
+    "kind",
     "email",
     "name",
     "account_id",

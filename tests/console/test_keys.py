@@ -157,16 +157,22 @@ def test_console_key_expires_as_chosen(
         ({}, False, None, "Read and write"),
         ({"access": "full"}, False, None, "Read and write"),
         ({"access": "read"}, True, None, "Read only"),
-        ({"collections": ["posts"]}, False, {"collections": ["posts"]}, "Read and write"),
-        ({"access": "read", "collections": ["a", "b"]}, True, {"collections": ["a", "b"]}, "a, b"),
+        ({"scopes": ["posts:list"]}, False, {"posts": ["list"]}, "Read and write"),
+        (
+            {"access": "read", "scopes": ["posts:list", "posts:view", "books:view"]},
+            True,
+            {"posts": ["list", "view"], "books": ["view"]},
+            "books: view<br>posts: list, view",
+        ),
     ],
 )
 def test_console_key_limits_are_stored_as_chosen(
     app: Flask, cast: Cast, chosen: dict[str, Any], read_only: bool, scopes: Any, shown: str
 ) -> None:
     make_collection(cast.root)
+    make_collection(cast.root, "books")
     viewer = Browser(app, cast.bob)
-    assert 'name="collections" value="posts"' in viewer.get("keys/new").text
+    assert 'name="scopes" value="posts:list"' in viewer.get("keys/new").text
     viewer.done("keys/new", name="x", **chosen)
     (row,) = cast.bob.get("api-keys").json["items"]
     assert (row["read_only"], row["scopes"]) == (read_only, scopes)
@@ -177,9 +183,9 @@ def test_console_key_limits_are_stored_as_chosen(
 
 def test_console_key_form_keeps_limits_after_refusal(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
-    page = Browser(app, cast.bob).send("keys/new", access="read", collections="posts").text
+    page = Browser(app, cast.bob).send("keys/new", access="read", scopes="posts:view").text
     assert '<option value="read" selected>' in page
-    assert 'name="collections" value="posts" checked' in page
+    assert re.search('value="posts:view" aria-label="view posts" checked', page)
 
 
 def test_console_key_expiry_date_is_required_when_chosen(app: Flask, cast: Cast) -> None:

@@ -30,6 +30,7 @@ FIELDS = {
     *("id", "account_id", "url", "collection", "events", "filter", "headers", "enabled"),
     *(
         "include_pii",
+        "owner_id",
         "failing_since",
         "disabled_at",
         "disabled_reason",

@@ -23,7 +23,7 @@ blueprint = Blueprint(
 
 @blueprint.route("", methods=["GET"])
 @blueprint.response(200, schemas.Plans, example=EXAMPLE)
-@superadmin
+@superadmin(operator="plans")
 def get_plans() -> Response:
     """Get all plans by name."""
     return _shown(stored.load())
@@ -33,7 +33,7 @@ def get_plans() -> Response:
 @blueprint.arguments(schemas.Plans, example=EXAMPLE)
 @blueprint.response(200, schemas.Plans, example=EXAMPLE)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="plans")
 def replace_plans(body: Body) -> Response:
     """Replace all plans.
 
@@ -48,7 +48,7 @@ def replace_plans(body: Body) -> Response:
 @blueprint.arguments(schemas.Plans, example={"pro": {"flags": ["sla", "exports"]}})
 @blueprint.response(200, schemas.Plans, example=EXAMPLE)
 @blueprint.fails(409)
-@superadmin
+@superadmin(operator="plans")
 def update_plans(body: Body) -> Response:
     """Change some plans: others stay, and so do omitted properties; `removed: true` removes one.
 

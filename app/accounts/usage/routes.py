@@ -83,7 +83,7 @@ class UsageArgs(Schema):
 @own_account_routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@account_admin(beyond_quota=True)
+@account_admin(beyond_quota=True, operator="accounts")
 def get_own_usage(args: Query) -> Usage | Response:
     """Get what your account used, day by day, and its quotas.
 
@@ -99,7 +99,7 @@ def get_own_usage(args: Query) -> Usage | Response:
 @routes.blueprint.alt_response(
     200, schema=TEXT, content_type="text/csv", example="day,...", description="The days."
 )
-@superadmin
+@superadmin(operator="accounts")
 def get_usage(args: Query, account_id: str) -> Usage | Response:
     """Get what an account used, day by day, and its quotas.
 
@@ -125,7 +125,7 @@ def csv_response(usage: Usage) -> Response:
 
 @routes.blueprint.route("/<uuid:account_id>/quotas", methods=["GET"])
 @routes.blueprint.response(200, QuotasView)
-@superadmin
+@superadmin(operator="accounts")
 def get_quotas(account_id: str) -> dict[str, MeterState]:
     """Get the quotas of an account, and what it uses now.
 
@@ -138,7 +138,7 @@ def get_quotas(account_id: str) -> dict[str, MeterState]:
 @routes.blueprint.arguments(ChangedQuotas, example={"requests": {"hard": 100_000}})
 @routes.blueprint.response(200, QuotasView)
 @routes.blueprint.fails(409)
-@superadmin
+@superadmin(operator="accounts")
 def update_quotas(body: Body, account_id: str) -> dict[str, MeterState]:
     """Set quotas of an account.
 

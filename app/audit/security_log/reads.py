@@ -218,7 +218,9 @@ def _collector() -> Collector | None:
 def note_request(by: Principal, account_ids: Iterable[str], route: Route) -> None:
     """Record a superadmin's request in accounts other than the superadmin's own."""
     home, _ = by.home_and_user()
-    details = {"method": route.method, "route": route.rule}
+    details: JSONObject = {"method": route.method, "route": route.rule}
+    if by.api_key_id:
+        details["api_key_id"] = by.api_key_id
     others = sorted(set(account_ids) - {home.id})
     if others:
         record(*(Event(id, EventKind.OPERATOR_REQUEST, details=details) for id in others))

@@ -21,18 +21,18 @@ from app.auth.guard.authenticate import (
     identify_with_retry,
     verified,
 )
+from app.auth.key_scopes import LACKING, ScopeDenied
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, Unauthorized, Unavailable
-from app.web.access import AccessLevel, ViewAccess, access_of, public, signed_in
+from app.web.access import READ_METHODS, AccessLevel, ViewAccess, access_of, public, signed_in
 from app.web.app import environ_key, get_g, get_request
 from app.web.parsing import check_path, check_query
 
 P = ParamSpec("P")
 Returned = TypeVar("Returned")
 RERUNS = 10
-READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 ACCOUNT = "atrium.account_id"
 """In the WSGI environment, for `fair_turns`: the account of a checked credential, None if it has
@@ -102,9 +102,9 @@ def authorize(
             raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
         if any(name in request.environ for name in SIGNATURE):
             g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
-    if not access.api_keys:
+    if not access.api_keys and not caller.is_operator_key:
         caller.refuse_key("API keys cannot do this.")
-    if access.recent_sign_in:
+    if access.recent_sign_in and not caller.is_operator_key:
         caller.require_recent_sign_in()
 
 
@@ -129,13 +129,29 @@ def check_quota(g: Any, access: ViewAccess, caller: Principal) -> None:
 def _check_rights(caller: Principal, request: Request, access: ViewAccess) -> None:
     # Scopes restrict a key to records, whose own access rules interpret them.
     if caller.scopes is not None and access.level is not AccessLevel.ANONYMOUS:
-        raise Forbidden("This API key is restricted to records.", error="scope_denied")
+        raise ScopeDenied
+    if caller.operator_scopes is not None:
+        _check_operator_key(caller, caller.operator_scopes, request, access)
     if access.level is AccessLevel.SUPERADMIN and not caller.is_superadmin:
         raise Forbidden("Only superadmins may do this.", error="superadmin_required")
     if access.level is AccessLevel.ACCOUNT_ADMIN and not caller.is_admin:
         raise Forbidden("Only admins of the account may do this.")
     if caller.read_only and request.method not in READ_METHODS and not access.reads:
         raise Forbidden("This API key is read-only.", error="read_only_key")
+
+
+def _check_operator_key(
+    caller: Principal, scopes: frozenset[str], request: Request, access: ViewAccess
+) -> None:
+    """Refuse what an operator key may not do: mostly everything (docs/operator-keys.md)."""
+    scope = access.operator_scope(request.method)
+    if scope is None:
+        raise ScopeDenied("Operator keys may not do this.")
+    if scope not in scopes:
+        raise ScopeDenied(LACKING.format(scope))
+    if access.level is not AccessLevel.SUPERADMIN and caller.account is caller.home:
+        raise BadRequest("Name the account by X-Account-ID.")
+    caller.refuse_operator_key_in(str((request.view_args or {}).get("account_id", "")).lower())
 
 
 def signed_in_caller() -> Principal:

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import sqlalchemy as sa
 
 from app import db, events
-from app.accounts import groups, roles, users
+from app.accounts import groups, roles, service_users, users
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
+from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User, UserKind
 from app.accounts.types import Body
 from app.auth import lockout, mail_tokens, password_resets, passwords, verification
 from app.auth.mfa import gate
@@ -19,14 +19,22 @@ from app.auth.principal import NO_ADDRESSES, NO_ADMINS, NO_PII_MEMBERS, Principa
 from app.errors import InvalidValues
 
 
-def check_role(body: Body, *, by: Principal, joins: str | None = None) -> None:
+def check_role(
+    body: Body, *, by: Principal, joins: str | None = None, account_id: str | None = None
+) -> None:
     """Raise Forbidden if an API key would create an admin.
 
-    `joins` is the account of a new user: every user of the system account is a superadmin.
+    `joins` is the account of a new user: every user of the system account is a superadmin. An
+    operator key that also creates accounts makes the first admin of one, `account_id` or `joins`.
     """
     role = roles.resolve(body, []) if {"role", "role_id"} & set(body) else None
-    if joins == SYSTEM_ACCOUNT_ID or (role is not None and role.name == ADMIN):
+    if joins is not None and joins.lower() == SYSTEM_ACCOUNT_ID:
         by.refuse_key(NO_ADMINS)
+    if role is not None and role.name == ADMIN:
+        account_id = (joins or account_id or "").lower()
+        is_first = "accounts:write" in (by.operator_scopes or ()) and account_id != ""
+        if not is_first or users.has_admin(account_id):
+            by.refuse_key(NO_ADMINS)
 
 
 def check_group_assignment(account_id: str, references: Collection[str], *, by: Principal) -> None:
@@ -58,11 +66,13 @@ def check_address(scope: str | None, user_id: str, body: Body, *, by: Principal)
 
 
 def enrol(account_id: str, body: Body, *, by: str | None = None) -> User:
-    """Create a user, in `groups` if the body names some, and mail a link.
+    """Create a user, in `groups` if the body names some, and mail a link; a service gets none.
 
     Raises InvalidValues, Conflict, TooManyRequests, or Forbidden if `by` may not add members to
     one of the groups.
     """
+    if body.get("kind") == UserKind.SERVICE:
+        return service_users.create(account_id, body)
     password = body.get("password")
     personal = (body["email"], body.get("name"))
     weak = passwords.problems(password, own=personal) if password is not None else []

@@ -79,7 +79,9 @@ def proof_of(passed: Challenge) -> Proof:
 
 
 def allows(user: User | LoginUser, proof: Proof) -> bool:
-    """Whether the account lets this user sign in by this kind of proof."""
+    """Whether the account lets this user sign in by this kind of proof; services by none."""
+    if user.is_service:
+        return False
     known = user.sso_only if isinstance(user, LoginUser) else None
     return allows_address(user.account, user.email, proof, sso_only=known)
 

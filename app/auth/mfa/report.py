@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts import sign_in_settings
-from app.accounts.models import User
+from app.accounts.models import User, UserKind
 from app.auth.mfa.models import SecondFactor
 
 WITH, WITHOUT = "with", "without"
@@ -35,7 +35,8 @@ def page(
         SecondFactor.user_id == User.id,
         SecondFactor.confirmed_at.is_not(None),
     )
-    conditions = [User.account_id == account_id, User.is_active]
+    is_person = User.kind == UserKind.PERSON
+    conditions = [User.account_id == account_id, User.is_active, is_person]
     if state is not None:
         conditions.append(has_factor if state == WITH else ~has_factor)
     count = sa.select(sa.func.count()).select_from(User).where(*conditions)

@@ -12,7 +12,7 @@ from flask import Response, render_template, request, stream_with_context
 from app import clock, config, db
 from app.accounts import service as accounts
 from app.accounts import tenants
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User, UserKind
 from app.audit import append, checkpoints, exports, sealing, service, verifications
 from app.audit.chain import signing, verify
 from app.audit.chain.verify import Report
@@ -240,7 +240,8 @@ def _is_member(user_id: str, account_id: str | None) -> bool:
 
 def _people(account_id: str) -> dict[str, str]:
     """The addresses of some users of an account, with their names."""
-    shown = sa.select(User.email, User.name).where(User.account_id == account_id)
+    is_person = User.kind == UserKind.PERSON
+    shown = sa.select(User.email, User.name).where(User.account_id == account_id, is_person)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_SUGGESTED))
     return {row.email: row.name or "" for row in rows} | writers.ACTORS
 

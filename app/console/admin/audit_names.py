@@ -63,7 +63,10 @@ def name_column(table: str) -> sa.ColumnElement[Any] | None:
     noun = nouns().get(table)
     if noun is None or noun.named_by is None:
         return None
-    column = Base.metadata.tables[table].c[noun.named_by]
+    columns = Base.metadata.tables[table].c
+    column = columns[noun.named_by]
+    if table == "users":  # services have a name alone
+        return sa.func.coalesce(sa.func.nullif(column, ""), columns.name)
     return sa.literal(noun.name_prefix).concat(column) if noun.name_prefix else column
 
 

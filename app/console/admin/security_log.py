@@ -15,7 +15,7 @@ from flask import Response, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import db
-from app.accounts.models import User
+from app.accounts.models import USER_LABEL, User
 from app.audit import verifications
 from app.audit.chain import signing
 from app.audit.security_log import routes, sealing, service, subscribers
@@ -272,10 +272,10 @@ def _listing(scope: AccountScope, endpoint: str, without: tuple[str, ...] = ()) 
 def _people(scope: AccountScope) -> dict[str, str]:
     """The users of the account by id, who acts without being one, and the chosen person."""
     account_id = scope.account.id
-    shown = sa.select(User.id, User.email).where(User.account_id == account_id)
+    shown = sa.select(User.id, USER_LABEL.label("label")).where(User.account_id == account_id)
     rows = db.db.session.execute(shown.order_by(User.email_key).limit(MAX_PEOPLE))
     actors = {id: str(name) for id, name in writers.ACTORS.items()}
-    people = {row.id: row.email for row in rows} | actors
+    people = {row.id: row.label for row in rows} | actors
     chosen = request.args.get("user_id", "").replace("\0", "")
     if chosen and chosen not in people:
         # Superadmins and deleted users act in the log, too.

@@ -13,7 +13,7 @@ from app import clock, config
 from app.accounts import tenants
 from app.auth.portals import PortalPage
 from app.collections import definitions
-from app.console.automation import webhook_form
+from app.console.automation import owner_form, webhook_form
 from app.console.records import references
 from app.console.shell import (
     checks,
@@ -133,6 +133,7 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
         latest=latest,
         latest_failure=next(failures, None),
         waiting=log.waiting(scope.account.id, lists.MAX_COUNTED).get(webhook.id),
+        owners=owner_form.choices(scope, webhook.created_by),
         events_text=webhook_form.event_names(webhook.events),
         names=record_names(latest, {webhook.id: webhook}, scope),
         form_id=forms.form_id(),
@@ -145,6 +146,14 @@ def change_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     scope, form = scopes.account_scope(account_id), webhook_form.submitted()
     forms.check_unchanged(form, service.get(webhook_id, by=scope.by).updated_at)
     service.change(webhook_id, webhook_form.body(form), by=scope.by)
+    return _redirect(gettext("The webhook is saved."), scope, webhook_id)
+
+
+@page(f"{WEBHOOK}/owner", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
+def change_webhook_owner(account_id: str, webhook_id: str) -> BaseResponse:
+    """Let a webhook belong to the caller or a service user."""
+    scope, form = scopes.account_scope(account_id), forms.submitted("owner_id")
+    service.change(webhook_id, {"owner_id": form["owner_id"]}, by=scope.by)
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 

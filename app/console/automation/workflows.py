@@ -14,6 +14,7 @@ from app import config, web
 from app.accounts import tenants, users
 from app.console.automation import (
     flow_diagram,
+    owner_form,
     step_changes,
     step_data,
     step_form,
@@ -157,7 +158,7 @@ def show_workflow(
         prefix = f"{config.current().base_url}{web.PREFIX}"
         context["address"] = f"{prefix}/workflow-webhooks/{token}"
     try:
-        owner = users.get(workflow.owner_home, workflow.owner_id).email
+        owner = users.get(workflow.owner_home, workflow.owner_id).label
     except NotFound:
         owner = None
     latest = InstanceFilter(workflow_id=workflow.id)
@@ -172,6 +173,7 @@ def show_workflow(
         latest=instances.page(latest, 0, MAX_LATEST, by=scope.by, max_total=0)[0],
         starter=triggers.phrase(workflow.trigger),
         owner=owner,
+        owners=owner_form.choices(scope, workflow.owner_id),
         **context,
     )
 
@@ -188,6 +190,15 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
     forms.check_unchanged(form, workflow.updated_at)
     change = hooks.change if kind == HOOK else service.change
     change(workflow_id, workflow_form.body(form, kind), by=scope.by)
+    return _redirect("change", scope, kind, workflow_id)
+
+
+@page(f"{WORKFLOW}/owner", "POST", role=ADMIN, form_page=show_workflow)
+def change_workflow_owner(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+    """Let a workflow or hook belong to the caller or a service user."""
+    scope, form = _show_errors_as_stored(account_id, kind, workflow_id)
+    form.values["owner_id"] = forms.text("owner_id")
+    service.change(workflow_id, {"owner_id": form["owner_id"]}, by=scope.by, kind=kind)
     return _redirect("change", scope, kind, workflow_id)
 
 

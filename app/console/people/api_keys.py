@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import users
-from app.auth import api_keys, key_changes
+from app.auth import api_keys, key_changes, key_scopes, owners
 from app.auth.portals import PortalPage
 from app.collections import definitions
 from app.console.shell import forms, guard, lists, one_time_secrets, scopes
@@ -20,6 +21,7 @@ from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
 from app.errors import Conflict, InvalidValues, problem
+from app.rules import OPERATIONS
 from app.web.languages import gettext, lazy_gettext, ngettext
 
 KEY = "/console/keys/<uuid:key_id>"
@@ -28,6 +30,7 @@ OVERLAP = timedelta(days=1)  # in which the secret before a rotation works
 FULL, READ = "full", "read"
 NEVER, ON_DATE = "never", "date"
 DAYS = (30, 90, 365)
+MAX_SCOPES = forms.MAX_SELECTED * len(OPERATIONS)
 
 
 @page(
@@ -67,13 +70,19 @@ def show_keys(account_id: str | None = None) -> str:
 def show_new_key(form: Form | None = None) -> Page:
     form = form or Form({"access": FULL, "expires_in": NEVER})
     form.values["expires_in"] = form["expires_in"] or ON_DATE
-    days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
     scope = scopes.account_or_own_scope(None)
     names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
+    users = {"": gettext("You")}
+    if scope.by.is_admin and scope.account is scope.by.home:
+        found = owners.service_users(scope.account.id, forms.MAX_SELECTED)
+        users |= {user.id: user.label for user in found}
+    form.values.setdefault("user_id", request.args.get("user_id", ""))
     return form.render(
         "console/keys/new.html",
         form_id=forms.form_id(),
-        expiries={NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")},
+        expiries=expiries(),
+        users=users,
+        operations=OPERATIONS,
         access={FULL: gettext("Read and write"), READ: gettext("Read only")},
         collections=names[: forms.MAX_SELECTED],
         other_collections=len(names[forms.MAX_SELECTED :]),
@@ -84,13 +93,15 @@ def show_new_key(form: Form | None = None) -> Page:
 def create_key() -> BaseResponse:
     """Create a key, and redirect to the page that shows it."""
     names, by = (*FIELDS, "access", "expires_in", "expires_at"), guard.require_caller()
-    form = forms.submitted(*names, selected="collections")
+    form = forms.submitted(*names, "user_id", selected="scopes")
+    form.selected = [one.replace("\0", "") for one in request.form.getlist("scopes")[:MAX_SCOPES]]
     id = forms.derive_id([form.values, form.selected])
     values = {
-        **_changes(form),
+        **changes(form),
         "read_only": form["access"] == READ,
-        "scopes": {"collections": form.selected} if form.selected else None,
-        "expires_at": _parse_expiry(form),
+        "scopes": _pairs(form.selected),
+        "user_id": form["user_id"] or None,
+        "expires_at": parse_expiry(form),
     }
     with forms.ignore_already_created(lambda: api_keys.get(id, by=by)):
         _, text = api_keys.create(values, by=by, id=id)
@@ -106,6 +117,9 @@ def show_key(key_id: str, account_id: str | None = None, form: Form | None = Non
     addresses = "\n".join(key.ip_addresses or ())
     stored = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
     is_own, owner_url = key.created_by == scope.by.user_id, None
+    is_mine = is_own or (
+        scope.by.is_admin and owners.may_name(key.account_id, key.created_by, by=scope.by)
+    )
     if is_own:
         owner_url = url_for("console.show_profile")
     elif scope.by.is_superadmin:
@@ -119,8 +133,9 @@ def show_key(key_id: str, account_id: str | None = None, form: Form | None = Non
             "console/keys/one.html",
             scope=scope,
             key=key,
+            scoped=key_scopes.by_collection(key.scopes),
             owner=users.emails(scope.account.id, {key.created_by})[key.created_by],
-            is_own=is_own,
+            is_own=is_mine,
             owner_url=owner_url,
         )
     )
@@ -130,7 +145,7 @@ def show_key(key_id: str, account_id: str | None = None, form: Form | None = Non
 def change_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     """Change a key's name, description or addresses."""
     scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
-    key = key_changes.change(key_id, _changes(form), by=scope.by)
+    key = key_changes.change(key_id, changes(form), by=scope.by)
     notice = gettext("The key %(name)s is saved.", name=key.name)
     return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
 
@@ -169,7 +184,26 @@ def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_keys", **scope.url_args)
 
 
-def _changes(form: Form) -> dict[str, Any]:
+def _pairs(chosen: Sequence[str]) -> dict[str, list[str]] | None:
+    """Scopes for checked boxes such as `tickets:list`. Raises InvalidValues."""
+    pairs: dict[str, list[str]] = {}
+    known = {one.name for one in definitions.get_all()}
+    for name, _, operation in (one.partition(":") for one in dict.fromkeys(chosen)):
+        if name not in known or operation not in OPERATIONS:
+            message = gettext("There is no collection %(name)s.", name=name[:80])
+            raise InvalidValues([problem("scopes", "unknown_collection", message)])
+        pairs.setdefault(name, []).append(operation)
+    return pairs or None
+
+
+def expiries() -> dict[str, str]:
+    """The choices of when a key expires."""
+    days = {str(n): ngettext("%(num)s day", "%(num)s days", n) for n in DAYS}
+    return {NEVER: gettext("never"), **days, ON_DATE: gettext("on a date")}
+
+
+def changes(form: Form) -> dict[str, Any]:
+    """What a form says of a key's name, description and addresses. Raises InvalidValues."""
     body = form.validated(("name",), name=200, description=1000, ip_addresses=5000)
     return {
         "name": body["name"],
@@ -178,7 +212,7 @@ def _changes(form: Form) -> dict[str, Any]:
     }
 
 
-def _parse_expiry(form: Form) -> datetime | None:
+def parse_expiry(form: Form) -> datetime | None:
     """The expiry of the key: the end of a day, or a number of days from now; None for never."""
     choice, day = form["expires_in"], form["expires_at"]
     if choice == NEVER:

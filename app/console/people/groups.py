@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import groups
+from app.accounts import groups, service_users
 from app.accounts import users as people
 from app.accounts.models import Group, User
 from app.auth import service as auth
@@ -132,6 +132,8 @@ def _redirect(notice: str, scope: AccountScope, group_id: str) -> BaseResponse:
 
 def _find_user_id(scope: AccountScope, email: str) -> str:
     user = auth.find_user(scope.account.id, email)
+    if user is None and "@" not in email:
+        user = service_users.find(scope.account.id, email)
     if user is None:
         message = gettext("No user of this account has this address. Invite them first.")
         raise InvalidValues([problem("email", "invalid_reference", message)])

@@ -8,7 +8,7 @@ from functools import partial
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import groups, users
+from app.accounts import groups, service_users, users
 from app.auth import invitations
 from app.auth.invitations import InvitationFilter
 from app.auth.mfa import enrolment
@@ -139,6 +139,30 @@ def invite(account_id: str | None = None) -> BaseResponse:
             "We have sent %(num)s invitation.", "We have sent %(num)s invitations.", len(sent)
         )
     return _redirect(notice, scope)
+
+
+@page("/console/team/service-users/new", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+def show_new_service_user(account_id: str | None = None, form: Form | None = None) -> Page:
+    scope, form = scopes.account_or_own_scope(account_id), form or Form({"role": "viewer"})
+    return form.render("console/team/service_user.html", scope=scope, **choices())
+
+
+@page(
+    "/console/team/service-users/new",
+    "POST",
+    role=ADMIN,
+    portal=PortalPage.TEAM,
+    in_account=True,
+    form_page=show_new_service_user,
+)
+def create_service_user(account_id: str | None = None) -> BaseResponse:
+    """Create a service user, and redirect to its page."""
+    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "role")
+    body = form.validated(("name", "role"), name=200)
+    user = service_users.create(scope.account.id, body)
+    notice = gettext("%(name)s is created.", name=user.label)
+    endpoint = "console.show_user" if scope.by.is_superadmin else "console.show_member"
+    return redirect_with_notice(notice, endpoint, user_id=user.id)
 
 
 def _redirect(notice: str, scope: AccountScope) -> BaseResponse:

@@ -7,6 +7,7 @@ from functools import partial
 
 from app.accounts import roles, tenants, users
 from app.accounts import users as people
+from app.accounts.models import UserKind
 from app.accounts.types import Query
 from app.auth import principal as principals
 from app.console.people.users import MAX_ROLES
@@ -20,13 +21,15 @@ MAX_OPTIONS = 10
 MAX_SUGGESTED = 100
 STATES: Mapping[str, Query] = {
     "active": {"is_active": True, "email_verified": True},
-    "not verified": {"is_active": True, "email_verified": False},
+    "not verified": {"is_active": True, "email_verified": False, "kind": UserKind.PERSON},
     "deactivated": {"is_active": False},
+    "service": {"kind": UserKind.SERVICE},
 }
 STATE_NAMES = {
     "active": lazy_gettext("active"),
     "not verified": lazy_gettext("not verified"),
     "deactivated": lazy_gettext("deactivated"),
+    "service": lazy_gettext("service user"),
 }
 
 
@@ -65,6 +68,8 @@ def search_options(account_id: str, text: str) -> list[JSONObject]:
         params |= {"search": text, "after": after}
     users, _ = people.page(account_id, params, max_total=0)
     return [
-        {"id": user.email, "label": f"{user.email} ({user.name})" if user.name else user.email}
+        {"id": user.label, "label": f"{user.email} ({user.name})" if user.name else user.email}
+        if user.email
+        else {"id": user.label, "label": user.label}
         for user in users
     ]

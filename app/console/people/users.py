@@ -145,7 +145,7 @@ def show(pages: UserPages, user_id: str, form: Form | None = None) -> Page:
 def change_role(pages: UserPages, user_id: str) -> BaseResponse:
     form, by = forms.submitted("role"), guard.require_caller().user_id
     user = users.change(pages.scope, user_id, form.validated(("role",)), by=by)
-    notice = gettext("%(email)s is %(role)s now.", email=user.email, role=user.role.name)
+    notice = gettext("%(email)s is %(role)s now.", email=user.label, role=user.role.name)
     if user.role.name != ADMIN_ROLE and (left := _left_page(user.account_id, user_id)):
         return redirect_with_notice(notice, "console.show_left", **left)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
@@ -155,7 +155,7 @@ def change_attributes(pages: UserPages, user_id: str) -> BaseResponse:
     form = attribute_form.submitted(_attributes(users.get(pages.scope, user_id)))
     body = {"attributes": form.attributes()}
     user = users.change(pages.scope, user_id, body, by=guard.require_caller().user_id)
-    notice = gettext("%(email)s is saved.", email=user.email)
+    notice = gettext("%(email)s is saved.", email=user.label)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -166,11 +166,15 @@ def _attributes(user: User) -> AttributeForm:
 
 def change_name_and_address(pages: UserPages, user_id: str) -> BaseResponse:
     form, by = forms.submitted("name", "email"), guard.require_caller()
-    body: dict[str, object] = {**form.validated(("email",), name=MAX_NAME, email=MAX_EMAIL)}
+    is_service = users.get(pages.scope, user_id).is_service
+    required = ("name",) if is_service else ("email",)
+    body: dict[str, object] = {**form.validated(required, name=MAX_NAME, email=MAX_EMAIL)}
+    if is_service:
+        del body["email"]
     body["name"] = body["name"] or None
     enrolment.check_address(pages.scope, user_id, body, by=by)
     user = users.change(pages.scope, user_id, body, by=by.user_id)
-    notice = gettext("%(email)s is saved.", email=user.email)
+    notice = gettext("%(email)s is saved.", email=user.label)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -180,7 +184,7 @@ def set_password(pages: UserPages, user_id: str) -> BaseResponse:
     body = form.validated(("new_password",), new_password=MAX_PASSWORD_LENGTH)
     password_resets.set_password(user, body["new_password"], by=guard.require_caller())
     notice = gettext(
-        "The password of %(email)s is changed. All their sessions have ended.", email=user.email
+        "The password of %(email)s is changed. All their sessions have ended.", email=user.label
     )
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
@@ -191,7 +195,7 @@ def add_group(pages: UserPages, user_id: str) -> BaseResponse:
     group_id = form.validated(("group",))["group"]
     enrolment.check_group_assignment(user.account_id, [group_id], by=by)
     group = groups.add_member(user.account_id, group_id, user.id, by=by.user_id)
-    notice = gettext("%(email)s is in %(group)s now.", email=user.email, group=group.name)
+    notice = gettext("%(email)s is in %(group)s now.", email=user.label, group=group.name)
     return redirect_with_notice(notice, pages.endpoint, user_id=user_id)
 
 
@@ -243,7 +247,7 @@ def _remove(pages: UserPages, user_id: str) -> BaseResponse:
 
 def _perform(action: str, scope: str | None, user_id: str) -> str:
     user, by = users.get(scope, user_id), guard.require_caller().user_id
-    email = user.email
+    email = user.label
     if action == "reset-link":
         password_resets.send_link(user)
         return gettext("We have sent a link to set a new password to %(email)s.", email=email)

@@ -7,12 +7,12 @@ from flask import Response
 
 from app import clock, web
 from app.auth.guard import optimistic, principal
+from app.auth.key_scopes import ScopeDenied
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import versioned_cache
 from app.errors import (
     BadRequest,
-    Forbidden,
     NotFound,
     Unauthorized,
     Unavailable,
@@ -161,7 +161,7 @@ class CredentialArgs(Schema):
     example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
 )
 @blueprint.fails(413, 415, 422, 503)
-@anonymous
+@anonymous(operator="records")
 def upload_file() -> Response:
     """Upload a file.
 
@@ -227,7 +227,7 @@ def _sends_file(view: View) -> View:
 @blueprint.route("/<file_id>", methods=["GET"])
 @_sends_file
 @optimistic
-@anonymous(query_credentials=True)
+@anonymous(query_credentials=True, operator="records")
 def download_file(args: JSONObject, file_id: str) -> Response:
     """Download a file.
 
@@ -243,7 +243,7 @@ def download_file(args: JSONObject, file_id: str) -> Response:
 )
 @_sends_file
 @optimistic
-@anonymous(query_credentials=True)
+@anonymous(query_credentials=True, operator="records")
 def download_by_path(args: JSONObject, account_id: str, file_id: str) -> Response:
     """Download a file by the path that its upload returned.
 
@@ -364,7 +364,7 @@ def _writer() -> Principal:
     """The caller, who may write records. Raises Unauthorized, Forbidden."""
     by = _require_caller()
     if not by.has_scope_for("create", "update"):
-        raise Forbidden("This API key's scopes do not include writing.", error="scope_denied")
+        raise ScopeDenied("This API key may not write records.")
     return by
 
 

@@ -104,7 +104,7 @@ class FeedPage(View):
 @blueprint.response(200, FeedPage, example=PAGE)
 @blueprint.fails(410)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def list_changes(args: JSONObject) -> Response:
     """List the changes of records, the oldest first.
 

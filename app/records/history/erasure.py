@@ -131,7 +131,7 @@ def user(user_id: str, *, by: Principal) -> Erased:
     target = {"account_id": account_id, "user_id": user_id}
     with db.transaction() as session:
         # With auditing off, the log has no addresses.
-        emails = _emails(target) | ({present.email} if present else set())
+        emails = _emails(target) | ({present.email} if present and present.email else set())
         # The job needs them; encrypted until then.
         job_payload = {**target, "emails": crypto.encrypt(orjson.dumps(sorted(emails)).decode())}
         _enqueue("users.erase", job_payload)

@@ -32,10 +32,14 @@ NOT_YOURS = "Only admins and those who may change the record end the links of it
 
 
 def readable(file_id: str, *, by: Principal) -> File:
-    """A file that the caller may read. Raises NotFound, Unauthorized, Stale."""
+    """A file that the caller may read. Raises NotFound, Unauthorized, ScopeDenied, Stale."""
     file = files.find(file_id, by.account_id)
     if file and (files.is_own_upload(file, by) or _is_viewable(file, by)):
         return file
+    # A key is told what it may not view, where its owner may.
+    of_owner = file and by.scopes is not None and _fields(file, replace(by, scopes=None), "view")
+    if of_owner:
+        accesses.check_scope(by, of_owner[0].definition, "view")
     raise NotFound(NO_FILE) if by.signed_in else Unauthorized()
 
 

@@ -249,6 +249,7 @@ def _add_branch(
             problems.append(_problem(f"{name[:80]} is no reference."))
         return
     if name not in tree:
+        accesses.check_scope(access.caller, target, "view")
         is_open = accesses.is_open(access.caller, target, "view")
         view = accesses.for_operation(access.caller, target, "view") if is_open else None
         tree[name] = Branch(target, view, {}, field=access.definition.fields.get(name))

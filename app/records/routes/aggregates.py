@@ -81,7 +81,7 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@anonymous
+@anonymous(operator="records")
 def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.
 

@@ -126,7 +126,7 @@ def refuse_conditions() -> None:
 )
 @blueprint.fails(409, 413, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
@@ -152,7 +152,7 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
 @blueprint.fails(409, 413, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
@@ -168,7 +168,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
 @blueprint.fails(409, 413, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 

@@ -148,7 +148,7 @@ class HistoryArgs(PageArgs):
 @blueprint.response(200, RecordChangePage, example=PAGE)
 @blueprint.fails(413)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
@@ -168,7 +168,7 @@ def list_record_changes(args: JSONObject, collection: str, record_id: str) -> Re
 @blueprint.response(200, RecordObject, example=RECORD)
 @blueprint.fails(409, 412, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Restore the state after an audit entry, as a new change.
 

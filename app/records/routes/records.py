@@ -208,7 +208,7 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@anonymous
+@anonymous(operator="records")
 def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
@@ -244,7 +244,7 @@ def list_records(args: JSONObject, collection: str) -> Response:
 @blueprint.response(201, RecordObject, example=EXAMPLE)
 @blueprint.fails(409, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
@@ -264,7 +264,7 @@ def create_record(body: JSONObject, collection: str) -> Response:
 @blueprint.alt_response(304, description="The copy named by If-None-Match is current.")
 @blueprint.fails(412, 413)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
@@ -290,7 +290,7 @@ def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(409, 412, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
@@ -310,7 +310,7 @@ def replace_record(body: JSONObject, collection: str, record_id: str) -> Respons
 @blueprint.response(200, RecordObject, example=EXAMPLE)
 @blueprint.fails(409, 412, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
@@ -329,7 +329,7 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 @blueprint.response(204)
 @blueprint.fails(409, 412, 422, 428)
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def delete_record(collection: str, record_id: str) -> Response:
     """Delete a record.
 

@@ -148,7 +148,7 @@ class RecordImport(View):
 @blueprint.doc(parameters=[stale_reads.HEADER])
 @optimistic
 @stale_reads.may_be_stale
-@anonymous
+@anonymous(operator="records")
 def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
 
@@ -180,7 +180,7 @@ def export_records(args: JSONObject, collection: str) -> Response:
 @blueprint.fails(409, 413, 415, 422, 428, 503)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
-@anonymous
+@anonymous(operator="records")
 def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 

@@ -329,6 +329,8 @@ def _check_references(
         found = []
         for name in lost:
             target = references[name]
+            if target != PEOPLE:
+                accesses.check_scope(access.caller, definitions.get(target), "view")
             message = f"There is no such record in {target}."
             if target == PEOPLE:
                 message = "There is no such user in this account."

@@ -14,7 +14,7 @@ from app import db
 from app.accounts import pii
 from app.accounts import service as accounts
 from app.accounts import users as account_users
-from app.accounts.models import ADMIN, VIEWER, User
+from app.accounts.models import ADMIN, VIEWER, User, UserKind
 from app.accounts.types import Body
 from app.db import errors
 from app.errors import InvalidValues, NotFound
@@ -39,6 +39,7 @@ NOT_ITS_TO_DELETE = (
     "Deactivate this user, who is an admin or in pii_access; an admin can delete it."
 )
 NOT_ITS_TO_RETURN = "Only an admin can activate this user again, who is an admin or in pii_access."
+IS_PERSON = User.kind == UserKind.PERSON
 Row = tuple[User, DirectoryUser | None]
 
 
@@ -46,7 +47,7 @@ def page(
     account_id: str, filter: str | None, start: int, count: int
 ) -> tuple[list[JSONObject], int]:
     """One page of the users that match a filter, in order of creation, and the total."""
-    where, extras = [User.account_id == account_id], filled.extras()
+    where, extras = [User.account_id == account_id, IS_PERSON], filled.extras()
     if filter is not None:
         parsed = filters.parse(filter, USER.schema)
         where.append(conditions.condition(parsed, conditions.user_fields(extras)))
@@ -241,7 +242,7 @@ _JOIN = (
 
 def _query() -> sa.Select[User, DirectoryUser]:
     present = User.leaving_at.is_(None)
-    return sa.select(User, DirectoryUser).outerjoin(*_JOIN).where(present)
+    return sa.select(User, DirectoryUser).outerjoin(*_JOIN).where(present, IS_PERSON)
 
 
 def _get(account_id: str, user_id: str) -> Row:

@@ -114,7 +114,7 @@ class ExecutionView(View):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(HookArgs, location="query")
 @blueprint.response(200, page_of(HookView))
-@account_admin
+@account_admin(operator="workflows")
 def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first.
 
@@ -129,7 +129,7 @@ def list_hooks(args: JSONObject) -> JSONObject:
 @blueprint.arguments(NewHook, example=NEW)
 @blueprint.response(201, HookView)
 @blueprint.fails(409)
-@account_admin(api_keys=False)
+@account_admin(api_keys=False, operator="workflows")
 def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
@@ -143,7 +143,7 @@ def create_hook(body: JSONObject) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
 @blueprint.response(200, HookView)
-@account_admin
+@account_admin(operator="workflows")
 def get_hook(hook_id: str) -> JSONObject:
     """Get a hook.
 
@@ -155,7 +155,7 @@ def get_hook(hook_id: str) -> JSONObject:
 @blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
 @blueprint.arguments(ChangedHook, example={"enabled": False})
 @blueprint.response(200, HookView)
-@account_admin(api_keys=False)
+@account_admin(api_keys=False, operator="workflows")
 def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change a hook; omitted properties keep their values.
 
@@ -168,7 +168,7 @@ def update_hook(body: JSONObject, hook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:hook_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="workflows")
 def delete_hook(hook_id: str) -> Response:
     """Delete a hook with its executions.
 
@@ -182,7 +182,7 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.route("/<uuid:hook_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
 @blueprint.response(200, HookView)
-@account_admin
+@account_admin(operator="workflows")
 def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Enable or disable a hook.
 
@@ -196,7 +196,7 @@ def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(202, StartedInstance, example={"message": "The hook is started."})
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="workflows")
 def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Start a hook manually, whatever its trigger; actions see the body as `trigger`.
 
@@ -211,7 +211,7 @@ def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
 @blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])
 @blueprint.arguments(ExecutionArgs, location="query")
 @blueprint.response(200, page_of(ExecutionView))
-@account_admin
+@account_admin(operator="workflows")
 def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
     """List the executions of a hook, newest first.
 

@@ -153,7 +153,7 @@ class ResumedCount(Message):
 @blueprint.route("/<uuid:workflow_id>/instances", methods=["GET"])
 @blueprint.arguments(InstanceArgs, location="query")
 @blueprint.response(200, page_of(InstanceView))
-@account_admin
+@account_admin(operator="workflows")
 def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first.
 
@@ -166,7 +166,7 @@ def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject
 @all_instances.route("", methods=["GET"])
 @all_instances.arguments(AllInstancesArgs, location="query")
 @all_instances.response(200, page_of(InstanceView))
-@account_admin
+@account_admin(operator="workflows")
 def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
 
@@ -177,7 +177,7 @@ def list_instances(args: JSONObject) -> JSONObject:
 
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
 @all_instances.response(200, InstanceWithLogs)
-@account_admin
+@account_admin(operator="workflows")
 def get_instance(instance_id: str) -> instances.InstanceWithLogs:
     """Get an instance with the log of its first 100 steps.
 
@@ -190,7 +190,7 @@ def get_instance(instance_id: str) -> instances.InstanceWithLogs:
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
 @all_instances.arguments(StepLogArgs, location="query")
 @all_instances.response(200, page_of(StepLogView))
-@account_admin
+@account_admin(operator="workflows")
 def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List an instance's step log, oldest first.
 
@@ -204,7 +204,7 @@ def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
 @all_instances.arguments(EmptyBody, example={}, required=False)
 @all_instances.response(200, InstanceWithLogs, example={"status": "cancelled"})
 @all_instances.fails(409)
-@account_admin
+@account_admin(operator="workflows")
 def cancel_instance(body: JSONObject, instance_id: str) -> instances.InstanceWithLogs:
     """Cancel a pending, running or waiting instance.
 
@@ -224,7 +224,7 @@ def cancel_instance(body: JSONObject, instance_id: str) -> instances.InstanceWit
     },
 )
 @all_instances.fails(409)
-@account_admin
+@account_admin(operator="workflows")
 def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """Resume a failed instance at the failed step.
 
@@ -240,7 +240,7 @@ def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
 @all_instances.arguments(EmptyBody, example={}, required=False)
 @all_instances.response(202, StartedInstance, example=STARTED)
 @all_instances.fails(409, 429)
-@account_admin
+@account_admin(operator="workflows")
 def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """Start a new instance with the trigger data of one that has ended, and the current steps.
 
@@ -256,7 +256,7 @@ def rerun_instance(body: JSONObject, instance_id: str) -> JSONObject:
 @all_instances.response(
     200, ResumedCount, example={"message": "The failed instances are resumed.", "count": 3}
 )
-@account_admin
+@account_admin(operator="workflows")
 def resume_instances(body: JSONObject) -> JSONObject:
     """Resume all failed instances that match the filters.
 

@@ -50,6 +50,10 @@ STEPS = [
     {"name": "pause", "type": "wait_delay", "duration": "1d"},
 ]
 NEW = {"name": "Announce posts", "trigger": TRIGGER, "steps": STEPS}
+OWNER = (
+    "Whose rights the steps have: you, or a service user of the account, which stays the owner when"
+    " others send steps. One in `pii_access` is named by its members only (403)."
+)
 STARTED = {"message": "The workflow is started."}
 
 
@@ -76,7 +80,9 @@ class DefinitionView(View):
             " also fields that its collections do not have or hide from you."
         ),
     )
-    owner_id = fields.Id(**doc("Whose rights the steps have: who last sent them."))
+    owner_id = fields.Id(
+        **doc("Whose rights the steps have: who last sent them, or a service user.")
+    )
     created_at = fields.Timestamp()
     updated_at = fields.Timestamp()
     created_by = fields.Id(allow_none=True)
@@ -119,6 +125,7 @@ class ChangedDefinition(Schema):
     name = fields.Text(shortest=1, longest=200)
     description = fields.Text(longest=2000, allow_none=True)
     enabled = fields.StrictBoolean()
+    owner_id = fields.GivenId(**doc(OWNER))
 
 
 class NewDefinition(Schema):
@@ -174,7 +181,7 @@ class StartedInstance(Message):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(DefinitionArgs, location="query")
 @blueprint.response(200, page_of(WorkflowView))
-@account_admin
+@account_admin(operator="workflows")
 def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first.
 
@@ -189,7 +196,9 @@ def list_workflows(args: JSONObject) -> JSONObject:
 @blueprint.arguments(NewWorkflow, example=NEW)
 @blueprint.response(201, WorkflowView)
 @blueprint.fails(409)
-@account_admin(api_keys=False, shows_secret=lambda answer: "token" in answer["trigger"])
+@account_admin(
+    api_keys=False, shows_secret=lambda answer: "token" in answer["trigger"], operator="workflows"
+)
 def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
@@ -220,7 +229,8 @@ def create_workflow(body: JSONObject) -> JSONObject:
     Header values are stored encrypted and returned as `***`. Sending `***` keeps the value of the
     step with that name as long as its `url` stays the same; otherwise it is a 400.
 
-    Steps run with the rights of the user who last sent them. Record steps are executed exactly
+    Steps run with the rights of the user who last sent them, or of the service user in `owner_id`.
+    Operator keys name one. Record steps are executed exactly
     once; requests and mails at least once, requests with the same `Idempotency-Key`. By default,
     mails go only to active members of the account at their verified addresses, at most 500 a day.
     Workflows that start each other stop at depth 8. An account has at most 50 workflows (409
@@ -231,7 +241,7 @@ def create_workflow(body: JSONObject) -> JSONObject:
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
 @blueprint.response(200, WorkflowView)
-@account_admin
+@account_admin(operator="workflows")
 def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow.
 
@@ -245,11 +255,12 @@ def get_workflow(workflow_id: str) -> JSONObject:
 @blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
 @blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
 @blueprint.response(200, WorkflowView)
-@account_admin(api_keys=False)
+@account_admin(api_keys=False, operator="workflows")
 def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change a workflow; omitted properties keep their values.
 
-    Only sending `steps` makes the caller their owner (`owner_id`). Steps see events as their owner
+    Only sending `steps` makes the caller their owner (`owner_id`), unless a service user owns them
+    or is named. Steps see events as their owner
     does, so callers who see less cannot change an event trigger without sending the steps (403).
     Started instances keep their steps. `***` keeps a header's value.
     """
@@ -258,7 +269,7 @@ def update_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:workflow_id>", methods=["DELETE"])
 @blueprint.response(204)
-@account_admin
+@account_admin(operator="workflows")
 def delete_workflow(workflow_id: str) -> Response:
     """Delete a workflow with its instances.
 
@@ -272,7 +283,7 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(ToggleBody, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView)
-@account_admin
+@account_admin(operator="workflows")
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Enable or disable a workflow.
 
@@ -286,7 +297,7 @@ def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(202, StartedInstance, example=STARTED)
 @blueprint.fails(409)
-@account_admin
+@account_admin(operator="workflows")
 def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Start a workflow manually, whatever its trigger.
 

@@ -19,7 +19,7 @@ from app import db
 from app.audit.security_log.entries import EVENTS
 from app.audit.security_log.recording import PENDING
 from app.context import tenancy
-from app.web.access import AccessLevel, access_of
+from app.web.access import OPERATOR_SCOPES, AccessLevel, access_of
 from tests import builders
 from tests.builders import Caller, Cast
 from tests.console import furnished
@@ -98,11 +98,14 @@ SHOWS_NONE = {
                 "/console/team/left/<uuid:user_id>",
                 "/console/team/invitations",
                 "/console/team/invite",
+                "/console/team/service-users/new",
             ),
             *("/console/team/second-factors", "/console/team/users/<uuid:user_id>"),
         ),
         OWN,
     ),
+    "/console/operator-keys": "of the system account",
+    "/console/operator-keys/new": "an empty form",
     "/console/outbox": "mails, in development only",
     "/console/outbox/<name>": "mails, in development only",
     "/console/profile": CALLER,
@@ -182,6 +185,7 @@ def ways(rule: Rule, account_id: str) -> Ways:
         yield "query", {}, f"account={account_id}"
     else:
         yield "header", {"X-Account-ID": "acme"}, ""
+        yield "header by id", {"X-Account-ID": account_id}, ""
         yield "header for all", {"X-Account-ID": "*"}, ""
         yield "query for all", {}, "account_id=*"
     yield "query", {}, f"account_id={account_id}"
@@ -227,6 +231,32 @@ def test_operator_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> N
             unlisted.append(rule.rule)
     assert {one for one in unrecorded if "/outbox" not in one[0]} == set()
     assert unlisted == []
+
+
+@pytest.mark.one_database
+def test_operator_key_reads_on_every_route_are_recorded(app: Flask, cast: Cast) -> None:
+    values, texts = known(app, cast), texts_of(app, cast)
+    made = cast.root.post("api-keys", {"name": "all", "scopes": list(OPERATOR_SCOPES)})
+    unrecorded, opened = set[str](), set[str]()
+    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: rule.rule):
+        access = access_of(app.view_functions[rule.endpoint])
+        if "GET" not in (rule.methods or ()) or access.operator_scope("GET") is None:
+            continue
+        _, path = rule.build({name: values.get(name, "x") for name in rule.arguments}) or ("", "")
+        for reference in ("acme", cast.alice.account_id):
+            headers = {"X-API-Key": made.json["key"], "X-Account-ID": reference}
+            before = {id: count_events(app, id, cast.root) for id in texts}
+            query = QUERIES.get(rule.rule, "")
+            answer = Caller(app).get(path, headers=headers, query_string=query)
+            body = answer.get_data().decode(errors="replace")
+            assert "scope_denied" not in body, rule.rule
+            for id, own in texts.items():
+                has_event = count_events(app, id, cast.root) > before[id]
+                if answer.status_code < 300 and any(text in body for text in own):
+                    opened.add(rule.rule)
+                    unrecorded |= set() if has_event else {rule.rule}
+    assert unrecorded == set()
+    assert len(opened) > 20
 
 
 OWNS = "created_by = @request.auth.id"

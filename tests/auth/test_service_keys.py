@@ -1,0 +1,165 @@
+"""Keys, workflows and webhooks that belong to service users, and outlive people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.accounts.test_service_users import make_service
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.webhooks import delivering
+from tests.workflows import running
+
+PERSONAL = [
+    {"name": "title", "type": "text"},
+    {"name": "email", "type": "email", "pii": True, "mask_type": "email"},
+]
+
+
+def key_of(app: Flask, admin: Caller, user: dict[str, Any], **values: Any) -> Caller:
+    made = admin.post("api-keys", {"name": "bot", "user_id": user["id"], **values})
+    assert made.status_code == 201, made.json
+    assert (made.json["user_id"], made.json["account_id"]) == (user["id"], user["account_id"])
+    return Caller(app, **{"X-API-Key": made.json["key"]})
+
+
+def group_of(cast: Cast) -> str:
+    groups = cast.alice.get("groups").json["items"]
+    return str(next(one["id"] for one in groups if one["name"] == "pii_access"))
+
+
+def admit(cast: Cast, user: dict[str, Any]) -> None:
+    """Let the service user into pii_access."""
+    path = f"groups/{group_of(cast)}/users"
+    assert cast.alice.post(path, {"user_id": user["id"]}).status_code == 200
+
+
+def test_key_of_a_service_user_acts_as_it(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    bot = make_service(cast.alice)
+    key = key_of(app, cast.alice, bot)
+    me = key.get("auth/me").json
+    assert (me["id"], me["kind"], me["email"], me["role"]) == (bot["id"], "service", None, "editor")
+    assert make_record(key, title="x")["created_by"] == bot["id"]
+    assert key.get("account/users").status_code == 403  # an editor
+    assert key.post("api-keys", {"name": "more"}).status_code == 403
+    scoped = key_of(app, cast.alice, bot, scopes={"posts": ["list"]})
+    assert scoped.get("records/posts").json["total"] == 1
+    assert scoped.post("records/posts", {"title": "y"}).status_code == 403
+
+
+def test_only_admins_make_keys_of_the_accounts_service_users(app: Flask, cast: Cast) -> None:
+    bot = make_service(cast.alice)
+    body = {"name": "x", "user_id": bot["id"]}
+    assert cast.bob.post("api-keys", body).status_code == 403
+    assert cast.charlie.post("api-keys", body).status_code == 400
+    assert cast.root.post("api-keys", body).status_code == 400
+    for user_id in (cast.bob.id, cast.charlie.id, cast.root.id):
+        answer = cast.alice.post("api-keys", {"name": "x", "user_id": user_id})
+        assert [one["field"] for one in answer.json["details"]] == ["user_id"]
+    assert cast.alice.post("api-keys", {**body, "user_id": cast.alice.id}).status_code == 201
+    acting = cast.root.acting_in("acme").post("api-keys", body)
+    assert (acting.status_code, acting.json["account_id"]) == (201, cast.alice.account_id)
+
+
+def test_admins_rotate_and_revoke_keys_of_service_users(app: Flask, cast: Cast) -> None:
+    bot = make_service(cast.alice)
+    key = key_of(app, cast.alice, bot)
+    id = cast.alice.get("api-keys").json["items"][0]["id"]
+    rotated = cast.alice.post(f"api-keys/{id}/rotate", {"overlap_seconds": 0})
+    assert rotated.status_code == 200, rotated.json
+    assert key.get("auth/me").status_code == 401
+    fresh = Caller(app, **{"X-API-Key": rotated.json["key"]})
+    assert fresh.get("auth/me").status_code == 200
+    assert cast.charlie.post(f"api-keys/{id}/rotate").status_code == 404
+    assert cast.alice.post(f"api-keys/{id}/revoke").status_code == 200
+    assert fresh.get("auth/me").status_code == 401
+
+
+def test_service_user_in_pii_access_is_named_by_members_only(app: Flask, cast: Cast) -> None:
+    bot = make_service(cast.alice)
+    admit(cast, bot)
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    webhook = {"url": "https://hooks.example.com/x", "collection": "posts", "events": ["create"]}
+    workflow = {"name": "w", "trigger": {"type": "manual"}, "steps": []}
+    tries = (
+        ("api-keys", {"name": "x", "user_id": bot["id"]}),
+        ("webhooks", {**webhook, "owner_id": bot["id"]}),
+        ("workflows", {**workflow, "owner_id": bot["id"]}),
+        ("hooks", {"name": "h", "trigger": {"type": "manual"}, "owner_id": bot["id"]}),
+    )
+    for path, body in tries:
+        for other in (dora, cast.root.acting_in("acme")):
+            assert other.post(path, body).status_code == 403, path
+        made = cast.alice.post(path, body)
+        assert made.status_code == 201, made.json
+        if path == "api-keys":
+            assert dora.post(f"api-keys/{made.json['id']}/rotate").status_code == 403
+        else:
+            assert made.json["owner_id"] == bot["id"]
+    # Whoever may not name it becomes the owner of what they change.
+    (flow,) = cast.alice.get("workflows").json["items"]
+    changed = dora.patch(f"workflows/{flow['id']}", {"steps": []})
+    assert changed.json["owner_id"] == dora.id
+
+
+@pytest.mark.parametrize("gone", ["deactivated", "deleted"])
+def test_what_belongs_to_a_service_user_ends_with_it(app: Flask, cast: Cast, gone: str) -> None:
+    make_collection(cast.root)
+    bot = make_service(cast.alice, role="admin")
+    key = key_of(app, cast.alice, bot)
+    url = "https://hooks.example.com/"
+    webhook = delivering.make_webhook(cast.alice, url, owner_id=bot["id"])
+    steps = [running.create("one")]
+    flow = running.make_workflow(cast.alice, steps, owner_id=bot["id"])
+    assert key.get("account/users").status_code == 200
+    path = f"account/users/{bot['id']}"
+    if gone == "deleted":
+        assert cast.alice.delete(path).status_code == 204
+    else:
+        assert cast.alice.patch(path, {"is_active": False}).status_code == 200
+    assert key.get("account/users").status_code == 401
+    shown = cast.alice.get(f"webhooks/{webhook['id']}").json
+    assert shown["paused_at"] is not None
+    assert running.ran(app, cast.alice, flow)["status"] == "failed"
+    for thing in ("webhooks", "workflows"):
+        body = {"owner_id": bot["id"]}
+        one = webhook if thing == "webhooks" else flow
+        assert cast.alice.patch(f"{thing}/{one['id']}", body).status_code == 400
+
+
+def test_what_belongs_to_a_service_user_outlives_people(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    bot = make_service(dora, role="editor")
+    webhook = delivering.make_webhook(dora, "https://hooks.example.com/", owner_id=bot["id"])
+    own = delivering.make_webhook(dora, "https://own.example.com/")
+    flow = running.make_workflow(dora, [running.create("one")], owner_id=bot["id"])
+    # An admin who changes them does not become the owner.
+    steps = [running.create("one"), running.create("two")]
+    assert cast.alice.patch(f"workflows/{flow['id']}", {"steps": steps}).status_code == 200
+    path = f"webhooks/{webhook['id']}"
+    assert cast.alice.patch(path, {"events": ["create"]}).json["owner_id"] == bot["id"]
+    assert cast.alice.delete(f"account/users/{dora.id}").status_code == 204
+    assert cast.alice.get(path).json["paused_at"] is None
+    assert cast.alice.get(path).json["has_active_maker"] is True
+    assert cast.alice.get(f"webhooks/{own['id']}").json["paused_at"] is not None
+    assert running.ran(app, cast.alice, flow)["status"] == "completed"
+    made = cast.alice.get("records/posts").json["items"]
+    assert {one["created_by"] for one in made} == {bot["id"]}
+    taken = cast.alice.patch(f"workflows/{flow['id']}", {"owner_id": cast.alice.id})
+    assert taken.json["owner_id"] == cast.alice.id
+
+
+def test_webhook_of_a_service_user_shows_its_view(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "people", PERSONAL)
+    bot = make_service(cast.alice)
+    url = "https://hooks.example.com/"
+    body = {"collection": "people", "include_pii": True, "owner_id": bot["id"]}
+    webhook = delivering.make_webhook(cast.alice, url, **body)
+    make_record(cast.alice, "people", title="x", email="ann@people.example")
+    (delivery,) = cast.alice.get(f"webhooks/{webhook['id']}/deliveries").json["items"]
+    path = f"webhooks/{webhook['id']}/deliveries/{delivery['id']}"
+    assert "ann@people.example" not in cast.alice.get(path).text
