@@ -6,6 +6,9 @@ from datetime import datetime
 
 from uuid_utils import uuid7
 
+NIL = "00000000-0000-0000-0000-000000000000"
+"""The id of the system account."""
+
 
 def new_id() -> str:
     """Return a UUID version 7; ids of one process sort in the order of the calls."""

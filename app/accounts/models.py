@@ -17,11 +17,11 @@ from app import clock
 from app.db import Base
 from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime, created_at_default
-from app.ids import new_id
+from app.ids import NIL, new_id
 from app.types import JSONObject
 from app.web.languages import lazy_gettext
 
-SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
+SYSTEM_ACCOUNT_ID = NIL
 SYSTEM_CODE = "SY0000"
 PII_GROUP = "pii_access"
 ADMIN, EDITOR, VIEWER = "admin", "editor", "viewer"

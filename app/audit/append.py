@@ -48,6 +48,7 @@ COLUMNS = (
     *("user_email", "user_name", "ip_address", "user_agent", "request_id"),
     *("es_username", "es_reason", "es_timestamp", "extra_metadata", "salts", "actor_salts"),
 )
+SIGNED = actor.Actor._fields.index("es_timestamp")
 NOT_AUDITED = (None,) * (len(COLUMNS) - COLUMNS.index("user_email"))
 _INTO = f"INSERT INTO audit_pending ({', '.join(COLUMNS)}"
 _NEXT = "SELECT ifnull(max(id), 0) + 1 FROM audit_pending WHERE account_id = ?1"
@@ -136,7 +137,7 @@ def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
         extra = digest.canonical(metadata).decode() if metadata else None
         random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
-        yield (*change, *acting[:-3], signed_at, extra, salts, actor_salt)
+        yield (*change, *acting[:SIGNED], signed_at, extra, salts, actor_salt)
 
 
 def stored_values(values: Sequence[digest.Value]) -> tuple[str, str | None, str | None]:

@@ -37,6 +37,7 @@ class CachedKey:
     """The cached part of a key, with the last principal derived from it."""
 
     id: str
+    name: str
     account_id: str
     user_id: str
     scopes: Mapping[str, Sequence[str]] | None
@@ -55,6 +56,7 @@ class CachedKey:
             caller = replace(
                 owner,
                 api_key_id=self.id,
+                api_key_name=self.name,
                 key_expires_at=self.expires_at.timestamp() if self.expires_at else None,
                 scopes=self.scopes,
                 operator_scopes=self.operator_scopes,
@@ -316,8 +318,8 @@ def _load(*conditions: Condition, digest: str | None = None) -> CachedKey | None
         expires_at = min(filter(None, (expires_at, key.previous_valid_until)))
     of_records = None if isinstance(key.scopes, list) else key.scopes
     of_operator = key_scopes.of_operator(key.scopes) if isinstance(key.scopes, list) else None
-    columns = (key.id, key.account_id, key.created_by, of_records, of_operator)
-    return CachedKey(*columns, expires_at, key.read_only, networks, version_check)
+    named = (key.id, key.name, key.account_id, key.created_by, of_records, of_operator)
+    return CachedKey(*named, expires_at, key.read_only, networks, version_check)
 
 
 def _select(key_id: str, by: Principal) -> sa.Select[ApiKey]:

@@ -17,6 +17,7 @@ from app.auth import passwords
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import actor
+from app.context.actor import ActorKind
 from app.ops import command
 
 AS = click.option("--as", "email", help="The superadmin who acts; needed if there are several.")
@@ -54,7 +55,7 @@ def superadmin(email: str | None) -> Iterator[Principal]:
         raise click.ClickException("There is no such superadmin." if email else WHO)
     home, user_id = principal.home_and_user()
     before = actor.source.get()
-    actor.act_as(user_id, principal.email or "", principal.name)
+    actor.act_as(user_id, principal.email or "", principal.name, ActorKind.OPERATOR)
     try:
         yield replace(principal, account=home, auth_time=clock.now().timestamp())
     finally:

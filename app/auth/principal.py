@@ -99,6 +99,7 @@ class Principal:
     session_ends_at: datetime | None = None
     """The end of the session unless it is used again."""
     api_key_id: str | None = None
+    api_key_name: str | None = None
     key_expires_at: float | None = None
     """Expiry of the API key, in seconds since the epoch."""
     scopes: key_scopes.Scopes | None = None

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db
-from app.context import tenancy
+from app.context import actor, tenancy
 from app.db import filters, sqlite_driver
 from app.db.functions import database_now
 from app.db.policy import NotAudited, NotBundled, OnClose, TablePolicy
@@ -35,6 +35,8 @@ ATTEMPTS = 8
 RETENTION_DAYS = 7
 IN_FLIGHT_SECONDS = 3600  # by then everything in flight at the time of `enqueue` has ended
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of jobs of the whole instance
+ACTOR = "actor"
+"""The key of a payload with whoever the job acts for."""
 Handler = Callable[[JSONMapping], None]
 MAX_OVERDUE_SECONDS = 60
 
@@ -171,8 +173,13 @@ def discard_enqueued() -> Iterator[None]:
         _dropping.reset(token)
 
 
-def enqueue(kind: str, payload: JSONMapping, *, account_id: str, after: int = 0) -> None:
-    """Enqueue a job in the open transaction, due after this many seconds."""
+def enqueue(
+    kind: str, payload: JSONMapping, *, account_id: str, after: int = 0, on_behalf: bool = False
+) -> None:
+    """Enqueue a job in the open transaction, due after this many seconds.
+
+    `on_behalf`: what it changes is by the current actor, else by the service itself.
+    """
     if kind not in KINDS:
         raise LookupError(f"no job of kind {kind}")
     if _dropping.get():
@@ -182,7 +189,7 @@ def enqueue(kind: str, payload: JSONMapping, *, account_id: str, after: int = 0)
         account_id=account_id,
         id=id,
         kind=kind,
-        payload=dict(payload),
+        payload={**payload, ACTOR: actor.stored()} if on_behalf else dict(payload),
         due_at=database_now(after),
     )
     with tenancy.in_account(account_id):

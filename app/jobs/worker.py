@@ -25,7 +25,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import clock, config, db
-from app.context import tenancy, tracing
+from app.context import actor, tenancy, tracing
 from app.db import engine, sqlite_driver
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, JobState, Kind, leases, queue, turns, wakeups
@@ -147,7 +147,9 @@ def _run(row: sa.Row[Any]) -> None:
     scope = tenancy.ALL_ACCOUNTS if row.account_id == INSTANCE else row.account_id
     try:
         span = tracing.job(row.kind, row.account_id, row.id)
-        with _lease_renewed(row), tenancy.scoped_to(scope), span:
+        by = row.payload.get(queue.ACTOR)
+        acting = actor.acting(actor.restored(by)) if by else nullcontext()
+        with _lease_renewed(row), tenancy.scoped_to(scope), span, acting:
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - recorded with the job
         name = type(error).__name__  # the message may quote personal data

@@ -128,7 +128,8 @@ def start(
         raise Conflict(PLAN_STALE, error="plan_stale")
     payload = {"name": name, "accounts": accounts, "force": force, "by": by.require_user_id()}
     with db.transaction():
-        jobs.enqueue(UPGRADE, {**payload, "after": ""}, account_id=jobs.INSTANCE)
+        first = {**payload, "after": ""}
+        jobs.enqueue(UPGRADE, first, account_id=jobs.INSTANCE, on_behalf=True)
     return {"version": template["version"]}
 
 
@@ -143,7 +144,8 @@ def upgrade_piece(payload: JSONMapping) -> None:
         upgrade(account.id, payload["name"], force=payload["force"], by=by)
     if len(accounts) == PIECE:
         with db.transaction():
-            jobs.enqueue(UPGRADE, {**payload, "after": last}, account_id=jobs.INSTANCE)
+            following = {**payload, "after": last}
+            jobs.enqueue(UPGRADE, following, account_id=jobs.INSTANCE, on_behalf=True)
 
 
 def run(

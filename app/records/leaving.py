@@ -30,7 +30,7 @@ def _let_go(event: events.UserLeaving) -> None:
         raise Conflict(message, **truncated("details", details))
     if number > AT_ONCE:
         work = {"user_id": event.user_id, "by": event.by}
-        jobs.enqueue(JOB, work, account_id=event.account_id)
+        jobs.enqueue(JOB, work, account_id=event.account_id, on_behalf=True)
         event.unfinished.append(JOB)
     elif number:
         by = _actor(event.account_id, event.by)

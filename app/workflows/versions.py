@@ -119,6 +119,13 @@ def uses(account_id: str, workflow_id: str, limit: int) -> dict[int, sa.Row[*tup
     return {row.version: row for row in db.connection().execute(query)}
 
 
+def name_of(account_id: str, workflow_id: str) -> str | None:
+    """The present name of a workflow; None if it is deleted."""
+    mine = (Workflow.account_id == account_id, Workflow.id == workflow_id)
+    with tenancy.in_account(account_id):
+        return db.connection().scalar(sa.select(Workflow.name).where(*mine))
+
+
 def saved(account_id: str, workflow_id: str) -> dict[int, sa.Row[*tuple[Any, ...]]]:
     """Owner and time of each of the newest MAX_LISTED stored versions, newest first."""
     mine = (VERSIONS.c.account_id == account_id, VERSIONS.c.workflow_id == workflow_id)

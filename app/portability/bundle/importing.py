@@ -24,7 +24,8 @@ from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityHead
 from app.auth.principal import Principal
 from app.collections import definitions, links
-from app.context import tenancy
+from app.context import actor, tenancy
+from app.context.actor import ActorKind
 from app.db import citus, engine, errors, versioned_cache
 from app.errors import Conflict
 from app.ids import new_id
@@ -89,7 +90,8 @@ def run(
         raise Conflict(CLASH.format(names))
     if plan["has_changes"]:
         manifest.apply(wanted, plan["plan_hash"], by=by)
-    with tenancy.as_owner():
+    acting = actor.acting_for(ActorKind.IMPORT, new_id(), contents.account["slug"])
+    with acting, tenancy.as_owner():
         target = _target(contents, slug, as_copy=as_copy)
         with versioned_cache.reloading():
             import_ = _Import(contents, target, progress)

@@ -154,15 +154,20 @@ def finish_user(payload: JSONMapping) -> None:
         or _erase_traces_of_user(payload)["unfinished_accounts"]
     ):
         jobs.enqueue(
-            "users.erase", payload, account_id=payload["account_id"], after=LEAVING_SECONDS
+            "users.erase",
+            payload,
+            account_id=payload["account_id"],
+            after=LEAVING_SECONDS,
+            on_behalf=True,
         )
 
 
 def _enqueue(kind: str, target: JSONMapping) -> None:
     # Repeat once all requests and deliveries in flight have ended.
-    jobs.enqueue(kind, target, account_id=target["account_id"])
+    jobs.enqueue(kind, target, account_id=target["account_id"], on_behalf=True)
     repeated = {**target, "again": True}
-    jobs.enqueue(kind, repeated, account_id=target["account_id"], after=jobs.IN_FLIGHT_SECONDS)
+    seconds = jobs.IN_FLIGHT_SECONDS
+    jobs.enqueue(kind, repeated, account_id=target["account_id"], after=seconds, on_behalf=True)
 
 
 def _erase_traces_of_record(target: JSONMapping) -> Erased:

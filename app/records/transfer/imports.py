@@ -26,7 +26,8 @@ from app.collections import masking, people
 from app.collections.definitions import Definition
 from app.collections.fields import PEOPLE, SYSTEM_FIELDS
 from app.collections.fields.file import files_in
-from app.context import deadline
+from app.context import actor, deadline
+from app.context.actor import ActorKind
 from app.db import versioned_cache
 from app.db.errors import error_summary
 from app.errors import (
@@ -40,6 +41,7 @@ from app.errors import (
     problem,
 )
 from app.files.ownership import UNKNOWN
+from app.ids import new_id
 from app.records import service, store
 from app.records.read.views import RecordView
 from app.records.store import reads, writes
@@ -123,6 +125,7 @@ class Import:
         self, definition: Definition, by: Principal, lines: Sequence[Line], *, keep_ids: bool
     ) -> None:
         self.definition, self.by, self.keep_ids = definition, by, keep_ids
+        self.id = new_id()
         self.faults = ImportProblems()
         self.lines: list[int] = []
         self.detached: dict[int, Body] = {}
@@ -216,7 +219,9 @@ class Import:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with service.transaction(self.definition.name, self.by) as self.definition:
+        name = self.definition.name
+        acting = actor.acting_for(ActorKind.IMPORT, self.id, name)
+        with acting, service.transaction(name, self.by) as self.definition:
             yield
 
     def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from app import clock, config, db, jobs
 from app.auth.principal import Principal
 from app.context import actor, deadline, tenancy, trigger_depth
+from app.context.actor import ActorKind
 from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
@@ -25,7 +26,7 @@ from app.jobs import leases
 from app.jobs.rq_queues import WORKFLOWS
 from app.outbound import mail
 from app.records.write import changes
-from app.types import JSONObject
+from app.types import JSONObject, cached_property
 from app.web import serialization
 from app.workflows import versions
 from app.workflows.engine import (
@@ -157,13 +158,19 @@ class Run:
         self.fail([(self.place_at(path), busy)])
 
     def owner(self) -> Principal:
-        """The principal of the steps, who becomes the current actor. Raises Forbidden."""
+        """The principal of the steps, for whom the workflow acts from now on. Raises Forbidden."""
         principal = self.version.owner()
         id, email = principal.user_id or "", principal.email
-        current_actor = actor.Actor(id, email, principal.name or email, request_id=self.id)
-        actor.source.set(lambda: current_actor)
+        owner = actor.Actor(id, email, principal.name or email, request_id=self.id)
+        acting = owner._replace(kind=ActorKind.WORKFLOW, id=self.version.workflow_id)
+        actor.source.set(lambda: acting._replace(name=self._name))
         tenancy.source.set(lambda: principal.tenancy)
         return principal
+
+    @cached_property
+    def _name(self) -> str | None:
+        # Of now, as it may change without a new version; only for runs that write.
+        return versions.name_of(self.account_id, self.version.workflow_id)
 
     def rendering(self, place: Place) -> Rendering:
         """The renderer of a step's templates."""
