@@ -27,6 +27,9 @@ def change(account_id: str, body: Body, *, by: Principal) -> Account:
     address = body.get(senders.SETTING)
     if not address or address == stored.get(senders.SETTING):
         return tenants.change_own(account_id, body, by=by.user_id)
+    if db.in_transaction():  # of a template or manifest, where no look-up may wait
+        senders.require_proof(account_id, address)
+        return tenants.change_own(account_id, body, by=by.user_id)
     domain_id, proof = senders.prove(account_id, address)
     with db.transaction():
         senders.save_proof(account_id, domain_id, proof)

@@ -55,6 +55,8 @@ class Collection(Base):
     )
     # Copies of those that its rules use: `version` tells of a change of them, too.
     fragments: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
+    # Of its rules, as a manifest states them; they change nothing, so `version` stays.
+    tests: Mapped[list[JSONObject]] = mapped_column(sa.JSON, default=list, server_default="[]")
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

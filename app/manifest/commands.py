@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
@@ -23,8 +21,7 @@ from app.types import JSONMapping, JSONObject
 
 FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 SIGNS = {"create": "+", "update": "~", "remove": "-"}
-HAS_CHANGES = 2
-STEP = re.compile(r"(\.?)([^.\[\]]+)|\[([0-9]+)\]")  # of a place such as `roles[0].name`
+HAS_CHANGES, HAS_DRIFT = 2, 3
 DESTRUCTIVE = "This removes data. Read the plan, and apply it with --plan HASH."
 UNCONFIRMED = "Say --plan HASH, or --yes."
 
@@ -33,9 +30,12 @@ UNCONFIRMED = "Say --plan HASH, or --yes."
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @click.option("--account", "slugs", multiple=True, help="Only this account; may be repeated.")
 @click.option("--no-accounts", is_flag=True, help="Only roles and collections.")
+@click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
 @with_appcontext
-def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None:
+def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool, force: bool) -> None:
     """Export roles, collections and the accounts' definitions as YAML to FILE, or print them."""
+    if file is not None and file.exists() and not force:
+        raise click.ClickException(f"{file} exists. Say --force to overwrite it.")
     text = document.dump(exports.manifest(slugs if slugs or no_accounts else None))
     if file is None:
         click.echo(text, nl=False)
@@ -47,18 +47,21 @@ def export(file: Path | None, slugs: tuple[str, ...], no_accounts: bool) -> None
 @click.argument("file", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes.")
+@click.option("--strict", is_flag=True, help="Exit with 3 if anything exists that is not in FILE.")
 @AS
 @with_appcontext
-def plan(file: Path, as_json: bool, exit_code: bool, email: str | None) -> None:
+def plan(file: Path, as_json: bool, exit_code: bool, strict: bool, email: str | None) -> None:
     """Show what applying FILE would change; exits with 1 if it has problems."""
     manifest = _read(file)
-    planned = _plan(manifest, email)
+    planned = _plan(manifest, email, strict=strict)
     if as_json:
         click.echo(orjson.dumps(planned, option=orjson.OPT_INDENT_2))
     else:
-        click.echo("\n".join(_lines(planned, manifest)))
+        click.echo("\n".join(_lines(planned)))
     if planned["problems"]:
         raise SystemExit(1)
+    if planned["drift"]:
+        raise SystemExit(HAS_DRIFT)
     if exit_code and planned["has_changes"]:
         raise SystemExit(HAS_CHANGES)
 
@@ -123,16 +126,16 @@ def _read(file: Path) -> Document:
         raise click.ClickException("The file is not valid UTF-8.") from None
 
 
-def _plan(manifest: Document, email: str | None) -> JSONObject:
+def _plan(manifest: Document, email: str | None, *, strict: bool = False) -> JSONObject:
     with readable_problems(), superadmin(email) as by:
-        return service.plan(manifest, by=by)
+        return service.plan(manifest, by=by, strict=strict)
 
 
 def _confirmed(manifest: Document, email: str | None, *, yes: bool, quiet: bool) -> str:
     """Show the plan, and return its hash once it is approved."""
     planned = _plan(manifest, email)
     if not quiet or planned["problems"]:
-        click.echo("\n".join(_lines(planned, manifest)), err=quiet)
+        click.echo("\n".join(_lines(planned)), err=quiet)
     if planned["problems"]:
         raise SystemExit(1)
     removes = any(operation["action"] == "remove" for operation in planned["operations"])
@@ -156,30 +159,14 @@ def readable_problems() -> Iterator[None]:
         raise click.ClickException("\n  ".join([error.message, *lines])) from error
 
 
-def _problem_lines(
-    problems: Sequence[JSONMapping], manifest: Document | None = None
-) -> Iterator[str]:
+def _problem_lines(problems: Sequence[JSONMapping]) -> Iterator[str]:
     for problem in problems:
         line = f"line {problem['line']}: " if problem.get("line") else ""
-        field = f"{_named(problem['field'], manifest)}: " if problem["field"] else ""
+        field = f"{problem['field']}: " if problem["field"] else ""
         yield f"{line}{field}{problem['message']}"
 
 
-def _named(field: str, manifest: Document | None) -> str:
-    """A place such as `roles[0]` with the name of what stands there: `roles "auditor"`."""
-    item: Any = manifest.content if manifest else {}
-    shown = ""
-    for separator, step, index in STEP.findall(field):
-        try:
-            item = item[int(index) if index else step]
-        except (LookupError, TypeError):
-            item = {}
-        name = item.get("name") if index and isinstance(item, dict) else None
-        shown += f' "{name}"' if name else f"[{index}]" if index else f"{separator}{step}"
-    return shown or field
-
-
-def _lines(planned: JSONMapping, manifest: Document) -> Iterator[str]:
+def _lines(planned: JSONMapping) -> Iterator[str]:
     """Render a plan as text."""
     for operation in planned["operations"]:
         yield from _operation_lines(operation)
@@ -196,8 +183,13 @@ def _lines(planned: JSONMapping, manifest: Document) -> Iterator[str]:
     )
     yield from _section("Access to records", access)
     yield from _section("Rule tests", map(_test_line, planned["tests"]))
-    yield from _section("Warnings", _problem_lines(planned["warnings"], manifest))
-    yield from _section("Problems", _problem_lines(planned["problems"], manifest))
+    yield from _section("Warnings", _problem_lines(planned["warnings"]))
+    yield from _section("Problems", _problem_lines(planned["problems"]))
+    unlisted = (
+        f"{one['kind']} {one['name']}" + (f" of {one['account']}" if one["account"] else "")
+        for one in planned["drift"] or ()
+    )
+    yield from _section("Not in the file", unlisted)
     actions = [operation["action"] for operation in planned["operations"]]
     if actions:
         counts = (f"{actions.count(one)} to {one}" for one in SIGNS if one in actions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from app import db
 from app.collections import definitions, fragments, imports, removal, schema
 from app.collections import service as collections
 from app.collections.changes import Change
@@ -12,9 +13,10 @@ from app.collections.definitions import Definition
 from app.collections.imports import Import
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
+from app.db.types import json_equal
 from app.errors import Conflict
 from app.manifest import export
-from app.manifest.document import Document, Path
+from app.manifest.document import Document, Path, path_of
 from app.types import JSONMapping, JSONObject
 
 
@@ -44,16 +46,29 @@ class Comparison:
         }
 
     def add_problem(self, problem: JSONMapping) -> None:
-        """Add a problem of the import, with the line of the nearest value that it is about."""
-        name, _, place = str(problem["field"]).partition(".")
+        """Add a problem of the import, with its place and line in the manifest."""
+        name, _, rest = str(problem["field"]).partition(".")
         path, item = self.find(name)
+        if not item:  # of a collection that the manifest does not have
+            self.problems.append({**problem})
+            return
+        inner = path_of(rest)
         fields = [spec["name"] for spec in item.get("schema", ())]
-        places: list[Path] = [("rules", place), (place,), ("name",)]
-        if place in fields:
-            places.insert(0, ("schema", fields.index(place)))
-        lines = (self.document.lines.get((*path, *inner)) for inner in places)
-        line = next(filter(None, lines), self.document.line(path))
-        self.problems.append({**problem} | ({"line": line} if line else {}))
+        if inner and inner[0] in fields:
+            is_type = problem["code"] == "type_invalid" and len(inner) == 1
+            inner = ("schema", fields.index(inner[0]), *inner[1:], *(("type",) if is_type else ()))
+        elif inner and inner[0] in (*collections.RULES, *collections.LISTS):
+            inner = ("rules", *inner)
+        place = self.document.problem((*path, *inner), problem["code"], problem["message"])
+        self.problems.append({**problem, **place})
+
+    def new_tests(self, row: Collection, name: str) -> list[JSONObject] | None:
+        """Return the rule tests that a collection gets; None if they stay."""
+        (*_, index), item = self.find(name)
+        if "tests" not in item:
+            return None
+        stated: list[JSONObject] = self.document.content["collections"][index]["tests"]
+        return None if json_equal(row.tests or [], stated) else stated
 
     def find(self, name: str) -> tuple[Path, JSONMapping]:
         """Return the path and item of a collection, by its new or former name."""
@@ -162,6 +177,8 @@ def operations(comparison: Comparison) -> list[JSONObject]:
             *_property_changes("change_rule", present, rules),
             *_property_changes("change_option", stored_options, options),
         ]
+        if comparison.new_tests(row, change.new.name) is not None:
+            changes.append({"operation": "change_tests", "field": None, "property": "tests"})
         if changes:
             path, _ = comparison.find(change.new.name)
             result.append(_operation(change.old.name, "update", changes, line(path)))
@@ -187,7 +204,12 @@ def _operation(name: str, action: str, changes: list[JSONObject], line: int | No
 
 def run(comparison: Comparison, built: Builds) -> list[str]:
     """Carry out the changes in the open transaction. Returns the ids of the new revisions."""
+    rows = [*comparison.import_.made, *(row for row, _ in comparison.import_.updated)]
     revisions = imports.run(comparison.import_, built)
+    for row in rows:
+        if (tests := comparison.new_tests(row, row.name)) is not None:
+            row.tests = tests
+    db.db.session.flush()
     ids = [row.id for _, row in comparison.removed]
     if ids:
         result = removal.delete(ids[0], ids[1:])
@@ -202,7 +224,7 @@ def reverse(comparison: Comparison) -> list[JSONObject]:
         {"name": row.name, "removed": True} for row in comparison.import_.made
     ]
     changed = {operation["name"] for operation in operations(comparison)}
-    for change in comparison.changes:
+    for row, change in comparison.import_.updated:
         old = change.old
         if old.name not in changed:
             continue
@@ -211,6 +233,8 @@ def reverse(comparison: Comparison) -> list[JSONObject]:
         former = {"rename_from": change.new.name} if change.former_name else {}
         rules = {name: old.rules[name] for name in (*collections.RULES, *collections.LISTS)}
         options = {"options": dict(old.options)} if old.options else {}
-        items.append({**body, "name": old.name, **former, "rules": rules, **options})
+        has_new = comparison.new_tests(row, change.new.name) is not None
+        tests = {"tests": row.tests} if has_new else {}
+        items.append({**body, "name": old.name, **former, "rules": rules, **options, **tests})
     names = [row.name for _, row in comparison.removed]
     return [*items, *(export.collections(names) if names else ())]

@@ -29,6 +29,10 @@ BOOLEANS = {
 NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 STRANGE = re.compile("[\0\ud800-\udfff]")
+STEP = re.compile(r"([^.\[\]]+)|\[([0-9]{1,6})\]")
+NAMED_BY = ("name", "provider_name")
+"""The properties that name an item of a list."""
+PLAIN = re.compile(r"\w[\w -]{0,79}")
 # Characters that need quotes and escapes; and texts that cannot be a block of lines.
 UNSAFE = re.compile(r"[^\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff]")
 UNFIT = re.compile(rf"{UNSAFE.pattern}| \n|\A\s")
@@ -60,13 +64,27 @@ class Document:
     def problem(self, path: Path, code: str, message: str) -> JSONObject:
         """Return an entry of `details` with its place."""
         line = self.line(path)
-        return problem(place(path), code, message, **({} if line is None else {"line": line}))
+        return problem(self.place(path), code, message, **({} if line is None else {"line": line}))
+
+    def place(self, path: Path) -> str:
+        """Return a path as text, with the names of what lists have: `collections.posts.schema`."""
+        value: Any = self.content
+        text = ""
+        for step in path:
+            try:
+                value = value[step]
+            except (LookupError, TypeError):
+                value = None
+            has_names = isinstance(step, int) and isinstance(value, Mapping)
+            names = (value.get(one) for one in NAMED_BY) if has_names else ()
+            name = next((one for one in names if isinstance(one, str) and PLAIN.fullmatch(one)), "")
+            text += f"[{step}]" if isinstance(step, int) and not name else f".{name or step}"[:81]
+        return text.removeprefix(".")
 
 
-def place(path: Path) -> str:
-    """Return a path as text: `collections[0].name`."""
-    parts = (f"[{step}]" if isinstance(step, int) else f".{step[:80]}" for step in path)
-    return "".join(parts).removeprefix(".")
+def path_of(place: str) -> Path:
+    """Return the path of a place such as `steps[0].type`."""
+    return tuple(int(index) if index else name for name, index in STEP.findall(place))
 
 
 def parse(text: str) -> Document:

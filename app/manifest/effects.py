@@ -180,6 +180,7 @@ def run_rule_tests(
                     "expected": test["expect"],
                     "actual": actual,
                     "passed": actual == test["expect"],
+                    "place": document.place((*path, "tests", index)),
                     "line": document.line((*path, "tests", index)),
                 }
             )
@@ -190,7 +191,7 @@ def rule_test_problems(results: Sequence[JSONMapping]) -> list[JSONObject]:
     """Return a problem for each rule test that failed."""
     return [
         {
-            "field": f"{result['collection']}.{result['operation']}_rule",
+            "field": result["place"],
             "code": "rule_test_failed",
             "message": f"A rule test failed: it expected {result['expected']}.",
             "line": result["line"],

@@ -10,6 +10,7 @@ from app import db
 from app.accounts.models import Account
 from app.collections import fragments, schema, transfer
 from app.errors import InvalidValues, problem
+from app.manifest import rule_tests
 from app.manifest.kinds import OF_ACCOUNT, ROLES
 from app.manifest.template_kind import SINGLES
 from app.types import JSONMapping, JSONObject
@@ -35,9 +36,9 @@ def manifest(slugs: Sequence[str] | None = None) -> JSONObject:
     accounts: JSONObject = {slug: {} for slug in slugs_by_id.values()}
     for kind in OF_ACCOUNT:
         for row in kind.rows(account_ids):
-            if row.account_id in slugs_by_id:
+            if row.account_id in slugs_by_id and (item := kind.export(row)):
                 sections = accounts[slugs_by_id[row.account_id]]
-                sections.setdefault(kind.section, []).append(kind.export(row))
+                sections.setdefault(kind.section, []).append(item)
         for sections in accounts.values():
             if kind.section in sections:
                 sections[kind.section] = kind.section_of(sections[kind.section])
@@ -63,8 +64,9 @@ def _singles() -> JSONObject:
     return result
 
 
-def collections(names: Sequence[str] | None = None) -> list[JSONObject]:
+def collections(names: Sequence[str] | None = None, *, with_tests: bool = True) -> list[JSONObject]:
     """Return collections as a manifest lists them, by name; None stands for all."""
+    tests = rule_tests.stored() if with_tests else {}
     return [
         {
             "name": one["name"],
@@ -72,6 +74,7 @@ def collections(names: Sequence[str] | None = None) -> list[JSONObject]:
             "indexes": one["indexes"],
             "rules": one["rules"],
             **({"options": one["options"]} if one["options"] else {}),
+            **({"tests": tests[one["name"]]} if one["name"] in tests else {}),
         }
         for one in transfer.exported(names)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.manifest import templates, upgrades
+from app.manifest import rule_tests, templates, upgrades
 from app.web.feature import Feature, Routes
 
 
@@ -14,4 +14,4 @@ def routes() -> Routes:
     return Routes(api=(manifest.blueprint, template_routes.blueprint))
 
 
-FEATURE = Feature(routes=routes, jobs=(upgrades,), subscribers=(templates,))
+FEATURE = Feature(routes=routes, jobs=(upgrades,), subscribers=(templates, rule_tests))

@@ -13,7 +13,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
-from app.manifest.document import Document, Path
+from app.manifest.document import Document, Path, path_of
 from app.manifest.kind import Key, Kind
 from app.manifest.kinds import OF_ACCOUNT, ROLES
 from app.manifest.template_kind import SINGLES
@@ -88,14 +88,9 @@ class Comparison:
         """Add the problems that a service reported of an item."""
         details = error.details if isinstance(error, InvalidValues) else [{}]
         for detail in details:
-            text, line = str(detail.get("field") or ""), self.document.line(path)
-            for name in (text, text.split(".")[0].split("[")[0]):
-                line = self.document.lines.get((*path, name), line)
-            problem = self.document.problem(
-                path, detail.get("code", error.error), detail.get("message", error.message)
-            )
-            names = ".".join(filter(None, (problem["field"], text)))
-            self.problems.append({**problem, "field": names} | ({"line": line} if line else {}))
+            place = (*path, *path_of(str(detail.get("field") or "")))
+            code, message = detail.get("code", error.error), detail.get("message", error.message)
+            self.problems.append(self.document.problem(place, code, message))
 
 
 def compare(
@@ -137,8 +132,13 @@ def compare(
     for section in sections:
         section.compare(comparison, renamed)
     # Attributes and the directory first: its rule may go on without a role that is removed.
+    # Settings of accounts last, as these may name a role that is new.
     order = list(Action)
-    comparison.steps.sort(key=lambda step: (not step.kind.is_single, order.index(step.action)))
+
+    def turn(step: Step) -> tuple[int, int]:
+        return 1 if not step.kind.is_single else 2 if step.account else 0, order.index(step.action)
+
+    comparison.steps.sort(key=turn)
     return comparison
 
 

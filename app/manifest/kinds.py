@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto
-from app.accounts import attributes, directory, groups, names, roles
+from app import crypto, db
+from app.accounts import (
+    attributes,
+    directory,
+    groups,
+    names,
+    roles,
+    sign_in_settings,
+    sso_settings,
+    tenants,
+)
 from app.accounts.directory import Settings
-from app.accounts.models import Group, Role
+from app.accounts.models import Account, Group, Role
 from app.accounts.names import Name
 from app.accounts.plans import service as plans
 from app.accounts.plans import stored as stored_plans
@@ -20,8 +30,9 @@ from app.accounts.product import mail_templates
 from app.accounts.product import settings as product
 from app.accounts.product.mail_kinds import KINDS
 from app.accounts.product.mail_templates import Template
-from app.accounts.product.models import MailTemplate
-from app.accounts.product.settings import Product
+from app.accounts.product.models import AccountBrand, MailTemplate
+from app.accounts.product.settings import Face, Product
+from app.auth import account_settings
 from app.auth.principal import Principal
 from app.collections import attribute_definitions
 from app.db.types import json_equal
@@ -473,6 +484,113 @@ class MailTemplatesOfAccount(Kind):
             raise InvalidValues([problem("", error.error, error.message)]) from None
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """What an account has set."""
+
+    account_id: str
+    values: JSONObject
+
+
+class OfAccount(Single):
+    """Values that an account has once; its section has those that are set."""
+
+    def export(self, row: _Stored) -> JSONObject:
+        return row.values
+
+    def undone(self, row: _Stored, body: JSONMapping) -> JSONObject:
+        """Return what was set before."""
+        return {name: row.values.get(name) for name in body}
+
+
+class AccountSettings(OfAccount):
+    """The settings that admins of an account change, but for its name and attributes."""
+
+    name = section = "settings"
+    properties = (*tenants.OWN_SETTINGS, *sso_settings.NAMES, *sign_in_settings.NAMES)
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[_Stored]:
+        """Return the settings of some accounts, or of all."""
+        query = sa.select(Account.id, Account.settings).order_by(Account.id)
+        if account_ids is not None:
+            query = query.where(Account.id.in_(account_ids))
+        found = []
+        for id, settings in db.db.session.execute(query):
+            set_ = {name: settings[name] for name in self.properties if name in settings}
+            values = {name: value for name, value in set_.items() if not _is_default(name, value)}
+            found.append(_Stored(id, values))
+        return found
+
+    def changed(self, row: _Stored, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the settings that differ. Raises InvalidValues."""
+        default = sign_in_settings.DEFAULTS
+        different = [
+            name
+            for name, value in body.items()
+            if not json_equal(row.values.get(name, default.get(name)) or None, value or None)
+        ]
+        # Roles may be new in the manifest: the change itself looks for them.
+        tenants.check_own({name: body[name] for name in different if name not in NAMING_ROLES})
+        return different
+
+    def undone(self, row: _Stored, body: JSONMapping) -> JSONObject:
+        """Return what was set before; where nothing was, the default."""
+        empty = {**EMPTY_SETTINGS, **sign_in_settings.DEFAULTS}
+        return {name: row.values.get(name, empty.get(name)) for name in body}
+
+    def change(self, row: _Stored, body: JSONMapping, *, by: Principal) -> None:
+        account_settings.change(row.account_id, body, by=by)
+
+
+NAMING_ROLES = ("mfa_roles", "sso_group_roles")
+EMPTY_SETTINGS: JSONMapping = {
+    **dict.fromkeys(("allowed_redirect_uris", "cors_origins", "frame_ancestors"), ()),
+    **dict.fromkeys(("sso_email_domains", "sso_group_roles", "mfa_roles"), ()),
+    **dict.fromkeys(("sso_allow_admin", "sso_tokens_in_fragment", "magic_link"), False),
+    "mfa_grace_days": 0,
+}
+"""The values of settings that nobody has set, where these are not null."""
+
+
+def _is_default(name: str, value: object) -> bool:
+    return (value or None) == (sign_in_settings.DEFAULTS.get(name) or None)
+
+
+class Brand(OfAccount):
+    """The name, logo, colour and links of an account's own."""
+
+    name = section = "brand"
+    properties = tuple(field.name for field in fields(Face))
+
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[_Stored]:
+        """Return the brands of some accounts, or all that there are."""
+        query = sa.select(AccountBrand).order_by(AccountBrand.account_id)
+        if account_ids is not None:
+            query = query.where(AccountBrand.account_id.in_(account_ids))
+        found = {
+            row.account_id: {n: getattr(row, n) for n in self.properties if getattr(row, n)}
+            for row in db.db.session.scalars(query)
+        }
+        return [_Stored(id, found.get(id, {})) for id in account_ids or found]
+
+    def changed(self, row: _Stored, body: JSONMapping, by: Principal) -> list[str]:
+        """Return the properties that differ."""
+        merged = product.merged(row.values, body)
+        return [name for name in body if (merged.get(name) or None) != row.values.get(name)]
+
+    def undone(self, row: _Stored, body: JSONMapping) -> JSONObject:
+        """Return what was set before."""
+        former = super().undone(row, body)
+        if "links" in body:
+            links = row.values.get("links", {})
+            former["links"] = {kind: links.get(kind) for kind in body["links"]}
+        return former
+
+    def change(self, row: _Stored, body: JSONMapping, *, by: Principal) -> None:
+        by.require_recent_sign_in()
+        product.change_brand(row.account_id, body)
+
+
 def compact(values: JSONMapping) -> JSONObject:
     """Return the values that are none of null."""
     return {name: value for name, value in values.items() if value is not None}
@@ -533,6 +651,8 @@ SINGLES: Sequence[Single] = (
     MailTemplates(),
 )
 OF_ACCOUNT: Sequence[Kind] = (
+    AccountSettings(),
+    Brand(),
     Groups(),
     Webhooks(),
     Workflows(),

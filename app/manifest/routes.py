@@ -96,6 +96,12 @@ class ManifestBody(Schema):
     )
 
 
+class ManifestToPlan(ManifestBody):
+    strict = fields.StrictBoolean(
+        load_default=False, **doc("Whether to list what exists and is not in the manifest.")
+    )
+
+
 class ManifestToApply(ManifestBody):
     plan_hash = fields.Text(longest=100, required=True, **doc("Of the plan of this manifest."))
 
@@ -106,7 +112,8 @@ class ManifestOperation(View):
     kind = ma.fields.String(
         **doc(
             "collection, fragment, role, directory, product, plans, account_templates, attributes,"
-            " mail_templates, group, webhook, workflow, hook, provider or mail_template."
+            " mail_templates, settings, brand, group, webhook, workflow, hook, provider or"
+            " mail_template."
         )
     )
     account = ma.fields.String(allow_none=True, **doc("The account's slug."))
@@ -146,7 +153,22 @@ class RuleTestOutcome(View):
     expected = ma.fields.String(**doc("allow or deny."))
     actual = ma.fields.String()
     passed = ma.fields.Boolean()
+    place = ma.fields.String(**doc("Where the test stands: `collections.posts.tests[0]`."))
     line = ma.fields.Integer(allow_none=True)
+
+
+class Unlisted(View):
+    """Something that exists and that the manifest does not name."""
+
+    kind = ma.fields.String(
+        **doc(
+            "role, fragment, collection, field, index, rule, option, tests, attribute, directory,"
+            " product, plan, account_template, mail_template, settings, brand, group, webhook,"
+            " workflow, hook or provider."
+        )
+    )
+    account = ma.fields.String(allow_none=True, **doc("The account's slug."))
+    name = ma.fields.String(**doc("Such as `tickets.domain` of a field."))
 
 
 class ManifestPlan(View):
@@ -160,6 +182,11 @@ class ManifestPlan(View):
     tests = ma.fields.List(ma.fields.Nested(RuleTestOutcome))
     problems = ma.fields.List(ma.fields.Nested(Problem))
     warnings = ma.fields.List(ma.fields.Nested(Problem))
+    drift = ma.fields.List(
+        ma.fields.Nested(Unlisted),
+        allow_none=True,
+        **doc("What exists and is not in the manifest; null unless `strict` is true."),
+    )
     plan_hash = ma.fields.String()
     reverse = ma.fields.Dict(**doc("A manifest that undoes this one."))
 
@@ -200,7 +227,7 @@ def export_manifest(args: JSONObject) -> JSONObject:
 
 
 @blueprint.route("/plan", methods=["POST"])
-@blueprint.arguments(ManifestBody, example={"yaml": YAML})
+@blueprint.arguments(ManifestToPlan, example={"yaml": YAML, "strict": False})
 @blueprint.response(
     200,
     ManifestPlan,
@@ -213,6 +240,7 @@ def export_manifest(args: JSONObject) -> JSONObject:
         "tests": [],
         "problems": [],
         "warnings": [],
+        "drift": None,
         "plan_hash": HASH,
         "reverse": REVERSE,
     },
@@ -227,9 +255,10 @@ def plan_manifest(body: JSONObject) -> JSONObject:
     A manifest of another shape is a 400 with all places.
 
     What the manifest leaves out stays as it is. `removed: true` removes an item, `remove_fields`
-    fields, and `rename_from` renames.
+    fields, and `rename_from` renames. With `strict`, `drift` lists what the manifest leaves out: of
+    the instance, and of the accounts that it names.
     """
-    return service.plan(_document(body), by=principal())
+    return service.plan(_document(body), strict=body["strict"], by=principal())
 
 
 @blueprint.route("/apply", methods=["POST"])

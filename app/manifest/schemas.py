@@ -11,7 +11,7 @@ from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
 from app.accounts.plans.schemas import PlanBody
 from app.accounts.product.mail_schemas import MailTemplateBody
-from app.accounts.product.schemas import ProductBody
+from app.accounts.product.schemas import FaceBody, ProductBody
 from app.accounts.schemas import ChangedGroup, ChangedRole, OwnAccountBody
 from app.collections.rule_schemas import (
     RulesOfNew,
@@ -163,7 +163,13 @@ def _mail_templates() -> object:
     )
 
 
+def _settings() -> object:
+    return ma.fields.Nested(OwnAccountBody(exclude=("name", "attributes")))
+
+
 class AccountPart(Schema):
+    settings = _settings()
+    brand = ma.fields.Nested(FaceBody)
     groups = _list_of(ManifestGroup)
     webhooks = _list_of(ManifestWebhook)
     workflows = _list_of(ManifestWorkflow)
@@ -176,7 +182,8 @@ class AccountTemplate(Schema):
     """What a new account has from the start, with `{{ account.slug }}` and the like in texts."""
 
     version = ma.fields.Integer(strict=True, validate=ma.validate.Range(1, 10**9))
-    settings = ma.fields.Nested(OwnAccountBody(exclude=("name", "attributes")))
+    settings = _settings()
+    brand = ma.fields.Nested(FaceBody)
     groups = _list_of(ManifestGroup)
     attributes = ma.fields.Dict(keys=fields.Text(longest=100))
     plan = fields.Text(longest=100, allow_none=True)

@@ -15,7 +15,15 @@ from app.collections.changes import Change
 from app.collections.index_builds import Builds
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
-from app.manifest import definitions, effects, fragment_changes, items, name_changes, schemas
+from app.manifest import (
+    definitions,
+    drift,
+    effects,
+    fragment_changes,
+    items,
+    name_changes,
+    schemas,
+)
 from app.manifest.document import Document
 from app.manifest.export import VERSION
 from app.manifest.fragment_changes import FragmentChanges
@@ -64,11 +72,12 @@ class _Comparison:
         return {"version": VERSION, **self.fragments.reverse, **listed, **self.items.reverse}
 
 
-def plan(document: Document, *, by: Principal) -> JSONObject:
+def plan(document: Document, *, by: Principal, strict: bool = False) -> JSONObject:
     """Return what applying a manifest would do: operations, SQL, lost values, access, tests.
 
-    Changes nothing. Problems are returned, too; InvalidValues is raised for another shape, and
-    RecentSignInRequired if providers change.
+    With `strict`, also what exists and is not in the manifest. Changes nothing. Problems are
+    returned, too; InvalidValues is raised for another shape, and RecentSignInRequired if providers
+    or settings of accounts change.
     """
     content = schemas.load(document)
     try:
@@ -104,6 +113,7 @@ def plan(document: Document, *, by: Principal) -> JSONObject:
                 }
             with name_changes.future(own):
                 items.rehearse(compared.items)
+            result["drift"] = drift.find(content) if strict else None
             return {**result, "problems": compared.problems}
     except DBAPIError as error:
         if not errors.is_stale_schema(error):

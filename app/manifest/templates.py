@@ -24,6 +24,7 @@ from app.accounts.attributes import Kind as AttributesOf
 from app.accounts.attributes import Level
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, InstanceSetting
 from app.accounts.names import Name, Use
+from app.accounts.product import settings as product
 from app.auth import account_settings
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -154,6 +155,10 @@ def _faults(template: JSONMapping, by: Principal) -> Iterator[JSONObject]:
     with _named("settings") as found:
         if "settings" in ready:
             tenants.check_own(ready["settings"])
+    yield from found
+    with _named("brand") as found:
+        listed = ready.get("settings", {}).get("allowed_redirect_uris", ())
+        product.check_brand(ready.get("brand", {}), listed)
     yield from found
     system = by.acting_in(by.home)
     for kind in KINDS:
@@ -294,6 +299,8 @@ def _fill(account_id: str, name: str, template: JSONMapping) -> None:
     if ready.get("settings"):
         by = principals.in_new_account(owner, account)
         account_settings.change(account.id, ready["settings"], by=by)
+    if ready.get("brand"):
+        product.change_brand(account.id, ready["brand"], by_operator=True)
     by = principals.in_new_account(owner, account)
     for kind in KINDS:
         for index, item in enumerate(ready.get(kind.section, ())):

@@ -20,6 +20,7 @@ import structlog
 from app import db, jobs
 from app.accounts import sign_in_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.product import settings as product
 from app.auth import account_settings
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -28,6 +29,7 @@ from app.db.types import json_equal
 from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
 from app.manifest import templates
 from app.manifest.kind import Kind
+from app.manifest.kinds import Brand
 from app.manifest.templates import KINDS
 from app.types import JSONMapping, JSONObject
 
@@ -206,12 +208,13 @@ def _compare_values(
     force: bool,
     acting: Principal,
 ) -> None:
-    """Compare the plan, attributes and settings."""
+    """Compare the plan, attributes, settings and the brand."""
     account = result.account
     present: JSONObject = {
         "": {"plan": account.plan},
         "attributes": account.attributes,
         "settings": {**sign_in_settings.DEFAULTS, **account.settings},
+        "brand": Brand().rows([account.id])[0].values,
     }
     former = {**base, "": {"plan": base.get("plan")}}
     wanted = {**target, "": {"plan": target["plan"]} if "plan" in target else {}}
@@ -228,6 +231,9 @@ def _compare_values(
     if "settings" in changed:
         settings = changed.pop("settings")
         steps.append(partial(account_settings.change, account.id, settings, by=acting))
+    if "brand" in changed:
+        brand = changed.pop("brand")
+        steps.append(partial(product.change_brand, account.id, brand, by_operator=True))
     if changed:
         values = {"attributes": changed["attributes"]} if "attributes" in changed else {}
         steps.append(partial(tenants.change, account.id, {**changed.get("", {}), **values}))

@@ -134,7 +134,7 @@ def test_plan_command_shows_lost_data_and_rule_changes(
     [
         ("version: 1\nroles: 3", "line 2: roles: Not a valid list."),
         ("version: 1\nroles: [", "not valid YAML"),
-        ("version: 1\ncollections:\n- name: more", 'line 3: collections "more": A new collection'),
+        ("version: 1\ncollections:\n- name: more", "line 3: collections.more: A new collection"),
     ],
 )
 def test_manifest_command_problems_have_lines(

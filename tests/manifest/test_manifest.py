@@ -246,11 +246,17 @@ def test_manifest_conflicting_records_are_problems_with_lines(
         """
     plan = planned(root, text)
     found = {one["field"]: (one["code"], one["line"]) for one in plan["problems"]}
-    assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
+    assert found == {
+        "collections.posts.schema.code": ("required", 5),
+        "collections.posts.schema.state": ("in_use", 6),
+    }
     answer = apply(root, text, plan["plan_hash"])
     assert answer.status_code == 400
     found = {one["field"]: (one["code"], one["line"]) for one in answer.json["details"]}
-    assert found == {"posts.code": ("required", 5), "posts.state": ("in_use", 6)}
+    assert found == {
+        "collections.posts.schema.code": ("required", 5),
+        "collections.posts.schema.state": ("in_use", 6),
+    }
 
 
 def test_manifest_rename_updates_webhooks_and_workflows(root: Caller, alice: Caller) -> None:
@@ -387,7 +393,7 @@ def test_manifest_removal_of_group_or_role_in_use(root: Caller, alice: Caller, b
     ):  # fmt: skip
         assert give().status_code < 300
         plan = planned(root, text)
-        assert [one["field"] for one in plan["problems"]] == ["roles[0]"]
+        assert [one["field"] for one in plan["problems"]] == ["roles.auditor"]
         assert apply(root, text, plan["plan_hash"]).status_code == 400
         assert take().status_code < 300
     applied(root, text)
@@ -433,7 +439,7 @@ def test_manifest_rules_name_attributes_that_it_defines(cast: Cast) -> None:
         """
     wrong = planned(root, text % "'green'")
     assert [(one["field"], one["code"]) for one in wrong["problems"]] == [
-        ("posts.list_rule", "unknown_choice")
+        ("collections.posts.rules.list_rule", "unknown_choice")
     ]
     assert planned(root, text % "'red'")["problems"] == []
     applied(root, text % "'red'")

@@ -83,12 +83,12 @@ def test_manifest_unknown_keys_and_wrong_types_have_lines(root: Caller) -> None:
     assert [(one["line"], one["field"]) for one in answer.json["details"]] == [
         (1, "version"),
         (2, "colections"),
-        (6, "collections[0].schema[0].type"),
-        (7, "collections[0].schema[0].typ"),
-        (8, "collections[0].rules.list_rule"),
-        (10, "collections[0].tests[0].operation"),
-        (10, "collections[0].tests[0].as.rol"),
-        (10, "collections[0].tests[0].expect"),
+        (6, "collections.posts.schema.title.type"),
+        (7, "collections.posts.schema.title.typ"),
+        (8, "collections.posts.rules.list_rule"),
+        (10, "collections.posts.tests[0].operation"),
+        (10, "collections.posts.tests[0].as.rol"),
+        (10, "collections.posts.tests[0].expect"),
         (14, "accounts.acme.groups[0].name"),
         (14, "accounts.acme.groups[0].nam"),
         (15, "accounts.acme.widgets"),
@@ -103,27 +103,27 @@ def of_account(text: str) -> str:
 URL = "https://hooks.example.com/x"
 # Manifests of the right shape, with the place, code and line of each problem.
 WRONG = [
-    ("version: 1\nroles:\n- name: viewer\n- {name: viewer}", [("roles[1]", "conflict", 4)]),
+    ("version: 1\nroles:\n- name: viewer\n- {name: viewer}", [("roles.viewer", "conflict", 4)]),
     (
         "version: 1\nroles:\n- {name: admin, removed: true}",
-        [("roles[0]", "conflict", 3)],
+        [("roles.admin", "conflict", 3)],
     ),
-    ("version: 1\ncollections:\n- name: more", [("collections[0]", "required", 3)]),
+    ("version: 1\ncollections:\n- name: more", [("collections.more", "required", 3)]),
     (
         "version: 1\ncollections:\n- name: posts\n  schema:\n  - {name: x, type: odd}",
-        [("posts.x", "type_invalid", 5)],
+        [("collections.posts.schema.x.type", "type_invalid", 5)],
     ),
     (
         "version: 1\ncollections:\n- name: posts\n  rules:\n    list_rule: a ~~ b",
-        [("posts.list_rule", "rule_invalid", 5)],
+        [("collections.posts.rules.list_rule", "rule_invalid", 5)],
     ),
     (
         "version: 1\ncollections:\n- name: posts\n- name: posts",
-        [("posts.name", "name_duplicate", 3)],
+        [("collections.posts.name", "name_duplicate", 3)],
     ),
     (
         "version: 1\ncollections:\n- {name: posts, removed: true}",
-        [("collections[0]", "in_use", 3)],
+        [("collections.posts", "in_use", 3)],
     ),
     (
         "version: 1\ncollections:\n- {name: comments, rename_from: posts, schema: []}",
@@ -160,24 +160,24 @@ WRONG = [
             "workflows:\n    - name: w\n      trigger: {type: manual}\n      steps:\n"
             "      - {name: a, type: odd}"
         ),
-        [("accounts.acme.workflows[0].steps[0].type", "type_invalid", 7)],
+        [("accounts.acme.workflows.w.steps.a.type", "type_invalid", 8)],
     ),
     (
         of_account("hooks:\n    - name: h\n      trigger: {type: webhook}"),
-        [("accounts.acme.hooks[0].trigger.type", "type_invalid", 6)],
+        [("accounts.acme.hooks.h.trigger.type", "type_invalid", 6)],
     ),
     (
         of_account(
             "providers:\n    - category: auth_providers\n      provider_name: google\n"
             "      config: {client_id: a, client_secret: '***'}"
         ),
-        [("accounts.acme.providers[0].config.client_secret", "invalid_option", 7)],
+        [("accounts.acme.providers.google.config.client_secret", "invalid_option", 7)],
     ),
     (
         of_account(
             "providers:\n    - {category: auth_providers, provider_name: nobody, config: {}}"
         ),
-        [("accounts.acme.providers[0].provider_name", "invalid_option", 5)],
+        [("accounts.acme.providers.nobody.provider_name", "invalid_option", 5)],
     ),
 ]
 

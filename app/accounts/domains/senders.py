@@ -24,6 +24,7 @@ LOOKUPS = Limit("mail-senders", 60, 3600)
 NOT_OFFERED = "The operator has not set up addresses of accounts (SERVICE_MAIL_SPF or _DKIM)."
 NOT_PROVED = "The account has not verified the domain {}: add it to its domains first."
 NOT_NAMED = "The DNS of {} does not name this service as a sender. Add {}."
+NOT_SEEN = "The DNS of {} has not named this service yet: set this in the account itself first."
 NO_ANSWER = "The DNS servers gave no answer. Try again in a minute."
 
 
@@ -78,6 +79,17 @@ def prove(account_id: str, address: str) -> tuple[str, Proof]:
         message = NOT_NAMED.format(name, wanted_records(name))
         raise InvalidValues([problem(SETTING, "not_authorized", message)])
     return domain_id, proof
+
+
+def require_proof(account_id: str, address: str) -> None:
+    """Refuse an address unless its domain has named this service before. Raises InvalidValues."""
+    if wrong := accounts.email_problem(address, SETTING):
+        raise InvalidValues([wrong])
+    domain, shown = service.find_verified(account_id, address), address.rpartition("@")[2]
+    if domain is None:
+        raise InvalidValues([problem(SETTING, "not_verified", NOT_PROVED.format(shown))])
+    if domain.sender_proof is None:
+        raise InvalidValues([problem(SETTING, "not_authorized", NOT_SEEN.format(shown))])
 
 
 def is_offered() -> bool:

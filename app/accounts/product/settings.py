@@ -7,7 +7,7 @@ the operator sets them; those of an account lead to addresses of its `allowed_re
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -134,20 +134,28 @@ def require_branding(account_id: str) -> None:
         raise Forbidden(BRANDING_OFF, error="branding_off")
 
 
-def change_brand(account_id: str, body: JSONMapping) -> Face:
-    """Change an account's brand; what is absent stays. Raises Forbidden or InvalidValues."""
-    require_branding(account_id)
+def check_brand(body: JSONMapping, listed: Sequence[str]) -> None:
+    """Check a brand of an account with these redirect URIs. Raises InvalidValues."""
+    problems = [*_face_problems(body), *_link_problems(body)]
+    refused = {one["field"] for one in problems}
+    for kind, link in (body.get("links") or {}).items():
+        field = f"links.{kind}"
+        if link and field not in refused and not is_listed(without_placeholders(link), listed):
+            problems.append(problem(field, "invalid_option", NOT_LISTED))
+    if problems:
+        raise InvalidValues(problems)
+
+
+def change_brand(account_id: str, body: JSONMapping, *, by_operator: bool = False) -> Face:
+    """Change an account's brand; what is absent stays. Raises Forbidden or InvalidValues.
+
+    The operator sets one also where accounts may have none; it is shown once they may.
+    """
+    if not by_operator:
+        require_branding(account_id)
     with db.transaction() as session:
         account = tenants.get_for_update(account_id)
-        problems = [*_face_problems(body), *_link_problems(body)]
-        listed = account.settings.get("allowed_redirect_uris", ())
-        refused = {one["field"] for one in problems}
-        for kind, link in body.get("links", {}).items():
-            field = f"links.{kind}"
-            if link and field not in refused and not is_listed(without_placeholders(link), listed):
-                problems.append(problem(field, "invalid_option", NOT_LISTED))
-        if problems:
-            raise InvalidValues(problems)
+        check_brand(body, account.settings.get("allowed_redirect_uris", ()))
         row = _brand(account_id)
         if row is None:
             row = AccountBrand(account_id=account_id, links={})
@@ -166,7 +174,7 @@ def _brand(account_id: str) -> AccountBrand | None:
     return db.db.session.scalar(query)
 
 
-def is_listed(uri: str, listed: tuple[str, ...] | list[str]) -> bool:
+def is_listed(uri: str, listed: Sequence[str]) -> bool:
     """Whether an address is one of a list, or that of a link of the product."""
     return uri in listed or uri in {without_placeholders(one) for one in load().links.values()}
 

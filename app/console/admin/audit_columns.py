@@ -14,6 +14,7 @@ LABELS: Mapping[str, str] = {
     "attributes": lazy_gettext("Attributes"),
     "plan": lazy_gettext("Plan"),
     "template": lazy_gettext("Account template"),
+    "tests": lazy_gettext("Tests of rules"),
     "template_version": lazy_gettext("Version of the template"),
     "flags": lazy_gettext("Flags beside the plan"),
     "auth_provider": lazy_gettext("Auth provider"),

@@ -25,11 +25,30 @@ KINDS = {
     "collection": lazy_gettext("Collection"),
     "fragment": lazy_gettext("Fragment of rules"),
     "role": lazy_gettext("Role"),
+    "attributes": lazy_gettext("Attributes"),
+    "directory": lazy_gettext("Directory"),
+    "product": lazy_gettext("Product"),
+    "plans": lazy_gettext("Plans"),
+    "account_templates": lazy_gettext("Account templates"),
+    "mail_templates": lazy_gettext("Mail texts"),
+    "mail_template": lazy_gettext("Mail text"),
+    "settings": lazy_gettext("Settings"),
+    "brand": lazy_gettext("Brand"),
     "group": lazy_gettext("Group"),
     "webhook": lazy_gettext("Webhook"),
     "workflow": lazy_gettext("Workflow"),
     "hook": lazy_gettext("Hook"),
     "provider": lazy_gettext("Provider"),
+}
+DRIFT_KINDS = KINDS | {
+    "field": lazy_gettext("Field"),
+    "index": lazy_gettext("Index"),
+    "rule": lazy_gettext("Rule"),
+    "option": lazy_gettext("Option"),
+    "tests": lazy_gettext("Tests of rules"),
+    "attribute": lazy_gettext("Attribute"),
+    "plan": lazy_gettext("Plan"),
+    "account_template": lazy_gettext("Account template"),
 }
 ACTIONS = {
     "create": lazy_gettext("new"),
@@ -66,6 +85,7 @@ def show_manifest(
         result=result,
         problems=form.problems,
         kinds=KINDS,
+        drift_kinds=DRIFT_KINDS,
         actions=ACTIONS,
     )
 
@@ -81,7 +101,7 @@ def export_manifest() -> BaseResponse:
 @page(MANIFEST, "POST", role=SUPERADMIN, form_page=show_manifest)
 def plan_manifest() -> Page:
     """The plan of a manifest, which may be a file, or the result of applying it."""
-    form = forms.submitted("manifest", "plan_hash", "file", kind=ManifestForm)
+    form = forms.submitted("manifest", "plan_hash", "file", "strict", kind=ManifestForm)
     by = guard.require_caller()
     if file := request.files.get("file"):
         form.values["manifest"] = _text(file)
@@ -89,7 +109,8 @@ def plan_manifest() -> Page:
     sent = document.parse(form["manifest"])
     if request.form.get("do") == "apply":
         return show_manifest(result=service.apply(sent, form["plan_hash"], by=by))
-    return show_manifest(form, plan=service.plan(sent, by=by))
+    strict = form["strict"] == "true"
+    return show_manifest(form, plan=service.plan(sent, by=by, strict=strict))
 
 
 def _text(file: FileStorage) -> str:

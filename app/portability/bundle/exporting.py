@@ -125,7 +125,7 @@ class _Export:
             "version": manifest.VERSION,
             "roles": [one for one in map(ROLES.export, ROLES.rows()) if one["name"] in names],
             "fragments": used_fragments,
-            "collections": manifest.collections([one.id for one in used]),
+            "collections": manifest.collections([one.id for one in used], with_tests=False),
         }
         ids = {one.name: one.id for one in used}
         self._writer.write({"definitions": content, "collection_ids": ids})

@@ -27,8 +27,17 @@ class ExportState(StrEnum):
     EXPIRED = "expired"
 
 
+class ExportFormat(StrEnum):
+    """What an export is; also how its file's name ends."""
+
+    BUNDLE = "bundle"
+    """Encrypted, with everything, to be imported."""
+    ZIP = "zip"
+    """Readable without this service, and without secrets."""
+
+
 class AccountExport(Base):
-    """An export of an account; its bundle is a blob, until it expires. The row stays for longer."""
+    """An export of an account; its file is a blob, until it expires. The row stays for longer."""
 
     __tablename__ = "account_exports"
     __table_args__ = (
@@ -54,6 +63,9 @@ class AccountExport(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    format: Mapped[str] = mapped_column(
+        Text, default=ExportFormat.BUNDLE, server_default=ExportFormat.BUNDLE
+    )
     status: Mapped[str] = mapped_column(Text, default=ExportState.PENDING)
     lines: Mapped[int] = mapped_column(sa.BigInteger, default=0)  # written so far
     size: Mapped[int | None] = mapped_column(sa.BigInteger)
