@@ -236,6 +236,9 @@ PEOPLE: dict[Route, Case] = {
     ("GET", "/users"): Superadmin(),
     ("POST", "/users"): Superadmin({"email": "dora@x.example", "account_id": RANDOM_ID}),
     ("GET", USER): Superadmin(),
+    ("GET", f"{USER}/export"): Owned(
+        a_user, "account/users/{id}", part="user_id", by_id_alone=True
+    ),
     ("PUT", USER): Superadmin(RENAMED),
     ("PATCH", USER): Superadmin(DEMOTED),
     ("DELETE", USER): Superadmin(),

@@ -226,7 +226,9 @@ class Mask:
     For callers who are no superadmins, also values of records that they may not see.
     """
 
-    def __init__(self, by: Principal) -> None:
+    def __init__(self, by: Principal, *, is_noted: bool = True) -> None:
+        """With `is_noted`, what is shown is published as a read."""
+        self._is_noted = is_noted
         self._by, self._off = by, PII_GROUP in by.groups
         self._visibility: RecordVisibility | None = None
         self._shown: dict[tuple[str, Definition], tuple[dict[str, None], set[str]]] = {}
@@ -268,7 +270,7 @@ class Mask:
         self._shown.clear()
 
     def _note(self, entry: Entry) -> None:
-        if not self._off or not entry["table_name"].startswith(tables.PREFIX):
+        if not self._off or not self._is_noted or not entry["table_name"].startswith(tables.PREFIX):
             return
         moment = _moment(entry["occurred_at"])
         definition = self._by_former_name.find(entry["table_name"], moment)

@@ -8,7 +8,7 @@ from app.console.records import saved_views
 from app.web.feature import Feature, Routes
 
 PAGES = {
-    "people": "api_keys groups operator_keys users profile roles second_factors team",
+    "people": "api_keys groups operator_keys users person_export profile roles second_factors team",
     "records": "bulk file_previews files listing pages row_pages",
     "automation": "deliveries webhooks workflow_instances workflow_steps workflows",
     "collections": "api_examples listing explain manifest rules schemas",

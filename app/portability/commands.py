@@ -20,7 +20,7 @@ from app.auth.commands import AS, superadmin
 from app.manifest.commands import readable_problems
 from app.ops import command
 from app.portability import certificates
-from app.portability.bundle import contents, exporting, frames, importing, restoring
+from app.portability.bundle import contents, exporting, frames, importing, restoring, snapshot
 from app.portability.bundle.importing import Imported
 
 account = command.Group(
@@ -47,7 +47,7 @@ def export(slug: str, file: Path, passphrase_file: Path | None) -> None:
     account_id = _account_id(slug)
     passphrase = _passphrase(passphrase_file, confirm=True)
     with _new_file(file) as draft:
-        exporting.seal_events(account_id)
+        snapshot.seal_events(account_id)
         _write(account_id, draft, passphrase)
     click.echo(f"Exported {slug} to {file}.")
 

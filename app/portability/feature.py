@@ -10,11 +10,11 @@ from app.web.feature import Feature, Routes
 
 def routes() -> Routes:
     """Import the routes."""
-    from app.portability import certificate_routes
+    from app.portability import certificate_routes, person_routes
     from app.portability.bundle import routes as bundle
     from app.portability.retention import routes as retention
 
-    return Routes(modules=(retention, bundle, certificate_routes))
+    return Routes(modules=(retention, bundle, certificate_routes, person_routes))
 
 
 FEATURE = Feature(

@@ -111,6 +111,7 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("GET", "users", None, ANY_SUPERADMIN),
     ("POST", "users", {"email": "{new}@x.example", "account_id": "{acme}"}, ANY_SUPERADMIN),
     ("GET", "users/{user}", None, ANY_SUPERADMIN),
+    ("GET", "users/{user}/export", None, (401, 403, 200, 404, 200, 200)),
     ("PUT", "users/{user}", {"name": "x"}, ANY_SUPERADMIN),
     ("PATCH", "users/{user}", {"role": "admin"}, ANY_SUPERADMIN),
     ("PUT", "users/{user}/password", {"send_reset_link": True}, ANY_SUPERADMIN),

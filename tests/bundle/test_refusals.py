@@ -19,7 +19,7 @@ from app.context import tenancy
 from app.db import db
 from app.errors import Conflict
 from app.files import storage
-from app.portability.bundle import exporting, frames, importing
+from app.portability.bundle import frames, importing, snapshot
 from tests.builders import Cast, make_record
 from tests.bundle.accounts import PASSPHRASE, export, furnish, hashes, import_, run
 from tests.mailbox import run_jobs
@@ -171,7 +171,7 @@ def test_bundle_import_refusals_name_their_reason(cast: Cast, app: Flask, tmp_pa
     system = run(app, "account", "export", "system", tmp_path / "x", "--passphrase-file", secret)
     clone = run(app, "account", "clone", "system", "system-copy", *ROOT)
     for refused in (system, clone):
-        assert (refused.exit_code, exporting.SYSTEM in refused.output) == (1, True)
+        assert (refused.exit_code, snapshot.SYSTEM in refused.output) == (1, True)
     assert everything(app) == before
 
 

@@ -59,6 +59,36 @@ def test_console_account_export_start_progress_and_download(
     assert admin.get(link[1]).status_code == 404
 
 
+def test_console_account_export_as_zip_archive(cast: Cast, app: Flask, admin: Browser) -> None:
+    furnish(cast)
+    path = f"settings/{cast.alice.account_id}/export"
+    assert 'value="zip"' in admin.get(path).text
+    with_passphrase = admin.send(f"{path}/start", format="zip", **FORM)
+    assert (with_passphrase.status_code, "leave the passphrase empty" in with_passphrase.text) == (
+        400,
+        True,
+    )
+    assert admin.send(f"{path}/start", format="tar", **FORM).status_code == 400
+    admin.done(f"{path}/start", format="zip")
+    run_jobs(app)
+    page = admin.get(path).text
+    assert "ZIP archive" in page
+    link = re.search(r'href="/console/(\S+/download)"', page)
+    assert link
+    assert admin.get(link[1]).data.startswith(b"PK")
+
+
+def test_console_exports_what_is_held_of_a_person(cast: Cast, admin: Browser) -> None:
+    export = f"team/users/{cast.bob.id}/export"
+    assert f'href="/console/{export}"' in admin.get(f"team/users/{cast.bob.id}").text
+    for path in (export, "profile/export"):
+        answer = admin.get(path)
+        assert (answer.status_code, answer.mimetype) == (200, "application/zip")
+        assert answer.data.startswith(b"PK")
+    assert 'href="/console/profile/export"' in admin.get("profile").text
+    assert admin.get(f"team/users/{cast.charlie.id}/export").status_code == 404
+
+
 def test_console_account_export_progress_follows_written_lines(
     cast: Cast, app: Flask, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ PATHS = {
     "get_record": "get",
     "list_records": "list",
     "export_records": "export",
+    "export_user": "export",
     "aggregate_records": "aggregate",
     "list_changes": "changes",
     **dict.fromkeys(("create_record", "replace_record", "patch_record"), "write"),

@@ -17,13 +17,17 @@ from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import InvalidValues, NotFound, problem
 from app.files import responses
 from app.portability.bundle import exports, frames
-from app.portability.bundle.models import AccountExport, ExportState
-from app.web.languages import gettext
+from app.portability.bundle.models import AccountExport, ExportFormat, ExportState
+from app.web.languages import gettext, lazy_gettext
 
 EXPORTS = f"{ACCOUNT_SETTINGS}/export"
 ONE_EXPORT = f"{EXPORTS}/<uuid:export_id>"
 COMMAND = "bin/atrium account"
 FIELDS = ("passphrase", "passphrase_again")
+FORMATS = {
+    ExportFormat.BUNDLE: lazy_gettext("Encrypted, with everything: to move, copy or bring back"),
+    ExportFormat.ZIP: lazy_gettext("To read: a ZIP archive of JSON lines and files, no secrets"),
+}
 
 
 @page(EXPORTS, role=ADMIN, portal=PortalPage.EXPORT)
@@ -40,7 +44,7 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
         expected = max(exports.expected_lines(contents, by=scope.by), 1)
         percent = min(99, newest.lines * 100 // expected)
     rows = [{"created_by": export.requested_by} for export in listing.items]
-    return (form or Form()).render(
+    return (form or Form({"format": ExportFormat.BUNDLE})).render(
         "console/settings/exports.html",
         scope=scope,
         listing=listing,
@@ -53,14 +57,25 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
         may_export=exports.may_export(scope.by),
         is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
         shortest=frames.SHORTEST_PASSPHRASE,
+        formats=FORMATS,
     )
 
 
 # An address without a page: a passphrase is never part of a form that comes back.
 @page(f"{EXPORTS}/start", "POST", role=ADMIN, portal=PortalPage.EXPORT, form_page=show_exports)
 def start_export(account_id: str) -> BaseResponse:
-    scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
+    scope, form = scopes.account_scope(account_id), forms.submitted("format", *FIELDS)
     scope.by.require_recent_sign_in()
+    format = form["format"] or ExportFormat.BUNDLE
+    if format not in [*ExportFormat]:
+        text = gettext("Choose a format.")
+        raise InvalidValues([problem("format", "invalid_option", text)])
+    if format == ExportFormat.ZIP:
+        if form["passphrase"]:
+            text = gettext("A ZIP archive is not encrypted: leave the passphrase empty.")
+            raise InvalidValues([problem("passphrase", "invalid_option", text)])
+        exports.start(None, by=scope.by)
+        return redirect(url_for("console.show_exports", **scope.url_args), 303)
     passphrase = form.validated(FIELDS, passphrase=frames.LONGEST_PASSPHRASE)["passphrase"]
     if len(passphrase) < frames.SHORTEST_PASSPHRASE:
         text = gettext("At least %(count)s characters.", count=frames.SHORTEST_PASSPHRASE)
@@ -95,6 +110,7 @@ def delete_export(account_id: str, export_id: str) -> BaseResponse:
 def _commands(slug: str, newest: AccountExport | None) -> dict[str, str]:
     """The shell commands for operators, by the newest bundle or for a new one."""
     is_ready = newest is not None and newest.state == ExportState.READY
+    is_ready = is_ready and newest is not None and newest.format == ExportFormat.BUNDLE
     file = exports.file_name(slug, newest) if newest and is_ready else f"{slug}.bundle"
     return {
         "import": f"{COMMAND} import {file}",

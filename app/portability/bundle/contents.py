@@ -17,6 +17,7 @@ from app.collections import revisions
 from app.errors import Conflict
 from app.portability.bundle import exporting, frames, tables
 from app.portability.bundle.exporting import Progress, ignore
+from app.portability.bundle.snapshot import PIECE
 from app.types import JSONMapping, JSONObject
 
 KINDS = ("bundle", "definitions", "table", "blob", "end")
@@ -67,7 +68,7 @@ def load(
     try:
         for number, event in enumerate(_events(path, passphrase), 1):
             check.take(event)
-            if number % exporting.PIECE == 0:
+            if number % PIECE == 0:
                 progress(number)
         return check.finished(trusted)
     except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Exports by admins of an account: a job writes the bundle, which can be fetched for a day."""
+"""Exports by admins of an account: a job writes a file, which can be fetched for a day."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.accounts.types import Query
 from app.audit.models import AuditChange
 from app.audit.security_log import reads
+from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections.models import RecordCount
 from app.context import tenancy
@@ -28,9 +29,10 @@ from app.db import counts
 from app.errors import AppError, Conflict, Forbidden, NotFound, Unavailable
 from app.files import purge, storage
 from app.files.models import StoredFile
-from app.portability.bundle import exporting, frames
-from app.portability.bundle.models import AccountExport, ExportState
-from app.types import JSONMapping
+from app.portability import readable
+from app.portability.bundle import exporting, frames, snapshot
+from app.portability.bundle.models import AccountExport, ExportFormat, ExportState
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 LIFETIME = timedelta(days=1)
@@ -50,16 +52,19 @@ NOT_EXPIRED = EXPORTS.c.status != ExportState.EXPIRED
 purge.BLOB_TABLES.append(sa.select(EXPORTS).where(NOT_EXPIRED).subquery())
 
 
-def start(passphrase: str, *, by: Principal) -> AccountExport:
-    """Enqueue the export of the account.
+def start(passphrase: str | None, *, by: Principal) -> AccountExport:
+    """Enqueue the export of the account: a bundle, or without a passphrase a readable archive.
 
     Former exports end. Raises Forbidden, or Conflict while another one is under way.
     """
     account_id = _authorized(by)
     if account_id == SYSTEM_ACCOUNT_ID:
-        raise Conflict(exporting.SYSTEM)
-    header = frames.new_header()
-    key = frames.derive_key(passphrase, header)  # before the transaction, as it takes a moment
+        raise Conflict(snapshot.SYSTEM)
+    payload: JSONObject = {}
+    if passphrase is not None:
+        header = frames.new_header()
+        key = frames.derive_key(passphrase, header)  # before the transaction, as it takes a moment
+        payload = {"header": header, "key": crypto.encrypt(key.hex())}
     mine = EXPORTS.c.account_id == account_id
     with db.transaction() as session:
         accounts.get_for_update(account_id)  # one at a time
@@ -70,14 +75,15 @@ def start(passphrase: str, *, by: Principal) -> AccountExport:
         former = db.connection().scalars(ended.returning(EXPORTS.c.id)).all()
         export = AccountExport(
             account_id=account_id,
+            format=ExportFormat.ZIP if passphrase is None else ExportFormat.BUNDLE,
             requested_by=by.user_id or "",
             expires_at=clock.now() + LIFETIME,
         )
         session.add(export)
         session.flush()
         _note_read(account_id, by)
-        payload = {"export_id": export.id, "header": header, "key": crypto.encrypt(key.hex())}
-        jobs.enqueue(KIND, {"account_id": account_id, **payload}, account_id=account_id)
+        payload |= {"account_id": account_id, "export_id": export.id}
+        jobs.enqueue(KIND, payload, account_id=account_id)
     for former_id in former:  # now, or those of an hour could fill the disk
         storage.current().delete(storage.key_of(account_id, former_id))
     return export
@@ -171,8 +177,8 @@ class Bundle(NamedTuple):
 
 
 def file_name(slug: str, export: AccountExport) -> str:
-    """The name of the file with the bundle of an account."""
-    return f"{slug}-{export.created_at:%Y-%m-%d}.bundle"
+    """The name of the file with the export of an account."""
+    return f"{slug}-{export.created_at:%Y-%m-%d}.{export.format}"
 
 
 def as_file(export: AccountExport, *, by: Principal) -> Bundle:
@@ -233,11 +239,20 @@ def _incoming() -> Iterator[Path]:
 
 
 def _write(path: Path, payload: JSONMapping) -> None:
-    account_id, key = payload["account_id"], bytes.fromhex(crypto.decrypt(payload["key"]))
+    account_id = payload["account_id"]
     show = partial(_show, account_id, payload["export_id"])
-    exporting.seal_events(account_id)
+    snapshot.seal_events(account_id)
     with path.open("wb") as target:
-        exporting.write(account_id, target, payload["header"], key, show)
+        if "key" in payload:
+            key = bytes.fromhex(crypto.decrypt(payload["key"]))
+            exporting.write(account_id, target, payload["header"], key, show)
+            return
+        export = db.db.session.get_one(AccountExport, (account_id, payload["export_id"]))
+        by = principals.for_user_in_account(account_id, export.requested_by)
+        if by is None or not may_export(by):
+            raise Forbidden(NEEDS_PII)
+        db.db.session.rollback()  # it may take long
+        readable.write(account_id, target, show, by=by)
 
 
 def _show(account_id: str, export_id: str, lines: int) -> None:

@@ -34,8 +34,9 @@ from app.manifest import service as manifest
 from app.portability import certificates
 from app.portability.bundle import blobs, frames, shard_inserts, tables
 from app.portability.bundle.contents import Contents
-from app.portability.bundle.exporting import PIECE, ROLE_NAMES, Progress, ignore
+from app.portability.bundle.exporting import ROLE_NAMES, Progress, ignore
 from app.portability.bundle.shard_inserts import Staged
+from app.portability.bundle.snapshot import PIECE
 from app.realtime.feed import changes as feed_changes
 from app.types import cached_property
 from app.webhooks import versions as webhook_versions

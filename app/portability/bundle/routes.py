@@ -11,7 +11,8 @@ from app.auth.guard import principal
 from app.files import responses
 from app.portability.bundle import exports, frames
 from app.portability.bundle.exports import Contents
-from app.portability.bundle.models import AccountExport, ExportState
+from app.portability.bundle.models import AccountExport, ExportFormat, ExportState
+from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
 from app.web.fields import doc
@@ -35,17 +36,30 @@ CONTENTS = {
 
 
 class NewExport(Schema):
-    """The passphrase that the bundle is encrypted to."""
+    """The format of the export, and the passphrase that a bundle is encrypted to."""
 
+    format = fields.Choice(
+        ExportFormat,
+        load_default=ExportFormat.BUNDLE,
+        **doc("`bundle`: encrypted, to be imported. `zip`: JSON lines and files, for people."),
+    )
     passphrase = fields.Text(
         shortest=frames.SHORTEST_PASSPHRASE,
         longest=frames.LONGEST_PASSPHRASE,
-        required=True,
-        **doc("Not stored. Without it nobody can read the bundle."),
+        **doc("Of a bundle, which has to have one. Not stored: without it nobody can read it."),
     )
+
+    @ma.validates_schema
+    def check_passphrase(self, data: JSONObject, **options: object) -> None:
+        """Require a passphrase for a bundle, and none for an archive."""
+        if data["format"] == ExportFormat.BUNDLE and "passphrase" not in data:
+            raise ma.ValidationError("Missing data for required field.", "passphrase")
+        if data["format"] == ExportFormat.ZIP and "passphrase" in data:
+            raise ma.ValidationError("A zip archive is not encrypted.", "passphrase")
 
 
 @example(
+    format=ExportFormat.BUNDLE,
     status=ExportState.READY,
     lines=48_213,
     size=7_340_032,
@@ -54,6 +68,7 @@ class NewExport(Schema):
 )
 class ExportView(View):
     id = fields.Id()
+    format = fields.Choice(ExportFormat)
     status = fields.Choice(ExportState, attribute="state")
     lines = ma.fields.Integer(**doc("The lines written so far; updated every 10,000."))
     size = ma.fields.Integer(allow_none=True, **doc("In bytes."))
@@ -104,13 +119,14 @@ def get_account_export_contents() -> Contents:
 @blueprint.fails(409)
 @account_admin(recent_sign_in=True, api_keys=False)
 def export_account(body: Body) -> AccountExport:
-    """Export your account to an encrypted file.
+    """Export your account to a file.
 
-    Only for members of `pii_access`. A job writes one file, a bundle, with everything that the
-    account has: `bin/atrium account import` creates the account from it, here or on another
-    instance. Former exports end. While one is under way, another one is a 409.
+    Only for members of `pii_access`. A job writes one file: a bundle, encrypted, with everything
+    that the account has, from which `bin/atrium account import` creates the account, here or on
+    another instance; or a ZIP archive that people read, without secrets. Former exports end. While
+    one is under way, another one is a 409.
     """
-    return exports.start(body["passphrase"], by=principal())
+    return exports.start(body.get("passphrase"), by=principal())
 
 
 @blueprint.route("/export/<uuid:export_id>", methods=["GET"])
@@ -141,7 +157,7 @@ def delete_account_export(export_id: str) -> Response:
 @blueprint.fails(409, 503)
 @account_admin(recent_sign_in=True, api_keys=False)
 def download_account_export(export_id: str) -> Response:
-    """Download the bundle of an export.
+    """Download the file of an export.
 
     Only for members of `pii_access`. Before it is ready it is a 409. The service may redirect to
     its storage.

@@ -28,7 +28,7 @@ from app.files.storage import Storage
 from app.records.read import views
 from app.records.store import Row
 from app.records.transfer import formats
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -39,7 +39,8 @@ MOST_FILES = 100_000  # whose directory takes 60 MB of memory
 TOO_MANY = f"An archive has at most {MOST_FILES:,} files: filter the records."
 ACCOUNT, VIEWABLE = "_account", "_viewable"
 LONGEST_NAME = 200  # bytes; file systems take 255
-UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+# Separators, control characters, and marks that turn the direction of text.
+UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]')
 LOST = "The bytes of a file cannot be read. Try again in a moment."
 REGULAR_FILE = 0o100644 << 16
 
@@ -102,7 +103,7 @@ class Archive:
                 count += 1
                 if count > MOST_FILES:
                     raise BadRequest(TOO_MANY, error="limit_reached")
-                listed.write(orjson.dumps([key, _entry_name(file), size]) + b"\n")
+                listed.write(orjson.dumps([key, entry_name(file), size]) + b"\n")
             yield views.render(row, self.names, self.access)
 
     def _read(self, key: str, size: int) -> Iterator[bytes]:
@@ -117,8 +118,9 @@ class Archive:
             raise Unavailable(LOST)
 
 
-def _entry_name(file: JSONObject) -> str:
-    name = UNSAFE.sub("_", file["name"])
+def entry_name(file: JSONMapping) -> str:
+    """The name of a file in an archive: unique by its id, and safe on every system."""
+    name = UNSAFE.sub("_", file["name"]).strip(" .") or "file"
     suffix = PurePosixPath(name).suffix[:20]
     stem = name.removesuffix(suffix).encode()[: LONGEST_NAME - len(suffix.encode())]
     return f"{FILES}/{file['id']}/{stem.decode(errors='ignore')}{suffix}"
