@@ -77,7 +77,10 @@ class SignInSession(Base):
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     mfa: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     portal: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
-    """Of a portal session: its `pages`, its `return_url`, and who it was `opened_by`."""
+    """Of a portal session: its `pages`, its `return_url`, and who it was `opened_by`.
+
+    `opener_tokens` is the least id of valid tokens of theirs: another one as all sessions end.
+    """
 
 
 class LinkPurpose(StrEnum):

@@ -116,6 +116,7 @@ def add(
             "pages": list(body["pages"]),
             "return_url": body["return_url"],
             "opened_by": [home.id, caller_id, *([by.api_key_id] if by.api_key_id else ())],
+            "opener_tokens": by.min_token_id,
         },
     )
     with db.transaction() as session:
@@ -216,8 +217,9 @@ def _find(account_id: str, token_hash: str) -> SignInSession | None:
 def _principal(row: SignInSession) -> Principal | None:
     """The user of a session, while they and whoever opened it are admins.
 
-    As at its creation, a member of `pii_access` is acted as by members only. What an operator key
-    has opened ends with the key, and acts outside of that group.
+    As at its creation, a member of `pii_access` is acted as by members only. It ends once all
+    sessions of whoever opened it were ended; what an operator key has opened ends with the key,
+    too, and acts outside of that group.
     """
     portal = row.portal or {}
     principal = principals.for_user_verified(row.account_id, row.user_id)
@@ -230,6 +232,8 @@ def _principal(row: SignInSession) -> Principal | None:
     if key_ids and principal is not None:
         principal = replace(principal, groups=principal.groups - {PII_GROUP})
     if principal is None or not principal.is_admin or opener is None or not opener.is_admin:
+        return None
+    if portal.get("opener_tokens", opener.min_token_id) != opener.min_token_id:
         return None
     is_own = opener_id == row.user_id
     if PII_GROUP in principal.groups and not (is_own or PII_GROUP in opener.groups):

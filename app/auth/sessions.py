@@ -185,8 +185,13 @@ def end_others(caller: Principal) -> None:
 
 
 def end_all(account_id: str, user_id: str) -> None:
-    """End all sessions of a user, console included, and their access tokens."""
-    _revoke(account_id, user_id)
+    """End all sessions of a user, their access tokens, and the portals that the user opened."""
+    user = sa.update(User).where(User.account_id == account_id, User.id == user_id)
+    with db.transaction() as session:
+        _revoke(account_id, user_id)
+        # Last: the row locks have ended concurrent renewals.
+        ended = user.values(tokens_valid_from=clock.now(), updated_at=User.updated_at)
+        session.execute(ended)
 
 
 def end_family(claims: Claims) -> None:
@@ -266,9 +271,6 @@ def _expire(*conditions: Condition) -> None:
 @events.subscribe(events.AddressVerified)
 def _on_address_proved(event: events.AddressVerified) -> None:
     end_all(event.account_id, event.user_id)
-    # Last: the row locks have ended concurrent renewals.
-    user = db.db.session.get_one(User, (event.account_id, event.user_id))
-    user.tokens_valid_from = clock.now()
 
 
 def _insert(user: User | LoginUser, origin: Origin, new: _NewSession) -> None:

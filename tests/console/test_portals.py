@@ -302,6 +302,11 @@ def second_admin(app: Flask, cast: Cast) -> Caller:
     return Caller(app, user)
 
 
+def third_admin(app: Flask, cast: Cast) -> Caller:
+    user = builders.make_user(app, cast.alice.account_id, "otto@acme.example", "admin")
+    return Caller(app, user)
+
+
 Change = Callable[[Cast, Caller], TestResponse]
 ENDS: dict[str, Change] = {
     "deactivated": lambda cast, anna: cast.alice.patch(
@@ -356,13 +361,60 @@ def test_portal_ends_at_its_expiry(app: Flask, cast: Cast, monkeypatch: pytest.M
 
 def test_portal_for_another_admin_ends_with_whoever_opened_it(app: Flask, cast: Cast) -> None:
     anna = second_admin(app, cast)
-    other = builders.make_user(app, cast.alice.account_id, "otto@acme.example", "admin")
-    portal = Portal(app, anna, "team", "api_keys", user_id=other.id)
+    portal = Portal(app, anna, "team", "api_keys", user_id=third_admin(app, cast).id)
     refused = portal.send("keys/new", page=f"{portal.base}/keys/new", name="of otto")
     assert (refused.status_code, "Only you can make API keys" in refused.text) == (403, True)
     assert cast.alice.get("api-keys").json["total"] == 0
     cast.alice.patch(f"account/users/{anna.id}", {"role": "viewer"})
     assert not portal.is_open()
+
+
+SIGNED_OUT = {
+    **ENDS,
+    "everywhere": lambda cast, anna: anna.post("auth/logout", {"all": True}),
+    "deactivated and back": lambda cast, anna: (
+        cast.alice.patch(f"account/users/{anna.id}", {"is_active": False}),
+        cast.alice.patch(f"account/users/{anna.id}", {"is_active": True}),
+    )[1],
+}
+
+
+@pytest.mark.parametrize("change", SIGNED_OUT.values(), ids=list(SIGNED_OUT))
+def test_portal_for_another_admin_ends_as_all_sessions_of_its_opener_do(
+    app: Flask, cast: Cast, change: Change
+) -> None:
+    anna, otto = second_admin(app, cast), third_admin(app, cast)
+    portal = Portal(app, anna, "team", user_id=otto.id)
+    unopened = path_of(create(anna, user_id=otto.id).json["url"])
+    own = Portal(app, otto, "team")
+    assert portal.is_open()
+    answer = change(cast, anna)
+    assert answer.status_code in (200, 204), answer.json
+    assert not portal.is_open()
+    assert app.test_client().get(unopened).status_code == 410
+    is_suspended = change is ENDS["suspended"]
+    assert own.is_open() is not is_suspended
+
+
+def test_portal_of_a_superadmin_ends_as_all_sessions_of_its_opener_do(
+    app: Flask, cast: Cast
+) -> None:
+    acting, otto = cast.root.acting_in("acme"), third_admin(app, cast)
+    portal = Portal(app, acting, "team", user_id=otto.id)
+    assert portal.is_open()
+    assert cast.root.post("auth/logout", {"all": True}).status_code == 200
+    assert not portal.is_open()
+
+
+def test_portal_outlives_the_session_that_opened_it(app: Flask, cast: Cast) -> None:
+    anna = second_admin(app, cast)
+    sign_in = {"account": "acme", "email": anna.email, "password": PASSWORD}
+    token = Caller(app).post("auth/login", sign_in).json["token"]
+    signed_in = Caller(app, Authorization=f"Bearer {token}")
+    portal = Portal(app, signed_in, "team", user_id=third_admin(app, cast).id)
+    assert signed_in.post("auth/logout").status_code == 200
+    assert signed_in.get("auth/me").status_code == 401
+    assert portal.is_open()
 
 
 def test_portal_for_another_admin_gives_no_secret_of_their_keys(app: Flask, cast: Cast) -> None:
