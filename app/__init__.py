@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # In the order of the API description.
 FEATURES = (
     *("auth", "accounts", "sso", "records", "files", "realtime", "audit", "collections"),
-    *("webhooks", "workflows", "manifest", "portability", "ops", "console", "welcome"),
+    *("webhooks", "operator", "workflows", "manifest", "portability", "ops", "console", "welcome"),
 )
 
 

@@ -195,6 +195,25 @@ class RowChanged:
     table_name: str
     row_id: str
     columns: frozenset[str]
+    old: JSONMapping
+    """The row before, as stored; empty if it is new."""
+    new: JSONMapping
+    """The row after; empty if it was deleted."""
+
+
+@dataclass(frozen=True)
+class Happened:
+    """Something of an account that its operator and its workflows may follow (docs/events.md)."""
+
+    account_id: str
+    type: str
+    data: JSONMapping
+    """What it concerns, by id: no secret and no personal value."""
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """A worker gives what is committed its numbers; outside of a transaction."""
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,11 @@ def a_mail_text(cast: Cast) -> dict[str, str]:
     return MAIL_TEXT
 
 
+OPERATOR_WEBHOOK = "/operator/webhooks/<uuid:webhook_id>"
+OPERATOR_DELIVERY = "/deliveries/<uuid:delivery_id>"
+OPERATOR_LISTENER = {"url": "http://127.0.0.1:9/", "types": ["account.*"]}
+
+
 def a_user(owner: Caller) -> str:
     return str(owner.post("account/users", {"email": "dora@acme.example"}).json["id"])
 
@@ -258,6 +263,24 @@ PEOPLE: dict[Route, Case] = {
     ("POST", "/account-templates/<template_name>/apply"): Superadmin(
         {"accounts": "all", "plan_hash": "x"}
     ),
+    ("GET", "/operator/events"): Superadmin(),
+    ("GET", "/operator/webhooks"): Superadmin(),
+    ("POST", "/operator/webhooks"): Superadmin(OPERATOR_LISTENER),
+    **{
+        (method, f"{OPERATOR_WEBHOOK}{rest}"): Superadmin(body)
+        for method, rest, body in (
+            ("GET", "", None),
+            ("PUT", "", {"is_active": False}),
+            ("PATCH", "", {"is_active": False}),
+            ("DELETE", "", None),
+            ("POST", "/test", None),
+            ("POST", "/take-over", None),
+            ("POST", "/rotate-secret", None),
+            ("GET", "/deliveries", None),
+            ("GET", OPERATOR_DELIVERY, None),
+            ("POST", f"{OPERATOR_DELIVERY}/redeliver", None),
+        )
+    },
     ("GET", "/plans"): Superadmin(),
     ("PUT", "/plans"): Superadmin({"pro": {"flags": ["sla"]}}),
     ("PATCH", "/plans"): Superadmin({"pro": {"flags": ["sla"]}}),

@@ -24,7 +24,7 @@ from flask import Flask
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError, InternalError, SQLAlchemyError
 
-from app import clock, db
+from app import clock, db, events
 from app.audit.append import NEWS
 from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
@@ -314,6 +314,7 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
 def _look() -> None:
     try:
         seal_due()
+        events.publish(events.Sealing())
     except Exception as error:  # noqa: BLE001 - the database may be away for a while
         log.warning("changes are not sealed", **error_location(error))
     db.db.session.remove()

@@ -42,7 +42,7 @@ def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
     append.record(Change(chain, (operation, table.name, key), values))
     if values:
         columns = frozenset(column for column, *_ in values)
-        events.publish(events.RowChanged(chain, operation, table.name, key, columns))
+        events.publish(events.RowChanged(chain, operation, table.name, key, columns, old, new))
 
 
 def _audited(table: str) -> Audited | None:

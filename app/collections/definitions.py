@@ -98,6 +98,8 @@ class Definition:
     former_names: tuple[JSONMapping, ...] = ()
     fragments: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The fragments that the rules use."""
+    announced: bool = False
+    """Whether changes of its records are events of the instance."""
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -488,6 +490,7 @@ def from_row(row: Collection) -> Definition:
         indexes=tuple(row.indexes or ()),
         former_names=tuple(row.former_names or ()),
         fragments=row.fragments or {},
+        announced=row.announced,
     )
 
 

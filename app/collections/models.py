@@ -29,7 +29,7 @@ class Collection(Base):
 
     __tablename__ = "collections"
     __policy__ = TablePolicy(
-        audit=Audited(chain=None, ignored=("name_key", "former_names", "fragments")),
+        audit=Audited(chain=None, ignored=("name_key", "former_names", "fragments", "announced")),
         bundle=NotBundled("shared by all accounts; a bundle has their definitions"),
         placement=Placement.SHARED,
         noun=Noun(
@@ -57,6 +57,8 @@ class Collection(Base):
     fragments: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
     # Of its rules, as a manifest states them; they change nothing, so `version` stays.
     tests: Mapped[list[JSONObject]] = mapped_column(sa.JSON, default=list, server_default="[]")
+    # Whether changes of its records are events of the instance (docs/events.md).
+    announced: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

@@ -14,8 +14,8 @@ PAGES = {
     "collections": "api_examples listing explain manifest rules schemas",
     "admin": (
         "account_settings attributes audit instance domains exports jobs"
-        " mail_templates operation portals product retention scim security_log settings_home"
-        " setup_links sso usage"
+        " mail_templates operation operator_events portals product retention scim security_log"
+        " settings_home setup_links sso usage"
     ),
 }
 """The modules with pages in each area."""

@@ -104,6 +104,10 @@ class Webhooks(Kind):
     properties = (*identity, "events", "filter", "headers", "enabled", "include_pii")
     hidden = frozenset({"headers", "secret"})
 
+    def rows(self, account_ids: Sequence[str] | None = None) -> list[Webhook]:
+        """Return those of accounts, not the operator's."""
+        return [row for row in super().rows(account_ids) if row.types is None]
+
     def export(self, row: Webhook) -> JSONObject:
         """Return the webhook with masked headers."""
         return super().export(row) | {"headers": headers.masked(row.headers)}

@@ -72,6 +72,8 @@ class Work:
     """The superadmin whose view it is; nobody else's webhook is sent it."""
     viewed_by: str | None = None
     """The user whose view it is."""
+    of_account: str | None = None
+    """Of an operator's webhook: the account whose events are sent in order."""
     depth_headers: Mapping[str, str] = field(default_factory=dict)
     """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None

@@ -77,6 +77,8 @@ class Webhook(Base):
             "url": "https://{mark}.example/",
             "collection": Sample.COLLECTION,
             "events": ["create", "update", "delete"],
+            "types": None,
+            "collections": None,
             "filter": None,
             "headers": {"X-Mark": "{mark}"},
             "enabled": Sample.IS_VICTIM,
@@ -105,6 +107,11 @@ class Webhook(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     # Since the owner is no admin any more; until an admin takes it over, its deliveries wait.
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Of the operator's webhooks (docs/events.md): the types of events that it is sent, and the
+    # collections that it is sent changes of. Null for those of accounts.
+    types: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    collections: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    key: Mapped[str | None] = mapped_column(Text)  # in the manifest
 
     @property
     def owner_id(self) -> str | None:
@@ -153,6 +160,14 @@ class WebhookDelivery(Base):
             "id",
             where="record_id IS NOT NULL",
         ),
+        partial_index(
+            "ix_webhook_deliveries_in_order",
+            "account_id",
+            "webhook_id",
+            "of_account",
+            "event_number",
+            where="status IN ('pending', 'retrying')",
+        ),
     )
     __policy__ = TablePolicy(
         audit=NotAudited("deliveries; the changes they announce are audited"),
@@ -189,6 +204,10 @@ class WebhookDelivery(Base):
     requested_by: Mapped[str | None] = mapped_column(Id)  # who had it sent again
     depth: Mapped[int] = mapped_column(default=0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    # Of an operator's webhook: the account of its event, whose deliveries are sent one after the
+    # other, by the numbers of their events.
+    of_account: Mapped[str | None] = mapped_column(Id)
+    event_number: Mapped[int | None] = mapped_column(sa.BigInteger)
 
 
 class WebhookAttempt(Base):
@@ -221,6 +240,9 @@ ATTEMPTS: Any = WebhookAttempt.__table__
 # Literal, so that planners see that the partial index fits.
 IS_UNDELIVERED = sa.literal_column("webhook_deliveries.status").in_(
     (sa.literal_column("'failed'"), sa.literal_column("'retrying'"))
+)
+IS_UNFINISHED = sa.literal_column("webhook_deliveries.status").in_(
+    (sa.literal_column("'pending'"), sa.literal_column("'retrying'"))
 )
 QUEUE = leases.Queue(
     DELIVERIES,

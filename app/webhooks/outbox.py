@@ -117,6 +117,10 @@ def note(event: events.RecordChanged) -> None:
                     payloads[viewer] = payload.facts(event, view)
                 _add(event, listener, payloads[viewer], view)
             break
+    if event.definition.announced:
+        row = event.record or event.previous or {}
+        about = {"collection": event.definition.name, "record_id": row.get("id")}
+        events.publish(events.Happened(event.account_id, f"records.{event.operation}", about))
 
 
 def row(account_id: str, webhook_id: str, event: str, text: str, **values: object) -> JSONObject:

@@ -65,7 +65,7 @@ def _notify_disabled(payload: JSONMapping) -> None:
     if webhook and user and account and user.is_active and not webhook.enabled:
         details: JSONObject = {
             "account": account.name,
-            "collection": webhook.collection,
+            "collection": webhook.collection or "*",
             "gone": webhook.disabled_reason == "gone",
             "webhook_id": webhook.id,
             "host": urlsplit(webhook.url).hostname,  # only this: the path may be a secret

@@ -19,11 +19,19 @@ from app.jobs.rq_queues import WEBHOOKS as WEBHOOKS_QUEUE
 from app.types import JSONObject
 from app.webhooks import delivery, headers, visibility
 from app.webhooks.delivery import Outcome, Result, Target, Work
-from app.webhooks.models import ATTEMPTS, DELIVERIES, QUEUE, DeliveryState, Webhook, WebhookVersion
+from app.webhooks.models import (
+    ATTEMPTS,
+    DELIVERIES,
+    IS_UNFINISHED,
+    QUEUE,
+    DeliveryState,
+    Webhook,
+    WebhookVersion,
+)
 
 WEBHOOKS: Any = Webhook.__table__
 CONTENT = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
-VIEWERS = ("holds_pii", "superadmin_id", "viewed_by", "depth")
+VIEWERS = ("holds_pii", "superadmin_id", "viewed_by", "depth", "of_account")
 CONTENT_COLUMNS = [DELIVERIES.c[name] for name in (*CONTENT, *VIEWERS)]
 WORK_COLUMNS = [DELIVERIES.c.account_id, DELIVERIES.c.id, DELIVERIES.c.claim, *CONTENT_COLUMNS]
 
@@ -130,6 +138,10 @@ def record(account_id: str, results: Sequence[Result]) -> None:
         # With something to return, all rows go in one statement.
         insert = postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
     with tenancy.in_account(account_id), db.transaction() as session:
+        ended = [result.work for result in results if delivery.outcome(result).delay is None]
+        in_order = [(one.webhook_id, one.of_account) for one in ended if one.of_account]
+        if in_order:  # before what is next is looked for: nobody adds anything meanwhile
+            _lock({webhook_id for webhook_id, _ in in_order}, account_id)
         session.execute(insert, [attempt_row(result) for result in results])
         for found, group in groups.items():
             due_at = None if found.delay is None else database_now(found.delay)
@@ -145,19 +157,48 @@ def record(account_id: str, results: Sequence[Result]) -> None:
             leases.change(QUEUE, account_id, _claims(group), values)
             if found.delay is not None:
                 jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id, seconds=found.delay)
+        start_next(account_id, in_order)
         note_health(account_id, results)
+
+
+def _lock(webhook_ids: Iterable[str], account_id: str) -> Sequence[sa.Row[Any]]:
+    columns = (WEBHOOKS.c.id, WEBHOOKS.c.enabled, WEBHOOKS.c.paused_at)
+    own = (WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(sorted(webhook_ids)))
+    query = sa.select(*columns).where(*own).order_by(WEBHOOKS.c.id)
+    return db.connection().execute(query.with_for_update()).all()
+
+
+def start_next(account_id: str, in_order: Iterable[tuple[str, str]]) -> None:
+    """Make the oldest delivery due of each webhook and account whose events it gets in order.
+
+    The webhooks are locked, so that none comes between.
+    """
+    pairs = sorted(set(in_order))
+    if not pairs:
+        return
+    rows = _lock({webhook_id for webhook_id, _ in pairs}, account_id)
+    sending = {row.id for row in rows if row.enabled and not row.paused_at}
+    table, ids = DELIVERIES.c, list[str]()
+    for webhook_id, of_account in pairs:
+        own = (table.account_id == account_id, table.webhook_id == webhook_id)
+        query = sa.select(table.id, table.due_at).where(*own, table.of_account == of_account)
+        oldest = query.where(IS_UNFINISHED).order_by(table.event_number).limit(1)
+        first = db.connection().execute(oldest).first() if webhook_id in sending else None
+        if first is not None and first.due_at is None:
+            ids.append(first.id)
+    if ids:
+        own = (table.account_id == account_id, table.id.in_(ids))
+        db.connection().execute(sa.update(DELIVERIES).where(*own).values(due_at=database_now()))
+        jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id)
 
 
 def _hold(account_id: str, work: Sequence[Work]) -> None:
     """Keep deliveries of disabled webhooks in their status until the webhook is enabled."""
     if not work:
         return
-    named = WEBHOOKS.c.id.in_(sorted({one.webhook_id for one in work}))
-    chosen = sa.select(WEBHOOKS.c.id, WEBHOOKS.c.enabled, WEBHOOKS.c.paused_at)
-    chosen = chosen.where(WEBHOOKS.c.account_id == account_id, named).order_by(WEBHOOKS.c.id)
-    with db.transaction() as session:
+    with db.transaction():
         # Locked: who enables one either is seen here, or finds what is held.
-        rows = session.execute(chosen.with_for_update()).all()
+        rows = _lock({one.webhook_id for one in work}, account_id)
         sending = [row.id for row in rows if row.enabled and not row.paused_at]
         due_at = now_if(DELIVERIES.c.webhook_id.in_(sending))
         values = {"due_at": due_at, "next_retry_at": None}
@@ -181,8 +222,11 @@ def resume(account_id: str, webhook_id: str) -> None:
         table.due_at.is_(None),
         table.status.in_((DeliveryState.PENDING, DeliveryState.RETRYING)),
     )
-    changed = sa.update(DELIVERIES).where(*mine, *waiting)
+    changed = sa.update(DELIVERIES).where(*mine, *waiting, table.of_account.is_(None))
     db.connection().execute(changed.values(due_at=database_now()))
+    accounts = sa.select(table.of_account).where(*mine, IS_UNFINISHED).distinct()
+    in_order = db.connection().scalars(accounts.where(table.of_account.is_not(None))).all()
+    start_next(account_id, [(webhook_id, one) for one in in_order])
     jobs.announce_on_commit(WEBHOOKS_QUEUE, account_id)
 
 

@@ -80,9 +80,9 @@ def failing(limit: int, *, by: Principal) -> list[Webhook]:
     return list(db.db.session.scalars(ordered.limit(limit)))
 
 
-def get(webhook_id: str, *, by: Principal) -> Webhook:
-    """One webhook. Raises NotFound."""
-    return _require(db.db.session.scalar(_query(webhook_id, by)))
+def get(webhook_id: str, *, by: Principal, operators: bool = False) -> Webhook:
+    """One webhook, of the account or of the operator. Raises NotFound."""
+    return _require(db.db.session.scalar(_query(webhook_id, by, operators)))
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
@@ -101,11 +101,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     )
     with conflict, db.transaction() as session:
         versions.outdate(account_id)
-        limit = config.current().webhooks_per_account
-        query = sa.select(sa.func.count()).select_from(Webhook)
-        if (db.db.session.scalar(query.where(Webhook.account_id == account_id)) or 0) >= limit:
-            message = f"An account may have at most {limit} webhooks."
-            raise Conflict(message, error="limit_reached")
+        check_room(account_id)
         values = {name: value for name, value in body.items() if name not in BESIDE}
         webhook = Webhook(
             account_id=account_id,
@@ -119,12 +115,22 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     return Secret(webhook, secret)
 
 
+def check_room(account_id: str, *, operators: bool = False) -> None:
+    """Raise Conflict if an account, or the operator, has as many webhooks as it may have."""
+    limit = config.current().webhooks_per_account
+    query = sa.select(sa.func.count()).select_from(Webhook)
+    own = (Webhook.account_id == account_id, _is_kind(operators))
+    if (db.db.session.scalar(query.where(*own)) or 0) >= limit:
+        message = f"An account may have at most {limit} webhooks."
+        raise Conflict(message, error="limit_reached")
+
+
 def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     """Change a webhook; a new secret starts a rotation. Raises NotFound, InvalidValues,
     Forbidden.
     """
     check(body)
-    with _changing(webhook_id, by) as webhook:
+    with changing(webhook_id, by) as webhook:
         include_pii = body.get("include_pii", webhook.include_pii)
         _check_personal(include_pii, by)
         origin = headers.origin
@@ -143,7 +149,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
             _, owner_id = owners.choose(
                 webhook.account_id, body.get("owner_id"), by=by, present=present
             )
-            _set_owner(webhook, owner_id)
+            set_owner(webhook, owner_id)
         for name, value in body.items():
             if name == "headers":
                 webhook.headers = headers.encrypted(value, webhook.headers)
@@ -151,25 +157,30 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
                 setattr(webhook, name, value)
         if secret:
             _replace_secret(webhook, secret)
-        if body.get("enabled"):
-            webhook.disabled_at = webhook.disabled_reason = None
-        if body.get("enabled") or body.get("url", webhook.url) != url:
-            webhook.failing_since = None
-        webhook.updated_at = clock.now()
-        if "enabled" in body:
-            db.db.session.flush()  # lock the webhook first, in the workers' order
-            move = queue.resume if webhook.is_sending else queue.lay_by
-            move(webhook.account_id, webhook.id)
+        settle_change(webhook, body, url)
     return webhook
 
 
-def take_over(webhook_id: str, *, by: Principal) -> Webhook:
+def settle_change(webhook: Webhook, body: Body, former_url: str) -> None:
+    """Do what follows from a change of whether, or where to, a webhook sends."""
+    if body.get("enabled"):
+        webhook.disabled_at = webhook.disabled_reason = None
+    if body.get("enabled") or webhook.url != former_url:
+        webhook.failing_since = None
+    webhook.updated_at = clock.now()
+    if "enabled" in body:
+        db.db.session.flush()  # lock the webhook first, in the workers' order
+        move = queue.resume if webhook.is_sending else queue.lay_by
+        move(webhook.account_id, webhook.id)
+
+
+def take_over(webhook_id: str, *, by: Principal, operators: bool = False) -> Webhook:
     """Make the caller the owner, whose rights decide the payloads. Raises NotFound, Forbidden.
 
     A paused webhook goes on. Personal data stays included only if the caller may have it sent.
     """
-    with _changing(webhook_id, by) as webhook:
-        _set_owner(webhook, by.require_user_id())
+    with changing(webhook_id, by, operators=operators) as webhook:
+        set_owner(webhook, by.require_user_id())
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
         webhook.updated_at = clock.now()
     return webhook
@@ -204,7 +215,8 @@ def payload_warnings(account_id: str) -> list[JSONObject]:
     return [problem(None, "payloads_cut", message)]
 
 
-def _set_owner(webhook: Webhook, owner_id: str) -> None:
+def set_owner(webhook: Webhook, owner_id: str) -> None:
+    """Make a user the owner of a locked webhook; a paused one goes on."""
     if webhook.created_by != owner_id:
         webhook.created_by = owner_id
         redaction.transfer_pending(webhook)
@@ -215,18 +227,18 @@ def _set_owner(webhook: Webhook, owner_id: str) -> None:
             queue.resume(webhook.account_id, webhook.id)
 
 
-def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
+def rotate_secret(webhook_id: str, *, by: Principal, operators: bool = False) -> Secret:
     """Rotate the secret; the previous one also signs for 24 hours."""
     secret = signing.new_secret()
-    with _changing(webhook_id, by) as webhook:
+    with changing(webhook_id, by, operators=operators) as webhook:
         _replace_secret(webhook, secret)
         webhook.updated_at = clock.now()
     return Secret(webhook, secret)
 
 
-def delete(webhook_id: str, *, by: Principal) -> None:
+def delete(webhook_id: str, *, by: Principal, operators: bool = False) -> None:
     """Delete a webhook; a job removes its deliveries."""
-    with _changing(webhook_id, by) as webhook:
+    with changing(webhook_id, by, operators=operators) as webhook:
         db.db.session.delete(webhook)
         job_payload = {"webhook_id": webhook.id}
         jobs.enqueue("webhooks.remove", job_payload, account_id=webhook.account_id)
@@ -236,16 +248,21 @@ def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and log it. Raises TooManyRequests while too many others run."""
     by.require_account_id()
     webhook = get(webhook_id, by=by)
-    quotas.check_stored(webhook.account_id, models.DELIVERIES)
-    content = payload.test_facts(webhook.collection)
     metadata = {"webhook_id": webhook.id, "account_id": webhook.account_id}
+    content = payload.test_facts(webhook.collection)
+    return send_test(webhook, payload.text(content, timestamp=clock.now(), **metadata))
+
+
+def send_test(webhook: Webhook, text: str) -> Result:
+    """Send the text of a test now, and log it. Raises TooManyRequests."""
+    quotas.check_stored(webhook.account_id, models.DELIVERIES)
     work = Work(
         account_id=webhook.account_id,
         id=new_id(),
         claim=1,
         webhook_id=webhook.id,
         event=payload.TEST_EVENT,
-        payload=payload.text(content, timestamp=clock.now(), **metadata),
+        payload=text,
         attempt_number=0,
         replay_of=None,
         target=replace(queue.target(webhook), enabled=True),
@@ -259,10 +276,11 @@ def test(webhook_id: str, *, by: Principal) -> Result:
 
 
 @contextmanager
-def _changing(webhook_id: str, by: Principal) -> Iterator[Webhook]:
-    account_id = by.require_account_id()
+def changing(webhook_id: str, by: Principal, *, operators: bool = False) -> Iterator[Webhook]:
+    """A webhook that nobody else changes until the block ends. Raises NotFound."""
+    account_id = SYSTEM_ACCOUNT_ID if operators else by.require_account_id()
     with db.transaction() as session:
-        query = _query(webhook_id, by)
+        query = _query(webhook_id, by, operators)
         _require(session.scalar(query))
         versions.outdate(account_id)
         # Reload: another transaction may have changed or deleted it before we got the lock.
@@ -333,11 +351,18 @@ def _check_personal(include: bool, by: Principal) -> None:
 
 
 def _visible(by: Principal) -> list[Any]:
-    return [] if by.account_id is None else [Webhook.account_id == by.account_id]
+    own = [] if by.account_id is None else [Webhook.account_id == by.account_id]
+    return [*own, _is_kind(operators=False)]
 
 
-def _query(webhook_id: str, by: Principal) -> sa.Select[Webhook]:
-    return sa.select(Webhook).where(Webhook.id == webhook_id.lower(), *_visible(by))
+def _is_kind(operators: bool) -> Any:
+    return Webhook.types.is_not(None) if operators else Webhook.types.is_(None)
+
+
+def _query(webhook_id: str, by: Principal, operators: bool = False) -> sa.Select[Webhook]:
+    of_operator = [Webhook.account_id == SYSTEM_ACCOUNT_ID, _is_kind(operators=True)]
+    own = of_operator if operators else _visible(by)
+    return sa.select(Webhook).where(Webhook.id == webhook_id.lower(), *own)
 
 
 def _require(webhook: Webhook | None) -> Webhook:

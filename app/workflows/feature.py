@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.web.feature import Feature, Routes
 from app.workflows import dispatch, erasure, purge, service, uses
-from app.workflows.triggers import record_events
+from app.workflows.triggers import account_events, record_events
 
 
 def routes() -> Routes:
@@ -19,5 +19,5 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(dispatch, purge),
-    subscribers=(erasure, service, record_events, uses),
+    subscribers=(erasure, service, account_events, record_events, uses),
 )

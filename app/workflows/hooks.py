@@ -120,7 +120,8 @@ def _parts(body: Body, current: Workflow | None) -> tuple[JSONObject, list[objec
     condition = values.get("condition", current.condition if current else None) or None
     is_event = trigger.get("type") == Trigger.EVENT
     if condition:
-        names = AvailableNames(of_event=is_event)
+        names = AvailableNames()
+        names = checks.event_names(trigger, names) if is_event else names
         problems += checks.condition_problems(condition, CONDITION_STEP, names)
     actions = body.get("actions", list_actions(current) if current else [])
     stored = current.steps if current else []

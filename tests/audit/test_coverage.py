@@ -72,6 +72,12 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/auth/magic-link/verify"): "a session (tokens) and last_login",
     ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",
     ("POST", "/collections/<uuid:collection_id>/plan"): "nothing: it only plans",
+    ("POST", f"{tenancy.OPERATOR_WEBHOOK}/test"): "a delivery",
+    ("POST", f"{tenancy.OPERATOR_WEBHOOK}/take-over"): "nothing where the caller is the owner",
+    (
+        "POST",
+        f"{tenancy.OPERATOR_WEBHOOK}{tenancy.OPERATOR_DELIVERY}/redeliver",
+    ): "a delivery",
     ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
     ("POST", "/webhooks/<uuid:webhook_id>/take-over"): "nothing where the caller is the maker",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
@@ -287,6 +293,11 @@ def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[s
     unverified = cast.alice.post("account/users", {"email": "new@acme.example"}).json["id"]
     if route[1].endswith(("/verify", "/resend-verification")):
         ids["user_id"] = unverified
+    if route[1].startswith(tenancy.OPERATOR_WEBHOOK):
+        made = cast.root.post("operator/webhooks", tenancy.OPERATOR_LISTENER).json["id"]
+        cast.root.post(f"operator/webhooks/{made}/test")
+        sent = cast.root.get(f"operator/webhooks/{made}/deliveries").json["items"][0]["id"]
+        ids |= {"webhook_id": made, "delivery_id": sent}
     if route == ("POST", "/users"):
         body = {"email": "dora@acme.example", "account_id": cast.alice.account_id}
     if route == ("POST", "/collections"):

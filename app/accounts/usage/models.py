@@ -41,7 +41,10 @@ class UsageCount(Base):
 
 
 class UsageNotice(Base):
-    """A mail about a quota that was sent in a period: a day, or a month for stocks."""
+    """A mail about a quota that was sent in a period: a day, or a month for stocks.
+
+    Or the event of a refusal, whose period is an hour.
+    """
 
     __tablename__ = "usage_notices"
     __policy__ = TablePolicy(

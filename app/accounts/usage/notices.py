@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from app import config, db, jobs
+from app import config, db, events, jobs
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
 from app.accounts.plans import stored as plans
@@ -29,6 +29,7 @@ class Notice(NamedTuple):
     percent: int
     limit: int
     used: int
+    is_soft: bool
 
 
 @jobs.periodic(60, "usage.check_quotas")
@@ -53,17 +54,20 @@ def check_quotas(payload: JSONMapping) -> None:
             reached = [percent for percent in PERCENTS if n * 100 >= limit * percent]
             if reached:
                 period = today if meter in FLOWS else today[: len("2026-11")]
-                _send_once(Notice(row.id, meter, period, max(reached), limit, n))
+                _send_once(Notice(row.id, meter, period, max(reached), limit, n, soft is not None))
 
 
 def _send_once(notice: Notice) -> None:
     """Enqueue the mails of a notice, unless it was sent in this period."""
     key = notice._asdict()
-    limit, used = key.pop("limit"), key.pop("used")
+    limit, used, is_soft = key.pop("limit"), key.pop("used"), key.pop("is_soft")
     new = levels.insert(NOTICES).values(**key).on_conflict_do_nothing()
     with tenancy.in_account(notice.account_id), db.transaction() as session:
         if not session.execute(new.returning(NOTICES.c.percent)).all():
             return
+        if is_soft and notice.percent == max(PERCENTS):
+            about = {"account_id": notice.account_id, "quota": notice.meter}
+            events.publish(events.Happened(notice.account_id, "quota.reached", about))
         for user_id in users.verified_admins(notice.account_id):
             details = {"meter": notice.meter, "percent": notice.percent}
             payload = {"user_id": user_id, "limit": limit, "used": used, **details}

@@ -102,14 +102,14 @@ def check_requests(account_id: str, quotas: Quotas, *, signed_in: bool) -> None:
     if limit is not None and not signed_in:
         limit = limit * ANONYMOUS_PERCENT // 100
     if limit is not None and request_counter.current().count_of_today(account_id) >= limit:
-        raise exceeded(REQUESTS, limit)
+        raise exceeded(account_id, REQUESTS, limit)
 
 
 def check(account_id: str, quotas: Quotas, meter: str, adding: int = 1) -> None:
     """Raise QuotaExceeded if `adding` would pass the hard limit of a meter."""
     limit = hard_limit(quotas, meter)
     if limit is not None and levels.current(account_id, meter) + adding > limit:
-        raise exceeded(meter, limit)
+        raise exceeded(account_id, meter, limit)
 
 
 def check_stored(account_id: str, meter: str, adding: int = 1) -> None:
@@ -117,8 +117,9 @@ def check_stored(account_id: str, meter: str, adding: int = 1) -> None:
     check(account_id, load(account_id), meter, adding)
 
 
-def exceeded(meter: str, limit: int) -> QuotaExceeded:
-    """Return the refusal of a meter's hard limit."""
+def exceeded(account_id: str, meter: str, limit: int) -> QuotaExceeded:
+    """Return the refusal of a meter's hard limit, and note it for its event."""
+    request_counter.current().note_refusal(account_id, meter)
     seconds = STOCK_RETRY_SECONDS if meter in STOCKS else seconds_until_midnight()
     return QuotaExceeded(meter, limit, seconds)
 
@@ -137,7 +138,10 @@ def load(account_id: str) -> Quotas:
 def is_used_up(account_id: str, meter: str, adding: int = 1) -> bool:
     """Whether `adding` would pass the hard limit of a meter."""
     limit = hard_limit(load(account_id), meter)
-    return limit is not None and levels.current(account_id, meter) + adding > limit
+    if limit is None or levels.current(account_id, meter) + adding <= limit:
+        return False
+    request_counter.current().note_refusal(account_id, meter)
+    return True
 
 
 def seconds_until_midnight() -> int:

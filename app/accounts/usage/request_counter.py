@@ -4,6 +4,8 @@ Each process maps a file of its own into memory and adds to it, so that a kill l
 (docs/adr/0047); no request waits for a disk or the database. What the file says is absolute, and is
 stored under the file's id: storing it again changes nothing. The file is locked as long as its
 process lives, so that others can tell which ones are left over.
+
+Refusals for a quota become events here, too: the transaction that is refused rolls back.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ import structlog
 from flask import Flask
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db
+from app import clock, config, db, events
 from app.accounts.models import Account
 from app.accounts.usage import levels
-from app.accounts.usage.models import COUNTS, REQUESTS
+from app.accounts.usage.models import COUNTS, NOTICES, REQUESTS
 from app.context import tenancy
 from app.errors import Unavailable
 from app.ids import new_id
@@ -41,6 +43,7 @@ RETRY_SECONDS = 10  # after a file could not be created
 STALE_SECONDS = 10  # without a flusher, a quota costs a statement this often
 OLDEST_DAYS = 30  # journals of earlier days are dropped: their days may be folded
 ROWS = 500
+REFUSED = 101  # percent: something was refused, in the hour that is the notice's period
 SUFFIX = ".requests"
 # The day as an ordinal, 0 in unused entries; the account; the count.
 ENTRY = struct.Struct("=q16sQ")
@@ -66,6 +69,10 @@ class RequestCounter:
         self._pid, self._retry_at, self._valid_until = 0, 0.0, 0.0
         self._stored: dict[tuple[str, int, str], int] = {}
         self._known: dict[str, _Known] = {}
+        self._refusals = set[tuple[str, str]]()
+        """The accounts and meters of refusals since the last flush."""
+        self._told, self._hour = set[tuple[str, str]](), ""
+        """Those whose event is stored in an hour."""
 
     def add(self, account_id: str) -> None:
         with self._lock:
@@ -145,6 +152,26 @@ class RequestCounter:
             if is_left_over:
                 remove(self._folder, id)
                 self._stored = {key: n for key, n in self._stored.items() if key[0] != id}
+
+    def note_refusal(self, account_id: str, meter: str) -> None:
+        """Note that something was refused for a quota; `flush` stores it."""
+        self._refusals.add((account_id, meter))
+
+    def store_refusals(self) -> None:
+        """Store an event for each account and meter of refusals, once an hour at most."""
+        hour = clock.iso(clock.now())[: len("2026-11-30T12")]
+        if hour != self._hour:
+            self._told, self._hour = set(), hour
+        for account_id, meter in self._refusals - self._told:
+            key = {"account_id": account_id, "meter": meter, "period": hour}
+            row = levels.insert(NOTICES).values(**key, percent=REFUSED)
+            once = row.on_conflict_do_nothing().returning(NOTICES.c.percent)
+            with tenancy.in_account(account_id), db.transaction() as session:
+                if session.execute(once).all():
+                    about = {"account_id": account_id, "quota": meter}
+                    events.publish(events.Happened(account_id, "quota.exceeded", about))
+            self._told.add((account_id, meter))
+        self._refusals -= self._told
 
     def close(self) -> None:
         """Leave the journal to whoever collects it."""
@@ -262,6 +289,7 @@ def flush(counter: RequestCounter) -> None:
     try:
         _try(counter.collect)
         _try(counter.refresh)
+        _try(counter.store_refusals)
     finally:
         db.db.session.remove()
 

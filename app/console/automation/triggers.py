@@ -11,6 +11,7 @@ from app.collections import definitions
 from app.console.automation.webhook_form import EVENTS
 from app.console.shell.forms import Form
 from app.ids import new_id
+from app.operator.types import OF_WORKFLOWS, EventType
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
 from app.workflows.language import missing
@@ -21,13 +22,30 @@ from app.workflows.models import HOOK, Trigger, Workflow
 MAX_NAMES = 200  # that a sample is made of
 JSON = "json"
 TYPES = {
-    Trigger.EVENT: lazy_gettext("A record changes"),
+    Trigger.EVENT: lazy_gettext("A record, user or group changes"),
     Trigger.SCHEDULE: lazy_gettext("On a schedule"),
     Trigger.MANUAL: lazy_gettext("By hand only"),
     Trigger.WEBHOOK: lazy_gettext("A request of another service"),
     JSON: lazy_gettext("Write the trigger as JSON"),
 }
-EVENT_NAMES = {f"records.{event['id']}": event["name"] for event in EVENTS}
+ACCOUNT_EVENTS = {
+    EventType.USER_CREATED: lazy_gettext("User created"),
+    EventType.USER_JOINED: lazy_gettext("User joined"),
+    EventType.USER_UPDATED: lazy_gettext("User updated"),
+    EventType.USER_VERIFIED: lazy_gettext("Address of a user verified"),
+    EventType.USER_ROLE_CHANGED: lazy_gettext("Role of a user changed"),
+    EventType.USER_DEACTIVATED: lazy_gettext("User deactivated"),
+    EventType.USER_DELETED: lazy_gettext("User deleted"),
+    EventType.MEMBER_ADDED: lazy_gettext("Member added to a group"),
+    EventType.MEMBER_REMOVED: lazy_gettext("Member removed from a group"),
+    EventType.INVITATION_CREATED: lazy_gettext("Invitation created"),
+    EventType.INVITATION_ACCEPTED: lazy_gettext("Invitation accepted"),
+    EventType.INVITATION_REVOKED: lazy_gettext("Invitation revoked"),
+}
+EVENT_NAMES = {
+    **{f"records.{event['id']}": event["name"] for event in EVENTS},
+    **{type.value: name for type, name in ACCOUNT_EVENTS.items()},
+}
 INPUTS_BY_TYPE: dict[str, tuple[str, ...]] = {
     Trigger.EVENT: ("event", "collection", "condition"),
     Trigger.SCHEDULE: ("cron",),
@@ -72,6 +90,8 @@ def describe(trigger: JSONMapping) -> str:
     if trigger["type"] == Trigger.EVENT and trigger["event"] in EVENT_PHRASES:
         collection = trigger.get("collection") or gettext("any collection")
         return EVENT_PHRASES[trigger["event"]] % {"collection": collection}
+    if trigger["type"] == Trigger.EVENT and trigger["event"] in EVENT_NAMES:
+        return str(EVENT_NAMES[trigger["event"]])
     return str(STARTED_BY[trigger["type"]])
 
 
@@ -165,6 +185,9 @@ def sample(workflow: Workflow, by: Principal) -> JSONObject:
 
 def _event_sample(trigger: Written, by: Principal) -> JSONObject:
     collection, event = trigger.get("collection"), trigger["event"]
+    if event in OF_WORKFLOWS:
+        sample = {"event": event, "account_id": by.account_id, "at": clock.iso(clock.now())}
+        return sample | {"actor": {"kind": "user", "id": by.user_id, "name": None}, "data": {}}
     visible = missing.visible_fields(collection, by) if collection else None
     columns = definitions.get_current(collection).columns if collection and visible else {}
     values = {name: field.sample() for name, field in columns.items() if name in (visible or ())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from app.accounts import service as accounts
 from app.collections.schema import COLLECTION_NAME
 from app.config import current as current_settings
 from app.errors import problem
+from app.operator.types import OF_WORKFLOWS
 from app.outbound import client, web_waits
 from app.types import JSONObject
 from app.webhooks import delivery
@@ -22,9 +24,11 @@ from app.workflows.language.definition import (
     ACTION,
     ACTIONS,
     CONDITION,
+    EVENTS,
     LOOP,
     PARALLEL,
     PROPERTIES,
+    RECORD_EVENTS,
     Written,
     event_name,
     lists_in,
@@ -84,12 +88,29 @@ def collection_problems(value: object, place: str) -> list[Problem]:
     return [problem(place, "name_invalid", "This is not a valid collection name.")]
 
 
-def event_problems(value: object, place: str) -> list[Problem]:
-    """The problems of an event's name."""
-    if event_name(value):
-        return []
-    message = "Must be one of records.create, records.update, records.delete."
-    return [problem(place, "invalid_option", message)]
+def event_problems(settings: Written, place: str, names: AvailableNames) -> list[Problem]:
+    """The problems of an event that starts a workflow or that a step waits for."""
+    event, found = event_name(settings.get("event")), list[Problem]()
+    is_of_records = event is None or event in RECORD_EVENTS
+    if event is None:
+        message = f"Must be one of {', '.join(EVENTS)}."
+        found.append(problem(f"{place}.event", "invalid_option", message))
+    if settings.get("collection") is not None:
+        wrong = collection_problems(settings["collection"], f"{place}.collection")
+        message = "Only events of records are of a collection."
+        refused = [problem(f"{place}.collection", "unknown_field", message)]
+        found += wrong if is_of_records else refused
+    if settings.get("condition") is not None:
+        names = event_names(settings, names)
+        found += condition_problems(settings["condition"], f"{place}.condition", names)
+    return found
+
+
+def event_names(settings: Written, names: AvailableNames) -> AvailableNames:
+    """The names that a condition on an event may use."""
+    if event_name(settings.get("event")) in OF_WORKFLOWS:
+        return replace(names, extra=names.extra | {"event", "data"})
+    return replace(names, of_event=True)
 
 
 class _Check:
@@ -200,15 +221,11 @@ class _Check:
                 step["expression"], f"{path}.expression", condition_names
             )
         if step["type"] == "wait_event":
-            if step.get("event") is not None:
-                self.found += event_problems(step["event"], f"{path}.event")
-            if step.get("collection") is not None:
-                self.found += collection_problems(step["collection"], f"{path}.collection")
-            if step.get("condition") is not None:
-                event_names = AvailableNames(available.steps, available.extra, of_event=True)
-                self.found += condition_problems(
-                    step["condition"], f"{path}.condition", event_names
-                )
+            wrong = event_problems(step, path, available)
+            is_missing = step.get("event") is None  # which is told already
+            self.found += [
+                one for one in wrong if not (is_missing and one["field"] == f"{path}.event")
+            ]
 
     def _loop(self, step: Written, path: str, available: AvailableNames) -> None:
         items = step.get("items")

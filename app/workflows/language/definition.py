@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.operator.types import OF_WORKFLOWS
 from app.types import JSONMapping, JSONObject
 
 DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
@@ -37,7 +38,9 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "delete_record": ("*collection", "*record_id"),
     "query_records": ("*collection", "filter", "sort", "limit"),
 }
-EVENTS = ("records.create", "records.update", "records.delete")
+RECORD_EVENTS = ("records.create", "records.update", "records.delete")
+EVENTS = (*RECORD_EVENTS, *OF_WORKFLOWS)
+"""Those of records, and those of the account's users, groups and invitations."""
 Written = JSONMapping
 
 
@@ -114,10 +117,10 @@ def _normal_step(step: JSONObject) -> JSONObject:
 
 
 def event_name(text: object) -> str | None:
-    """The full name of an event, with `records.`; None if there is no such event."""
+    """The full name of an event, with `records.` if it has no dot; None if there is none."""
     if not isinstance(text, str):
         return None
-    full_name = text if text.startswith("records.") else f"records.{text}"
+    full_name = text if "." in text else f"records.{text}"
     return full_name if full_name in EVENTS else None
 
 

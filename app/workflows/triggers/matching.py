@@ -46,12 +46,7 @@ def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[
         for name in unknown
     ]
     if kind == Trigger.EVENT:
-        problems_ += checks.event_problems(trigger.get("event"), "trigger.event")
-        if "collection" in trigger:
-            problems_ += checks.collection_problems(trigger["collection"], "trigger.collection")
-        if "condition" in trigger:
-            names = AvailableNames(of_event=True)
-            problems_ += checks.condition_problems(trigger["condition"], "trigger.condition", names)
+        problems_ += checks.event_problems(trigger, "trigger", AvailableNames())
     elif kind == Trigger.SCHEDULE and (wrong := cron.problem(trigger.get("cron"))):
         problems_.append(problem("trigger.cron", "cron_invalid", wrong))
     return problems_

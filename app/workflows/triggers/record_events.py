@@ -84,10 +84,8 @@ def _load(account_id: str) -> Listeners:
     return Listeners(started, frozenset(awaited))
 
 
-@events.subscribe(events.RecordChanged)
-def note(event: events.RecordChanged) -> None:
-    """Start the workflows of a change, and wake waiting instances before the commit."""
-    account_id = event.account_id
+def listeners_of(account_id: str) -> Listeners:
+    """The listeners of an account, at the version that the open transaction has checked."""
     version = outbox.checked_version(account_id)
     cache = versioned_cache.cache("workflow_listeners")
     cached = cache.get(account_id, lambda: None)
@@ -95,6 +93,13 @@ def note(event: events.RecordChanged) -> None:
         cached = (version, _load(account_id))
         cache.put(account_id, cached)
     listeners: Listeners = cached[1]
+    return listeners
+
+
+@events.subscribe(events.RecordChanged)
+def note(event: events.RecordChanged) -> None:
+    """Start the workflows of a change, and wake waiting instances before the commit."""
+    listeners = listeners_of(event.account_id)
     name, collection = f"records.{event.operation}", event.definition.name.lower()
     starting, awaited = (
         listeners.started_by(name, collection),

@@ -25,7 +25,7 @@ from flask import Flask
 
 from app import db
 from app.webhooks.models import ATTEMPTS, DELIVERIES
-from tests.builders import make_cast, make_collection
+from tests.builders import Caller, Cast, make_cast, make_collection
 from tests.conftest import make_app, settings_for
 from tests.processes import Process, Restartable, Worker, environment, stock_command, wait_for
 from tests.project import free_port, procfile
@@ -80,12 +80,15 @@ class Service:
         for server in self._started:
             server.start()
         self.app = self._make_app()
-        cast = make_cast(self.app)
-        make_collection(cast.root, schema=SCHEMA)
         self.receiver = Flapping(random.Random(seed + 1))
-        make_webhook(cast.alice, self.receiver.server.url, events=["create", "update"])
-        self._alice = cast.alice
+        self.writer = self._prepare(make_cast(self.app))
         self._start_processes()
+
+    def _prepare(self, cast: Cast) -> Caller:
+        """Have the receiver told of what is written; returns who writes."""
+        make_collection(cast.root, schema=SCHEMA)
+        make_webhook(cast.alice, self.receiver.server.url, events=["create", "update"])
+        return cast.alice
 
     def _make_app(self) -> Flask:
         settings = settings_for("sqlite", self.folder)
@@ -116,8 +119,11 @@ class Service:
             self.workers.append(Process(stock_command(), with_redis, log))
         wait_for(f"{self.address}/ready", log)
 
-    def run(self, faults: int) -> Counter[str]:
-        """Write and break things at once, then let it come to rest. Returns what was broken."""
+    def run(self, faults: int, least: int = 0) -> Counter[str]:
+        """Write and break things at once, then let it come to rest. Returns what was broken.
+
+        At least so often, `written` is counted on.
+        """
         writers = [threading.Thread(target=self._write, args=[n]) for n in range(WRITERS)]
         for writer in writers:
             writer.start()
@@ -133,7 +139,7 @@ class Service:
             # Sometimes the next one comes before anything has recovered.
             self._await_writes(self.chance.choice((0, 5, 10)))
             time.sleep(self.chance.uniform(0, 0.5))
-        self._await_writes(5)
+        self._await_writes(max(5, least - self.written))
         self._stop.set()
         for writer in writers:
             writer.join()
@@ -199,13 +205,13 @@ class Service:
             self._send("PATCH", f"records/posts/{made['id']}", {"n": 1})
 
     def _send(self, method: str, path: str, body: Any) -> Any:
-        headers = {**self._alice.headers, "Content-Type": "application/json"}
+        headers = {**self.writer.headers, "Content-Type": "application/json"}
         url = f"{self.address}/api/v1/{path}"
-        data = json.dumps(body).encode()
+        data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
-                return json.load(answer)
+                return json.loads(answer.read() or "{}")
         except urllib.error.HTTPError as error:
             self._note_refusal(error)
         except (OSError, ValueError, HTTPException):  # it ended in the middle of an answer, maybe

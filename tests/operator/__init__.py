@@ -1,0 +1,1 @@
+"""Tests of events of all accounts, and of the operator's webhooks."""

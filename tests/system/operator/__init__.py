@@ -1,0 +1,1 @@
+"""Events of all accounts, from processes that are killed."""
