@@ -13,7 +13,7 @@ from alembic import op
 from migrations.support.types import Text
 
 revision = "0083"
-down_revision = "0078"
+down_revision = "0082"
 branch_labels = None
 depends_on = None
 

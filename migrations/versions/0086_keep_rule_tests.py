@@ -13,7 +13,7 @@ from alembic import op
 from migrations.support.types import Text
 
 revision = "0086"
-down_revision = "0078"
+down_revision = "0083"
 branch_labels = None
 depends_on = None
 
