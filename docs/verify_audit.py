@@ -18,6 +18,8 @@ import sys
 ACTOR = ("user_email", "user_name", "ip_address", "user_agent", "es_username", "es_reason")
 CHAINED = ("account_id", "actor_digest", "column_name", "es_timestamp", "extra_metadata", "user_id")
 CHAINED += ("occurred_at", "operation", "record_id", "request_id", "table_name", "values_digest")
+ACTOR, CHAINED = (*ACTOR, "actor_name"), (*CHAINED, "actor_id", "actor_kind", "digest_version")
+COVERED = {1: (6, 12), 2: (7, 15)}  # by version: so many of ACTOR, and of CHAINED
 SIGNED = ("account_id", "checksum", "created_at", "entry_id")
 
 
@@ -28,8 +30,7 @@ def h(data):
 
 def j(value):
     """Canonical JSON."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return text.encode("utf-8")
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Chain:
@@ -54,7 +55,8 @@ class Chain:
         if self.fault:
             return
         try:
-            why = self._chained(entry) or self._kept(entry)
+            actor, chained = COVERED[entry.get("digest_version") or 1]
+            why = self._chained(entry, CHAINED[:chained]) or self._kept(entry, ACTOR[:actor])
         except (KeyError, TypeError, ValueError, AttributeError):
             why = "is no entry"
         self.fault = f"entry {entry.get('id')} {why}" if why else None
@@ -68,28 +70,29 @@ class Chain:
         if self.checkpoints and not self.fault:
             self.fault = f"entry {min(self.checkpoints)} of a checkpoint is missing"
 
-    def _chained(self, e):
-        if type(e["id"]) is not int or e["id"] <= self.last_id:
-            return "is not above the one before"
-        if e["account_id"] != self.account_id:
-            return "is of another account"
-        if e["previous_hash"] != self.last:
-            return "does not follow the one before"
-        if e["entry_digest"] != h(j({name: e[name] for name in CHAINED})):
-            return "was changed"
-        if e["checksum"] != h(f"{self.last}:{e['id']}:{e['entry_digest']}".encode()):
-            return "has a wrong checksum"
-        known = self.checkpoints.pop(e["id"], e["checksum"])
-        return None if known == e["checksum"] else "is not what a checkpoint tells"
+    def _chained(self, e, names):
+        link, found = f"{self.last}:{e['id']}:{e['entry_digest']}", e["checksum"]
+        rules = (
+            (type(e["id"]) is int and e["id"] > self.last_id, "is not above the one before"),
+            (e["account_id"] == self.account_id, "is of another account"),
+            (e["previous_hash"] == self.last, "does not follow the one before"),
+            (e["entry_digest"] == h(j({name: e[name] for name in names})), "was changed"),
+            (found == h(link.encode()), "has a wrong checksum"),
+            (self.checkpoints.pop(e["id"], found) == found, "is not what a checkpoint tells"),
+        )
+        return next((why for holds, why in rules if not holds), None)
 
-    def _kept(self, e):
+    def _kept(self, e, names):
         if e["operation"] == "UPDATE" and e["table_name"] == "audit_log":
             self.open.pop((e["column_name"], e["record_id"]), None)
         self.masked += e.get("masked") is True
         self.erased += e.get("masked") is not True and e["salt"] is None
         if e.get("masked") is not True and self._differs(e, "salt", ("old_value", "new_value")):
             return "has other values"
-        return "has another actor" if self._differs(e, "actor_salt", ACTOR) else None
+        named = {name: e.get("actor_" + name) for name in ("kind", "id", "name")}
+        named = named if any(named.values()) else None
+        wrong = (named and "actor_name" not in names) or e.get("actor", named) != named
+        return "has another actor" if self._differs(e, "actor_salt", names) or wrong else None
 
     def _differs(self, e, salt, names):
         values = [e[name] for name in names]
@@ -103,9 +106,8 @@ class Chain:
 def uncell(name, cell):
     """What a cell of the CSV form stands for."""
     cell = cell[1:] if cell.startswith("'") else cell or None
-    if cell is None or name == "masked":
-        return cell and cell == "true"
-    return json.loads(cell) if name in ("id", "extra_metadata") else cell
+    is_json = cell and name in ("id", "extra_metadata", "digest_version", "masked")
+    return json.loads(cell) if is_json else cell
 
 
 def read(path):
@@ -133,16 +135,12 @@ def _add(a, b):
 
 
 def _times(n, point):
-    total = (0, 1, 1, 0)
-    while n:
-        total = _add(total, point) if n & 1 else total
-        point, n = _add(point, point), n >> 1
-    return total
+    rest = _times(n >> 1, _add(point, point)) if n else (0, 1, 1, 0)
+    return _add(rest, point) if n & 1 else rest
 
 
 def _point(data):
-    y = int.from_bytes(data, "little")
-    sign, y = y >> 255, y & (2**255 - 1)
+    sign, y = divmod(int.from_bytes(data, "little"), 2**255)
     square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
     x = pow(square, (P + 3) // 8, P)
     x = x if (x * x - square) % P == 0 else x * pow(2, (P - 1) // 4, P) % P

@@ -19,6 +19,8 @@ import orjson
 from app import clock, config, db
 from app.audit.chain import digest
 from app.context import actor
+from app.context.actor import ActorKind
+from app.ids import NIL
 from app.jobs import wakeups
 
 OPERATIONS = CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
@@ -45,9 +47,12 @@ class Change(NamedTuple):
 COLUMNS = (
     *("account_id", "operation", "table_name", "record_id", "occurred_at", "size"),
     *("columns", "old_values", "new_values", "unchanged", "user_id"),
+    *("actor_kind", "actor_id", "actor_name"),
     *("user_email", "user_name", "ip_address", "user_agent", "request_id"),
     *("es_username", "es_reason", "es_timestamp", "extra_metadata", "salts", "actor_salts"),
+    "digest_version",
 )
+PEOPLE = (ActorKind.USER, ActorKind.OPERATOR)
 SIGNED = actor.Actor._fields.index("es_timestamp")
 NOT_AUDITED = (None,) * (len(COLUMNS) - COLUMNS.index("user_email"))
 _INTO = f"INSERT INTO audit_pending ({', '.join(COLUMNS)}"
@@ -129,7 +134,9 @@ def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
         size = sum(len(text) for text in (*texts, unchanged) if text)
         change = (account_id, *target, clock.iso(moment or now), size, *texts, unchanged)
         if not is_audited:
-            yield (*change, acting.user_id, *NOT_AUDITED)
+            kind, id, name = _named(acting, account_id)
+            name = None if kind in PEOPLE else name
+            yield (*change, acting.user_id, kind, id, name, *NOT_AUDITED)
             continue
         metadata = {**about, **signing} if about else signing
         if acting.portal is not None:
@@ -137,7 +144,18 @@ def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
         extra = digest.canonical(metadata).decode() if metadata else None
         random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
         salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
-        yield (*change, *acting[:SIGNED], signed_at, extra, salts, actor_salt)
+        who = (acting.user_id, *_named(acting, account_id), *acting[1:SIGNED])
+        yield (*change, *who, signed_at, extra, salts, actor_salt, digest.VERSION)
+
+
+def _named(acting: actor.Actor, account_id: str) -> tuple[str, str, str | None]:
+    # As `Actor.named`, a module less on the way of each write.
+    kind = acting.kind or ActorKind.USER
+    if kind is ActorKind.OPERATOR and account_id == NIL:
+        kind = ActorKind.USER
+    if acting.id is None:
+        return kind.value, acting.user_id, acting.user_name
+    return kind.value, acting.id, acting.name
 
 
 def stored_values(values: Sequence[digest.Value]) -> tuple[str, str | None, str | None]:

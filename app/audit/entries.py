@@ -50,6 +50,8 @@ LOG = sa.table(
     sa.column("extra_metadata", Text),
     sa.column("salt", Text),
     sa.column("actor_salt", Text),
+    sa.column("digest_version", sa.BigInteger),
+    *(sa.column(name, Text) for name in digest.NAMING),
 )
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
 TEXTS: frozenset[type] = frozenset({str, type(None)})
@@ -136,6 +138,7 @@ def _entries(change: Mapping[str, Any]) -> list[Entry]:
     occurred_at, metadata = clock.iso(change["occurred_at"]), _object(change["extra_metadata"])
     signed_at = clock.iso(change["es_timestamp"]) if change["es_timestamp"] else None
     previous = (change["previous"] or b"").hex() or digest.FIRST_PREVIOUS
+    version, actor = digest.version_of(change), named(change)
     found = []
     for id, name, old, new, salt, actor_salt, values_digest, actor_digest in parts:
         entry: Entry = {
@@ -148,6 +151,10 @@ def _entries(change: Mapping[str, Any]) -> list[Entry]:
             "old_value": old,
             "new_value": new,
             "user_id": change["user_id"],
+            "actor": actor,
+            "actor_kind": change["actor_kind"],
+            "actor_id": change["actor_id"],
+            "actor_name": change["actor_name"],
             "user_email": change["user_email"],
             "user_name": change["user_name"],
             "es_username": change["es_username"],
@@ -158,6 +165,7 @@ def _entries(change: Mapping[str, Any]) -> list[Entry]:
             "request_id": change["request_id"],
             "occurred_at": occurred_at,
             "extra_metadata": metadata,
+            "digest_version": version,
             "salt": salt,
             "values_digest": values_digest or digest.values_digest(str(salt), old, new),
             "actor_salt": actor_salt,
@@ -169,6 +177,13 @@ def _entries(change: Mapping[str, Any]) -> list[Entry]:
         previous = checksum
     found[-1]["checksum"] = change["checksum"].hex()
     return found
+
+
+def named(row: Mapping[str, Any]) -> JSONObject | None:
+    """The actor of an entry or a change; None if it does not say."""
+    if row["actor_kind"] is None:
+        return None
+    return {"kind": row["actor_kind"], "id": row["actor_id"], "name": row["actor_name"]}
 
 
 def _values(array: str | None, count: int) -> Sequence[str | None]:

@@ -82,8 +82,11 @@ def settle_each() -> list[str]:
 def erase_actor(account_id: str, user_id: str, email: str) -> int:
     """Erase a user as actor and signer of sealed entries. Returns the number of entries."""
     acted = (CHANGES.c.user_id == user_id,)
+    # In the name of somebody else; in the words of the index.
+    is_other = CHANGES.c.actor_kind != sa.literal_column("'user'")
+    named = (CHANGES.c.actor_id == user_id, is_other)
     signed = (CHANGES.c.account_id == account_id, CHANGES.c.es_username == email)
-    erased = [acted, signed]
+    erased = [acted, named, signed]
     in_use = sa.exists().where(User.email_key == accounts.email_key(email))
     # If another account has a user with this address, the signature may be theirs.
     if not db.connection().scalar(sa.select(in_use)):

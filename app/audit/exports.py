@@ -16,8 +16,10 @@ from app.web.csv_files import SPREADSHEET, Cells
 
 NAMES = (
     *("account_id", "id", "operation", "table_name", "record_id", "column_name", "old_value"),
-    *("new_value", "user_id", "user_email", "user_name", "es_username", "es_reason"),
+    *("new_value", "user_id", "actor_kind", "actor_id", "actor_name", "user_email", "user_name"),
+    *("es_username", "es_reason"),
     *("es_timestamp", "ip_address", "user_agent", "request_id", "occurred_at", "extra_metadata"),
+    "digest_version",
     *("salt", "values_digest", "actor_salt", "actor_digest", "entry_digest", "previous_hash"),
     *("checksum", "masked"),
 )
@@ -90,6 +92,7 @@ def read(path: Path) -> Iterator[Entry]:
 def _parse_row(row: Mapping[str, str]) -> Entry:
     entry: Entry = {name: CELLS.unescape(cell) for name, cell in row.items()}
     entry["id"], entry["masked"] = int(entry["id"]), entry["masked"] == "true"
+    entry["digest_version"] = int(entry.get("digest_version") or 1)  # older exports have none
     if entry["extra_metadata"] is not None:
         entry["extra_metadata"] = orjson.loads(entry["extra_metadata"])
     return entry

@@ -44,6 +44,19 @@ class AuditChange(Base):
                 ("operation", "operation"),
             )
         ),
+        # Where no user acts, which is seldom: others are found by the user.
+        *(
+            sa.Index(
+                f"ix_audit_changes_{name}",
+                *(*columns, "occurred_at", "first_id"),
+                sqlite_where=sa.text("actor_kind <> 'user'"),
+                postgresql_where=sa.text("actor_kind <> 'user'"),
+            )
+            for name, columns in (
+                ("actor", ["actor_id"]),
+                ("account_actor_kind", ["account_id", "actor_kind"]),
+            )
+        ),
         # What follows a page of the change feed (`app/realtime/feed/changes.py`).
         sa.Index("ix_audit_changes_account_table_number", "account_id", "table_name", "first_id"),
     )
@@ -91,6 +104,11 @@ class AuditChange(Base):
     """The ids of the entries, a JSON array; null if they are consecutive."""
     checksum: Mapped[bytes] = mapped_column(sa.LargeBinary)
     """That of the last entry."""
+    digest_version: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """Null: 1, written before there were others, or by a process of then."""
+    actor_kind: Mapped[str | None] = mapped_column(Text)
+    actor_id: Mapped[str | None] = mapped_column(Text)
+    actor_name: Mapped[str | None] = mapped_column(Text)
 
 
 class PendingChange(Base):
@@ -131,6 +149,10 @@ class PendingChange(Base):
     salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
     """16 bytes for each entry; null for a change that is not audited."""
     actor_salts: Mapped[bytes | None] = mapped_column(sa.LargeBinary)
+    digest_version: Mapped[int | None] = mapped_column(sa.BigInteger)
+    actor_kind: Mapped[str | None] = mapped_column(Text)
+    actor_id: Mapped[str | None] = mapped_column(Text)
+    actor_name: Mapped[str | None] = mapped_column(Text)
 
 
 class AuditHead(Base):
@@ -184,6 +206,10 @@ class FeedChange(Base):
     old_values: Mapped[str | None] = mapped_column(Text)
     new_values: Mapped[str | None] = mapped_column(Text)
     unchanged: Mapped[str | None] = mapped_column(Text)
+    actor_kind: Mapped[str | None] = mapped_column(Text)
+    actor_id: Mapped[str | None] = mapped_column(Text)
+    actor_name: Mapped[str | None] = mapped_column(Text)
+    """None of a person, whom an erasure would have to find here, too."""
 
 
 class FeedGeneration(Base):

@@ -10,6 +10,7 @@ from app.accounts.types import Query
 from app.audit import append, checkpoints, exports, service
 from app.audit.chain import signing, verify
 from app.audit.log import AUDIT
+from app.audit.schemas import KINDS, actor_field
 from app.auth.guard import principal
 from app.types import JSONObject
 from app.web import fields
@@ -40,6 +41,7 @@ ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
     new_value="Hello, world",
     ip_address="203.0.113.7",
     request_id="6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    digest_version=2,
     salt="7d8f" * 8,
     actor_salt="05e1" * 8,
 )
@@ -57,6 +59,10 @@ class AuditEntry(View):
     )
     new_value = ma.fields.String(allow_none=True)
     user_id = ma.fields.String()
+    actor = actor_field()
+    actor_kind = fields.Choice(KINDS, allow_none=True, **doc("As in `actor`, for the digests."))
+    actor_id = ma.fields.String(allow_none=True)
+    actor_name = ma.fields.String(allow_none=True)
     user_email = ma.fields.String(allow_none=True, **doc("null if erased."))
     user_name = ma.fields.String(allow_none=True)
     es_username = ma.fields.String(allow_none=True, **doc("The electronic signature's user."))
@@ -67,6 +73,7 @@ class AuditEntry(View):
     request_id = ma.fields.String(allow_none=True, **doc("The X-Correlation-ID of the request."))
     occurred_at = fields.Timestamp()
     extra_metadata = ma.fields.Dict(allow_none=True)
+    digest_version = ma.fields.Integer(**doc("How the digests are made: 1 or 2."))
     salt = ma.fields.String(allow_none=True, **doc("null if the values are masked or erased."))
     values_digest = ma.fields.String()
     actor_salt = ma.fields.String(allow_none=True, **doc("null if the actor was erased."))
@@ -173,6 +180,8 @@ class AuditEntryFilter(Schema):
     table_name = fields.Text(**doc("`users`, `col_posts`, ..."))
     record_id = fields.GivenId(**doc("The id of the row that changed."))
     user_id = fields.Text(**doc("The acting user; also `system` or `anonymous`."))
+    actor_kind = fields.Choice(KINDS, **doc("What acted: `api_key`, `workflow`, ..."))
+    actor_id = fields.GivenId(**doc("The id of the user, key, workflow or import that acted."))
     operation = fields.Choice(append.OPERATIONS, **doc("The operation."))
     from_date = fields.DateTime(**doc("Not before this moment."))
     to_date = fields.DateTime(**doc("Not after this moment."))

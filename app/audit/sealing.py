@@ -281,6 +281,8 @@ def _digests(change: JSONObject) -> Sequence[str]:
     """The digest of each entry; of a change that is not audited, one that nobody needs."""
     if change["salts"] is None:
         return [""]
+    if change["digest_version"] not in (None, digest.VERSION):
+        raise ValueError("digests of an unknown version")
     shared = {**change, "occurred_at": clock.iso(change["occurred_at"])}
     shared["es_timestamp"] = change["es_timestamp"] and clock.iso(change["es_timestamp"])
     shared["extra_metadata"] = orjson.loads(change["extra_metadata"] or "null")

@@ -22,6 +22,7 @@ from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
 from app.collections.definitions import from_row
 from app.collections.models import Collection
+from app.context.actor import ActorKind
 from app.db import filters
 from app.db.errors import is_invalid_data
 from app.errors import Forbidden, InvalidValues, NotFound, problem
@@ -159,6 +160,9 @@ class Change:
     user_id: str
     user_email: str | None
     user_name: str | None
+    actor_kind: str | None
+    actor_id: str | None
+    actor_name: str | None
     es_username: str | None
     es_reason: str | None
     occurred_at: datetime
@@ -335,6 +339,7 @@ def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[boo
             columns[name] = filters.without_index(columns[name])
     table_name = columns.pop("table_name", None)
     conditions = [column == query[name] for name, column in columns.items()]
+    conditions += _is_by(query, table)
     if table_name is not None:
         name = query["table_name"]
         is_of_table = table_name == name
@@ -350,6 +355,21 @@ def _conditions(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[boo
     if "to_date" in query:
         conditions.append(table.c.occurred_at <= query["to_date"])
     return conditions
+
+
+def _is_by(query: Query, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+    """The conditions for what acted."""
+    kind, id = query.get("actor_kind"), query.get("actor_id")
+    # In the words of the indexes of what is no user.
+    is_other = table.c.actor_kind != sa.literal_column("'user'")
+    if id is None:
+        is_kind = [] if kind is None else [table.c.actor_kind == kind]
+        return is_kind if kind in (None, ActorKind.USER) else [*is_kind, is_other]
+    by_user = sa.and_(table.c.user_id == id, table.c.actor_kind == ActorKind.USER.value)
+    by_other = sa.and_(table.c.actor_id == id, is_other)
+    if kind is None:
+        return [sa.or_(by_user, by_other)]
+    return [table.c.actor_kind == kind, by_user if kind == ActorKind.USER else by_other]
 
 
 def _order(columns: Iterable[sa.ColumnElement[Any]], ascending: bool) -> list[Any]:

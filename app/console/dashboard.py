@@ -13,6 +13,7 @@ from flask import current_app, render_template, request, url_for
 
 from app import clock, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.audit import entries as audit
 from app.audit import recent
 from app.audit.append import CREATE, DELETE
 from app.auth.models import ApiKey
@@ -22,7 +23,7 @@ from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.collections.models import Collection
 from app.console.admin import audit_names
-from app.console.records import display, references
+from app.console.records import display, references, writers
 from app.console.shell import charts, guard, lists, navigation, scopes
 from app.console.shell.access import SUPERADMIN
 from app.console.shell.blueprint import page
@@ -300,7 +301,8 @@ def changes(scope: AccountScope, collections: Sequence[Definition]) -> list[Chan
 
 
 def _change(scope: AccountScope, collection: Definition | None, row: Any) -> Change:
-    verb, actor = str(VERBS.get(row.operation, CHANGED)), row.user_email or row.user_id
+    verb = str(VERBS.get(row.operation, CHANGED))
+    actor = writers.acting(row.user_email or row.user_id, writers.means(audit.named(row._mapping)))
     if collection is None:
         label, target = _list_link(scope, row)
         own = (row.table_name, row.record_id)

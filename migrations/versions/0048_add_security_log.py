@@ -90,11 +90,13 @@ def _columns() -> list[sa.Column]:
     ]
 
 
-def _is_erasure(differs: str) -> str:
+def _is_erasure(
+    differs: str, columns: tuple[str, ...] = FIXED, actor: tuple[str, ...] = ACTOR
+) -> str:
     """The condition that an UPDATE only empties values or the actor, with their salt."""
-    fixed = " OR ".join(f"NEW.{name} {differs} OLD.{name}" for name in FIXED)
+    fixed = " OR ".join(f"NEW.{name} {differs} OLD.{name}" for name in columns)
     emptied = []
-    for names in (VALUES, ACTOR):
+    for names in (VALUES, actor):
         same = " AND ".join(f"NOT (NEW.{name} {differs} OLD.{name})" for name in names)
         empty = " AND ".join(f"NEW.{name} IS NULL" for name in names)
         emptied.append(f"(({same}) OR ({empty}))")

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from app import db
+from app.audit import append
 from app.audit.chain import digest
 from app.context import tenancy
+
+
+def write_version_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write entries without what acted, as releases up to 0.2.0 did."""
+    monkeypatch.setattr(digest, "VERSION", None)
+    monkeypatch.setattr(append, "_named", lambda *by: (None, None, None))
 
 
 def append_as_before(

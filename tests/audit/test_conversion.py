@@ -19,7 +19,7 @@ from app.audit.entries import CHANGES, LOG, iter_entries
 from app.audit.log import AUDIT
 from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
-from tests.audit.former import append_as_before, copy_as_before
+from tests.audit.former import append_as_before, copy_as_before, write_version_1
 from tests.builders import make_cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
 
@@ -39,8 +39,11 @@ def run(statement: str, **values: Any) -> Any:
 
 
 @pytest.fixture
-def former(database: str, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
+def former(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[dict[str, Any]]]:
     """The entries of a database that was taken back to version 0.2.0."""
+    write_version_1(monkeypatch)
     app = make_app(settings_for(database, tmp_path))
     cast = make_cast(app)
     make_collection(cast.root, schema=[{"name": n, "type": "text"} for n in ("title", "body")])

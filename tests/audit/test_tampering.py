@@ -128,7 +128,7 @@ def other(change: Change, column: str) -> Any:
     value = change[column]
     if column in ("first_id", "last_id"):
         return value + 1_000_000
-    if column == "entries":
+    if column in ("entries", "digest_version"):
         return value + 1
     if column in ("occurred_at", "es_timestamp"):
         return (value or change["occurred_at"]) + timedelta(microseconds=1)

@@ -27,7 +27,7 @@ Entry = JSONMapping
 Summary = JSONObject
 Progress = Callable[[int], None]
 BATCH_SIZE = 1000
-VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
+VALUES = ("old_value", "new_value")
 
 
 @dataclass
@@ -113,6 +113,8 @@ class Chain:
             return "it belongs to another account"
         if entry["previous_hash"] != self.last_checksum:
             return "it does not follow the previous entry"
+        if entry.get("digest_version") not in (None, 1, digest.VERSION):
+            return "its digests are of an unknown version"
         if entry["entry_digest"] != digest.entry_digest(entry):
             return "it was changed"
         if entry["checksum"] != digest.checksum(self.last_checksum, id, entry["entry_digest"]):
@@ -130,7 +132,15 @@ class Chain:
             return "its values were changed"
         elif entry["salt"] is None:
             self.report.values_erased += 1
-        if self._differs(entry, "actor_salt", ACTOR, entry["actor_digest"]):
+        names = digest.actor_columns(entry)
+        if self._differs(entry, "actor_salt", names, entry["actor_digest"]):
+            return "its actor was changed"
+        kind, id, name = (entry.get(column) for column in digest.NAMING)
+        is_named = digest.version_of(entry) > 1
+        if not is_named and not kind is id is name is None:
+            return "its actor was added"
+        shown = {"kind": kind, "id": id, "name": name} if is_named else None
+        if entry.get("actor", shown) != shown:  # the same again, which no digest covers
             return "its actor was changed"
         return None
 

@@ -11,6 +11,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
+from app.audit import entries as audit
 from app.audit.chain import digest
 from app.audit.chain.log import Row
 from app.audit.security_log.models import SecurityEvent, SecurityHead, SecurityStart
@@ -22,7 +23,7 @@ EVENTS = Base.metadata.tables[SecurityEvent.__tablename__]
 HEADS = Base.metadata.tables[SecurityHead.__tablename__]
 STARTS = Base.metadata.tables[SecurityStart.__tablename__]
 BATCH_SIZE = 500
-ACTOR = ("user_email", "user_name", "ip_address", "user_agent")
+ACTOR = ("user_email", "user_name", "ip_address", "user_agent", "actor_name")
 # The stored kind and target of an erasure, by which verifiers of the audit log know it. The API
 # calls it `log.erased`.
 ERASED_KIND, ERASED_TARGET = "UPDATE", "audit_log"
@@ -47,6 +48,9 @@ def own_event(
         "user_id": actor.SYSTEM.user_id,
         "occurred_at": clock.now(),
         **dict.fromkeys((*ACTOR, "request_id")),
+        "digest_version": digest.VERSION,
+        "actor_kind": actor.ActorKind.USER.value,
+        "actor_id": actor.SYSTEM.user_id,
         "details": orjson.dumps(details).decode(),
     }
 
@@ -66,6 +70,8 @@ def to_audit_entry(event: Row, number: int) -> JSONObject:
         "old_value": None,
         "new_value": event["details"],
         "user_id": event["user_id"],
+        "actor": audit.named(event),
+        **{name: event[name] for name in digest.NAMING},
         "user_email": event.get("user_email"),
         "user_name": event.get("user_name"),
         "es_username": None,
@@ -76,6 +82,7 @@ def to_audit_entry(event: Row, number: int) -> JSONObject:
         "request_id": event.get("request_id"),
         "occurred_at": clock.iso(event["occurred_at"]),
         "extra_metadata": {"path": event["path"]} if event["path"] else None,
+        "digest_version": digest.version_of(event),
     }
 
 

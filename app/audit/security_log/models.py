@@ -72,6 +72,11 @@ class _Event:
     request_id: Mapped[str | None] = mapped_column(Text)
     details: Mapped[str | None] = mapped_column(Text)
     """A JSON object; null if it was erased."""
+    digest_version: Mapped[int | None] = mapped_column(sa.BigInteger)
+    """Null: 1, written before there were others, or by a process of then."""
+    actor_kind: Mapped[str | None] = mapped_column(Text)
+    actor_id: Mapped[str | None] = mapped_column(Text)
+    actor_name: Mapped[str | None] = mapped_column(Text)
 
 
 class PendingEvent(_Event, Base):
@@ -96,6 +101,7 @@ class SecurityEvent(_Event, Base):
         sa.Index("ix_security_events_user", "user_id", "account_id", "number"),
         sa.Index("ix_security_events_target", "account_id", "target_type", "target_id", "number"),
         sa.Index("ix_security_events_time", "account_id", "occurred_at"),
+        sa.Index("ix_security_events_actor", "account_id", "actor_id", "number"),
     )
     __policy__ = TablePolicy(
         audit=NotAudited("a log itself"),

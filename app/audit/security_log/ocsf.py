@@ -9,6 +9,7 @@ from app.types import JSONMapping, JSONObject
 
 VERSION = "1.3.0"
 CATEGORIES = {3: "Identity & Access Management", 6: "Application Activity"}
+PEOPLE = ("user", "service", "operator")
 FAILED = ("sign_in.failed", "sign_in.locked", "sign_in.suppressed", "refresh_token.reused")
 CREATED, CHANGED, DELETED = "created", "changed", "deleted"
 
@@ -89,15 +90,27 @@ def event(shown: JSONMapping, account_id: str) -> JSONObject:
             "event_code": kind,
             "log_name": "security-log",
         },
-        "actor": {"user": user},
+        "actor": {"user": user, **_application(shown["actor"])},
         "src_endpoint": {"ip": shown["ip_address"]} if shown["ip_address"] else {},
-        "unmapped": {"details": shown["details"], "checksum": shown["checksum"]},
+        "unmapped": {
+            "details": shown["details"],
+            "checksum": shown["checksum"],
+            "actor": shown["actor"],
+        },
     }
     if shown["request_id"]:
         result["metadata"]["correlation_uid"] = shown["request_id"]
     if shown["user_agent"]:
         result["http_request"] = {"user_agent": shown["user_agent"]}
     return result | _about(shown, found, user)
+
+
+def _application(actor: JSONMapping | None) -> JSONObject:
+    """What acts for a user: a key, a workflow, an import."""
+    if actor is None or actor["kind"] in PEOPLE:
+        return {}
+    named = {"app_uid": actor["id"], "app_name": actor["name"]}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _class_of(kind: str, details: JSONMapping) -> Class:

@@ -68,6 +68,7 @@ def _insert(recorded: list[Event]) -> None:
 def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
     for event in recorded:
         by, details = event.by, dict(event.details)
+        kind, id, name = by.named(event.account_id)
         if by.portal is not None:
             details["portal"] = by.portal
         yield {
@@ -85,6 +86,10 @@ def _rows(recorded: Iterable[Event]) -> Iterable[dict[str, object]]:
             "_user_agent": _text(by.user_agent),
             "_request_id": by.request_id,
             "_details": digest.canonical(details).decode(),
+            "_digest_version": digest.VERSION,
+            "_actor_kind": kind.value,
+            "_actor_id": id,
+            "_actor_name": _text(name),
         }
 
 

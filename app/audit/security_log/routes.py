@@ -15,6 +15,7 @@ from app.audit import routes as audit
 from app.audit import service as audit_log
 from app.audit.chain import signing
 from app.audit.log import AUDIT
+from app.audit.schemas import KINDS, actor_field
 from app.audit.security_log import ocsf, sealing, service, subscribers
 from app.audit.security_log.log import SECURITY
 from app.auth.guard import principal
@@ -60,6 +61,11 @@ EVENT = {
     "target_id": "",
     "path": "list",
     "user_id": "019a9f00-0000-7000-8000-00000000000b",
+    "actor": {
+        "kind": "user",
+        "id": "019a9f00-0000-7000-8000-00000000000b",
+        "name": "Alice",
+    },
     "user_email": "alice@acme.example",
     "user_name": "Alice",
     "ip_address": "203.0.113.7",
@@ -86,6 +92,8 @@ READER = {
 class SecurityFilter(Schema):
     kind = fields.Choice(subscribers.KINDS, **doc("The kind of event."))
     user_id = fields.Text(**doc("Who acted; also `system` or `anonymous`."))
+    actor_kind = fields.Choice(KINDS, **doc("What acted: `api_key`, `workflow`, ..."))
+    actor_id = fields.GivenId(**doc("The id of the user, key, workflow or import that acted."))
     target_type = fields.Text(**doc("What it is about: `users`, `api_keys`, `col_posts`, ..."))
     record_id = fields.GivenId(**doc("The id of what it is about; also a record that was read."))
     path = fields.Text(**doc("How personal data was read: `list`, `export`, `webhook`, ..."))
@@ -123,6 +131,7 @@ class SecurityEventView(View):
     target_id = ma.fields.String(**doc("Empty if there are several, or none."))
     path = ma.fields.String(allow_none=True)
     user_id = ma.fields.String()
+    actor = actor_field()
     user_email = ma.fields.String(
         allow_none=True, **doc("null if erased, or of the platform's operator.")
     )
@@ -187,6 +196,10 @@ class SecurityEntry(View):
     old_value = ma.fields.String(allow_none=True)
     new_value = ma.fields.String(allow_none=True, **doc("The details, as JSON."))
     user_id = ma.fields.String()
+    actor = actor_field()
+    actor_kind = fields.Choice(KINDS, allow_none=True, **doc("As in `actor`, for the digests."))
+    actor_id = ma.fields.String(allow_none=True)
+    actor_name = ma.fields.String(allow_none=True)
     user_email = ma.fields.String(allow_none=True)
     user_name = ma.fields.String(allow_none=True)
     es_username = ma.fields.String(allow_none=True)
@@ -197,6 +210,7 @@ class SecurityEntry(View):
     request_id = ma.fields.String(allow_none=True)
     occurred_at = fields.Timestamp()
     extra_metadata = ma.fields.Dict(allow_none=True)
+    digest_version = ma.fields.Integer(**doc("How the digests are made: 1 or 2."))
     salt = ma.fields.String(allow_none=True)
     values_digest = ma.fields.String()
     actor_salt = ma.fields.String(allow_none=True)

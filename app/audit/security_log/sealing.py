@@ -127,6 +127,8 @@ def append(
         if event["user_id"] in operators:
             event |= dict.fromkeys(("user_email", "ip_address", "user_agent"))
             event["user_name"] = OPERATOR
+            if event["actor_kind"] is not None:
+                event["actor_name"] = OPERATOR
         number += 1
         salt, actor_salt = (os.urandom(digest.SALT_BYTES).hex() for _ in range(2))
         entry = entries.to_audit_entry(event, number)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.accounts.types import Query
+from app.audit import entries as audit
 from app.audit.chain import verify
 from app.audit.chain.log import Row
 from app.audit.security_log import entries, sealing
@@ -22,7 +23,7 @@ from app.types import JSONObject
 
 READS = (EventKind.PERSONAL_DATA_READ, EventKind.OPERATOR_READ)
 MAX_REPORTED = 10_000  # events of an access report
-FILTERS = ("kind", "user_id", "target_type", "path")
+FILTERS = ("kind", "user_id", "actor_kind", "actor_id", "target_type", "path")
 SHOWN = (
     *("number", "kind", "target_type", "target_id", "path", "user_id", "user_email"),
     *("user_name", "ip_address", "user_agent", "request_id", "checksum"),
@@ -76,6 +77,7 @@ def view(event: Row) -> JSONObject:
     shown = {name: event[name] for name in SHOWN}
     if shown["kind"] == entries.ERASED_KIND:
         shown["kind"] = EventKind.LOG_ERASED
+    shown["actor"] = audit.named(event)
     return {**shown, "occurred_at": clock.iso(event["occurred_at"]), "details": details}
 
 

@@ -30,7 +30,7 @@ from app.console.records import writers
 from app.console.shell import guard, lists, streamed_pages
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
-from app.console.shell.lists import Listing
+from app.console.shell.lists import Choices, Listing
 from app.console.shell.navigation import ACCOUNT, INSTANCE, MenuItem
 from app.errors import NotFound
 from app.portability.retention import policy as policies
@@ -48,6 +48,7 @@ REFERENCES = ("account", "person")  # filters that the service takes as ids
 TEXTS = (*REFERENCES, "record_id")
 MAX_SUGGESTED = 100
 MAX_ID_LENGTH = 100
+NARROWING = ("user_id", "table_name", "operation", "actor_kind")
 FORMATS = {"csv": "CSV", "json": "JSON", "jsonl": "JSON lines"}
 NO_ACCOUNT = lazy_gettext("There is no account with this slug, code or id.")
 NO_PERSON = lazy_gettext("Nobody in this account has this address.")
@@ -187,7 +188,11 @@ def _steps(account_id: str | None) -> Generator[int | Report]:
 
 def _listing(by: Principal) -> tuple[Listing, JSONObject]:
     """The list that the query string asks for, and the filters as the service takes them."""
-    choices = {"table_name": audit_names.choices(by), "operation": OPERATIONS}
+    choices: Choices = {
+        "table_name": audit_names.choices(by),
+        "operation": OPERATIONS,
+        "actor_kind": writers.KINDS,
+    }
     texts = {name: "" for name in TEXTS if by.is_superadmin or name != "account"}
     listing = lists.from_request("console.show_audit_log", choices, texts, lists.TIME_FILTERS)
     filters = {
@@ -225,7 +230,7 @@ def _find_person(reference: str, account_id: str | None) -> str | None:
 
 def _cutoff(listing: Listing, filters: JSONObject) -> object:
     # An index serves one filter within an account; for several, only the newest are looked at.
-    narrowing = [name for name in ("user_id", "table_name", "operation") if name in filters]
+    narrowing = [name for name in NARROWING if name in filters]
     account_id = filters.get("account_id")
     is_foreign = "user_id" in filters and not _is_member(filters["user_id"], account_id)
     if "record_id" in filters or len(narrowing) + is_foreign < 2:

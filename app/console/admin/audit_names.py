@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from flask import current_app, url_for
 
 from app import clock, db
+from app.audit import entries as audit
 from app.audit.append import DELETE, HIDDEN, UPDATE
 from app.audit.service import Change
 from app.auth import principal as principals
@@ -22,7 +23,7 @@ from app.collections import table as tables
 from app.collections.definitions import ByFormerName, Definition
 from app.collections.fields import PEOPLE, Field, ListField, entries
 from app.console.admin import audit_columns
-from app.console.records import references
+from app.console.records import references, writers
 from app.console.records.display import MAX_LABEL_LENGTH, format_value
 from app.console.records.writers import ACTORS
 from app.console.shell.checks import Excerpt, differences
@@ -137,6 +138,9 @@ def of_row(account_id: str, table: str, id: str) -> Change:
         user_id="",
         user_email=None,
         user_name=None,
+        actor_kind=None,
+        actor_id=None,
+        actor_name=None,
         es_username=None,
         es_reason=None,
         occurred_at=clock.now(),
@@ -386,4 +390,5 @@ def _actor(change: Change) -> str:
         return str(ACTORS[change.user_id])
     if change.is_anonymized:
         return gettext("Erased user")
-    return change.user_name or change.user_email or f"…{change.user_id[-8:]}"
+    name = change.user_name or change.user_email or f"…{change.user_id[-8:]}"
+    return writers.acting(name, writers.means(audit.named(vars(change))))

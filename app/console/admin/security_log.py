@@ -110,6 +110,7 @@ def show_security_log(account_id: str) -> str:
         fields_of=security_names.of_fields,
         route_name=security_names.of_route,
         actors=writers.ACTORS,
+        means=writers.means,
         applications=names.STATES,
         program=user_agents.describe,
         operator=sealing.OPERATOR,

@@ -13,10 +13,20 @@ from app.audit.models import AuditChange
 from app.collections import people
 from app.console.shell.scopes import AccountScope
 from app.context import tenancy
+from app.context.actor import ActorKind
 from app.types import JSONMapping
 from app.web.languages import gettext, lazy_gettext
 
 FIELDS = ("created_by", "updated_by")
+KINDS: dict[str, str] = {
+    ActorKind.USER: lazy_gettext("User"),
+    ActorKind.API_KEY: lazy_gettext("API key"),
+    ActorKind.WORKFLOW: lazy_gettext("Workflow"),
+    ActorKind.SERVICE: lazy_gettext("Service user"),
+    ActorKind.IMPORT: lazy_gettext("Import"),
+    ActorKind.EXTENSION: lazy_gettext("Extension"),
+    ActorKind.OPERATOR: lazy_gettext("Operator"),
+}
 ACTORS = {"system": lazy_gettext("System"), "anonymous": lazy_gettext("Anonymous")}
 
 
@@ -48,7 +58,23 @@ def actor(change: JSONMapping) -> str:
     user_id = change["user_id"]
     if user_id in ACTORS:
         return str(ACTORS[user_id])
-    return str(change["user_name"] or change["user_email"] or f"…{user_id[-8:]}")
+    name = change["user_name"] or change["user_email"] or f"…{user_id[-8:]}"
+    return acting(name, means(change["actor"]))
+
+
+def means(actor: JSONMapping | None) -> str | None:
+    """What acted for a user, in words; None if it is the user."""
+    if actor is None or actor["kind"] == ActorKind.USER:
+        return None
+    kind, name = ActorKind(actor["kind"]), actor["name"]
+    if kind in (ActorKind.SERVICE, ActorKind.OPERATOR) or not name:
+        return str(KINDS[kind])
+    return gettext("%(kind)s “%(name)s”", kind=KINDS[kind], name=name)
+
+
+def acting(person: str, by: str | None) -> str:
+    """The name of a person, with what acted for them."""
+    return gettext("%(person)s (%(means)s)", person=person, means=by) if by else person
 
 
 def _users(account_id: str, ids: Iterable[str]) -> dict[str, str]:

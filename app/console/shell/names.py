@@ -49,6 +49,7 @@ FILTERS = {
     "state": lazy_gettext("State"),
     "status": lazy_gettext("State"),
     "target_type": lazy_gettext("Object"),
+    "actor_kind": lazy_gettext("Kind of actor"),
     "user_id": lazy_gettext("Person"),
     "webhook": lazy_gettext("Webhook"),
     "workflow": lazy_gettext("Workflow"),

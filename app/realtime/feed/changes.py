@@ -24,6 +24,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs
 from app.audit import sealing, unchanged
+from app.audit.chain import digest
 from app.audit.entries import CHANGES, HEADS
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration
 from app.auth.principal import Principal
@@ -39,7 +40,7 @@ NUMBERED = ((CHANGES, CHANGES.c.first_id), (FEED, FEED.c.change))
 SCANNED = 1000
 ROOM = 8 * 2**20  # characters of values, about, in memory at once
 UNKNOWN_SIZE = 2**16  # of a change by a process of the version before
-SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at")
+SHOWN = ("operation", "table_name", "record_id", "user_id", "occurred_at", *digest.NAMING)
 VALUES = ("columns", "old_values", "new_values", "unchanged")
 NEWEST_GENERATION = sa.select(sa.func.max(FeedGeneration.first_change))
 _NUMBERS = (

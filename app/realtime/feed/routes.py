@@ -6,6 +6,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import web
+from app.audit.schemas import NamedActor
 from app.auth.guard import optimistic, principal
 from app.realtime.feed import service
 from app.records.routes.records import EXAMPLE as RECORD
@@ -35,6 +36,7 @@ CHANGE = {
     "record": RECORD,
     "occurred_at": "2026-11-20T12:00:00.123456Z",
     "user_id": RECORD["created_by"],
+    "actor": {"kind": "user", "id": RECORD["created_by"], "name": None},
 }
 PAGE = {"items": [CHANGE], "next": 4711, "has_more": False, "oldest": 12}
 
@@ -60,7 +62,10 @@ class ChangeArgs(Schema):
 class FeedItem(View):
     """A change of a record, or that a collection is to be listed again (`records.reset`)."""
 
-    optional = ("record_id", "record", "previous", "hidden", "occurred_at", "user_id")
+    optional = (
+        *("record_id", "record", "previous", "hidden", "occurred_at", "user_id"),
+        "actor",
+    )
 
     change = ma.fields.Integer(**doc("Its number, which ascends within an account."))
     event = ma.fields.String(
@@ -83,6 +88,11 @@ class FeedItem(View):
     )
     occurred_at = fields.Timestamp()
     user_id = ma.fields.String(**doc("Who changed it; also `system` or `anonymous`."))
+    actor = ma.fields.Nested(
+        NamedActor,
+        allow_none=True,
+        **doc("What changed it, without names of people; null in changes that do not say."),
+    )
 
 
 class FeedPage(View):

@@ -134,4 +134,5 @@ def _item(event: Event | Reset, views: Views) -> JSONObject:
         item["previous"] = view.render(event.previous)
     if event.hidden:
         item["hidden"] = True
-    return {**item, "occurred_at": clock.iso(source.occurred_at), "user_id": source.user_id}
+    item |= {"occurred_at": clock.iso(source.occurred_at), "user_id": source.user_id}
+    return item | {"actor": source.actor}

@@ -10,8 +10,9 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
+from app.audit import entries as audit
 from app.audit import sealing, unchanged
-from app.audit.append import CREATE, DELETE, UPDATE
+from app.audit.append import CREATE, DELETE, PEOPLE, UPDATE
 from app.audit.unchanged import Unchanged
 from app.collections.definitions import ByFormerName, Definition
 from app.db import filters
@@ -35,6 +36,8 @@ class Transition(NamedTuple):
     record_id: str
     user_id: str
     occurred_at: datetime
+    actor: JSONObject | None
+    """What changed it, without the name of a person."""
     before: Row | None
     after: Row | None
 
@@ -68,11 +71,16 @@ def transitions(
             continue
         before, after = (None, None) if row.erased else _states(definition, account_id, row, gaps)
         operation = OPERATIONS[row.operation]
-        facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at)
+        facts = (row.change, operation, row.record_id, row.user_id, row.occurred_at, _actor(row))
         found.append((definition, *facts, before, after))
     if gaps:
         _fill(account_id, gaps, rows, collections)
     return [Transition(*one[:-2], *map(_completed(one[0]), one[-2:])) for one in found]
+
+
+def _actor(row: Any) -> JSONObject | None:
+    actor = audit.named(row._mapping)
+    return actor and ({**actor, "name": None} if actor["kind"] in PEOPLE else actor)
 
 
 def _completed(definition: Definition) -> Callable[[JSONObject | None], Row | None]:

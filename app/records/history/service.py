@@ -18,6 +18,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
+from app.audit import entries as audit
 from app.audit import sealing
 from app.audit.entries import LOG
 from app.audit.security_log import reads
@@ -247,4 +248,5 @@ def _render_change(view: Access | None, entries: Sequence[Any]) -> View:
         change = {"field": name, "old_value": old_value, "new_value": new_value}
         changes.append({**change, "masked": name in view.masked, "erased": entry.salt is None})
     columns = {name: getattr(entries[0], name) for name in ENTRY_COLUMNS}
-    return {"audit_id": entries[-1].id, **columns, "changes": changes}
+    actor = audit.named(entries[0]._mapping)
+    return {"audit_id": entries[-1].id, **columns, "actor": actor, "changes": changes}

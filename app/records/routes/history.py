@@ -7,6 +7,7 @@ from flask import Response
 
 from app import clock, web
 from app.audit import append
+from app.audit.schemas import actor_field
 from app.auth.guard import optimistic, principal
 from app.records.history import erasure, service
 from app.records.routes.records import EXAMPLE as RECORD
@@ -40,6 +41,7 @@ CHANGE = {
     "operation": "UPDATE",
     "occurred_at": "2026-11-20T12:00:00.123456Z",
     "user_id": RECORD["created_by"],
+    "actor": {"kind": "user", "id": RECORD["created_by"], "name": "Alice"},
     "user_email": "alice@acme.example",
     "user_name": "Alice",
     "es_username": None,
@@ -95,6 +97,7 @@ class RecordChange(View):
     operation = fields.Choice(append.OPERATIONS)
     occurred_at = fields.Timestamp()
     user_id = ma.fields.String()
+    actor = actor_field()
     user_email = ma.fields.String(allow_none=True)
     user_name = ma.fields.String(allow_none=True)
     es_username = ma.fields.String(allow_none=True)
