@@ -172,7 +172,11 @@ def _users(text: str, account_id: str | None) -> Section:
     superadmin = guard.require_caller().is_superadmin
     endpoint, list_endpoint = ("user", "users") if superadmin else ("member", "team")
     hits = [
-        Hit(row.label, row.name or "", url_for(f"console.show_{endpoint}", user_id=row.id))
+        Hit(
+            row.email or row.name,  # services have a name alone
+            row.name or "" if row.email else "",
+            url_for(f"console.show_{endpoint}", user_id=row.id),
+        )
         for row in _rows(text, User, ("email", "name"), *_account_filter(User, account_id))
     ]
     return _section(gettext("Users"), hits, url_for(f"console.show_{list_endpoint}", search=text))

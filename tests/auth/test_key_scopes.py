@@ -78,6 +78,8 @@ def test_every_door_names_what_the_key_may_not_do(app: Flask, desk: Cast) -> Non
         "view tickets": [
             key.get(one),
             key.get("changes?collections=tickets"),
+            key.get("realtime/subscribe?collections=tickets"),
+            key.get("records/tickets/export?format=zip"),
         ],
         "update tickets": [
             key.get(f"{one}/history"),

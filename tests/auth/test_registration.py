@@ -58,6 +58,7 @@ def test_registration_creates_account_and_admin(anyone: Caller, form: str) -> No
         "created_at": "",
     }
     expected = {
+        "kind": "person",
         "email": "ann@acme.example",
         "name": None,
         "account_id": account["id"],

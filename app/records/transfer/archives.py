@@ -61,6 +61,8 @@ class Archive:
     def of(cls, access: Access, names: Sequence[str]) -> Archive:
         """The archive of what a caller may list."""
         definition = access.definition
+        if definition.files.keys() & set(names):  # a key is told, not given less
+            accesses.check_scope(access.caller, definition, "view")
         view = accesses.if_open(access.caller, definition, "view")
         shown = access.comparable.keys() & view.comparable.keys() if view else frozenset()
         fields = [name for name in names if name in definition.files and name in shown]
