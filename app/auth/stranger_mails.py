@@ -51,4 +51,5 @@ def named(account_id: str, user_id: str | None) -> str | None:
     user = db.db.session.get(User, (account_id, user_id)) if user_id else None
     if user is None or not user.name:
         return user.email if user else None
-    return f"{mail.plain_name(user.name)} ({user.email})"
+    name = mail.plain_name(user.name)
+    return f"{name} ({user.email})" if user.email else name

@@ -67,8 +67,9 @@ def access_sentences(access: ViewAccess, methods: Sequence[str] = ()) -> str:
 ACTING_ACCOUNT = _header(
     "X-Account-ID",
     "The account to act in, by slug, code or id, unless the host name identifies it. Only for"
-    " callers without credentials and for superadmins. Superadmins act in the system account"
-    " without it, and read across all accounts with `*`. Everyone else acts in their own account.",
+    " callers without credentials, superadmins and operator keys. Superadmins act in the system"
+    " account without it, and read across all accounts with `*`. Everyone else acts in their own"
+    " account.",
     "acme",
 )
 IDEMPOTENCY_KEY = _header(
