@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app import clock, db, jobs
+from app import db, jobs
 from app.accounts import service as accounts
 from app.accounts import sign_in_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
-from app.accounts.product import links, mails
+from app.accounts.product import links
 from app.accounts.product.settings import LinkKind
 from app.auth import lockout, mail_tokens
 from app.auth import principal as principals
 from app.auth import service as auth
-from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import LinkPurpose
@@ -97,18 +96,5 @@ def _mail_link(payload: Mapping[str, str | None]) -> None:
     user = auth.find_user(payload["account"] or "", payload["email"] or "")
     if user is None or not user.may_sign_in or not gate.allows(user, Proof.MAIL):
         return
-    with db.transaction():
-        redirect_uri = payload["redirect_uri"]
-        page = links.page(LinkKind.MAGIC_LINK, user.account, user.id, redirect_uri)
-        request = LinkRequest(payload.get("source"), page.redirect_uri)
-        token = mail_tokens.issue(user, PURPOSE, request=request)
     with tenancy.in_account(user.account_id):  # whose mail it is
-        mails.send(
-            "magic_link",
-            user.email,
-            user.account_id,
-            account=user.account.name,
-            user=user,
-            link=page.address(token),
-            expires=clock.now() + mail_tokens.lifetime(PURPOSE),
-        )
+        mail_tokens.mail_link(user, LinkKind.MAGIC_LINK, PURPOSE, payload)

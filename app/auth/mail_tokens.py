@@ -6,6 +6,7 @@ seven days, and those that keep it after two.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,9 +14,11 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.models import Account, User
-from app.accounts.product import links
+from app.accounts.product import links, mails
+from app.accounts.product.links import Page
+from app.accounts.product.settings import LinkKind
 from app.accounts.types import Condition
-from app.auth import tokens
+from app.auth import stranger_mails, tokens
 from app.auth.models import LinkPurpose, MailedToken
 from app.context import actor
 from app.errors import BadRequest
@@ -99,6 +102,36 @@ def issue(
             )
         )
     return token
+
+
+def mail_link(
+    user: User,
+    kind: LinkKind,
+    purpose: LinkPurpose,
+    requested: Mapping[str, str | None],
+    *,
+    page: Page | None = None,
+) -> None:
+    """Mail a user a link with a new token, to the page of its kind or to another one.
+
+    `requested` is the payload of the job: its `source`, `redirect_uri`, and who it is `caused_by`.
+    """
+    with db.transaction():
+        redirect_uri = requested.get("redirect_uri")
+        page = page or links.page(kind, user.account, user.id, redirect_uri)
+        request = LinkRequest(requested.get("source"), page.redirect_uri)
+        token = issue(user, purpose, request=request)
+    by = requested.get("caused_by")
+    mails.send(
+        kind,
+        user.email,
+        user.account_id,
+        account=user.account.name,
+        user=user,
+        link=page.address(token),
+        expires=clock.now() + lifetime(purpose),
+        caused_by=stranger_mails.named(user.account_id, by) if by != user.id else None,
+    )
 
 
 def lifetime(purpose: LinkPurpose) -> timedelta:

@@ -7,11 +7,11 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import db, jobs
 from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.accounts.product import links, mails
+from app.accounts.product import links
 from app.accounts.product.settings import LinkKind
 from app.accounts.types import Problem
 from app.auth import (
@@ -21,11 +21,9 @@ from app.auth import (
     mail_tokens,
     passwords,
     sessions,
-    stranger_mails,
 )
 from app.auth import principal as principals
 from app.auth import service as auth
-from app.auth.mail_tokens import LinkRequest
 from app.auth.mfa import gate
 from app.auth.mfa.gate import Proof
 from app.auth.models import ApiKey, LinkPurpose, MailedToken
@@ -191,22 +189,5 @@ def _mail_reset(payload: Mapping[str, str]) -> None:
             User.account_id == payload["account_id"], User.id == payload["user_id"]
         )
     )
-    if user is None or not user.may_sign_in or not gate.allows(user, Proof.PASSWORD):
-        return
-    with db.transaction():
-        redirect_uri = payload.get("redirect_uri")
-        page = links.page(LinkKind.RESET_PASSWORD, user.account, user.id, redirect_uri)
-        request = LinkRequest(payload.get("source"), page.redirect_uri)
-        token = mail_tokens.issue(user, PURPOSE, request=request)
-    by = payload.get("caused_by")
-    caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
-    mails.send(
-        "reset_password",
-        user.email,
-        user.account_id,
-        account=user.account.name,
-        user=user,
-        link=page.address(token),
-        expires=clock.now() + mail_tokens.lifetime(PURPOSE),
-        caused_by=caused_by,
-    )
+    if user is not None and user.may_sign_in and gate.allows(user, Proof.PASSWORD):
+        mail_tokens.mail_link(user, LinkKind.RESET_PASSWORD, PURPOSE, payload)

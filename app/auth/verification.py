@@ -17,7 +17,6 @@ from app.auth import (
     mail_tokens,
     passwords,
     sessions,
-    stranger_mails,
     tokens,
 )
 from app.auth import principal as principals
@@ -205,25 +204,8 @@ def _check_may_change_email(caller: Principal, password: str | None) -> None:
 def _mail_verification(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        with db.transaction():
-            redirect_uri = payload.get("redirect_uri")
-            page = links.page(LinkKind.VERIFY_EMAIL, user.account, user.id, redirect_uri)
-            if payload.get("link"):
-                page = links.Page(payload["link"], user.account.slug)
-            request = LinkRequest(payload.get("source"), page.redirect_uri)
-            token = mail_tokens.issue(user, PURPOSE, request=request)
-        by = payload.get("caused_by")
-        caused_by = stranger_mails.named(user.account_id, by) if by != user.id else None
-        mails.send(
-            "verify_email",
-            user.email,
-            user.account_id,
-            account=user.account.name,
-            user=user,
-            link=page.address(token),
-            expires=clock.now() + mail_tokens.lifetime(PURPOSE),
-            caused_by=caused_by,
-        )
+        page = links.Page(payload["link"], user.account.slug) if payload.get("link") else None
+        mail_tokens.mail_link(user, LinkKind.VERIFY_EMAIL, PURPOSE, payload, page=page)
 
 
 @jobs.job("auth.send_email_change", mails=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flask import Response, flash, g, make_response, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -111,6 +111,18 @@ def _request_page(form: Form | None, **context: object) -> Page:
     return form.render("welcome/request_link.html", **context)
 
 
+def _request_link(
+    request_mail: Callable[[str, str, str], None], notice: str, *, reset: bool = False
+) -> BaseResponse:
+    """Request a mail; the answer does not reveal whether the user exists."""
+    form = forms.submitted("account", "email")
+    body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
+    account = auth.require_account(realms.account_of(form))
+    source = count_mail_request(account, body["email"], reset=reset)
+    request_mail(account, body["email"], source)
+    return redirect_with_notice(notice, "welcome.sign_in", account=form["account"] or None)
+
+
 @page("/welcome/forgot-password", role=ANYBODY)
 def show_forgot_password(form: Form | None = None) -> Page:
     """The form that requests a reset link."""
@@ -124,16 +136,11 @@ def show_forgot_password(form: Form | None = None) -> Page:
 
 @page("/welcome/forgot-password", "POST", role=ANYBODY, form_page=show_forgot_password)
 def forgot_password() -> BaseResponse:
-    """Mail a reset link; the answer does not reveal whether the user exists."""
-    form = forms.submitted("account", "email")
-    body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
-    account = auth.require_account(realms.account_of(form))
-    source = count_mail_request(account, body["email"], reset=True)
-    password_resets.request_reset(account, body["email"], source)
+    """Mail a reset link."""
     notice = gettext(
         "If this user exists, we have sent a link to set a new password. Check your inbox."
     )
-    return redirect_with_notice(notice, "welcome.sign_in", account=form["account"] or None)
+    return _request_link(password_resets.request_reset, notice, reset=True)
 
 
 @page("/welcome/resend-verification", role=ANYBODY)
@@ -149,13 +156,9 @@ def show_resend_verification(form: Form | None = None) -> Page:
 
 @page("/welcome/resend-verification", "POST", role=ANYBODY, form_page=show_resend_verification)
 def resend_verification() -> BaseResponse:
-    """Mail a verification link; the answer does not reveal whether the user exists."""
-    form = forms.submitted("account", "email")
-    body = form.validated(("email",), account=200, email=realms.MAX_EMAIL)
-    account = auth.require_account(realms.account_of(form))
-    verification.resend(account, body["email"], count_mail_request(account, body["email"]))
+    """Mail a verification link."""
     notice = gettext("If this address waits to be verified, we have sent a link. Check your inbox.")
-    return redirect_with_notice(notice, "welcome.sign_in", account=form["account"] or None)
+    return _request_link(verification.resend, notice)
 
 
 # Passwords
