@@ -292,6 +292,11 @@ def count_discovery(address: str | None) -> None:
     _count_start("discovery", address)
 
 
+def count_named_page(address: str | None) -> None:
+    """Count a page that tells the name of an account. Raises TooManyRequests."""
+    _count_start("named-page", address)
+
+
 def _count_start(name: str, address: str | None) -> None:
     settings = config.current()
     if settings.login_rate_limit != "off":

@@ -8,7 +8,7 @@ from flask import flash, redirect, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.auth import magic_links
+from app.auth import lockout, magic_links
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.auth.mfa.gate import Proof
@@ -17,7 +17,7 @@ from app.console.shell import brand, forms, guard, realms
 from app.console.shell.access import ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, TooManyRequests, problem
 from app.sso import email_domains
 from app.sso import service as providers
 from app.sso.email_domains import Realm
@@ -41,8 +41,21 @@ def sign_in() -> BaseResponse | Page:
     if caller and caller.home and form["account"] in ("", caller.home.slug):
         user = auth.get_user(caller)
         return redirect(guard.target_after_sign_in(user, form["next"]))
+    shows_account = form["account"] in ("", realms.suggested_account()) or _may_name_another()
     form.values["account"] = form["account"] or _only_account() or realms.suggested_account()
-    return guard.address_page(form)
+    return guard.address_page(form, shows_account=shows_account)
+
+
+def _may_name_another() -> bool:
+    """Whether this network may be told one more account: codes of accounts are easily counted up.
+
+    Past the limit, the page asks for the organization as if there were none: nobody is kept out.
+    """
+    try:
+        lockout.count_named_page(request.remote_addr)
+    except TooManyRequests:
+        return False
+    return True
 
 
 @dataclass

@@ -168,9 +168,9 @@ def sign_in_page(form: Form, offered: Sequence[object] = ()) -> tuple[str, int]:
     return form.render(SIGN_IN, suggested=realms.suggested_account(), **context)
 
 
-def address_page(form: Form) -> tuple[str, int]:
+def address_page(form: Form, *, shows_account: bool = True) -> tuple[str, int]:
     """The hosted sign-in page, which asks for the address first."""
-    account = providers.find_active_account(form["account"])
+    account = providers.find_active_account(form["account"]) if shows_account else None
     brand.show(account.id if account else None)
     return form.render("welcome/sign_in.html", account=account)
 
