@@ -79,6 +79,11 @@ class OwnAccountView(FullAccountView):
         dump_default=False,
         **doc("Whether mails come from it: its domain is verified, and names this service."),
     )
+    mail_from_advice = ma.fields.String(
+        allow_none=True,
+        dump_default=None,
+        **doc("What its domain's DNS should have beside: a DMARC record."),
+    )
     frame_ancestors = ma.fields.List(
         ma.fields.String(), attribute="settings.frame_ancestors", dump_default=[]
     )
@@ -109,9 +114,11 @@ class OwnAccountView(FullAccountView):
         self, dumped: dict[str, object], account: Account, **options: object
     ) -> dict[str, object]:
         """Add the mapped groups that have no effect, and whether the sender's address has."""
+        has_sender = bool(account.settings.get("mail_from"))
         return dumped | {
             "sso_ignored_groups": sso_settings.ignored_groups(account.settings),
-            "mail_from_active": bool(account.settings.get("mail_from") and senders.of(account.id)),
+            "mail_from_active": has_sender and senders.of(account.id) is not None,
+            "mail_from_advice": senders.advice(account.id) if has_sender else None,
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from app import db
 from app.accounts import sign_in_settings, tenants
 from app.accounts.domains import senders
+from app.accounts.domains import service as domains
 from app.accounts.models import Account
 from app.accounts.types import Body
 from app.auth.principal import Principal
@@ -30,9 +31,9 @@ def change(account_id: str, body: Body, *, by: Principal) -> Account:
     if db.in_transaction():  # of a template or manifest, where no look-up may wait
         senders.require_proof(account_id, address)
         return tenants.change_own(account_id, body, by=by.user_id)
-    domain_id, proof = senders.prove(account_id, address)
+    domain_id, records = senders.prove(account_id, address)
     with db.transaction():
-        senders.save_proof(account_id, domain_id, proof)
+        senders.save(domains.get_for_update(account_id, domain_id), records)
         return tenants.change_own(account_id, body, by=by.user_id)
 
 

@@ -18,6 +18,11 @@ from itertools import islice
 PLACEHOLDER = re.compile(r"\{\{\s*([a-z_.]+)\s*\}\}")
 LINK = "link"
 LINK_ONLY = re.compile(r"\s*\{\{\s*link\s*\}\}\s*")
+LABELLED_LINK = re.compile(r"\s*([^{}]{1,40}):\s+\{\{\s*link\s*\}\}\s*")
+BUTTON = (
+    "display: inline-block; padding: 10px 20px; border: 2px solid; border-radius: 6px;"
+    " color: inherit; font-weight: bold; text-decoration: none"
+)
 # Whatever touches a link may become part of it: `{{ link }}.example`, `{{ link }}@example`.
 TOUCHED_LINK = re.compile(r"[^\s(]\{\{\s*link\s*\}\}|\{\{\s*link\s*\}\}[^\s)]")
 WIDTH = 100
@@ -187,12 +192,20 @@ def _is_style(declaration: str) -> bool:
 
 
 def tokens_of_text(text: str) -> list[Token]:
-    """The tokens of plain text: paragraphs between empty lines."""
+    """The tokens of plain text: paragraphs between empty lines.
+
+    A line such as `Join: {{ link }}` gets a button above the address.
+    """
     tokens: list[Token] = []
     for paragraph in re.split(r"\n[ \t]*\n\s*", text.strip()):
         tokens.append(Tag("p"))
         for number, line in enumerate(paragraph.split("\n")):
-            tokens += [Tag("br"), line] if number else [line]
+            tokens += [Tag("br")] if number else []
+            if labelled := LABELLED_LINK.fullmatch(line):
+                button = Tag("a", (("href", "{{ link }}"), ("style", BUTTON)))
+                tokens += [button, labelled[1], Tag("a", is_end=True), Tag("br"), Tag("br")]
+                line = "{{ link }}"
+            tokens.append(line)
         tokens.append(Tag("p", is_end=True))
     return tokens
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import random
 import re
 import time
@@ -348,6 +349,32 @@ def test_text_and_html_are_made_of_each_other(cast: Cast) -> None:
     assert answer.json["text"].startswith("Hi\n\nOne two\n\n- a\n- b\n\nGo http")
     assert "<h1>Hi</h1>" in answer.json["html"]
     assert cast.root.post(f"{RESET}/preview").json["subject"] == "Set your password"
+
+
+def test_html_made_of_a_text_has_a_button_above_its_link(cast: Cast) -> None:
+    let_brand(cast)
+    labels = set[str]()
+    for (kind, one), language in itertools.product(KINDS.items(), LANGUAGES):
+        shown = cast.root.post(f"mail-templates/{kind}/{language}/preview").json
+        found = re.findall(r'<a href="([^"]*)"(?: style="[^"]*")?>([^<]*)</a>', shown["html"])
+        if not one.has_link:
+            assert found == []
+            continue
+        (address, label), (bare, text) = found
+        assert address == bare == text
+        assert re.search(rf"^{label}:\s{re.escape(html.unescape(bare))}$", shown["text"], re.M)
+        labels.add(label)
+    assert {"Verify address", "Adresse bestätigen"} <= labels
+
+    def shown_as(**body: str) -> str:
+        answer = cast.alice.post(f"{OWN}/preview", {"subject": "x", **body})
+        assert answer.status_code == 200, answer.json
+        return str(answer.json["html"])
+
+    assert ">A &lt;b&gt; &amp; c</a><br>" in shown_as(text="Look:\nA <b> & c: {{ link }}\nnow")
+    # None within a sentence, and none in HTML of one's own.
+    for body in ({"text": "Go: to {{ link }} now"}, {"html": "<p>Go: {{ link }}</p>"}):
+        assert "padding: 10px" not in shown_as(**body)
 
 
 def test_preview_of_every_kind_fills_all_placeholders(cast: Cast) -> None:

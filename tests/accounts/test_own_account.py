@@ -32,6 +32,7 @@ DEFAULTS = {
     "session_max_hours": None,
     "mail_from": None,
     "mail_from_active": False,
+    "mail_from_advice": None,
 }
 SETTINGS = {
     "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],

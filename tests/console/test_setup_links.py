@@ -125,6 +125,29 @@ def test_setup_link_opens_once(app: Flask, cast: Cast) -> None:
     assert CLOSED in other.get("setup").text
 
 
+def test_pages_of_setup_link_show_the_product_alone(app: Flask, cast: Cast) -> None:
+    url = "https://www.helpdesk.example/"
+    logo = "https://cdn.helpdesk.example/logo.svg"
+    product = {"name": "Helpdesk", "url": url, "logo": logo, "accounts_may_brand": True}
+    assert cast.root.put("product", product).status_code == 200
+    assert cast.alice.put("account/brand", {"name": "Acme Desk"}).status_code == 200
+    link, home = made(cast.alice), f"sso/{cast.alice.account_id}"
+    unopened = Browser(app).get(page_of(link["url"]))
+    holder = opened(app, link)
+    domain = holder.done(f"{home}/domains", domain="acme.example")
+    pages = [f"{home}/new/auth_providers/google", f"{home}/new/saml_providers/okta"]
+    pages += [f"{home}/domains", f"{home}/scim", "setup", "setup/done", "setup/none"]
+    for page in (unopened, *map(holder.get, pages)):
+        assert "Atrium" not in page.text, page.request.path
+        assert page.headers["Referrer-Policy"] == "no-referrer", page.request.path
+        assert "https://cdn.helpdesk.example" in page.headers["Content-Security-Policy"]
+    assert "Atrium" not in domain
+    for page in (unopened, holder.get("setup")):
+        assert "Acme Desk" in page.text
+        assert f'href="{url}"' in page.text
+        assert 'href="/console"' not in page.text
+
+
 def test_setup_link_is_not_opened_by_head_or_wrong_token(app: Flask, cast: Cast) -> None:
     link, browser = made(cast.alice), Browser(app)
     browser.client.head(urlsplit(link["url"]).path)

@@ -16,6 +16,7 @@ from app.accounts.domains.checks import enqueue_checks
 from app.accounts.domains.models import AccountDomain
 from tests.accounts.test_product import forget, refused
 from tests.builders import Caller, Cast
+from tests.console.browser import Browser
 from tests.domains.proving import prove
 from tests.mailbox import body_of, outbox, run_jobs
 from tests.name_server import NameServer
@@ -122,6 +123,37 @@ def test_dkim_record_that_names_the_service(
     del dns.texts[THEIRS]
     dns.aliases[THEIRS] = OURS
     assert ask(cast.alice).status_code == 200
+
+
+DMARC: dict[str, tuple[dict[str, list[str]], bool]] = {
+    "none": ({}, False),
+    "its own": ({"_dmarc.news.acme.example": ["v=DMARC1; p=reject"]}, True),
+    "above it": ({"_dmarc.acme.example": ["hello", "v=DMARC1; p=none"]}, True),
+    "something else": ({"_dmarc.news.acme.example": ["v=spf1 -all"]}, False),
+    "of a neighbour": ({"_dmarc.mail.acme.example": ["v=DMARC1; p=none"]}, False),
+}
+
+
+@pytest.mark.parametrize("case", DMARC)
+def test_missing_dmarc_record_of_a_sender_is_advice(
+    app: Flask, cast: Cast, dns: NameServer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    records, is_enough = DMARC[case]
+    offer(app, monkeypatch, **NAMED)
+    prove(dns, cast.alice, "news.acme.example")
+    dns.texts |= {"news.acme.example": [SPF], **records}
+    shown = ask(cast.alice, "hello@news.acme.example").json
+    assert shown["mail_from_active"] is True
+    advice = shown["mail_from_advice"]
+    assert (advice is None) is is_enough
+    page = Browser(app, cast.alice).get(f"settings/{cast.alice.account_id}/mails")
+    assert ("_dmarc.news.acme.example" in page.text) is not is_enough
+    if not is_enough:
+        assert "_dmarc.news.acme.example" in advice
+        dns.texts["_dmarc.news.acme.example"] = ["v=DMARC1; p=none"]
+        check_daily(app)
+        assert cast.alice.get("account").json["mail_from_advice"] is None
+    assert ask(cast.alice, None).json["mail_from_advice"] is None
 
 
 def test_sender_of_the_envelope_goes_with_the_record(

@@ -132,14 +132,14 @@ def _check_sender(account_id: str, domain_id: str, domain: str) -> None:
     from app.outbound import dns_client  # imported on use: large
 
     try:
-        proof = senders.look_up(domain)
+        records = senders.look_up(domain)
     except dns_client.LookupFailed:
         return
     with db.transaction() as session:
         row = service.get_for_update(account_id, domain_id)
-        if row.sender_proof and proof is None:
+        if row.sender_proof and records.proof is None:
             _notify(row, "sender")
-        row.sender_proof = proof
+        senders.save(row, records)
         session.flush()
 
 

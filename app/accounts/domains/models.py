@@ -44,7 +44,9 @@ class AccountDomain(Base):
         sa.Index("ix_account_domains_last_checked_at", "last_checked_at"),
     )
     __policy__ = TablePolicy(
-        audit=Audited(ignored=("last_checked_at", "failed_checks"), hidden=("token",)),
+        audit=Audited(
+            ignored=("last_checked_at", "failed_checks", "sender_dmarc"), hidden=("token",)
+        ),
         bundle=Bundled(
             order=140,
             reset={
@@ -52,6 +54,7 @@ class AccountDomain(Base):
                 "last_checked_at": None,
                 "failed_checks": 0,
                 "sender_proof": None,
+                "sender_dmarc": None,
             },
         ),
         noun=Noun(
@@ -77,6 +80,7 @@ class AccountDomain(Base):
     auto_join_role: Mapped[str | None] = mapped_column(Text)  # null: viewer
     sso_only: Mapped[bool] = mapped_column(default=False)
     sender_proof: Mapped[str | None] = mapped_column(Text)  # by which DNS record it may send mails
+    sender_dmarc: Mapped[bool | None]  # whether it has a DMARC record; null: not looked up
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(
         UtcDateTime, default=created_at_default, onupdate=clock.now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from app import config, db
 from app.accounts import service as accounts
@@ -25,6 +26,11 @@ NOT_OFFERED = "The operator has not set up addresses of accounts (SERVICE_MAIL_S
 NOT_PROVED = "The account has not verified the domain {}: add it to its domains first."
 NOT_NAMED = "The DNS of {} does not name this service as a sender. Add {}."
 NOT_SEEN = "The DNS of {} has not named this service yet: set this in the account itself first."
+NO_DMARC = (
+    "{0} has no DMARC record, which large mail providers ask for."
+    " Add a TXT record _dmarc.{0} with v=DMARC1; p=none."
+)
+MAX_ABOVE = 4  # domains, each a look-up
 NO_ANSWER = "The DNS servers gave no answer. Try again in a minute."
 
 
@@ -52,8 +58,17 @@ def of(account_id: str) -> SenderAddress | None:
     return SenderAddress(address, address if domain.sender_proof == Proof.SPF else None)
 
 
-def prove(account_id: str, address: str) -> tuple[str, Proof]:
-    """Look up whether an account's mails may come from an address: the domain's id, and its proof.
+class Records(NamedTuple):
+    """What the DNS of a domain says of mails that this service sends."""
+
+    proof: Proof | None
+    """The record that names this service."""
+    dmarc: bool | None = None
+    """Whether there is a DMARC record; None without an answer."""
+
+
+def prove(account_id: str, address: str) -> tuple[str, Records]:
+    """Look up whether an account's mails may come from an address: the domain's id, and records.
 
     Raises InvalidValues, TooManyRequests, or Unavailable without an answer.
     """
@@ -72,13 +87,13 @@ def prove(account_id: str, address: str) -> tuple[str, Proof]:
 
     try:
         with web_waits.place_or_429(account_id):
-            proof = look_up(name)
+            records = look_up(name)
     except dns_client.LookupFailed:
         raise Unavailable(NO_ANSWER) from None
-    if proof is None:
+    if records.proof is None:
         message = NOT_NAMED.format(name, wanted_records(name))
         raise InvalidValues([problem(SETTING, "not_authorized", message)])
-    return domain_id, proof
+    return domain_id, records
 
 
 def require_proof(account_id: str, address: str) -> None:
@@ -110,9 +125,18 @@ def wanted_records(domain: str) -> str:
     return ", or ".join(wanted)
 
 
-def save_proof(account_id: str, domain_id: str, proof: Proof) -> None:
-    """Note the proof of a domain, in the open transaction. Raises NotFound."""
-    service.get_for_update(account_id, domain_id).sender_proof = proof
+def save(domain: AccountDomain, records: Records) -> None:
+    """Note the records of a domain, in the open transaction."""
+    domain.sender_proof, domain.sender_dmarc = records
+
+
+def advice(account_id: str) -> str | None:
+    """What the owner of a sender's domain should add to its DNS, if anything."""
+    account = db.db.session.get(Account, account_id)
+    address = account.settings.get(SETTING) if account else None
+    domain = service.find_verified(account_id, address) if address else None
+    is_missing = domain is not None and domain.sender_dmarc is False
+    return NO_DMARC.format(domain.domain) if domain and is_missing else None
 
 
 def is_domain_of_sender(account_id: str, domain: AccountDomain) -> bool:
@@ -123,8 +147,29 @@ def is_domain_of_sender(account_id: str, domain: AccountDomain) -> bool:
     return found is not None and found.id == domain.id
 
 
-def look_up(domain: str) -> Proof | None:
-    """The record of a domain that names this service. Raises LookupFailed."""
+def look_up(domain: str) -> Records:
+    """The records of a domain. Raises LookupFailed."""
+    proof = _look_up_proof(domain)
+    return Records(proof, _has_dmarc(domain) if proof else None)
+
+
+def _has_dmarc(domain: str) -> bool | None:
+    """Whether receivers find a DMARC record (RFC 7489): the domain's, or that of one above it."""
+    from app.outbound import dns_client  # imported on use: large
+
+    labels = domain.split(".")
+    names = [".".join(labels[n:]) for n in range(len(labels) - 1)][:MAX_ABOVE]
+    try:
+        return any(
+            text.startswith("v=DMARC1")
+            for name in names
+            for text in dns_client.txt_records(f"_dmarc.{name}", follow_aliases=True)
+        )
+    except dns_client.LookupFailed:
+        return None
+
+
+def _look_up_proof(domain: str) -> Proof | None:
     from app.outbound import dns_client  # imported on use: large
 
     settings = config.current()

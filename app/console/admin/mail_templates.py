@@ -86,6 +86,7 @@ def show_mail_templates(account_id: str, form: Form | None = None) -> Page:
         is_offered=senders.is_offered(),
         wanted=senders.wanted_records(form["mail_from"].rpartition("@")[2] or "acme.example"),
         is_active=own is not None,
+        advice=senders.advice(account.id),
     )
 
 

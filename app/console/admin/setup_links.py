@@ -15,8 +15,8 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES as DOMAIN_STATES
 from app.console.admin.sso import ACCOUNT
-from app.console.shell import forms, guard, lists, one_time_secrets, scopes
-from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY
+from app.console.shell import brand, forms, guard, lists, one_time_secrets, scopes
+from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SETUP
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.scopes import AccountScope
@@ -26,7 +26,6 @@ from app.sso.scim import tokens
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
 
-SETUP = "/console/setup"
 MAX_SHOWN = 100
 
 LINKS = f"{ACCOUNT}/setup-links"
@@ -205,6 +204,7 @@ def show_setup_link(token: str) -> Page:
         link, account = setup_links.by_token(token)
     except BadRequest:
         return _closed_page()
+    brand.show(account.id)
     return Form().render("console/setup/open.html", link=link, account=account, token=token)
 
 

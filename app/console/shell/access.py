@@ -22,6 +22,7 @@ class Role(StrEnum):
 ANYBODY, USER, ADMIN, SUPERADMIN = Role
 ANY_FEATURE = "*"
 HOME, HOSTED, PORTAL = "/console", "/welcome", PATH
+SETUP = f"{HOME}/setup"
 LAYOUT, HOSTED_LAYOUT, PORTAL_LAYOUT = "base.html", "welcome/base.html", "portal/base.html"
 
 
@@ -58,8 +59,12 @@ def is_portal() -> bool:
 
 
 def is_hosted() -> bool:
-    """Whether this request shows a page for end users: in the product's brand, no console."""
-    return f"{request.path}/".startswith(f"{HOSTED}/") or g.get("is_hosted", False)
+    """Whether this request shows a page in the product's brand, without the console.
+
+    For end users, and for the holder of a setup link on all pages that it opens.
+    """
+    path = f"{request.path}/"
+    return path.startswith((f"{HOSTED}/", f"{SETUP}/")) or g.get("is_hosted", False)
 
 
 def layout() -> str:

@@ -207,7 +207,9 @@ def load_caller() -> None:
         _cookie(cookie_name()),
         records_use=request.headers.get("X-Requested-With") != "XMLHttpRequest",
     )
-    g.console_caller, g.console_session_id = session_caller or _setup_holder() or (None, None)
+    holder = None if session_caller else _setup_holder()
+    g.console_caller, g.console_session_id = session_caller or holder or (None, None)
+    g.is_hosted = g.get("is_hosted", False) or holder is not None
     request.environ[ACCOUNT] = g.console_caller and g.console_caller.metered_account.id
 
 
