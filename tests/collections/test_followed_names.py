@@ -5,6 +5,7 @@ A table of kinds of names by the places that store expressions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ TASKS = [
 USERS = [{"name": "team", "type": "select", "options": {"choices": ["red", "blue"]}}]
 USERS[0]["visible_to"] = "members"
 ACCOUNTS = [{"name": "plan", "type": "text"}]
+LOOKS_BACK = re.compile("@old|@changed")
 EVENT = {"type": "event", "event": "records.create", "collection": "tasks"}
 
 
@@ -72,7 +74,8 @@ def write_fragment(world: World, text: str) -> Any:
     answer = world.root.put("rules/fragments", {"part": text})
     if answer.status_code != 200:
         return answer
-    return world.root.put("collections/tasks/rules", {"view_rule": "@rule(part)"})
+    operation = "update" if LOOKS_BACK.search(text) else "view"
+    return world.root.put("collections/tasks/rules", {f"{operation}_rule": "@rule(part)"})
 
 
 def write_webhook(world: World, text: str) -> Any:
@@ -238,9 +241,44 @@ NAMES: dict[str, tuple[str, str | None, Callable[[World], Any]]] = {
         "@any(projects, tag = 'x')",
         lambda world: world.change_collection(world.projects, schema=rename("label", "tag")),
     ),
+    "field of the record in @any": (
+        "@any(projects, label = @record.title)",
+        "@any(projects, label = @record.heading)",
+        lambda world: world.change_collection(world.tasks, schema=rename("title", "heading")),
+    ),
+    "field of the outer record in @any": (
+        "@any(projects, @any(tasks, title = @outer.label))",
+        "@any(projects, @any(tasks, title = @outer.tag))",
+        lambda world: world.change_collection(world.projects, schema=rename("label", "tag")),
+    ),
+    "field in @count": (
+        "@count(projects, label = 'x') > 1",
+        "@count(projects, tag = 'x') > 1",
+        lambda world: world.change_collection(world.projects, schema=rename("label", "tag")),
+    ),
+    "field that is a list": (
+        "@contains(helpers, @request.auth.id)",
+        "@contains(others, @request.auth.id)",
+        lambda world: world.change_collection(world.tasks, schema=rename("helpers", "others")),
+    ),
+    "field as it was": (
+        "@old.title = 'x'",
+        "@old.heading = 'x'",
+        lambda world: world.change_collection(world.tasks, schema=rename("title", "heading")),
+    ),
+    "field that has changed": (
+        "@changed(title)",
+        "@changed(heading)",
+        lambda world: world.change_collection(world.tasks, schema=rename("title", "heading")),
+    ),
     "collection in @any": (
         "@any(projects, label = 'x')",
         "@any(efforts, label = 'x')",
+        lambda world: world.change_collection(world.projects, name="efforts"),
+    ),
+    "collection in @count": (
+        "@count(projects, label = 'x') > 1",
+        "@count(efforts, label = 'x') > 1",
         lambda world: world.change_collection(world.projects, name="efforts"),
     ),
     "choice": (
@@ -272,14 +310,21 @@ choice of a person's attribute    R     -        R       -       R     R    S   
 field                             F     -        R       R       R     R    F        F         -
 field behind a reference          F     -        R       -       R     R    F        -         -
 field in @any                     F     -        R       -       -     R    F        -         -
+field of the record in @any       F     -        R       -       -     R    F        -         -
+field of the outer record in @any F     -        R       -       -     R    F        -         -
+field in @count                   F     -        R       -       -     R    F        -         -
+field that is a list              F     -        R       R       R     R    F        -         -
+field as it was                   -     -        R       R       R     -    -        -         -
+field that has changed            -     -        R       R       R     -    -        -         -
 collection in @any                F     -        R       -       -     R    F        -         -
+collection in @count              F     -        R       -       -     R    F        -         -
 choice                            R     -        R       R       R     R    S        R         -
 choice behind a reference         R     -        R       -       R     R    S        -         -
 fragment                          R     -        -       -       -     -    -        -         -
 """
 HEAD, *ROWS = TABLE.strip().splitlines()
 OUTCOMES = {
-    row[:31].strip(): dict(zip(HEAD.split(), row[31:].split(), strict=True)) for row in ROWS
+    row[:33].strip(): dict(zip(HEAD.split(), row[33:].split(), strict=True)) for row in ROWS
 }
 
 
