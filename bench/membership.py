@@ -15,7 +15,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
+import psycopg2
 from flask import Flask
 from werkzeug.test import TestResponse
 
@@ -64,8 +66,16 @@ def fill(app: Flask, cast: builders.Cast, args: argparse.Namespace) -> str:
                 f" SELECT '{cast.alice.account_id}', {id.format('i')}, {ago}, {ago}{values} FROM n",
                 execution_options={"no_parameters": True},
             )
-            if ago.startswith("now"):  # as its server does by itself, later
-                db.connection().exec_driver_sql(f"ANALYZE col_{name}")
+    if ago.startswith("now"):  # as its server does by itself after so many new rows
+        url = app.extensions["atrium.config"].database_url.replace("+psycopg2", "")
+        with closing(psycopg2.connect(url)) as connection:
+            connection.autocommit = True
+            cursor = connection.cursor()
+            # By an own commit on disk: until then vacuum passes by rows whose commit is not.
+            cursor.execute("SET synchronous_commit = on")
+            for command in ("ANALYZE", "VACUUM"):
+                for name in rows:
+                    cursor.execute(f"{command} col_{name}")
     return PROJECTS + "1".zfill(12)
 
 
