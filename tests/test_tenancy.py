@@ -259,6 +259,8 @@ PEOPLE: dict[Route, Case] = {
     ("GET", "/accounts/deletions"): Superadmin(),
     ("GET", "/accounts/<uuid:account_id>/certificate"): Superadmin(),
     ("GET", "/account-templates"): Superadmin(),
+    ("GET", "/account-templates/<template_name>/jobs"): Superadmin(),
+    ("GET", "/account-templates/<template_name>/jobs/<uuid:template_job_id>"): Superadmin(),
     ("POST", "/account-templates/<template_name>/plan"): Superadmin({"accounts": "all"}),
     ("POST", "/account-templates/<template_name>/apply"): Superadmin(
         {"accounts": "all", "plan_hash": "x"}

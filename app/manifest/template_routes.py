@@ -7,13 +7,17 @@ from typing import Any
 import marshmallow as ma
 
 from app import web
+from app.accounts.types import Query
 from app.auth.guard import principal
 from app.manifest import templates, upgrades
+from app.manifest.models import TemplateJob, TemplateJobState
+from app.manifest.upgrades import Started
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import superadmin
 from app.web.blueprint import Blueprint
 from app.web.fields import doc
+from app.web.paging import PageArgs, page_body, page_of
 from app.web.schemas import Schema, View, example
 
 MAX_SLUGS = 1000
@@ -68,15 +72,18 @@ class Accounts(ma.fields.Field[Any]):
         return value
 
 
+ACCOUNTS = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "description": "`all` that the template has filled, or slugs of any.",
+}
+
+
 class UpgradeBody(Schema):
     """The accounts to bring up, and whether what they have changed is overwritten."""
 
     accounts = Accounts(
         required=True,
-        metadata={
-            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-            "description": "`all` that the template has filled, or slugs of any.",
-        },
+        metadata=ACCOUNTS,
     )
     force = fields.StrictBoolean(
         load_default=False, **doc("Whether to overwrite what was changed by hand.")
@@ -99,8 +106,46 @@ class UpgradePlan(View):
     has_more = ma.fields.Boolean(**doc("Whether there are more than the 100 accounts here."))
 
 
+@example(
+    template="default",
+    version=2,
+    accounts="all",
+    status=TemplateJobState.RUNNING,
+    total=10_000,
+    done=4_150,
+    kept=12,
+    failed=1,
+    failures=[{"account": "acme", "message": "This name is taken.", "details": []}],
+    error=None,
+    finished_at=None,
+)
+class TemplateJobView(View):
+    """A job that brings accounts up, and how far it is."""
+
+    id = fields.Id()
+    template = ma.fields.String()
+    version = ma.fields.Integer(attribute="template_version")
+    accounts = ma.fields.Raw(metadata=ACCOUNTS)
+    force = ma.fields.Boolean()
+    status = fields.Choice(
+        TemplateJobState, **doc("`failed`: the template has changed before it had seen all.")
+    )
+    total = ma.fields.Integer(**doc("The accounts that were behind when it was ordered."))
+    done = ma.fields.Integer(**doc("Accounts that are brought up."))
+    kept = ma.fields.Integer(**doc("Of these, those in which changes by hand stayed."))
+    failed = ma.fields.Integer(**doc("Accounts against which something stood."))
+    failures = ma.fields.List(
+        ma.fields.Dict(), **doc("The first 100: `account`, `message`, `details` with places.")
+    )
+    error = ma.fields.String(allow_none=True)
+    requested_by = fields.Id()
+    created_at = fields.Timestamp()
+    finished_at = fields.Timestamp(allow_none=True)
+
+
 class UpgradeStarted(View):
-    version = ma.fields.Integer(**doc("`behind` of `GET /account-templates` tells the progress."))
+    version = ma.fields.Integer()
+    job = ma.fields.Nested(TemplateJobView)
 
 
 EXAMPLE = {"accounts": "all", "force": False}
@@ -134,12 +179,33 @@ def plan_account_template(body: JSONObject, template_name: str) -> JSONObject:
 @blueprint.response(202, UpgradeStarted)
 @blueprint.fails(409)
 @superadmin
-def apply_account_template(body: JSONObject, template_name: str) -> JSONObject:
+def apply_account_template(body: JSONObject, template_name: str) -> Started:
     """Bring accounts to the version of a template, in a job.
 
     What an account has changed by hand stays unless `force` is true; an account is brought up as a
     whole or, where something stands against it, not at all. If the template or the body differs
-    from that of the plan, it is a 409 `plan_stale`.
+    from that of the plan, it is a 409 `plan_stale`. The job works in pieces, and goes on after a
+    kill; its own address tells the progress.
     """
     accounts, plan_hash = body["accounts"], body["plan_hash"]
     return upgrades.start(template_name, accounts, plan_hash, force=body["force"], by=principal())
+
+
+@blueprint.route("/<template_name>/jobs", methods=["GET"])
+@blueprint.arguments(PageArgs, location="query")
+@blueprint.response(200, page_of(TemplateJobView))
+@superadmin
+def list_account_template_jobs(args: Query, template_name: str) -> dict[str, object]:
+    """List the jobs that brought accounts up to a template.
+
+    Newest first; for 90 days after their end.
+    """
+    return page_body(*upgrades.job_page(template_name, args), args)
+
+
+@blueprint.route("/<template_name>/jobs/<uuid:template_job_id>", methods=["GET"])
+@blueprint.response(200, TemplateJobView)
+@superadmin
+def get_account_template_job(template_name: str, template_job_id: str) -> TemplateJob:
+    """Get a job that brings accounts up, with its progress."""
+    return upgrades.get_job(template_name, template_job_id)

@@ -31,13 +31,15 @@ from app.auth.principal import Principal
 from app.collections import attribute_values, definitions
 from app.context import tenancy
 from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
-from app.manifest.kind import Kind
+from app.manifest.kind import Key, Kind
 from app.manifest.kinds import Groups, Providers, Webhooks, Workflows
+from app.manifest.models import TemplateJob
 from app.records import service as records
 from app.records.write import values
 from app.rules import named
 from app.rules.named import ROLE
 from app.rules.nodes import PLAN
+from app.sso import service as sso
 from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
@@ -162,6 +164,7 @@ def _faults(template: JSONMapping, by: Principal) -> Iterator[JSONObject]:
     yield from found
     system = by.acting_in(by.home)
     for kind in KINDS:
+        keys = set[Key]()
         for index, item in enumerate(ready.get(kind.section, ())):
             place = f"{kind.section}[{index}]"
             for secret in SECRETS.get(kind.section, ()):
@@ -171,10 +174,17 @@ def _faults(template: JSONMapping, by: Principal) -> Iterator[JSONObject]:
             if item.keys() & {"removed", "rename_from"}:
                 message = "A template only has what a new account gets."
                 yield problem(place, "invalid_option", message)
-            elif kind.section != "providers":
+            else:
                 with _named(place) as found:
-                    kind.check(item, system)
+                    if isinstance(kind, Providers):
+                        sso.check(item)
+                    else:
+                        kind.check(item, system)
                 yield from found
+            if (key := kind.key(item)) in keys:
+                message = "The template has another one that is found by the same."
+                yield problem(place, "name_duplicate", message)
+            keys.add(key)
     yield from _wrong_records(ready.get("records", {}))
 
 
@@ -383,6 +393,13 @@ def versions() -> list[JSONObject]:
         }
         for name, template in load().items()
     ]
+
+
+def newest_jobs(limit: int) -> Sequence[TemplateJob]:
+    """The jobs that brought or bring accounts up, the newest first."""
+    return db.db.session.scalars(
+        sa.select(TemplateJob).order_by(TemplateJob.id.desc()).limit(limit)
+    ).all()
 
 
 def behind(limit: int) -> Sequence[Account]:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 
 import orjson
 import sqlalchemy as sa
 import structlog
 
-from app import db, jobs
+from app import clock, db, jobs
 from app.accounts import sign_in_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.accounts.product import settings as product
+from app.accounts.types import Query
 from app.auth import account_settings
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -30,6 +32,7 @@ from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
 from app.manifest import templates
 from app.manifest.kind import Kind
 from app.manifest.kinds import Brand
+from app.manifest.models import TemplateJob, TemplateJobState
 from app.manifest.templates import KINDS
 from app.types import JSONMapping, JSONObject
 
@@ -37,6 +40,10 @@ log = structlog.get_logger()
 UPGRADE = "templates.upgrade"
 Step = Callable[[], object]
 ALL, PIECE, MAX_SHOWN = "all", 50, 100
+MAX_FAILURES, MAX_DETAILS = 100, 10
+LISTED = timedelta(days=90)
+"""The time that a job stays in the list after its end."""
+CHANGED = "The template has changed since. Plan again: accounts that are done stay so."
 PLAN_STALE = "The template or the choice of accounts differs from the plan. Plan again."
 
 
@@ -67,6 +74,11 @@ def chosen(name: str, accounts: str | Sequence[str], after: str = "") -> list[Ac
 
     Raises NotFound for an unknown template.
     """
+    query = sa.select(Account).where(*_behind(name, accounts), Account.id > after)
+    return list(db.db.session.scalars(query.order_by(Account.id).limit(MAX_SHOWN + 1)))
+
+
+def _behind(name: str, accounts: str | Sequence[str]) -> tuple[sa.ColumnElement[bool], ...]:
     template = _template(name)
     behind = Account.template_version < template["version"]
     if accounts == ALL:
@@ -74,9 +86,7 @@ def chosen(name: str, accounts: str | Sequence[str], after: str = "") -> list[Ac
     else:
         other = sa.or_(Account.template.is_(None), Account.template != name)
         where = sa.and_(Account.slug.in_(accounts), sa.or_(other, behind))
-    query = sa.select(Account).where(where, Account.closed_at.is_(None), Account.id > after)
-    query = query.where(Account.id != SYSTEM_ACCOUNT_ID).order_by(Account.id)
-    return list(db.db.session.scalars(query.limit(MAX_SHOWN + 1)))
+    return where, Account.closed_at.is_(None), Account.id != SYSTEM_ACCOUNT_ID
 
 
 def _template(name: str) -> JSONObject:
@@ -120,34 +130,91 @@ def _hash(name: str, template: JSONMapping, accounts: str | Sequence[str], *, fo
     return hashlib.sha256(text).hexdigest()
 
 
+@dataclass(frozen=True)
+class Started:
+    """A job that was ordered, and the version that it brings accounts to."""
+
+    version: int
+    job: TemplateJob
+
+
 def start(
     name: str, accounts: str | Sequence[str], plan_hash: str, *, force: bool, by: Principal
-) -> JSONObject:
+) -> Started:
     """Have a job bring accounts up. Raises Conflict `plan_stale` for another plan."""
     _check(accounts)
     template = _template(name)
     if plan_hash != _hash(name, template, accounts, force=force):
         raise Conflict(PLAN_STALE, error="plan_stale")
-    payload = {"name": name, "accounts": accounts, "force": force, "by": by.require_user_id()}
-    with db.transaction():
-        first = {**payload, "after": ""}
-        jobs.enqueue(UPGRADE, first, account_id=jobs.INSTANCE, on_behalf=True)
-    return {"version": template["version"]}
+    count = sa.select(sa.func.count()).select_from(Account).where(*_behind(name, accounts))
+    with db.transaction() as session:
+        session.execute(
+            sa.delete(TemplateJob).where(TemplateJob.finished_at < clock.now() - LISTED)
+        )
+        job = TemplateJob(
+            template=name,
+            template_version=template["version"],
+            accounts=accounts,
+            force=force,
+            requested_by=by.require_user_id(),
+            total=session.scalar(count) or 0,
+        )
+        session.add(job)
+        session.flush()
+        jobs.enqueue(UPGRADE, {"job_id": job.id}, account_id=jobs.INSTANCE, on_behalf=True)
+    return Started(template["version"], job)
 
 
-@jobs.job(UPGRADE)
+def job_page(name: str, args: Query) -> tuple[list[TemplateJob], int]:
+    """Return the jobs of a template, the newest first, and how many there are."""
+    mine = TemplateJob.template == name
+    total = db.db.session.scalar(sa.select(sa.func.count(TemplateJob.id)).where(mine)) or 0
+    query = sa.select(TemplateJob).where(mine).order_by(TemplateJob.id.desc())
+    found = db.db.session.scalars(query.offset(args["skip"]).limit(args["limit"]))
+    return list(found), total
+
+
+def get_job(name: str, job_id: str) -> TemplateJob:
+    """Return a job of a template. Raises NotFound."""
+    job = db.db.session.get(TemplateJob, job_id.lower())
+    if job is None or job.template != name:
+        raise NotFound("There is no such job.")
+    return job
+
+
+@jobs.job(UPGRADE, is_long=True)
 def upgrade_piece(payload: JSONMapping) -> None:
-    """Bring some accounts up, and leave the others to a job that follows."""
-    by = templates.operator(payload["by"])
-    accounts = chosen(payload["name"], payload["accounts"], payload["after"])[:PIECE]
-    last = payload["after"]
-    for account in accounts:
-        last = account.id
-        upgrade(account.id, payload["name"], force=payload["force"], by=by)
-    if len(accounts) == PIECE:
-        with db.transaction():
-            following = {**payload, "after": last}
-            jobs.enqueue(UPGRADE, following, account_id=jobs.INSTANCE, on_behalf=True)
+    """Bring some accounts up, and leave the others to a job that follows.
+
+    The row says how far it is: whoever goes on after a kill looks at no account twice.
+    """
+    job_id = payload["job_id"]
+    with db.transaction():
+        job = _locked(job_id)
+        if job is None or job.finished_at is not None:
+            return
+        template = templates.load().get(job.template)
+        if template is None or template["version"] != job.template_version:
+            job.status, job.error, job.finished_at = TemplateJobState.FAILED, CHANGED, clock.now()
+            return
+        job.status = TemplateJobState.RUNNING
+        name, force, requested_by = job.template, job.force, job.requested_by
+        found = chosen(name, job.accounts, job.after_id)[:PIECE]
+        ids = [account.id for account in found]
+    by = templates.operator(requested_by)
+    for account_id in ids:
+        upgrade(account_id, name, force=force, by=by, job_id=job_id)
+    with db.transaction():
+        job = _locked(job_id)
+        if len(ids) == PIECE:
+            jobs.enqueue(UPGRADE, payload, account_id=jobs.INSTANCE, on_behalf=True)
+        elif job is not None:
+            job.status, job.finished_at = TemplateJobState.DONE, clock.now()
+
+
+def _locked(job_id: str | None) -> TemplateJob | None:
+    query = sa.select(TemplateJob).where(TemplateJob.id == job_id).with_for_update()
+    return db.db.session.scalar(query.execution_options(populate_existing=True))
 
 
 def run(
@@ -167,21 +234,51 @@ def run(
             yield shown | {"failed": "" if done else "failed"}
 
 
-def upgrade(account_id: str, name: str, *, force: bool, by: Principal) -> Upgrade | None:
-    """Bring an account up, all or nothing; None if it could not be, which is logged."""
+def upgrade(
+    account_id: str, name: str, *, force: bool, by: Principal, job_id: str | None = None
+) -> Upgrade | None:
+    """Bring an account up, all or nothing; None if it could not be, which is logged.
+
+    A job counts it in the same transaction, and leaves an account that it has counted.
+    """
     try:
         with tenancy.across_accounts(), db.transaction():
+            job = _locked(job_id) if job_id else None
+            if job is not None and job.after_id >= account_id:
+                return None  # another worker has gone on with it meanwhile
             account = tenants.get_for_update(account_id)
             done, steps = _compare(account, _template(name), force=force, by=by)
             for step in steps:
                 step()
             account.template, account.template_version = name, _template(name)["version"]
+            if job is not None:
+                job.after_id = account_id
+                job.done, job.kept = job.done + 1, job.kept + bool(done.kept)
             db.db.session.flush()
             return done
     except AppError as error:
-        details = error.details if isinstance(error, InvalidValues) else error.message
-        log.error("account not upgraded", account=account_id, template=name, details=details)
+        details = error.details if isinstance(error, InvalidValues) else []
+        log.error(
+            "account not upgraded",
+            account=account_id,
+            template=name,
+            details=details or error.message,
+        )
+        if job_id:
+            _note_failure(job_id, account_id, error.message, details)
         return None
+
+
+def _note_failure(
+    job_id: str, account_id: str, message: str, details: Sequence[JSONMapping]
+) -> None:
+    slug = db.db.session.scalar(sa.select(Account.slug).where(Account.id == account_id))
+    with db.transaction():
+        job = _locked(job_id)
+        if job is not None and job.after_id < account_id:
+            job.after_id, job.failed = account_id, job.failed + 1
+            entry = {"account": slug, "message": message, "details": list(details[:MAX_DETAILS])}
+            job.failures = [*job.failures, entry][:MAX_FAILURES]
 
 
 def _compare(

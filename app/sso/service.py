@@ -19,6 +19,7 @@ from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.context import tenancy
 from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.ids import new_id
 from app.outbound import web_waits
 from app.sso import providers, validation
 from app.sso.connections import Connection, has_custom_endpoints
@@ -34,6 +35,7 @@ UNTRUSTED_CHANGEABLE = (
     *("default_role", "scopes", "name_attribute", "groups_attribute", "groups_claim", "key_id"),
     *("prompt", "acr_values"),
 )
+ENTERED_THERE = "A template has no secrets: disable this provider, and enter this in each account."
 NO_KEYS = "API keys cannot change sign-in settings."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
 MAX_PROVIDERS = 50  # each is a button on the sign-in page
@@ -82,18 +84,8 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
     account_id = resolve_account(body.get("account_id"), by)
-    try:
-        provider = requested_provider(body)
-    except NotFound as error:
-        unknown = problem("provider_name", "invalid_option", error.message)
-        raise InvalidValues([unknown]) from None
-    enabled = body.get("enabled", True)
-    config, problems = validation.validate(provider, body["config"], complete=enabled)
-    shared = bool(body.get("shared_callback"))
-    problems += _sharing_problems(provider, config, shared)
-    problems += issuer_problems(account_id, provider, config) if enabled else []
-    problems += [*_slug_problems(body), *_system_wide_problems(account_id, config)]
-    _raise_problems([*_name_problems(body), *problems])
+    provider, config = _cleaned(body, account_id)
+    enabled, shared = body.get("enabled", True), bool(body.get("shared_callback"))
     field = "slug" if provider.discovers else "provider_name"
     unique = ("provider_settings", "provider_name", field, ALREADY_CONFIGURED)
     with db.transaction() as session, errors.conflict_on_unique(*unique):
@@ -116,6 +108,33 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         session.add(row)
         session.flush()
     return row
+
+
+def check(body: Body) -> None:
+    """Check settings for an account that does not exist yet. Raises InvalidValues."""
+    if "config" not in body:
+        raise InvalidValues([problem("config", "required", "A new provider needs this.")])
+    provider, config = _cleaned(body, new_id())
+    given = [name for name in provider.secrets if config.get(name)]
+    _raise_problems(
+        [problem(f"config.{one}", "secret_in_template", ENTERED_THERE) for one in given]
+    )
+
+
+def _cleaned(body: Body, account_id: str) -> tuple[Provider, JSONObject]:
+    """Return the provider of new settings, and its config. Raises InvalidValues."""
+    try:
+        provider = requested_provider(body)
+    except NotFound as error:
+        unknown = problem("provider_name", "invalid_option", error.message)
+        raise InvalidValues([unknown]) from None
+    enabled, shared = body.get("enabled", True), bool(body.get("shared_callback"))
+    config, problems = validation.validate(provider, body["config"], complete=enabled)
+    problems += _sharing_problems(provider, config, shared)
+    problems += issuer_problems(account_id, provider, config) if enabled else []
+    problems += [*_slug_problems(body), *_system_wide_problems(account_id, config)]
+    _raise_problems([*_name_problems(body), *problems])
+    return provider, config
 
 
 def requested_provider(body: Body) -> Provider:

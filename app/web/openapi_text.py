@@ -210,6 +210,7 @@ PATH_PARAMETERS = {
     "kind": "A kind of mails, such as `reset_password`.",
     "language": "A language, such as `en`.",
     "template_name": "The account template's name.",
+    "template_job_id": "The job's id.",
     "domain_id": "The domain's id.",
     "export_id": "The export's id.",
     "delivery_id": "The delivery's id.",

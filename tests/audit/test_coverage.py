@@ -39,7 +39,6 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/attributes/users/plan"): "nothing: it only plans",
     ("POST", "/attributes/accounts/plan"): "nothing: it only plans",
     ("POST", "/account-templates/<template_name>/plan"): "nothing: it only plans",
-    ("POST", "/account-templates/<template_name>/apply"): "nothing itself: its job's changes are",
     ("POST", "/auth/login"): "a session (tokens) and last_login",
     ("POST", "/auth/mfa/verify"): "a session (tokens), a used code",
     ("POST", "/auth/mfa/options"): "nothing: it only signs",

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app import clock, db, jobs
+from app.accounts import service as accounts
+from app.jobs import worker
 from app.manifest import templates, upgrades
 from tests import mailbox
 from tests.builders import PASSWORD, Caller, Cast, make_collection
+from tests.manifest.manifests import exported
 
 pytestmark = pytest.mark.both_databases
 TEMPLATE: dict[str, Any] = {
@@ -253,8 +262,17 @@ def upgrade(cast: Cast, **body: Any) -> Any:
     assert planned.status_code == 200, planned.json
     plan_hash = planned.json["plan_hash"]
     started = cast.root.post("account-templates/default/apply", body | {"plan_hash": plan_hash})
-    assert (started.status_code, started.json) == (202, {"version": 2})
+    assert (started.status_code, started.json["version"]) == (202, 2)
+    assert (started.json["job"]["status"], started.json["job"]["version"]) == ("pending", 2)
     return planned.json["items"]
+
+
+def newest_job(cast: Cast) -> Any:
+    """The newest job, from the list and from its own address."""
+    listed = cast.root.get("account-templates/default/jobs").json["items"][0]
+    answer = cast.root.get(f"account-templates/default/jobs/{listed['id']}")
+    assert answer.json == listed
+    return listed
 
 
 def state(cast: Cast, slug: str) -> dict[str, Any]:
@@ -297,6 +315,14 @@ def test_upgrade_brings_accounts_to_the_new_version(app: Flask, templated: Cast)
     assert [state(templated, slug) for slug in ("one", "two")] == [new("one"), new("two")]
     [listed] = templated.root.get("account-templates").json["items"]
     assert (listed["accounts"], listed["behind"]) == (2, 0)
+    job = newest_job(templated)
+    assert {name: job[name] for name in ("status", "total", "done", "kept", "failed")} == {
+        "status": "done",
+        "total": 2,
+        "done": 2,
+        "kept": 0,
+        "failed": 0,
+    }
     assert templated.root.get("accounts?search=acme").json["items"][0]["template"] is None
 
 
@@ -321,6 +347,8 @@ def test_upgrade_tells_and_keeps_what_was_changed_by_hand(app: Flask, templated:
     kept = {"agents": "Ours.", "leads": "Own."}
     assert state(templated, "one") == new("one") | {"grace": 9, "groups": kept, "webhooks": []}
     assert state(templated, "two") == new("two")
+    job = newest_job(templated)
+    assert (job["done"], job["kept"]) == (2, 1)
     body = {"accounts": ["one", "two"], "force": True}
     assert templated.root.post("account-templates/default/plan", body).json["items"] == []
 
@@ -396,6 +424,153 @@ def test_account_that_cannot_be_brought_up_stays_whole(app: Flask, templated: Ca
     assert state(templated, "one")["plan"] == "free", "all or nothing"
     assert state(templated, "two") == new("two")
     assert templated.root.get("account-templates").json["items"][0]["behind"] == 1
+    job = newest_job(templated)
+    assert (job["status"], job["done"], job["failed"]) == ("done", 1, 1)
+    [failure] = job["failures"]
+    assert failure["account"] == "one"
+    assert failure["message"]
+
+
+def test_job_ends_once_its_template_changes(app: Flask, templated: Cast) -> None:
+    make(templated, "one")
+    apply(templated, default=CHANGED)
+    upgrade(templated)
+    apply(templated, default=CHANGED | {"version": 3})
+    mailbox.run_jobs(app)
+    job = newest_job(templated)
+    assert (job["status"], job["done"]) == ("failed", 0)
+    assert "Plan again" in job["error"]
+    assert state(templated, "one")["plan"] == "free"
+    for path in ("none/jobs/" + job["id"], f"default/jobs/{templated.alice.id}"):
+        assert templated.root.get(f"account-templates/{path}").status_code == 404
+    assert templated.alice.get("account-templates/default/jobs").status_code == 403
+
+
+def test_hundreds_of_accounts_are_brought_up_in_spite_of_kills(
+    app: Flask, templated: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slugs = [f"acc-{n:03}" for n in range(200)]
+    with app.app_context(), db.transaction():
+        for slug in slugs:
+            accounts.create_account(slug, slug, slug_field="slug", template="default")
+    monkeypatch.setattr(upgrades, "PIECE", 15)
+    monkeypatch.setattr(worker, "LEASE_SECONDS", 0)
+    apply(templated, default=CHANGED)
+    upgrade(templated)
+    real, calls, done = upgrades.upgrade, list[str](), list[str]()
+
+    def killed(account_id: str, *args: Any, **options: Any) -> Any:
+        calls.append(account_id)
+        if len(calls) % 41 == 0:  # before the account, the next time after it
+            raise KeyboardInterrupt
+        found = real(account_id, *args, **options)
+        done.extend([account_id] if found else [])
+        if len(calls) % 67 == 0:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(upgrades, "upgrade", killed)
+    progress = [0]
+    while newest_job(templated)["status"] in ("pending", "running"):
+        with suppress(KeyboardInterrupt):
+            mailbox.run_jobs(app)
+        progress.append(newest_job(templated)["done"])
+        with app.app_context(), db.transaction() as session:  # as the lease of the dead ends
+            session.execute(sa.update(jobs.TABLE).values(due_at=clock.now()))
+    assert len(calls) > len(slugs), "it was killed before some of them"
+    assert progress == sorted(progress)
+    assert len(done) == len({*done}) == len(slugs), "each is done once"
+    job = newest_job(templated)
+    assert (job["status"], job["total"], job["done"], job["failed"]) == ("done", 200, 200, 0)
+    assert templated.root.get("account-templates").json["items"][0]["behind"] == 0
+    assert state(templated, "acc-123") == new("acc-123")
+
+
+def test_account_is_never_seen_half_filled(app: Flask, templated: Cast) -> None:
+    """By anybody who looks while it is made."""
+    seen, over = list[dict[str, Any]](), threading.Event()
+    root = templated.root
+
+    def look() -> None:
+        while not over.is_set():
+            for number in range(5):
+                there = root.acting_in(f"new-{number}")
+                groups = there.get("groups")
+                if groups.status_code == 404:
+                    continue
+                assert groups.status_code == 200, groups.json
+                names = {one["name"] for one in groups.json["items"]}
+                account, webhooks = there.get("account").json, there.get("webhooks").json
+                seen.append(
+                    {
+                        "groups": names >= {"agents", "pii_access"},
+                        "plan": account["plan"],
+                        "grace": account["mfa_grace_days"],
+                        "webhooks": len(webhooks["items"]),
+                        "records": there.get("records/posts").json["total"],
+                        "workflows": len(there.get("workflows").json["items"]),
+                    }
+                )
+
+    with ThreadPoolExecutor(2) as pool:
+        lookers = [pool.submit(look) for _ in range(2)]
+        for number in range(5):
+            make(templated, f"new-{number}")
+            time.sleep(0.1)  # for those who look
+        over.set()
+        for looker in lookers:
+            looker.result()
+    whole = {"groups": True, "plan": "free", "grace": 3}
+    whole |= {"webhooks": 1, "records": 2, "workflows": 1}
+    assert seen
+    assert [one for one in seen if one != whole] == []
+
+
+PROVIDER = {"category": "auth_providers", "provider_name": "google"}
+
+
+@pytest.mark.parametrize(
+    ("providers", "place", "code"),
+    [
+        ([PROVIDER | {"config": {"client_id": "a"}}], "google.config.client_secret", "required"),
+        (
+            [PROVIDER | {"config": {"client_id": "a", "client_secret": "b"}}],
+            "google.config.client_secret",
+            "secret_in_template",
+        ),
+        (
+            [PROVIDER | {"enabled": False, "config": {"odd": 1}}],
+            "google.config.odd",
+            "unknown_field",
+        ),
+        ([PROVIDER | {"enabled": False}], "google.config", "required"),
+        (
+            [PROVIDER | {"provider_name": "nobody", "config": {}}],
+            "nobody.provider_name",
+            "invalid_option",
+        ),
+        (
+            [PROVIDER | {"enabled": False, "config": {"client_id": one}} for one in "ab"],
+            "google",
+            "name_duplicate",
+        ),
+    ],
+)
+def test_provider_of_a_template_is_checked_as_it_is_applied(
+    prepared: Cast, providers: list[Any], place: str, code: str
+) -> None:
+    problems = plan(prepared, default={"version": 1, "providers": providers})["problems"]
+    assert [(one["field"], one["code"]) for one in problems] == [
+        (f"account_templates.default.providers.{place}", code)
+    ]
+
+
+def test_provider_without_secrets_is_stamped(prepared: Cast) -> None:
+    provider = PROVIDER | {"enabled": False, "config": {"client_id": "{{ account.slug }}"}}
+    apply(prepared, default={"version": 1, "providers": [provider]})
+    make(prepared, "one")
+    there = exported(prepared.root, "?accounts=one")["accounts"]["one"]["providers"]
+    assert [one["config"]["client_id"] for one in there] == ["one"]
 
 
 def test_command_applies_a_file_and_brings_accounts_up(

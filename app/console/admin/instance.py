@@ -42,6 +42,7 @@ SORTS = ("-created_at", "name", "slug")
 BRANDS = {None: "", True: "yes", False: "no"}
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 TEMPLATES = "/console/account-templates"
+MAX_JOBS = 20
 PLANS = "/console/plans"
 STATES = {"": None, "given": True, "taken": False}
 
@@ -235,6 +236,8 @@ def show_account_templates() -> str:
         "console/account_templates.html",
         templates=templates.versions(),
         behind=templates.behind(100),
+        jobs=(jobs := templates.newest_jobs(MAX_JOBS)),
+        is_live=any(job.finished_at is None for job in jobs),
     )
 
 

@@ -65,6 +65,8 @@ SHOWS_NONE = {
             *(f"{API}/plans", "/console/plans"),
             *(f"{API}/operator/webhooks", f"{API}/operator/webhooks/<uuid:webhook_id>"),
             *(f"{API}/account-templates", "/console/account-templates"),
+            f"{API}/account-templates/<template_name>/jobs",
+            f"{API}/account-templates/<template_name>/jobs/<uuid:template_job_id>",
             *(f"{API}/attributes/users", f"{API}/attributes/accounts"),
             *(f"{API}/mail-templates", f"{API}/mail-templates/<string:kind>/<string:language>"),
             "/console/product/mails",
