@@ -39,6 +39,9 @@ MANIFEST = {
     "attributes": {"users": {"fields": [{"name": "department", "type": "text"}]}},
     "plans": {"pro": {"quotas": {"records": {"hard": 100_000}}, "flags": ["sla"]}},
     "account_templates": {"default": {"version": 1, "groups": [{"name": "agents"}]}},
+    "operator_webhooks": {
+        "billing": {"url": "https://billing.example.com/atrium", "types": ["account.*"]}
+    },
     "fragments": {"staff": "@has_any_role([admin, editor])"},
     "collections": [
         {
@@ -82,6 +85,7 @@ class ManifestView(View):
     attributes = ma.fields.Dict()
     plans = ma.fields.Dict(**doc("By name."))
     account_templates = ma.fields.Dict(**doc("By name."))
+    operator_webhooks = ma.fields.Dict(**doc("By key, without secrets."))
     fragments = ma.fields.Dict(**doc("Fragments of rules by name."))
     collections = ma.fields.List(ma.fields.Dict())
     accounts = ma.fields.Dict(**doc("By slug."))
@@ -112,7 +116,8 @@ class ManifestOperation(View):
     kind = ma.fields.String(
         **doc(
             "collection, fragment, role, directory, product, plans, account_templates, attributes,"
-            " mail_templates, settings, brand, group, webhook, workflow, hook, provider or"
+            " operator_webhooks, mail_templates, settings, brand, group, webhook, workflow, hook,"
+            " provider or"
             " mail_template."
         )
     )

@@ -29,6 +29,7 @@ from app.collections.schemas import (
 )
 from app.errors import InvalidValues
 from app.manifest.document import Document, Path
+from app.operator.webhook_routes import ChangedOperatorWebhook
 from app.sso.models import OAUTH, SAML
 from app.sso.schemas import ChangedProviderRow
 from app.types import JSONObject
@@ -44,7 +45,7 @@ ALLOW, DENY = "allow", "deny"
 ANONYMOUS = "anonymous"
 MAX_ITEMS = 500  # a transaction holds a lock for each table and index
 MAX_ACCOUNTS = 1000
-MAPS = ("accounts", "plans", "account_templates")
+MAPS = ("accounts", "plans", "account_templates", "operator_webhooks")
 
 
 def _list_of(schema: type[Schema]) -> object:
@@ -198,6 +199,12 @@ class AccountTemplate(Schema):
     removed = _removed()
 
 
+class ManifestOperatorWebhook(ChangedOperatorWebhook):
+    """A webhook of the operator, without its secret."""
+
+    removed = _removed()
+
+
 class Manifest(Schema):
     """Definitions of an instance and of its accounts; what is absent stays as it is."""
 
@@ -214,6 +221,12 @@ class Manifest(Schema):
     )
     account_templates = ma.fields.Dict(
         keys=fields.Text(longest=100), values=ma.fields.Nested(AccountTemplate), **doc("By name.")
+    )
+    operator_webhooks = ma.fields.Dict(
+        keys=fields.Text(shortest=1, longest=100),
+        values=ma.fields.Nested(ManifestOperatorWebhook),
+        validate=ma.validate.Length(max=MAX_ITEMS),
+        **doc("By key."),
     )
     collections = _list_of(ManifestCollection)
     fragments = ma.fields.Dict(

@@ -8,6 +8,7 @@ from app.auth.principal import Principal
 from app.errors import InvalidValues
 from app.manifest import kinds, templates
 from app.manifest.kinds import Single
+from app.manifest.operator_kind import OperatorWebhooks
 from app.manifest.templates import Templates
 from app.types import JSONMapping, JSONObject
 
@@ -57,4 +58,4 @@ class AccountTemplates(Single):
         templates.change(body, by=by)
 
 
-SINGLES: Sequence[Single] = (*kinds.SINGLES, AccountTemplates())
+SINGLES: Sequence[Single] = (*kinds.SINGLES, AccountTemplates(), OperatorWebhooks())

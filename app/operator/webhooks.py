@@ -32,6 +32,12 @@ Body = JSONMapping
 TO_COLUMN = {"is_active": "enabled"}
 
 
+def all_() -> list[Webhook]:
+    """The operator's webhooks, oldest first."""
+    query = sa.select(Webhook).where(*IS_OPERATORS).order_by(Webhook.id)
+    return list(db.db.session.scalars(query))
+
+
 def page(skip: int, limit: int) -> tuple[list[Webhook], int]:
     """The operator's webhooks, oldest first, and the total."""
     count = sa.select(sa.func.count()).select_from(Webhook).where(*IS_OPERATORS)
@@ -101,12 +107,16 @@ def send_test(webhook_id: str, *, by: Principal) -> Result:
     return service.send_test(webhook, orjson.dumps(content).decode())
 
 
-def _checked(body: Body, before: Body) -> JSONObject:
-    """The columns of a body. Raises InvalidValues."""
-    service.check({name: body[name] for name in ("url",) if name in body})
+def problems(body: Body, before: Body) -> list[JSONObject]:
+    """The problems of a new webhook, or of a change of one."""
+    found = list[JSONObject]()
+    try:
+        service.check({name: body[name] for name in ("url",) if name in body})
+    except InvalidValues as error:
+        found += [dict(one) for one in error.details]
     names = body.get("collections", before.get("collections")) or []
-    problems = types.problems(body.get("types", ()))
-    problems += [
+    found += types.problems(body.get("types", ()))
+    found += [
         problem("collections", "name_invalid", f"{name[:80]!r} is not a valid collection name.")
         for name in names
         if not COLLECTION_NAME.fullmatch(name)
@@ -115,9 +125,14 @@ def _checked(body: Body, before: Body) -> JSONObject:
     of_records = {one for one in wanted if one.startswith(f"{types.RECORDS}.")}
     if of_records and not names:
         message = "Name the collections whose records it is sent."
-        problems.append(problem("collections", "required", message))
-    if problems:
-        raise InvalidValues(problems)
+        found.append(problem("collections", "required", message))
+    return found
+
+
+def _checked(body: Body, before: Body) -> JSONObject:
+    """The columns of a body. Raises InvalidValues."""
+    if found := problems(body, before):
+        raise InvalidValues(found)
     return {TO_COLUMN.get(name, name): value for name, value in body.items()}
 
 

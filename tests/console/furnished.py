@@ -57,6 +57,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     small = {"version": 1, "account_templates": {"small": {"version": 1}}}
     planned = cast.root.post("manifest/plan", {"manifest": small}).json
     cast.root.post("manifest/apply", {"manifest": small, "plan_hash": planned["plan_hash"]})
+    cast.root.post("operator/webhooks", {"url": REFUSING, "types": ["user.*", "plan.changed"]})
     for admin in (alice, charlie):
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)
