@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,8 @@ from app import clock, db
 from app.accounts.domains.models import AccountDomain
 from app.accounts.models import Account, GroupMember, User
 from app.accounts.usage import notices, request_counter
-from app.operator import sealing, service
+from app.events import Happened
+from app.operator import sealing, service, store
 from app.operator.models import EVENTS
 from app.operator.types import EventType, expand
 from app.realtime.feed import changes
@@ -260,6 +262,25 @@ def test_scan_is_bounded_and_goes_on(
     assert (answer["items"], answer["has_more"]) == ([], True)
     assert answer["next"] == after + 3
     assert len(events(cast.root, after, types="account.created")) == 5
+
+
+def test_burst_is_sealed_and_read_in_bounded_memory(app: Flask, cast: Cast) -> None:
+    after = position(cast.root)
+    with app.app_context(), db.transaction():
+        for _ in range(10_000):
+            about = {"user_id": cast.bob.id}
+            store.record(Happened(cast.bob.account_id, EventType.USER_UPDATED, about))
+    tracemalloc.start()
+    try:
+        found = events(cast.root, after, limit=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len({one["id"] for one in found}) == 10_000
+    page = cast.root.get(reading.EVENTS, query_string={"after": after, "limit": 1000}).json
+    assert (len(page["items"]), page["has_more"]) == (1000, True)
+    # What the test itself keeps is most of it: 10,000 events of some 300 bytes.
+    assert peak < 40 * 2**20
 
 
 def test_expired_position_is_410_and_oldest_is_read(app: Flask, cast: Cast) -> None:
