@@ -14,7 +14,7 @@ from migrations.support import row_security
 from migrations.support.types import Id, Text, UtcDateTime
 
 revision = "0081"
-down_revision = "0078"
+down_revision = "0080"
 branch_labels = None
 depends_on = None
 

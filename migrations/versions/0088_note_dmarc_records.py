@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0088"
-down_revision = "0078"
+down_revision = "0087"
 branch_labels = None
 depends_on = None
 
