@@ -20,13 +20,14 @@ import sqlalchemy as sa
 
 from app import clock, config, db, events, jobs
 from app.accounts import users
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, User, UserKind
 from app.accounts.product import mails
 from app.audit import entries, sealing
 from app.audit.entries import CHANGES
 from app.audit.security_log.models import SecurityStream
-from app.auth.models import ScimToken, SetupLink
+from app.auth.models import ApiKey, ScimToken, SetupLink
 from app.context import tenancy
+from app.db import Base
 from app.sso.models import ProviderSetting
 from app.types import JSONMapping, JSONObject
 from app.webhooks import queue, versions
@@ -43,6 +44,18 @@ class LeftKind(StrEnum):
     SETUP_LINK = "setup_link"
     PROVIDER = "provider"
     REDIRECT = "redirect_address"
+    API_KEY = "api_key"
+    WORKFLOW = "workflow"
+    HOOK = "hook"
+
+
+SERVICE_TABLES = {
+    LeftKind.WEBHOOK: "webhooks",
+    LeftKind.API_KEY: "api_keys",
+    LeftKind.WORKFLOW: "workflows",
+    LeftKind.HOOK: "workflows",
+}
+"""What may belong to a service user, and goes on when the person who made it leaves."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +68,20 @@ class Left:
     name: str
     changed_at: datetime
     paused_at: datetime | None = None
+    of_service: bool = False
+    """Whether it belongs to a service user, and so goes on."""
 
 
 def of_user(account_id: str, user_id: str) -> list[Left]:
     """The things that a user, perhaps deleted, has made in an account; by kind, the newest first.
 
-    Provider settings and redirect addresses are those that the audit log says they changed.
+    Provider settings, redirect addresses, and what belongs to service users are those that the
+    audit log says they changed.
     """
     found = []
     for webhook in _made(Webhook, account_id, user_id):
-        name = f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
         changed_at, paused_at = webhook.updated_at, webhook.paused_at
-        found.append(Left(LeftKind.WEBHOOK, webhook.id, name, changed_at, paused_at))
+        found.append(Left(LeftKind.WEBHOOK, webhook.id, _name(webhook), changed_at, paused_at))
     for stream in _made(SecurityStream, account_id, user_id):
         host = urlsplit(stream.url).hostname or ""
         found.append(Left(LeftKind.STREAM, stream.id, host, stream.updated_at, stream.paused_at))
@@ -79,22 +94,58 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
     query = sa.select(ProviderSetting).where(same_account)
     settings = {setting.id: setting for setting in db.db.session.scalars(query)}
     account = db.db.session.get(Account, account_id)
+    of_services = _of_services(account_id)
     sealing.settle(account_id)  # after the rows were read: their own changes are among the entries
-    changes = (
-        CHANGES.c.account_id == account_id,
-        CHANGES.c.user_id == user_id,
-        CHANGES.c.table_name == ProviderSetting.__tablename__,
-    )
-    last = sa.func.max(CHANGES.c.occurred_at)
-    changed = sa.select(CHANGES.c.record_id, last).where(*changes).group_by(CHANGES.c.record_id)
-    for id, changed_at in db.connection().execute(changed.order_by(last.desc())).all():
+    for id, changed_at in _changed(account_id, user_id, ProviderSetting.__tablename__):
         if setting := settings.get(id):
             found.append(Left(LeftKind.PROVIDER, id, setting.display_name, changed_at))
+    for kind, table in SERVICE_TABLES.items():
+        named = of_services[kind]
+        for id, changed_at in _changed(account_id, user_id, table) if named else ():
+            if name := named.get(id):
+                found.append(Left(kind, id, name, changed_at, of_service=True))
     present = _redirects(account.settings) if account else set()
     for address, changed_at in _added_redirects(account_id, user_id).items():
         if address in present:
             found.append(Left(LeftKind.REDIRECT, None, address, changed_at))
     return found
+
+
+def _changed(account_id: str, user_id: str, table: str) -> Sequence[Any]:
+    """The ids of rows that a user has created or changed, and when last; the newest first."""
+    changes = (
+        CHANGES.c.account_id == account_id,
+        CHANGES.c.user_id == user_id,
+        CHANGES.c.table_name == table,
+    )
+    last = sa.func.max(CHANGES.c.occurred_at)
+    changed = sa.select(CHANGES.c.record_id, last).where(*changes).group_by(CHANGES.c.record_id)
+    return db.connection().execute(changed.order_by(last.desc())).all()
+
+
+def _of_services(account_id: str) -> dict[LeftKind, dict[str, str]]:
+    """What works on because it belongs to a service user: names by id, by kind."""
+    is_service = (User.account_id == account_id, User.kind == UserKind.SERVICE)
+    ids = db.db.session.scalars(sa.select(User.id).where(*is_service)).all()
+    if not ids:
+        return {kind: {} for kind in SERVICE_TABLES}
+    keys = sa.select(ApiKey).where(ApiKey.account_id == account_id, ApiKey.created_by.in_(ids))
+    hooks = sa.select(Webhook).where(Webhook.account_id == account_id, Webhook.created_by.in_(ids))
+    table = Base.metadata.tables[SERVICE_TABLES[LeftKind.WORKFLOW]].c
+    own = (table.account_id == account_id, table.owner_id.in_(ids))
+    flows = db.connection().execute(sa.select(table.id, table.name, table.kind).where(*own)).all()
+    return {
+        LeftKind.WEBHOOK: {one.id: _name(one) for one in db.db.session.scalars(hooks)},
+        LeftKind.API_KEY: {k.id: k.name for k in db.db.session.scalars(keys) if k.is_active},
+        **{
+            kind: {row.id: row.name for row in flows if row.kind == kind}
+            for kind in (LeftKind.WORKFLOW, LeftKind.HOOK)
+        },
+    }
+
+
+def _name(webhook: Webhook) -> str:
+    return f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
 
 
 def _made(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
@@ -155,7 +206,11 @@ def _accounts_of(event: events.AdminLeft) -> Sequence[str]:
         sa.select(model.account_id).where(model.created_by == event.user_id)
         for model in (Webhook, SecurityStream, ScimToken, SetupLink)
     )
-    return sorted(db.connection().scalars(sa.union(*made)))
+    of_services = sa.select(CHANGES.c.account_id).where(
+        CHANGES.c.user_id == event.user_id, CHANGES.c.table_name.in_(SERVICE_TABLES.values())
+    )
+    found = {*db.connection().scalars(sa.union(*made)), *db.connection().scalars(of_services)}
+    return sorted(found)
 
 
 @jobs.job("webhooks.tell_left", mails=True)
@@ -170,7 +225,7 @@ def _tell(payload: JSONMapping) -> None:
     details: JSONObject = {
         "account": account.name,
         # Not what they are called: the user chose that.
-        "numbers": Counter(one.kind for one in left),
+        "numbers": Counter("of_service" if one.of_service else one.kind for one in left),
         "link": f"{base}/console/team/left/{payload['left_by']}",
     }
     mails.send("admin_left", admin.email, account_id, user=admin, **details)

@@ -21,6 +21,7 @@ EXAMPLE = {
     "name": "hooks.example.com: orders",
     "changed_at": "2026-11-20T12:00:00.123456Z",
     "paused_at": "2026-11-21T12:00:00.123456Z",
+    "of_service": False,
 }
 
 
@@ -33,6 +34,9 @@ class LeftView(View):
     changed_at = fields.Timestamp()
     paused_at = fields.Timestamp(
         allow_none=True, **doc("Since when it sends nothing, until an admin takes it over.")
+    )
+    of_service = ma.fields.Boolean(
+        **doc("Whether it belongs to a service user, and so goes on without the user.")
     )
 
 
@@ -51,7 +55,8 @@ def list_left(user_id: str) -> JSONObject:
     By kind, the newest first; also of a deleted user who left something. Webhooks and the security
     log's receiver are paused when their maker is no admin any more: take them over or delete them.
     SCIM tokens work on until you revoke them. Setup links end with their maker's rights. Provider
-    settings and redirect addresses are those that the audit log says the user changed or added.
+    settings and redirect addresses are those that the audit log says the user changed or added; so
+    are webhooks, keys and workflows of service users, which go on: look at each, revoke or rotate.
     """
     account_id = principal().require_account_id()
     found = handover.of_user(account_id, user_id.lower())

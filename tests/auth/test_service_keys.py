@@ -9,6 +9,8 @@ from flask import Flask
 
 from tests.accounts.test_service_users import make_service
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.console.browser import Browser
+from tests.mailbox import body_of, outbox, run_jobs
 from tests.webhooks import delivering
 from tests.workflows import running
 
@@ -151,6 +153,35 @@ def test_what_belongs_to_a_service_user_outlives_people(app: Flask, cast: Cast) 
     assert {one["created_by"] for one in made} == {bot["id"]}
     taken = cast.alice.patch(f"workflows/{flow['id']}", {"owner_id": cast.alice.id})
     assert taken.json["owner_id"] == cast.alice.id
+
+
+def test_what_a_person_made_for_a_service_user_is_shown_to_those_who_stay(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root)
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    bot = make_service(cast.alice)
+    owned = {"owner_id": bot["id"]}
+    key_of(app, cast.alice, bot)  # not of dora
+    key_of(app, dora, bot)
+    delivering.make_webhook(dora, "https://hooks.example.com/", **owned)
+    running.make_workflow(dora, [running.create("one")], **owned)
+    hook = {"name": "h", "trigger": {"type": "manual"}, "actions": [], **owned}
+    assert dora.post("hooks", hook).status_code == 201
+    assert cast.alice.delete(f"account/users/{dora.id}").status_code == 204
+    left = cast.alice.get(f"account/users/{dora.id}/left").json["items"]
+    assert sorted(one["kind"] for one in left) == ["api_key", "hook", "webhook", "workflow"]
+    assert {one["of_service"] for one in left} == {True}
+    page = Browser(app, cast.alice).get(f"team/left/{dora.id}").text
+    for one in left:
+        assert one["id"] in page
+    run_jobs(app)
+    (mail,) = [one for one in outbox(app) if one["To"] == cast.alice.email]
+    assert "4 keys, workflows and webhooks of service users" in body_of(mail)
+    (key,) = (one for one in left if one["kind"] == "api_key")
+    assert cast.alice.post(f"api-keys/{key['id']}/revoke").status_code == 200
+    left = cast.alice.get(f"account/users/{dora.id}/left").json["items"]
+    assert "api_key" not in {one["kind"] for one in left}
 
 
 def test_webhook_of_a_service_user_shows_its_view(app: Flask, cast: Cast) -> None:

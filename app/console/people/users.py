@@ -50,6 +50,9 @@ KIND_NAMES = {
     LeftKind.SETUP_LINK: lazy_gettext("Setup link"),
     LeftKind.PROVIDER: lazy_gettext("Identity provider"),
     LeftKind.REDIRECT: lazy_gettext("Redirect address"),
+    LeftKind.API_KEY: lazy_gettext("API key"),
+    LeftKind.WORKFLOW: lazy_gettext("Workflow"),
+    LeftKind.HOOK: lazy_gettext("Hook"),
 }
 
 MAX_NAME, MAX_EMAIL = 200, 320
