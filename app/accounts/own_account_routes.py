@@ -222,7 +222,8 @@ def update_member(body: Body, user_id: str) -> User:
     `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
     a new address removes the user from that group, and its members get a mail.
     """
-    enrolment.check_role(body, by=principal(), account_id=_account_id())
+    user = users.get(_account_id(), user_id)
+    enrolment.check_role(body, by=principal(), user=user)
     enrolment.check_address(_account_id(), user_id, body, by=principal())
     level = attribute_values.level_for_account(principal())
     body = attribute_values.replaced(Kind.USERS, body, level)

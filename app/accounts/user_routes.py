@@ -155,7 +155,7 @@ def update_user(body: Body, user_id: str) -> User:
     `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
     a new address removes the user from that group.
     """
-    enrolment.check_role(body, by=principal(), account_id=_user(user_id).account_id)
+    enrolment.check_role(body, by=principal(), user=_user(user_id))
     enrolment.check_address(None, user_id, body, by=principal())
     body = attribute_values.replaced(Kind.USERS, body, Level.SUPERADMIN)
     return users.change(None, user_id, body, by=principal().user_id)

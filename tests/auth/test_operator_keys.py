@@ -124,6 +124,12 @@ def test_operator_key_provisions_an_account(app: Flask, cast: Cast) -> None:
     made = key.post("accounts", {"name": "Initech"})
     assert made.status_code == 201, made.json
     account_id = made.json["id"]
+    service = {"kind": "service", "name": "Root bot", "role": "admin"}
+    assert key.acting_in(account_id).post("account/users", service).status_code == 403
+    early = key.acting_in(account_id).post("account/users", {**service, "role": "viewer"})
+    for path in (f"users/{early.json['id']}", f"account/users/{early.json['id']}"):
+        promoted = key.acting_in(account_id).patch(path, {"role": "admin"})
+        assert promoted.status_code == 403
     admin = {"email": "ida@initech.example", "role": "admin", "account_id": account_id}
     assert key.post("users", admin).status_code == 201
     second = key.post("users", {**admin, "email": "eve@initech.example"})

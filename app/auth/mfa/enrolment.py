@@ -20,20 +20,22 @@ from app.errors import InvalidValues
 
 
 def check_role(
-    body: Body, *, by: Principal, joins: str | None = None, account_id: str | None = None
+    body: Body, *, by: Principal, joins: str | None = None, user: User | None = None
 ) -> None:
     """Raise Forbidden if an API key would create an admin.
 
     `joins` is the account of a new user: every user of the system account is a superadmin. An
-    operator key that also creates accounts makes the first admin of one, `account_id` or `joins`.
+    operator key that also creates accounts makes the first admin of one, who is a person; `user`
+    is who gets the role, unless new.
     """
     role = roles.resolve(body, []) if {"role", "role_id"} & set(body) else None
     if joins is not None and joins.lower() == SYSTEM_ACCOUNT_ID:
         by.refuse_key(NO_ADMINS)
     if role is not None and role.name == ADMIN:
-        account_id = (joins or account_id or "").lower()
-        is_first = "accounts:write" in (by.operator_scopes or ()) and account_id != ""
-        if not is_first or users.has_admin(account_id):
+        is_service = user.is_service if user else body.get("kind") == UserKind.SERVICE
+        account_id = (user.account_id if user else joins or "").lower()
+        may_be_first = "accounts:write" in (by.operator_scopes or ()) and not is_service
+        if not may_be_first or users.has_admin(account_id):
             by.refuse_key(NO_ADMINS)
 
 
