@@ -18,6 +18,7 @@ from app.accounts.usage import quotas
 from app.accounts.usage.quotas import Quotas
 from app.auth import key_scopes
 from app.context import tenancy
+from app.context.actor import ActorKind
 from app.db import db, versioned_cache
 from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
@@ -150,6 +151,15 @@ class Principal:
     def opens_console(self) -> bool:
         """Whether the caller may open the console: admins, and roles that say so."""
         return self.is_admin or self.console
+
+    @cached_property
+    def acts_as(self) -> tuple[ActorKind | None, str | None, str | None]:
+        """What acts: `kind`, `id` and `name` of `Actor`."""
+        if self.is_service:
+            return ActorKind.SERVICE, None, None
+        if self.key_check is not None:  # of an API key, or of a directory's token
+            return ActorKind.API_KEY, self.api_key_id, self.api_key_name
+        return ActorKind.OPERATOR if self.is_superadmin else None, None, None
 
     @cached_property
     def account_id(self) -> str | None:

@@ -24,7 +24,7 @@ from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.context import actor, shown_accounts
-from app.context.actor import Actor
+from app.context.actor import Actor, ActorKind
 from app.types import JSONObject
 
 MAX_IDS = 1000  # of an event
@@ -49,6 +49,7 @@ class _Key(NamedTuple):
     email: str | None
     name: str | None
     api_key_id: str | None
+    acts_as: tuple[ActorKind | None, str | None, str | None] = (None, None, None)
 
 
 class Collector:
@@ -199,7 +200,7 @@ def note(
         return
     current = _collector()
     path = _path.get() or (DEFAULT_PATH if current is None else current.path)
-    who = (by.user_id, by.email, by.name, by.api_key_id)
+    who = (by.user_id, by.email, by.name, by.api_key_id, by.acts_as)
     key = _Key(account_id, definition.table_name, path, fields, *who)
     if current is None or (not current.is_stream and db.in_transaction()):
         record(*_events(key, dict.fromkeys(ids)))
@@ -251,4 +252,6 @@ def _reader(key: _Key) -> Actor:
         return acting
     # Somebody else's change is shown to this user, such as the owner of a webhook.
     name = key.name or key.email
-    return Actor(str(key.user_id), key.email, name, request_id=acting.request_id)
+    reader = Actor(str(key.user_id), key.email, name, request_id=acting.request_id)
+    kind, id, named = key.acts_as
+    return reader._replace(kind=kind, id=id, name=named)

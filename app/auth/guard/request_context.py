@@ -11,7 +11,6 @@ from app import config, db
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.context import actor, deadline, tenancy, trigger_depth
-from app.context.actor import ActorKind
 from app.db import disk
 from app.web.app import environ_key, get_g, get_request
 
@@ -61,15 +60,9 @@ def _actor(request: Request, context: Any) -> actor.Actor:
     acting = actor.Actor(*actor.ANONYMOUS[:3], *origin)
     if caller and caller.user_id:
         acting = actor.Actor(caller.user_id, caller.email, caller.name or caller.email, *origin)
-        if caller.is_service:
-            acting = acting._replace(kind=ActorKind.SERVICE)
-        elif caller.api_key_id is not None:
-            acting = acting._replace(kind=ActorKind.API_KEY, id=caller.api_key_id)
-            acting = acting._replace(name=caller.api_key_name)
-        elif caller.key_check is not None:  # a directory, whose token stands for a user
-            acting = acting._replace(kind=ActorKind.API_KEY)
-        elif caller.is_superadmin:
-            acting = acting._replace(kind=ActorKind.OPERATOR)
+        kind, id, name = caller.acts_as
+        if kind is not None:
+            acting = acting._replace(kind=kind, id=id, name=name)
         if caller.portal is not None:
             acting = acting._replace(portal=caller.session_id)
     signature: Signature | None = context.get("signature")
