@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,20 +20,24 @@ from hypothesis import strategies as st
 
 from app import clock, db
 from app.accounts.models import EDITOR
-from app.audit import append, sealing
-from app.audit.chain import digest, verify
+from app.audit import append, checkpoints, sealing
+from app.audit.chain import cut, digest, verify
 from app.audit.entries import CHANGES
 from app.audit.log import AUDIT
 from app.audit.security_log.entries import EVENTS
 from app.audit.security_log.log import SECURITY
 from app.auth import principal as principals
+from app.auth.commands import superadmin
 from app.context import actor
 from app.context.actor import Actor, ActorKind
 from app.records import leaving
 from tests.audit.chains import entries, stand_alone
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
+from tests.bundle.accounts import export, import_, run
+from tests.bundle.test_round_trip import ROOT
 from tests.logs import unguarded
 from tests.mailbox import run_jobs
+from tests.scim.conftest import Directory
 from tests.workflows.running import action, make_workflow, ran
 
 Acted = tuple[str, str, dict[str, Any]]
@@ -385,3 +391,52 @@ def test_triggers_refuse_half_an_erasure(app: Flask, cast: Cast) -> None:
                 session.execute(sa.update(CHANGES).where(mine).values(values))
         with pytest.raises(sa.exc.DBAPIError), db.transaction() as session:
             session.execute(sa.update(EVENTS).values(actor_id="x"))
+
+
+def test_directory_is_a_key(cast: Cast) -> None:
+    dora = Directory(cast.alice).make_user()
+    (found, *_) = entries(cast.root, record_id=dora["id"], operation="CREATE")
+    assert (found["actor"]["kind"], found["actor"]["name"]) == ("api_key", "SCIM")
+    assert found["actor"]["id"] == found["user_id"]
+
+
+def test_command_of_superadmin_is_the_operator(app: Flask, cast: Cast, tmp_path: Path) -> None:
+    result = run(app, "account", "clone", "acme", "copy", *ROOT)
+    assert result.exit_code == 0, result.output
+    account_id = result.output.split("(")[1].split(")")[0]
+    found = entries(cast.root, account_id=account_id, table_name="accounts")
+    assert {one["actor"]["kind"] for one in found} == {"import"}
+    assert {one["user_id"] for one in found} == {cast.root.id}
+    with app.app_context(), superadmin(None) as by, db.transaction():
+        append.record(append.Change(account_id, (append.UPDATE, "x", "y"), [("z", None, "1")]))
+    (found,) = entries(cast.root, account_id=account_id, record_id="y")
+    assert found["actor"] == {"kind": "operator", "id": by.user_id, "name": cast.root.email}
+
+
+def test_bundle_with_both_versions_comes_back(app: Flask, cast: Cast, tmp_path: Path) -> None:
+    write_as_before(app, cast)
+    by_key(cast)
+    file = export(app, tmp_path)
+    before = entries(cast.root, account_id=cast.alice.account_id)
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    run_jobs(app)
+    result = import_(app, file, *ROOT)
+    assert result.exit_code == 0, result.output
+    after = entries(cast.root, account_id=cast.alice.account_id)
+    assert after[: len(before)] == before
+    assert {one["digest_version"] for one in before} == {1, 2}
+    assert cast.root.get("audit-logs/verify").json["valid"]
+
+
+def test_cut_goes_by_both_versions(app: Flask, cast: Cast) -> None:
+    by_key(cast)
+    write_as_before(app, cast)
+    by_session(cast)
+    key = base64.urlsafe_b64encode(bytes(range(32))).decode()
+    settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=(key,))
+    with pytest.MonkeyPatch.context() as patch, app.app_context():
+        patch.setitem(app.extensions, "atrium.config", settings)
+        checkpoints.create_due()
+        assert cut.cut(AUDIT, cast.alice.account_id, clock.now()) > 3
+        found = verify.verify_all(AUDIT, cast.alice.account_id)
+        assert (found["valid"], found["start"]["removed"] > 3) == (True, True)
