@@ -97,6 +97,10 @@ def erase_actor(account_id: str, user_id: str, email: str) -> int:
         )
         superadmins = db.connection().scalars(sa.select(CHANGES.c.record_id).where(*users)).all()
         erased.append((CHANGES.c.user_id.in_(superadmins), CHANGES.c.es_username == email))
+    # Names of keys, which act in the user's account only.
+    by_key = (FEED.c.account_id == account_id, FEED.c.user_id == user_id)
+    with db.transaction() as session:
+        session.execute(sa.update(FEED).where(*by_key).values(actor_name=None))
     return sum(_erase(ACTOR, conditions) for conditions in erased)
 
 

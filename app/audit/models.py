@@ -54,6 +54,7 @@ class AuditChange(Base):
             )
             for name, columns in (
                 ("actor", ["actor_id"]),
+                ("actor_kind", ["actor_kind"]),
                 ("account_actor_kind", ["account_id", "actor_kind"]),
             )
         ),

@@ -24,6 +24,7 @@ TABLES = ("audit_changes", "audit_pending", "feed_changes")
 NOT_USERS = "actor_kind <> 'user'"
 INDEXES = {
     "ix_audit_changes_actor": ["actor_id"],
+    "ix_audit_changes_actor_kind": ["actor_kind"],
     "ix_audit_changes_account_actor_kind": ["account_id", "actor_kind"],
 }
 # A process of the version before would erase an actor, but leave the name.

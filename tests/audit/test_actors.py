@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app import clock, db
-from app.accounts.models import EDITOR
+from app.accounts.models import ADMIN, EDITOR
 from app.audit import append, checkpoints, sealing
 from app.audit.chain import cut, digest, verify
 from app.audit.entries import CHANGES
@@ -194,6 +194,11 @@ def test_unaudited_changes_in_feed_name_what_acted(
         "id": cast.alice.id,
         "name": None,
     }
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
+    program, key = with_key(dora)
+    made = make_record(program, title="x")
+    assert cast.root.post(f"users/{dora.id}/erase").status_code == 200
+    assert of_feed(cast, made["id"])["actor"] == {**key, "name": None}
 
 
 def test_restoring_is_by_whoever_restores(cast: Cast) -> None:
