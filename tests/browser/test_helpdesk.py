@@ -20,6 +20,7 @@ from tests.mailbox import link_in, outbox, run_jobs
 from tests.manifest.manifests import applied
 from tests.project import PROJECT, free_port
 from tests.serving import serving
+from tests.workflows.running import work
 
 FOLDER = PROJECT / "examples" / "helpdesk"
 
@@ -109,11 +110,15 @@ def test_company_signs_up_and_invites_an_agent_on_the_products_page(desk: Desk) 
     expect(admin.get_by_role("button", name="Next")).to_be_visible()
 
     agent = desk.visit(desk.mailed())
+    work(desk.app)  # of the account template: it opens the first ticket
     expect(agent.get_by_role("heading", name="Join Wallace Corp")).to_be_visible()
     agent.get_by_label("Your name").fill("Otto")
     agent.get_by_label("Password").fill(builders.PASSWORD)
     agent.get_by_role("button", name="Join").click()
     expect(agent.get_by_role("button", name="Open a ticket")).to_be_visible()
+    expect(agent.get_by_text("Welcome, Wallace Corp")).to_be_visible()
+    expect(agent.get_by_label("status of Welcome, Wallace Corp")).to_have_value("open")
+    expect(agent.locator(".facts").first).to_contain_text("Wallace Corp · new · by")
 
 
 def test_forgotten_password_is_set_anew_on_the_products_page(desk: Desk) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, make_record, make_user
+from tests.builders import PASSWORD, Caller, make_record, make_user
 from tests.manifest.manifests import applied, planned
 from tests.project import PROJECT
+from tests.workflows.running import work
 
 MANIFEST = (PROJECT / "examples" / "helpdesk" / "atrium.yaml").read_text()
 
@@ -114,3 +115,24 @@ def test_internal_comments_are_for_staff(desk: Helpdesk) -> None:
     assert texts(desk.lead) == ["Thank you.", "We look into it.", "Works as sold."]
     other = {"ticket": desk.tickets[1]["id"], "text": "x"}
     assert desk.ann.post("records/comments", other).status_code in (400, 403)
+
+
+def test_company_that_signs_up_finds_what_it_needs(app: Flask, root: Caller) -> None:
+    applied(root, MANIFEST)
+    body = {"account_name": "Wallace Corp", "name": "Wanda", "email": "wanda@wallace.example"}
+    answer = Caller(app).post("auth/register", {**body, "password": PASSWORD})
+    assert answer.status_code == 201, answer.json
+    there = root.acting_in("wallace-corp")
+    assert "escalations" in {one["name"] for one in there.get("groups").json["items"]}
+    [workflow] = there.get("workflows").json["items"]
+    assert (workflow["name"], workflow["enabled"]) == ("Welcome", True)
+    labels = {one["status"]: one["label"] for one in there.get("records/statuses").json["items"]}
+    assert labels == {"open": "new", "pending": "waiting", "closed": "done"}
+    [company] = there.get("records/companies").json["items"]
+    assert company["name"] == "Wallace Corp"
+    work(app)
+    account_id = there.get("account").json["id"]
+    agent = Caller(app, make_user(app, account_id, "otto@wallace.example", "agent"))
+    [ticket] = agent.get("records/tickets").json["items"]
+    assert (ticket["title"], ticket["company"]) == ("Welcome, Wallace Corp", company["id"])
+    assert root.get("account-templates").json["items"][0]["accounts"] == 1
