@@ -44,6 +44,11 @@ CHANGING_ROUTES = (
     *INSTANCE_ROUTES,
     f"{PREFIX}/account/security-log",
     "/console/security-log",
+    # What is held of a person has their entries of it.
+    f"{PREFIX}/users/<uuid:user_id>/export",
+    "/console/profile/export",
+    "/console/team/users/<uuid:user_id>/export",
+    "/welcome/profile/export",
     # Counts what the check itself sends.
     f"{PREFIX}/account/usage",
     "/console/usage",
