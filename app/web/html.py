@@ -69,7 +69,7 @@ def add_security_headers(response: Response) -> Response:
     Files have a stricter policy, and browsers may keep them if they ask each time.
     """
     response.headers.setdefault("Content-Security-Policy", POLICY)
-    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers.setdefault("Referrer-Policy", "same-origin")
     response.headers.setdefault("Cache-Control", "no-store")
     return response
 

@@ -63,8 +63,7 @@ def is_hosted() -> bool:
 
     For end users, and for the holder of a setup link on all pages that it opens.
     """
-    path = f"{request.path}/"
-    return path.startswith((f"{HOSTED}/", f"{SETUP}/")) or g.get("is_hosted", False)
+    return f"{request.path}/".startswith(f"{HOSTED}/") or g.get("is_hosted", False)
 
 
 def layout() -> str:

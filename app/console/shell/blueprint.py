@@ -59,8 +59,9 @@ class Pages(Blueprint):
 blueprint, hosted = Pages("console", __name__), Pages("welcome", __name__)
 for pages in (blueprint, hosted):
     pages.before_request(guard.authorize)
-    pages.after_request(html.compress_page)  # runs after the next one
-    pages.after_request(brand.add_headers)
+    pages.after_request(html.compress_page)  # runs after those below
+blueprint.after_request(html.add_security_headers)
+hosted.after_request(brand.add_headers)
 
 
 View = TypeVar("View", bound=Callable[..., Any])

@@ -9,7 +9,16 @@ from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import g, make_response, redirect, render_template, request, session, url_for
+from flask import (
+    after_this_request,
+    g,
+    make_response,
+    redirect,
+    render_template,
+    request,
+    session,
+    url_for,
+)
 from flask_wtf.csrf import CSRFError, CSRFProtect, ValidationError, validate_csrf
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
@@ -35,6 +44,7 @@ from app.console.shell.access import (
     ANYBODY,
     HOME,
     PORTAL,
+    SETUP,
     SUPERADMIN,
     PageAccess,
 )
@@ -209,7 +219,9 @@ def load_caller() -> None:
     )
     holder = None if session_caller else _setup_holder()
     g.console_caller, g.console_session_id = session_caller or holder or (None, None)
-    g.is_hosted = g.get("is_hosted", False) or holder is not None
+    if holder or f"{request.path}/".startswith(f"{SETUP}/"):
+        g.is_hosted = True
+        after_this_request(brand.add_headers)
     request.environ[ACCOUNT] = g.console_caller and g.console_caller.metered_account.id
 
 
