@@ -30,6 +30,7 @@ from app.audit.chain import digest
 from app.audit.models import AuditChange, AuditHead, FeedChange, FeedGeneration, PendingChange
 from app.context import deadline, tenancy
 from app.db import Base, sqlite_driver
+from app.db.prepared import PreparedStatement
 from app.db.transactions import snapshot
 from app.errors import Unavailable, error_location
 from app.jobs import wakeups, worker
@@ -56,6 +57,9 @@ _NEWEST = (
     sa.select(FEED.c.change).order_by(sa.text("rowid DESC")).limit(1).scalar_subquery(),
     sa.select(sa.func.max(FeedGeneration.first_change)).scalar_subquery(),
 )
+_NEWEST_PENDING = PreparedStatement(
+    sa.select(sa.func.max(PENDING.c.id)).where(PENDING.c.account_id == sa.bindparam("_account_id"))
+)
 
 
 class Head(NamedTuple):
@@ -77,9 +81,8 @@ def settle(account_id: str | None) -> None:
 
 
 def _settle(account_id: str, end: float = math.inf) -> None:
-    own = PENDING.c.account_id == account_id
     with tenancy.in_account(account_id):
-        until = db.connection().scalar(sa.select(sa.func.max(PENDING.c.id)).where(own))
+        ((until,),) = _NEWEST_PENDING.all({"_account_id": account_id})
         last = 0
         # What was committed by now comes in the order of ids: PostgreSQL need not pass again by the
         # rows that were sealed, which it keeps while somebody's snapshot is older.

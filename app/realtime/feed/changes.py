@@ -32,6 +32,7 @@ from app.collections import table as tables
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import Base
+from app.db.prepared import PreparedStatement
 from app.realtime.feed import marks
 from app.types import JSONMapping, JSONObject
 
@@ -212,19 +213,22 @@ def later(
     parameters: JSONObject = {"account": account_id, "after": after, "limit": most + 1}
     parameters |= {f"table_{n}": name for n, name in enumerate(sorted(names))}
     sizes, values = _later(len(names))
-    found = db.connection().execute(sizes, parameters).all()
-    if len(found) > most or sum(row.size for row in found) > ROOM:
+    found = sizes.all(parameters)
+    if len(found) > most or sum(size for _, _, size in found) > ROOM:
         return None
     if not found:
         return ()
-    parameters["last"] = found[-1].change
+    parameters["last"], *_ = found[-1]
     rows = db.connection().execute(values, parameters).all()
     return rows if _fitting(rows) == len(rows) else None
 
 
 @lru_cache
-def _later(count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """The sizes and the values of changes of so many tables, each found by the index."""
+def _later(count: int) -> tuple[PreparedStatement, sa.Select[Any]]:
+    """The sizes and the values of changes of so many tables, each found by the index.
+
+    Of each reader whom a membership concerns, the sizes are asked for, and mostly there are none.
+    """
     names: list[sa.BindParameter[str]] = [sa.bindparam(f"table_{n}") for n in range(count)]
     sizes = [
         _sizes(table, number).where(table.c.table_name == name)
@@ -236,7 +240,7 @@ def _later(count: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
         for name in names
         for query, (table, _) in zip(_STORED, NUMBERED, strict=True)
     ]
-    return _both(*sizes), _both(*values)
+    return PreparedStatement(_both(*sizes)), _both(*values)
 
 
 _SIZES = _both(*(_sizes(*one) for one in NUMBERED))
