@@ -41,7 +41,8 @@ def _on_closing(event: events.AccountClosing) -> None:
 
 def _account(event: RowChanged) -> Found:
     own: JSONObject = {"account_id": event.row_id}
-    if event.operation == CREATE:
+    is_reopened = event.old.get("closed_at") and not event.new.get("closed_at")
+    if event.operation == CREATE or (is_reopened and event.new):  # from a bundle
         yield EventType.ACCOUNT_CREATED, {**own, "template": event.new["template"]}
     elif _became(event, "closed_at"):
         yield EventType.ACCOUNT_DELETED, own

@@ -355,6 +355,17 @@ def test_types_expand_by_their_noun() -> None:
     }
 
 
+def test_account_that_is_restored_is_created_again(app: Flask, cast: Cast) -> None:
+    account_id = cast.charlie.account_id
+    assert cast.root.delete(f"accounts/{account_id}").status_code in (202, 204)
+    after = position(cast.root)
+    with app.app_context(), db.transaction() as session:
+        account = session.get_one(Account, account_id)
+        account.closed_at, account.is_active, account.slug = None, True, "globex"
+    own = {"account_id": account_id, "template": None}
+    assert told(cast.root, after) == [("account.created", own)]
+
+
 def test_events_of_closed_account_end_with_its_deletion(app: Flask, cast: Cast) -> None:
     after = position(cast.root)
     assert cast.root.delete(f"accounts/{cast.charlie.account_id}").status_code in (202, 204)
