@@ -47,6 +47,7 @@ READS: Mapping[str, str] = {
     "issuer_documents": EXPIRED,
     "jobs": DUE,
     "mailed_tokens": EXPIRED,
+    "operator_events": SUPERADMIN,
     "provider_settings": DUE,
     "realtime_tickets": EXPIRED,
     "record_counts": COUNTED,

@@ -64,10 +64,9 @@ def _number(until: int, begun: int) -> bool:
             return False
         for number, event in enumerate(found, last + 1):
             event["number"] = number
-        given = [
-            {f"_{name}": one[name] for name in ("account_id", "id", "number")} for one in found
-        ]
-        db.connection().execute(_GIVE, given)
+        for one in found:  # each names its account
+            key = {"_account_id": one["account_id"], "_id": one["id"]}
+            db.connection().execute(_GIVE, {**key, "_number": one["number"]})
         deliveries.write(found)
         db.connection().execute(sa.update(HEADS).where(_OF_HEAD).values(number=found[-1]["number"]))
     return len(found) == BATCH_SIZE
