@@ -102,6 +102,8 @@ def test_event_is_delivered_as_it_is_listed(app: Flask, cast: Cast) -> None:
         path = f"{HOOKS}/{made['id']}/deliveries"
         (listed,) = cast.root.get(path, query_string={"event": "account.created"}).json["items"]
         assert (listed["status"], listed["payload"]) == ("delivered", event)
+        elsewhere = cast.root.acting_in(cast.alice.account_id).get(path)
+        assert [one["id"] for one in elsewhere.json["items"]] == [listed["id"]]
         again = cast.root.post(f"{path}/{listed['id']}/redeliver")
         assert again.status_code == 202, again.json
         deliver(app)
