@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
-from app.context import tenancy
+from app.context import shown_accounts, tenancy
 from app.errors import FeedExpired, InvalidValues, problem
 from app.operator import deliveries, sealing, types
 from app.operator.models import EVENTS, HEADS
@@ -69,6 +69,8 @@ def page(after: int, written: Sequence[str], limit: int) -> JSONObject:
         query = sa.select(span).where(*wanted).order_by(span.c.number).limit(limit + 1)
         found = [dict(row) for row in db.connection().execute(query).mappings()]
         items = [deliveries.content(one) for one in found[:limit]]
+        for one in items:
+            shown_accounts.note(one["account_id"])
         if len(found) > limit:
             return {"items": items, "next": found[limit - 1]["number"], "has_more": True}
         numbers = sa.select(sa.func.count(), sa.func.max(span.c.number))
@@ -91,7 +93,10 @@ def newest(
         conditions.append(EVENTS.c.number < before)
     query = sa.select(EVENTS).where(*conditions).order_by(EVENTS.c.number.desc()).limit(limit)
     with tenancy.across_accounts():
-        return [dict(row) for row in db.connection().execute(query).mappings()]
+        found = [dict(row) for row in db.connection().execute(query).mappings()]
+    for one in found:
+        shown_accounts.note(one["account_id"])
+    return found
 
 
 @jobs.periodic(3600, "operator.purge")

@@ -12,6 +12,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db
+from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.principal import Principal
 from app.context import shown_accounts
 from app.db import counts, filters
@@ -259,6 +260,8 @@ def _with_last_attempt() -> sa.Select[Any]:
 
 def _as_seen(row: sa.RowMapping, reader: redaction.Reader) -> Delivery:
     shown_accounts.note(row["account_id"])
+    if row["account_id"] == SYSTEM_ACCOUNT_ID:  # maybe an event of another account
+        shown_accounts.note(orjson.loads(row["payload"]).get("account_id"))
     hidden_by, payload = reader.hidden_by(row), orjson.Fragment(row["payload"])
     if hidden_by:
         payload = orjson.loads(row["payload"])

@@ -116,6 +116,26 @@ def test_event_is_delivered_as_it_is_listed(app: Flask, cast: Cast) -> None:
         assert receiver.requests[2].json["type"] == "webhook.test"
 
 
+def test_looks_at_events_are_in_the_log_of_their_account(app: Flask, cast: Cast) -> None:
+    made = make_hook(cast.root, types=["group.*"])
+    group = cast.alice.post("groups", {"name": "sales"}).json["id"]
+    cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id})
+    seal(app)
+
+    def looks(owner: Caller) -> int:
+        path = "account/security-log?kind=operator.request&limit=100"
+        return len(owner.get(path).json["items"])
+
+    path = f"{HOOKS}/{made['id']}/deliveries"
+    before = looks(cast.alice), looks(cast.charlie)
+    (sent,) = cast.root.get(path).json["items"]
+    assert cast.root.get(f"{path}/{sent['id']}").status_code == 200
+    assert cast.root.get("operator/events", query_string={"types": "group.*"}).status_code == 200
+    assert looks(cast.alice) - before[0] == 3
+    assert cast.root.get("operator/events", query_string={"types": "quota.*"}).status_code == 200
+    assert looks(cast.alice) - before[0] == 3
+
+
 def test_events_of_account_are_sent_in_order_past_failures(app: Flask, cast: Cast) -> None:
     """A delivery that waits for its retry holds up its own account, and no other."""
     with receiving() as receiver:

@@ -91,6 +91,7 @@ NAMES = {
     "usage.remove_account": lazy_gettext("Removal of the usage of an account"),
     "users.erase": lazy_gettext("Erasure of the personal data of a user"),
     "webhooks.bound": lazy_gettext("Limit of the delivery log"),
+    "operator.purge": lazy_gettext("Removal of old events"),
     "webhooks.purge": lazy_gettext("Removal of old deliveries"),
     "webhooks.redeliver": lazy_gettext("Redelivery to a webhook"),
     "webhooks.remove": lazy_gettext("Removal of the deliveries of a webhook"),
