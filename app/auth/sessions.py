@@ -243,7 +243,7 @@ def user_key(caller: Principal) -> tuple[str, str]:
 
 @events.subscribe(events.UserLostAccess)
 def _on_lost_access(event: events.UserLostAccess) -> None:
-    end_all(event.account_id, event.user_id)
+    _revoke(event.account_id, event.user_id)  # what they opened ends with them
 
 
 @events.subscribe(events.FirstFactorAdded)

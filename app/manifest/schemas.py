@@ -9,6 +9,7 @@ import marshmallow as ma
 
 from app.accounts.attribute_routes import AttributesBody
 from app.accounts.directory_routes import DirectoryBody
+from app.accounts.models import ADMIN
 from app.accounts.plans.schemas import PlanBody
 from app.accounts.product.mail_schemas import MailTemplateBody
 from app.accounts.product.schemas import FaceBody, ProductBody
@@ -179,6 +180,13 @@ class AccountPart(Schema):
     mail_templates = _mail_templates()
 
 
+class TemplateOwner(Schema):
+    """A service user of the account, made if there is none of this name."""
+
+    name = fields.Text(shortest=1, longest=100, required=True)
+    role = fields.Text(shortest=1, longest=100, load_default=ADMIN, **doc("For a new one."))
+
+
 class AccountTemplate(Schema):
     """What a new account has from the start, with `{{ account.slug }}` and the like in texts."""
 
@@ -191,6 +199,9 @@ class AccountTemplate(Schema):
     workflows = _list_of(ManifestWorkflow)
     webhooks = _list_of(ManifestWebhook)
     providers = _list_of(ManifestProvider)
+    owner = ma.fields.Nested(
+        TemplateOwner, **doc("Of the workflows and webhooks; else who applied the template.")
+    )
     records = ma.fields.Dict(
         keys=fields.Text(longest=100),
         values=ma.fields.List(ma.fields.Dict(keys=fields.Text())),

@@ -1,8 +1,8 @@
 """Account templates: what a new account has from the start, however it is made.
 
 A template is stamped by the services that serve the API, in the transaction that creates the
-account: an account is never seen half filled. Its owner in the account is the superadmin who
-applied it. What it makes is announced as everything else: the first records come last, so that
+account: an account is never seen half filled. What it makes belongs to the superadmin who applied
+it, workflows and webhooks to the service user that it names as their `owner`. What it makes is announced as everything else: the first records come last, so that
 webhooks and workflows of the template hear of them.
 """
 
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 import structlog
 
 from app import db, events
-from app.accounts import names, tenants
+from app.accounts import names, service_users, tenants
 from app.accounts import service as accounts
 from app.accounts.attributes import Kind as AttributesOf
 from app.accounts.attributes import Level
@@ -56,7 +56,7 @@ KINDS: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Providers())
 SECRETS = {"webhooks": ("secret", "headers")}
 SAMPLE = {"id": SYSTEM_ACCOUNT_ID, "slug": "sample", "code": "AA0000", "name": "Sample"}
 FAULT = "The account template {} has a fault: nothing is created."
-EXPRESSIONS = ("webhooks", "workflows")
+EXPRESSIONS = OWNED = ("webhooks", "workflows")
 
 Templates = Mapping[str, JSONObject]
 
@@ -149,6 +149,12 @@ def _faults(template: JSONMapping, by: Principal) -> Iterator[JSONObject]:
     ready = filled(template, SAMPLE)
     if ready.get("plan") is not None and names.unknown(PLAN, {ready["plan"]}):
         yield problem("plan", "unknown_plan", f"There is no plan {ready['plan'][:80]}.")
+    if "owner" in ready:
+        if names.unknown(ROLE, {ready["owner"]["role"]}):
+            message = f"There is no role {ready['owner']['role'][:80]}."
+            yield problem("owner.role", "invalid_reference", message)
+        if wrong := accounts.label_problem(ready["owner"]["name"].strip()):
+            yield {**wrong, "field": "owner.name"}
     with _named("attributes") as found:
         if "attributes" in ready:
             body = {"attributes": ready["attributes"]}
@@ -315,11 +321,20 @@ def _fill(account_id: str, name: str, template: JSONMapping) -> None:
     for kind in KINDS:
         for index, item in enumerate(ready.get(kind.section, ())):
             with _placed(f"{name}.{kind.section}[{index}]"):
-                kind.create(item, by=by)
+                create(kind, item, ready, by=by)
     for collection, rows in ready.get("records", {}).items():
         for index, row in enumerate(rows):
             with _placed(f"{name}.records.{collection}[{index}]"):
                 records.create(collection, row, by=by)
+
+
+def create(kind: Kind, item: JSONMapping, template: JSONMapping, *, by: Principal) -> None:
+    """Create an item of a filled template in the account acted in."""
+    owner = template.get("owner") if kind.section in OWNED else None
+    if owner is not None:
+        user = service_users.ensure(by.require_account_id(), owner["name"], owner["role"])
+        item = {**item, "owner_id": user.id}
+    kind.create(item, by=by)
 
 
 @contextmanager
@@ -349,7 +364,9 @@ def in_templates(name: Name) -> Iterator[Use]:
         texts = dict[str, str]()
         for place, text in _texts(shown(template), ""):
             is_value = (name.kind == PLAN and place == "plan") or (
-                name.kind == ROLE and place.startswith("settings.") and text == name.value
+                name.kind == ROLE
+                and (place.startswith("settings.") or place == "owner.role")
+                and text == name.value
             )
             in_expression = place.startswith(EXPRESSIONS) and named.names(
                 text, name.kind, name.value

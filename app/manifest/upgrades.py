@@ -358,7 +358,7 @@ def _compare_items(
             is_kept = former is not None and not force  # removed by hand
             result.note(place, "create", (), kept=is_kept)
             if not is_kept:
-                steps.append(partial(kind.create, item, by=acting))
+                steps.append(partial(templates.create, kind, item, target, by=acting))
             continue
         wanted = kind.changed(row, item, acting)
         by_hand = {*kind.changed(row, former, acting)} if former else {*item}

@@ -350,7 +350,7 @@ def test_manifest_role_rename_with_new_rules_applies(cast: Cast) -> None:
     assert [one["code"] for one in stale["problems"]] == []  # as stored: it follows
     other = planned(cast.root, text.replace("    ", "") % "'@has_role(lead) || false'")
     assert [(one["field"], one["code"]) for one in other["problems"]] == [
-        ("posts.list_rule", "unknown_role")
+        ("collections.posts.rules.list_rule", "unknown_role")
     ]
     new = text.replace("    ", "") % "'@has_role(boss)'"
     plan = planned(cast.root, new)

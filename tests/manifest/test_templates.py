@@ -236,6 +236,38 @@ def test_plan_that_a_template_names_is_kept_and_followed(templated: Cast) -> Non
     assert root.post("accounts", {"name": "New"}).json["plan"] == "gratis"
 
 
+def test_owner_of_a_template_is_a_service_user_of_each_account(app: Flask, templated: Cast) -> None:
+    root = templated.root
+    role = root.post("roles", {"name": "maker"}).json
+    make(templated, "old")
+    more = {"name": "bye", "trigger": {"type": "manual"}, "steps": []}
+    owned = TEMPLATE | {"version": 2, "owner": {"name": "Automation", "role": "maker"}}
+    owned["workflows"] = [*TEMPLATE["workflows"], more]
+    apply(templated, default=owned)
+    assert root.post("accounts", {"name": "One", "slug": "one"}).status_code == 201
+    there = root.acting_in("one")
+    [service] = there.get("account/users?kind=service").json["items"]
+    assert (service["name"], service["role"]) == ("Automation", "maker")
+    for path in ("workflows", "webhooks"):
+        owners = {one["owner_id"] for one in there.get(path).json["items"]}
+        assert owners == {service["id"]}, path
+    upgrade(templated)
+    mailbox.run_jobs(app)
+    old = root.acting_in("old")
+    [service] = old.get("account/users?kind=service").json["items"]
+    owners = {one["name"]: one["owner_id"] for one in old.get("workflows").json["items"]}
+    assert owners == {"greet": root.id, "bye": service["id"]}
+    assert root.patch(f"roles/{role['id']}", {"name": "author"}).status_code == 200
+    [listed] = root.get("account-templates").json["items"]
+    assert listed["template"]["owner"] == {"name": "Automation", "role": "author"}
+    wrong = owned | {"version": 3, "owner": {"name": "Automation", "role": "maker"}}
+    [found] = plan(templated, default=wrong)["problems"]
+    assert (found["field"], found["code"]) == (
+        "account_templates.default.owner.role",
+        "invalid_reference",
+    )
+
+
 def test_templates_are_for_superadmins(templated: Cast) -> None:
     for caller in (templated.alice, templated.bob):
         assert caller.get("account-templates").status_code == 403
