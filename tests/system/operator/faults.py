@@ -90,7 +90,7 @@ class Service(faults.Service):
             stored = [row for row in rows if row.type.partition(".")[0] in ("account", "user")]
             happened = self._happened()
             db.db.session.remove()
-        assert self.refusals == []
+        assert not self.refusals, self.refusals
         assert None not in [row.number for row in rows]
         # Committed changes and events are the same, by account and type.
         told = Counter((row.account_id, row.type) for row in stored)
