@@ -24,7 +24,9 @@ from app.auth import principal as principals
 from app.auth.guard import replay
 from app.auth.principal import Principal
 from app.context import shown_accounts
+from app.db.errors import UNAVAILABLE
 from app.ops import metrics
+from app.web import error_handlers
 from app.web.app import get_g, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -80,7 +82,10 @@ def _reset_context(error: BaseException | None) -> None:
 
 def _after(response: Response) -> Response:
     request, g = get_request(), get_g()
-    _store_reads(request, g, response)
+    try:
+        _store_reads(request, g, response)
+    except UNAVAILABLE as error:
+        response = error_handlers.error_response(error_handlers.database_error(error))
     account_id = g.get("metered")
     # Without a credential only success counts: strangers could use up the quota of any account.
     # Counted before it is logged: if the process is killed in between, no logged request is missing

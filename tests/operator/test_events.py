@@ -238,6 +238,16 @@ def test_events_are_for_superadmins(cast: Cast, anyone: Caller) -> None:
     assert cast.root.acting_in(cast.alice.account_id).get(reading.EVENTS).status_code == 200
 
 
+def test_look_that_is_not_recorded_is_503(root: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise sa.exc.OperationalError(None, None, LookupError("The server is shutting down."))
+
+    monkeypatch.setattr("app.hooks.reads.note_request", fail)
+    answer = root.get(reading.EVENTS)
+    assert (answer.status_code, answer.json["error"]) == (503, "unavailable")
+    assert "items" not in answer.json
+
+
 def test_pages_follow_each_other_and_types_filter(app: Flask, cast: Cast) -> None:
     after = position(cast.root)
     for number in range(7):
