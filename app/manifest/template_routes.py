@@ -194,7 +194,7 @@ def apply_account_template(body: JSONObject, template_name: str) -> Started:
 @blueprint.route("/<template_name>/jobs", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, page_of(TemplateJobView))
-@superadmin
+@superadmin(operator="accounts")
 def list_account_template_jobs(args: Query, template_name: str) -> dict[str, object]:
     """List the jobs that brought accounts up to a template.
 
@@ -205,7 +205,7 @@ def list_account_template_jobs(args: Query, template_name: str) -> dict[str, obj
 
 @blueprint.route("/<template_name>/jobs/<uuid:template_job_id>", methods=["GET"])
 @blueprint.response(200, TemplateJobView)
-@superadmin
+@superadmin(operator="accounts")
 def get_account_template_job(template_name: str, template_job_id: str) -> TemplateJob:
     """Get a job that brings accounts up, with its progress."""
     return upgrades.get_job(template_name, template_job_id)

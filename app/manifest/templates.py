@@ -2,8 +2,9 @@
 
 A template is stamped by the services that serve the API, in the transaction that creates the
 account: an account is never seen half filled. What it makes belongs to the superadmin who applied
-it, workflows and webhooks to the service user that it names as their `owner`. What it makes is announced as everything else: the first records come last, so that
-webhooks and workflows of the template hear of them.
+it, workflows and webhooks to the service user that it names as their `owner`. It is announced as
+everything else: the first records come last, so that webhooks and workflows of the template hear of
+them.
 """
 
 from __future__ import annotations

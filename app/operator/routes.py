@@ -17,7 +17,7 @@ from app.web.fields import doc
 from app.web.schemas import Schema, View, example
 from app.web.serialization import json_response
 
-OPERATOR_EVENTS = superadmin
+OPERATOR_EVENTS = superadmin(operator="events")
 """The access of this and of the webhooks: operator keys need the scope `events`."""
 LARGEST = 2**63 - 1
 EVENT = {

@@ -190,7 +190,7 @@ def test_operator_webhook(webhook_id: str) -> JSONObject:
 
 @blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
 @blueprint.response(200, OperatorWebhookView)
-@OPERATOR_EVENTS(api_keys=False)
+@OPERATOR_EVENTS(api_keys=False, operator=None)
 def take_over_operator_webhook(webhook_id: str) -> Webhook:
     """Become the owner of an operator's webhook; a paused one goes on."""
     return service.take_over(webhook_id, by=principal(), operators=True)
