@@ -151,9 +151,8 @@ def _faults(template: JSONMapping, by: Principal) -> Iterator[JSONObject]:
     if ready.get("plan") is not None and names.unknown(PLAN, {ready["plan"]}):
         yield problem("plan", "unknown_plan", f"There is no plan {ready['plan'][:80]}.")
     if "owner" in ready:
-        if names.unknown(ROLE, {ready["owner"]["role"]}):
-            message = f"There is no role {ready['owner']['role'][:80]}."
-            yield problem("owner.role", "invalid_reference", message)
+        if names.unknown(ROLE, {name := ready["owner"]["role"]}):
+            yield problem("owner.role", "invalid_reference", f"There is no role {name[:80]}.")
         if wrong := accounts.label_problem(ready["owner"]["name"].strip()):
             yield {**wrong, "field": "owner.name"}
     with _named("attributes") as found:
