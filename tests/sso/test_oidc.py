@@ -513,7 +513,7 @@ def test_manifest_oidc_providers_are_named_by_slug(stage: Stage) -> None:
     listed[0] |= {"slug": "other", "config": {**stage.provider.issuer_config(), "issuer": "x"}}
     text = json.dumps({"version": 1, "accounts": {"acme": {"providers": listed}}})
     (found,) = planned(root, text)["problems"]
-    assert found["field"] == "accounts.acme.providers[0].config.issuer"
+    assert found["field"] == "accounts.acme.providers.oidc.config.issuer"
 
 
 @pytest.mark.parametrize(
