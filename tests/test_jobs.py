@@ -403,6 +403,8 @@ def mails(handler: Callable[..., None], seen: Collection[str] = ()) -> bool:
     names, module = handler.__code__.co_names, sys.modules[handler.__module__]
     if {"mail", "mails"} & {*names} and {"send", "send_letter"} & {*names}:
         return True
+    if "mail_link" in names:  # of app/auth/mail_tokens.py
+        return True
     seen = {*seen, handler.__name__}
     called = [vars(module).get(name) for name in names if name not in seen]
     own = [one for one in called if isinstance(one, FunctionType)]

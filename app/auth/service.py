@@ -205,7 +205,7 @@ def logout(
     elif caller.session_id is not None:
         sessions.end(*sessions.user_key(caller), caller.session_id)
     elif caller.api_key_id is None:
-        sessions.end_all(*sessions.user_key(caller))
+        sessions.revoke(*sessions.user_key(caller))
 
 
 def get_user(caller: Principal) -> User:

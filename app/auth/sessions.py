@@ -167,7 +167,7 @@ def page(
 
 def end(account_id: str, user_id: str, session_id: str) -> bool:
     """End a session and its access tokens. Returns whether it was active."""
-    return _revoke(account_id, user_id, SignInSession.id == session_id)
+    return revoke(account_id, user_id, SignInSession.id == session_id)
 
 
 def end_active(account_id: str, user_id: str, session_id: str) -> None:
@@ -176,19 +176,19 @@ def end_active(account_id: str, user_id: str, session_id: str) -> None:
     with db.transaction() as session:
         if session.scalar(sa.select(SignInSession.id).where(*conditions, *_is_active())) is None:
             raise NotFound("There is no such session.")
-        _revoke(account_id, user_id, *conditions)
+        revoke(account_id, user_id, *conditions)
 
 
 def end_others(caller: Principal) -> None:
     """End the caller's other sessions, console included, and their access tokens."""
-    _revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
+    revoke(*user_key(caller), SignInSession.id != (caller.session_id or ""))
 
 
 def end_all(account_id: str, user_id: str) -> None:
-    """End all sessions of a user, their access tokens, and the portals that the user opened."""
+    """End all sessions of a user, all access tokens, and the portals that the user opened."""
     user = sa.update(User).where(User.account_id == account_id, User.id == user_id)
     with db.transaction() as session:
-        _revoke(account_id, user_id)
+        revoke(account_id, user_id)
         # Last: the row locks have ended concurrent renewals.
         ended = user.values(tokens_valid_from=clock.now(), updated_at=User.updated_at)
         session.execute(ended)
@@ -243,12 +243,12 @@ def user_key(caller: Principal) -> tuple[str, str]:
 
 @events.subscribe(events.UserLostAccess)
 def _on_lost_access(event: events.UserLostAccess) -> None:
-    _revoke(event.account_id, event.user_id)  # what they opened ends with them
+    end_all(event.account_id, event.user_id)
 
 
 @events.subscribe(events.FirstFactorAdded)
 def _on_first_factor(event: events.FirstFactorAdded) -> None:
-    _revoke(event.account_id, event.user_id, SignInSession.id != (event.session_id or ""))
+    revoke(event.account_id, event.user_id, SignInSession.id != (event.session_id or ""))
 
 
 @events.subscribe(events.RoleChanged)
@@ -333,10 +333,11 @@ def _is_active(limits: SessionLimits = SERVICE_LIMITS) -> tuple[Condition, ...]:
 def _revoke_family(claims: Claims, *conditions: Condition) -> bool:
     account_id, user_id = claims["account_id"], claims["sub"]
     family = _by_family(account_id, user_id, claims["sid"])
-    return _revoke(account_id, user_id, *family, *conditions)
+    return revoke(account_id, user_id, *family, *conditions)
 
 
-def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:
+def revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:
+    """Revoke sessions of a user with their tokens; returns whether one was active."""
     where = (*_by_user(account_id, user_id), *conditions, SignInSession.revoked_at.is_(None))
     revocation = sa.update(SignInSession).where(*where).values(revoked_at=clock.now())
     user = sa.update(User).where(User.account_id == account_id, User.id == user_id)

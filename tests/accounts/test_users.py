@@ -280,8 +280,11 @@ def test_user_deactivation_applies_to_next_request(cast: Cast, method: str) -> N
         assert caller.get("auth/me").status_code == 401
     assert sign_in(cast.bob).status_code == 401
     assert cast.root(method, path, {"is_active": True}).status_code == 200
-    assert cast.bob.get("auth/me").status_code == 200
+    # What was issued before stays void; who is back signs in.
+    assert cast.bob.get("auth/me").status_code == 401
     assert refreshed(cast, pair) == 401
+    assert sign_in(cast.bob).status_code == 200
+    assert key.get("auth/me").status_code == 200
 
 
 def test_user_role_change_applies_to_next_request(cast: Cast) -> None:

@@ -257,7 +257,7 @@ def test_login_during_loss_of_access_is_401_without_session(
 def test_login_concurrent_with_deactivation_keeps_no_session(
     app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revoke, bob, threads = sessions._revoke, cast.bob, list[Thread]()
+    revoke, bob, threads = sessions.revoke, cast.bob, list[Thread]()
     credentials = {"account": bob.slug, "email": bob.email, "password": PASSWORD}
 
     def revoke_slowly(*which: Any) -> bool:
@@ -267,7 +267,7 @@ def test_login_concurrent_with_deactivation_keeps_no_session(
         threads[-1].join(0.3)  # where the database does not have it wait
         return ended
 
-    monkeypatch.setattr(sessions, "_revoke", revoke_slowly)
+    monkeypatch.setattr(sessions, "revoke", revoke_slowly)
     assert cast.alice.patch(f"account/users/{bob.id}", {"is_active": False}).status_code == 200
     for thread in threads:
         thread.join()

@@ -478,6 +478,7 @@ def test_job_ends_once_its_template_changes(app: Flask, templated: Cast) -> None
     assert templated.alice.get("account-templates/default/jobs").status_code == 403
 
 
+@pytest.mark.long
 def test_hundreds_of_accounts_are_brought_up_in_spite_of_kills(
     app: Flask, templated: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,7 @@ def test_scan_is_bounded_and_goes_on(
     assert len(events(cast.root, after, types="account.created")) == 5
 
 
+@pytest.mark.long
 def test_burst_is_sealed_and_read_in_bounded_memory(app: Flask, cast: Cast) -> None:
     after = position(cast.root)
     with app.app_context(), db.transaction():
