@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from app.console.shell.access import ADMIN, ANYBODY
 from app.console.shell.blueprint import Pages, page
 from app.sso import setup_links
 from app.web.access import AccessLevel, access_of
+from tests.console.browser import Browser
 
 
 def test_view_without_access_is_not_registered() -> None:
@@ -49,3 +52,10 @@ def test_pages_are_public_only_for_anybody(app: Flask) -> None:
         is_public = view.page.role is ANYBODY  # type: ignore[attr-defined]
         level = AccessLevel.PUBLIC if is_public else AccessLevel.PAGE
         assert access_of(view).level is level, name
+
+
+def test_icons_of_the_menu_exist(app: Flask, superadmin: Browser) -> None:
+    icons = (Path(app.static_folder or "") / "console" / "icons.svg").read_text()
+    used = set(re.findall(r"icons\.svg[^#\"]*#([\w-]+)", superadmin.get("").text))
+    assert len(used) > 20
+    assert {name for name in used if f'id="{name}"' not in icons} == set()

@@ -229,7 +229,7 @@ def download_certificate(account_id: str) -> Response:
 @page(
     TEMPLATES,
     role=SUPERADMIN,
-    menu=MenuItem(INSTANCE, 8, lazy_gettext("Account templates"), "files"),
+    menu=MenuItem(INSTANCE, 8, lazy_gettext("Account templates"), "copy"),
 )
 def show_account_templates() -> str:
     return render_template(
@@ -241,7 +241,7 @@ def show_account_templates() -> str:
     )
 
 
-@page(PLANS, role=SUPERADMIN, menu=MenuItem(INSTANCE, 7, lazy_gettext("Plans"), "files"))
+@page(PLANS, role=SUPERADMIN, menu=MenuItem(INSTANCE, 7, lazy_gettext("Plans"), "bookmark"))
 def show_plans(form: Form | None = None) -> Page:
     known = stored.load()
     counted = sa.select(Account.plan, sa.func.count()).where(Account.plan.is_not(None))

@@ -37,7 +37,7 @@ NAMES = {
 @page(
     OPERATOR_KEYS,
     role=SUPERADMIN,
-    menu=MenuItem(INSTANCE, 9, lazy_gettext("Operator keys"), "key"),
+    menu=MenuItem(INSTANCE, 10, lazy_gettext("Operator keys"), "key"),
 )
 def show_operator_keys() -> str:
     """The operator keys of all superadmins, newest first."""

@@ -18,7 +18,7 @@ from app import db
 from app.jobs import turns
 from app.jobs.rq_queues import WORKFLOWS
 from app.workflows import dispatch
-from app.workflows.engine import control_steps, external_execution
+from app.workflows.engine import control_steps, external_steps
 from tests.processes import Process, Restartable, Worker, environment, stock_command
 
 REACH_SECONDS = 60
@@ -57,7 +57,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
         os.write(tells, b"x")
         time.sleep(60)
 
-    done, carry_out = control_steps.run_step, external_execution.carry_out
+    done, carry_out = control_steps.run_step, external_steps.carry_out
 
     def stopping_done(run: Any, place: Any) -> Any:
         outcome = done(run, place)
@@ -71,7 +71,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
             stop()
         return output
 
-    control_steps.run_step, external_execution.carry_out = stopping_done, stopping_carry_out
+    control_steps.run_step, external_steps.carry_out = stopping_done, stopping_carry_out
     woken = threading.Event()
     with app.app_context(), turns.serving(WORKFLOWS, woken):
         dispatch.work(threading.Event(), woken)
