@@ -36,6 +36,9 @@ class NewSetupLink(Schema):
         validate=ma.validate.Length(min=1, max=len(FEATURES)),
         **doc("What its holder may set up; all of it by default."),
     )
+    owner_id = fields.GivenId(
+        **doc("A service user who is an admin: the link goes on when you leave. Else you.")
+    )
     expires_in_hours = fields.Integer(
         1, MAX_HOURS, **doc("How long the link and the set-up last.", default=DEFAULT_HOURS)
     )
@@ -92,8 +95,8 @@ def create_setup_link(body: Body) -> dict[str, object]:
     The link opens once, without a user, on pages for the providers, domains and SCIM tokens of this
     account and for nothing else. Whoever opens it decides who can sign in to the account, so send
     it to a person you trust. It ends when the set-up is completed, when it expires or is revoked,
-    and when you are no longer an admin. An account has at most ten open links (409). The address is
-    in this response and cannot be retrieved again.
+    and when its owner is no longer an admin. An account has at most ten open links (409). The
+    address is in this response and cannot be retrieved again.
     """
     link, url = setup_links.create(body, by=principal())
     return {name: getattr(link, name) for name in SetupLinkView().fields} | {"url": url}

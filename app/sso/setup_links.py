@@ -19,13 +19,13 @@ from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.accounts.product import mails
 from app.accounts.types import Body, Condition
-from app.auth import lockout, sessions, stranger_mails, tokens
+from app.auth import lockout, owners, sessions, stranger_mails, tokens
 from app.auth import principal as principals
 from app.auth.models import SetupLink
 from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.db import errors, versioned_cache
-from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound
+from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.outbound import mail
 
 FEATURES = SSO, DOMAINS, SCIM = "sso", "domains", "scim"
@@ -36,6 +36,7 @@ MAX_OPEN = 10
 """Open links of one account."""
 NOT_FOR_SYSTEM = "The system account has no setup links."
 NOT_PENDING = "This link was opened, is revoked or has expired. Create another."
+NO_ADMIN = "The service user must be an admin: its links open pages of admins."
 NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in."
 
 
@@ -74,6 +75,9 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
     email, name = (body.get("email") or "").strip() or None, accounts.label(body["name"])
     if email and (invalid := accounts.email_problem(email)):
         raise InvalidValues([invalid])
+    _, owner_id = owners.choose(account.id, body.get("owner_id"), by=by)
+    if owner_id != by.user_id and not _is_admin(account.id, owner_id):
+        raise InvalidValues([problem("owner_id", "invalid_reference", NO_ADMIN)])
     token = tokens.random_token(account.account_code)
     unique_id = errors.conflict_on_unique("setup_links", "id", "id", "This link exists.")
     with unique_id, db.transaction() as session:
@@ -84,7 +88,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
             email=email,
             features=[name for name in FEATURES if name in body.get("features", FEATURES)],
             token_hash=tokens.digest(token),
-            created_by=by.require_user_id(),
+            created_by=owner_id,
             expires_at=clock.now() + timedelta(hours=body.get("expires_in_hours", DEFAULT_HOURS)),
             **({"id": id} if id else {}),
         )
@@ -222,8 +226,12 @@ def _find(secret: str, condition: Condition) -> tuple[SetupLink, AccountRef] | N
         link = db.db.session.scalar(query.execution_options(populate_existing=True))
     if link is None or not _is_open(link):
         return None
-    creator = principals.for_user_in_account(account.id, link.created_by)
-    return (link, account) if creator is not None and creator.is_admin else None
+    return (link, account) if _is_admin(account.id, link.created_by) else None
+
+
+def _is_admin(account_id: str, user_id: str) -> bool:
+    principal = principals.for_user_in_account(account_id, user_id)
+    return principal is not None and principal.is_admin
 
 
 def _is_open(link: SetupLink) -> bool:

@@ -388,7 +388,7 @@ def test_account_cleanup_removes_rows_written_during_deletion(
         assert "col_posts" in left_of(cast.alice.account_id)
         let_an_hour_pass()
         worker.run_due()
-        assert left_of(cast.alice.account_id) == {"jobs"}
+        assert left_of(cast.alice.account_id) == {"jobs", "operator_events"}
 
 
 def test_account_slug_is_free_after_deletion_not_after_suspension(app: Flask, root: Caller) -> None:

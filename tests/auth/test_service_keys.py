@@ -194,3 +194,17 @@ def test_webhook_of_a_service_user_shows_its_view(app: Flask, cast: Cast) -> Non
     (delivery,) = cast.alice.get(f"webhooks/{webhook['id']}/deliveries").json["items"]
     path = f"webhooks/{webhook['id']}/deliveries/{delivery['id']}"
     assert "ann@people.example" not in cast.alice.get(path).text
+
+
+def test_setup_link_of_a_service_user_outlives_people(app: Flask, cast: Cast) -> None:
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    bot, editor = make_service(dora, role="admin"), make_service(dora, name="Other")
+    for owner_id in (editor["id"], cast.alice.id, cast.charlie.id):
+        refused = dora.post("account/setup-links", {"name": "IT", "owner_id": owner_id})
+        assert [one["field"] for one in refused.json["details"]] == ["owner_id"]
+    made = dora.post("account/setup-links", {"name": "IT", "owner_id": bot["id"]}).json
+    own = dora.post("account/setup-links", {"name": "IT"}).json
+    assert (made["created_by"], own["created_by"]) == (bot["id"], dora.id)
+    assert cast.alice.delete(f"account/users/{dora.id}").status_code == 204
+    opened = [Browser(app).send(one["url"].rpartition("/console/")[2]) for one in (made, own)]
+    assert [one.status_code for one in opened] == [303, 403]
