@@ -55,7 +55,7 @@ class EventArgs(Schema):
 
 
 class EventActor(View):
-    """Who did it; `name` is null for people, of whom events tell no more than the id."""
+    """Who did it; `name` is null for people and their keys, of whom events tell the id alone."""
 
     kind = ma.fields.String()
     id = ma.fields.String(**doc("Also `system` or `anonymous`."))

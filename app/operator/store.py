@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from app import clock, db, events
 from app.audit.append import NEWS
 from app.context import actor, tenancy, trigger_depth
-from app.context.actor import Actor
+from app.context.actor import Actor, ActorKind
 from app.events import Happened
 from app.ids import new_id
 from app.jobs import wakeups
@@ -21,6 +21,8 @@ from app.types import JSONObject
 
 # On PostgreSQL a sequence gives it. Either way it is drawn at the end of the transaction.
 _NEXT = sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.position), 0) + 1).scalar_subquery()
+
+UNNAMED = (ActorKind.USER, ActorKind.OPERATOR, ActorKind.API_KEY)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class _New:
             "id": new_id(),
             "type": self.event.type,
             "at": self.at,
-            "actor": shown(self.by),
+            "actor": shown(self.by, self.account_id),
             "data": dict(self.event.data),
             "depth": self.depth,
         }
@@ -66,6 +68,7 @@ def _insert(recorded: list[_New]) -> None:
         db.on_commit(wakeups.News(NEWS, account_id))
 
 
-def shown(by: Actor) -> JSONObject:
-    """Who did it, by id: names of people are no part of events."""
-    return {"kind": "user", "id": by.user_id, "name": None}
+def shown(by: Actor, account_id: str) -> JSONObject:
+    """Who did it in an account: names of people, and of their keys, are no part of events."""
+    kind, id, name = by.named(account_id)
+    return {"kind": kind, "id": id, "name": None if kind in UNNAMED else name}

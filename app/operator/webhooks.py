@@ -102,7 +102,7 @@ def send_test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test in the form of an event. Raises NotFound, TooManyRequests."""
     webhook = get(webhook_id, by=by)
     event: JSONObject = {"id": new_id(), "type": TEST_EVENT, "account_id": webhook.account_id}
-    event |= {"actor": store.shown(actor.current()), "at": clock.now()}
+    event |= {"actor": store.shown(actor.current(), webhook.account_id), "at": clock.now()}
     content = deliveries.content({**event, "data": {"webhook_id": webhook.id}})
     return service.send_test(webhook, orjson.dumps(content).decode())
 

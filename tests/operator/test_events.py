@@ -22,6 +22,7 @@ from app.operator.models import EVENTS
 from app.operator.types import EventType, expand
 from app.realtime.feed import changes
 from app.sso.models import ProviderSetting
+from tests.auth.test_operator_keys import operator
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.operator import reading
@@ -354,7 +355,7 @@ def test_data_of_all_types_tells_ids_alone(app: Flask, cast: Cast, anyone: Calle
     for one in found:
         assert all(name in plain or name.endswith("_id") for name in one["data"]), one
         assert one["actor"].keys() == {"kind", "id", "name"}
-        assert one["actor"]["name"] is None
+        assert one["actor"]["name"] is None, one
         text = json.dumps(one).lower()
         assert not any(word in text for word in (MARK, "@", "dora", "eve", PASSWORD.lower())), one
 
@@ -387,3 +388,37 @@ def test_events_of_closed_account_end_with_its_deletion(app: Flask, cast: Cast) 
         assert db.db.session.get_one(Account, cast.charlie.account_id).closed_at
         kept = sa.select(sa.func.count()).where(EVENTS.c.account_id == cast.charlie.account_id)
         assert db.connection().scalar(kept)
+
+
+def test_actor_is_what_acted(app: Flask, cast: Cast) -> None:
+    """By a key, a key of a service user, and a superadmin; names of people and keys stay out."""
+    bot = cast.alice.post("account/users", {"kind": "service", "name": "Bot", "role": "admin"}).json
+    keys = [
+        cast.alice.post("api-keys", {"name": MARK, **body}).json
+        for body in ({}, {"user_id": bot["id"]})
+    ]
+    after = position(cast.root)
+    programs = [Caller(app, **{"X-API-Key": one["key"]}) for one in keys]
+    for number, one in enumerate((*programs, cast.root.acting_in("acme"), cast.alice)):
+        new_user(one, f"{number}@acme.example")
+    created = events(cast.root, after, types="user.created")
+    assert [one["actor"] for one in created] == [
+        {"kind": "api_key", "id": keys[0]["id"], "name": None},
+        {"kind": "service", "id": bot["id"], "name": "Bot"},
+        {"kind": "operator", "id": cast.root.id, "name": None},
+        {"kind": "user", "id": cast.alice.id, "name": None},
+    ]
+
+
+def test_operator_keys_read_events_by_their_scope(app: Flask, cast: Cast) -> None:
+    program = operator(app, cast.root, "events:read")
+    assert program.get("operator/events").status_code == 200
+    assert program.get("operator/webhooks").status_code == 200
+    hook = {"url": "https://hooks.example.com/x", "types": ["user.*"]}
+    assert program.post("operator/webhooks", hook).status_code == 403
+    writer = operator(app, cast.root, "events:write")
+    made = writer.post("operator/webhooks", hook)
+    assert made.status_code == 201, made.json
+    assert made.json["created_by"] == cast.root.id
+    taken = writer.post(f"operator/webhooks/{made.json['id']}/take-over")
+    assert (taken.status_code, taken.json["error"]) == (403, "scope_denied")

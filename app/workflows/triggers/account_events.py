@@ -43,7 +43,7 @@ def _notify(
         "event": event.type,
         "account_id": event.account_id,
         "at": clock.iso(clock.now()),
-        "actor": store.shown(actor.current()),
+        "actor": store.shown(actor.current(), event.account_id),
         "data": dict(event.data),
     }
     root_id = new_id()
