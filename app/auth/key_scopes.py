@@ -77,10 +77,12 @@ def by_collection(scopes: Scopes | list[str] | None) -> list[tuple[str | None, S
 def renamed(scopes: Scopes, former: str, name: str) -> dict[str, list[str]]:
     """Scopes in which a collection has a new name."""
     if not is_older_form(scopes):
-        return {
+        pairs = {
             name if one.lower() == former.lower() else one: list(listed)
             for one, listed in scopes.items()
         }
+        # What is named as the lists of the older form would open other collections.
+        return pairs | {former: []} if is_older_form(pairs) else pairs
     lists = {one: list(listed) for one, listed in scopes.items()}
     if COLLECTIONS in lists:
         lists[COLLECTIONS] = [

@@ -189,3 +189,17 @@ def test_collections_called_like_the_older_form_need_another_beside_them() -> No
         "operations",
         "tickets",
     }
+
+
+@pytest.mark.parametrize("name", [key_scopes.COLLECTIONS, key_scopes.OPERATIONS])
+def test_collection_renamed_like_the_older_form_opens_no_other(name: str) -> None:
+    scopes = key_scopes.renamed({"tickets": ["list", "create"]}, "Tickets", name)
+    allowed = {
+        (one, operation)
+        for one in (name, "tickets", "notes", "list")
+        for operation in OPERATIONS
+        if key_scopes.include(scopes, one, operation)
+    }
+    assert allowed == {(name, "list"), (name, "create")}
+    again = key_scopes.renamed(scopes, name, "cases")
+    assert key_scopes.include(again, "cases", "list")
