@@ -59,7 +59,7 @@ PROFILE = (
 )
 OF_OTHERS = (
     *("user_id", "user_email", "user_name", "ip_address", "user_agent", "request_id"),
-    *("es_username", "actor", "actor_id", "actor_name", "actor_salt"),
+    *("es_username", "actor_salt", "actor", "actor_kind", "actor_id", "actor_name"),
 )
 """What a person is not told of whoever else made an entry about them."""
 FILE = ("id", "name", "mime_type", "size", "sha256", "collection_id", "record_id", "created_at")
