@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app import clock, db, jobs
-from app.accounts import attributes, users
+from app.accounts import attributes, service_users, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.accounts.product import links, mails
@@ -174,7 +174,9 @@ def change_profile(caller: Principal, body: Body) -> User:
         lockout.count_own_address(*sessions.user_key(caller), email)
     with db.transaction() as session:
         user = auth.get_user(caller)
-        if "name" in body:
+        if "name" in body and user.is_service:
+            service_users.rename(user, body["name"])
+        elif "name" in body:
             user.name = body["name"]
         if "attributes" in body:
             session.refresh(user, ["attributes"], with_for_update={"of": User, "key_share": True})

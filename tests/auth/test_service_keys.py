@@ -208,3 +208,18 @@ def test_setup_link_of_a_service_user_outlives_people(app: Flask, cast: Cast) ->
     assert cast.alice.delete(f"account/users/{dora.id}").status_code == 204
     opened = [Browser(app).send(one["url"].rpartition("/console/")[2]) for one in (made, own)]
     assert [one.status_code for one in opened] == [303, 403]
+
+
+def test_service_user_takes_no_name_of_another(app: Flask, cast: Cast) -> None:
+    names = ("Billing", "Reports")
+    made = [
+        cast.alice.post("account/users", {"kind": "service", "name": name, "role": "viewer"}).json
+        for name in names
+    ]
+    key = cast.alice.post("api-keys", {"name": "x", "user_id": made[0]["id"]}).json["key"]
+    program = Caller(app, **{"X-API-Key": key})
+    assert program.patch("auth/me", {"name": "reports"}).status_code == 409
+    assert program.patch("auth/me", {"name": None}).status_code == 400
+    assert program.patch("auth/me", {"name": "Invoices"}).json["name"] == "Invoices"
+    again = {"kind": "service", "name": "billing", "role": "viewer"}
+    assert cast.alice.post("account/users", again).status_code == 201
