@@ -1,7 +1,8 @@
 """Writes an account as a ZIP archive that is readable without Atrium: JSON lines, files, a README.
 
 It has what a bundle has but for secrets, and for what only a bundle can bring back; records and
-people are as unmasked as there. The audit log is as whoever ordered it may see it.
+people are as unmasked as there. The audit log is as whoever ordered it may see it. Attributes are
+those that admins of the account see.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock
+from app.accounts import attributes
+from app.accounts.attributes import Kind, Level
 from app.accounts.models import User
 from app.audit.entries import Mask, readable
 from app.audit.models import AuditStart
@@ -88,7 +91,8 @@ class _Archive:
         text = README.format(name=title, line="=" * len(title), moment=moment, most=MOST_FILES)
         yield Entry("README.txt", [text.encode()], is_compressed=True)
         shown = {name: account[name] for name in ACCOUNT}
-        yield _document("account.json", shown)
+        seen = attributes.load(Kind.ACCOUNTS).shown(account["attributes"], Level.ADMIN)
+        yield _document("account.json", {**shown, "attributes": seen})
         exported = manifest.manifest([account["slug"]]) if account["is_active"] else {}
         yield _document("settings.json", exported.get("accounts", {}).get(account["slug"], {}))
         fragments: JSONObject = {}
@@ -130,7 +134,7 @@ class _Archive:
             self.progress(self.done)
 
     def _rows(self, name: str, columns: Sequence[str]) -> Iterator[JSONObject]:
-        """Some columns of the rows of a table; JSON as it is stored."""
+        """Some columns of the rows of a table."""
         table = tables.core_table(name)
         names = tables.names_of(table)
         as_text = {one for one in columns if isinstance(table.c[one].type, sa.JSON)}
@@ -139,8 +143,10 @@ class _Archive:
             yield {one: _json(values[one]) if one in as_text else values[one] for one in columns}
 
     def _users(self, roles: Mapping[int, str]) -> Iterator[JSONObject]:
+        known = attributes.load(Kind.USERS)
         for row in self._rows(User.__tablename__, (*USER, "role_id")):
-            yield row | {"role": roles.get(row.pop("role_id"))}
+            seen = known.shown(row["attributes"], Level.ADMIN)
+            yield row | {"role": roles.get(row.pop("role_id")), "attributes": seen}
 
     def _records(self, definition: Definition) -> Iterator[JSONObject]:
         names = tables.names_of(definition.table)
@@ -219,4 +225,4 @@ def _document(name: str, content: JSONMapping) -> Entry:
 
 
 def _json(text: str | None) -> Any:
-    return None if text is None else orjson.Fragment(text)
+    return None if text is None else orjson.loads(text)

@@ -127,6 +127,22 @@ def test_archive_has_nothing_of_other_accounts(cast: Cast, app: Flask) -> None:
         assert mark.encode() not in everything
 
 
+def test_attributes_of_the_operator_alone_are_left_out(cast: Cast, app: Flask) -> None:
+    of_operator = {"visible_to": "superadmin", "writable_by": "superadmin"}
+    fields = [{"name": "team", "type": "text"}, {"name": "risk", "type": "text", **of_operator}]
+    for kind, path in (
+        ("users", f"users/{cast.bob.id}"),
+        ("accounts", f"accounts/{cast.alice.account_id}"),
+    ):
+        assert cast.root.put(f"attributes/{kind}", {"fields": fields}).status_code == 200
+        values = {"attributes": {"team": "red", "risk": "high"}}
+        assert cast.root.patch(path, values).status_code == 200
+    archive = exported(cast, app)
+    assert json.loads(archive.read("account.json"))["attributes"] == {"team": "red"}
+    users = {one["id"]: one for one in lines(archive, "users")}
+    assert users[cast.bob.id]["attributes"] == {"team": "red"}
+
+
 def test_names_of_files_in_an_archive_are_safe_and_unique() -> None:
     tricks = ["../../etc/passwd", "..", "C:\\x\\y.txt", "a\u202egnp.exe", "x/" * 300, ".", "a.txt"]
     made = [archives.entry_name({"id": f"id-{n}", "name": name}) for n, name in enumerate(tricks)]
