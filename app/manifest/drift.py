@@ -21,20 +21,23 @@ BUILT_IN = {ROLES.name: roles.BUILT_IN, "group": {PII_GROUP}}
 DEFAULTS = dict.fromkeys(collections.RULES) | dict.fromkeys(collections.LISTS, "*")
 
 
-def find(content: JSONMapping) -> list[JSONObject]:
+def find(content: JSONMapping, *, of_definitions: bool = False) -> list[JSONObject]:
     """Return what exists and the manifest does not name, of the instance and of its accounts.
 
-    Accounts that the manifest does not name are left out: what is in them is their admins'.
+    Accounts that the manifest does not name are left out: what is in them is their admins'. With
+    `of_definitions` it is of collections, fragments and attributes alone.
     """
     named = content.get("accounts", {})
     active = sa.select(Account.slug).where(Account.slug.in_(named), Account.is_active)
     there = export.manifest(db.db.session.scalars(active).all())
-    found = [
-        *_of_list(ROLES, there, content, None),
+    defined = [
         *_named("fragment", there["fragments"], content.get("fragments", {})),
         *_of_collections(there["collections"], content),
-        *_of_instance(there, content),
+        *_of_attributes(there["attributes"], content.get("attributes", {})),
     ]
+    if of_definitions:
+        return defined
+    found = [*_of_list(ROLES, there, content, None), *defined, *_of_instance(there, content)]
     renamed = {
         str(one["rename_from"]).lower(): one["name"]
         for one in content.get("collections", ())
@@ -113,11 +116,14 @@ def _of_fields(
     yield from (_entry(kind, start + one["name"]) for one in there if one["name"] not in listed)
 
 
+def _of_attributes(there: JSONMapping, given: JSONMapping) -> Iterator[JSONObject]:
+    for of, attributes in there.items():
+        fields = attributes["fields"]
+        yield from _of_fields("attribute", f"{of}.", fields, given.get(of, {}), "fields")
+
+
 def _of_instance(there: JSONMapping, content: JSONMapping) -> Iterator[JSONObject]:
-    """What the instance has once: attributes, directory, product, plans, templates, texts."""
-    for of, attributes in there["attributes"].items():
-        given = content.get("attributes", {}).get(of, {})
-        yield from _of_fields("attribute", f"{of}.", attributes["fields"], given, "fields")
+    """What the instance has once: directory, product, plans, templates, texts."""
     for section in ("directory", "product"):
         yield from _values(section, there[section], content.get(section, {}), None)
     plans, given = there["plans"], content.get("plans", {})

@@ -98,6 +98,7 @@ def plan(document: Document, *, by: Principal, strict: bool = False) -> JSONObje
                 "data_lost": [],
                 "access": [],
                 "warnings": [],
+                "drift": None,
             }
             if not own.problems:  # else there is no resulting definition to look at
                 for problem in imports.row_problems(own.import_):
@@ -113,7 +114,8 @@ def plan(document: Document, *, by: Principal, strict: bool = False) -> JSONObje
                 }
             with name_changes.future(own):
                 items.rehearse(compared.items)
-            result["drift"] = drift.find(content) if strict else None
+            if strict:  # to an operator key, of what it may change
+                result["drift"] = drift.find(content, of_definitions=by.is_operator_key)
             return {**result, "problems": compared.problems}
     except DBAPIError as error:
         if not errors.is_stale_schema(error):

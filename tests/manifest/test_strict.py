@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from app.manifest import document
+from tests.auth.test_operator_keys import operator
 from tests.builders import Caller, Cast, make_collection
 from tests.manifest.manifests import applied, apply, exported, planned, shape
 from tests.manifest.test_commands import run
@@ -132,6 +133,13 @@ def test_strict_plan_lists_parts_of_what_the_file_names(cast: Cast) -> None:
 
 
 RULED = ("list", "view", "create", "update", "delete")
+
+
+def test_operator_key_is_told_of_definitions_alone(app: Flask, cast: Cast) -> None:
+    furnish(cast)
+    program = operator(app, cast.root, "definitions:read")
+    found = {kind for kind, _, _ in strict(program, {"version": 1})}
+    assert found == {"fragment", "collection", "attribute"}
 
 
 def test_strict_command_ends_with_3(app: Flask, cast: Cast, tmp_path: Path) -> None:
