@@ -128,7 +128,7 @@ class TemplateJobView(View):
     accounts = ma.fields.Raw(metadata=ACCOUNTS)
     force = ma.fields.Boolean()
     status = fields.Choice(
-        TemplateJobState, **doc("`failed`: the template has changed before it had seen all.")
+        TemplateJobState, **doc("`failed`: it has ended before it had seen all; `error` says why.")
     )
     total = ma.fields.Integer(**doc("The accounts that were behind when it was ordered."))
     done = ma.fields.Integer(**doc("Accounts that are brought up."))

@@ -44,6 +44,7 @@ MAX_FAILURES, MAX_DETAILS = 100, 10
 LISTED = timedelta(days=90)
 """The time that a job stays in the list after its end."""
 CHANGED = "The template has changed since. Plan again: accounts that are done stay so."
+LEFT = "Whoever ordered it is no superadmin any more. Plan again: accounts that are done stay so."
 PLAN_STALE = "The template or the choice of accounts differs from the plan. Plan again."
 
 
@@ -194,14 +195,16 @@ def upgrade_piece(payload: JSONMapping) -> None:
         if job is None or job.finished_at is not None:
             return
         template = templates.load().get(job.template)
-        if template is None or template["version"] != job.template_version:
-            job.status, job.error, job.finished_at = TemplateJobState.FAILED, CHANGED, clock.now()
+        is_current = template is not None and template["version"] == job.template_version
+        # Whoever ordered it owns what it makes, which nobody else has asked for.
+        by = principals.for_user_verified(SYSTEM_ACCOUNT_ID, job.requested_by)
+        if by is None or not is_current:
+            job.status, job.error = TemplateJobState.FAILED, LEFT if is_current else CHANGED
+            job.finished_at = clock.now()
             return
-        job.status = TemplateJobState.RUNNING
-        name, force, requested_by = job.template, job.force, job.requested_by
+        job.status, name, force = TemplateJobState.RUNNING, job.template, job.force
         found = chosen(name, job.accounts, job.after_id)[:PIECE]
         ids = [account.id for account in found]
-    by = templates.operator(requested_by)
     for account_id in ids:
         upgrade(account_id, name, force=force, by=by, job_id=job_id)
     with db.transaction():

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.accounts import service as accounts
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID
 from app.jobs import worker
 from app.manifest import templates, upgrades
 from tests import mailbox
-from tests.builders import PASSWORD, Caller, Cast, make_collection
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_user
 from tests.manifest.manifests import exported
 
 pytestmark = pytest.mark.both_databases
@@ -476,6 +478,20 @@ def test_job_ends_once_its_template_changes(app: Flask, templated: Cast) -> None
     for path in ("none/jobs/" + job["id"], f"default/jobs/{templated.alice.id}"):
         assert templated.root.get(f"account-templates/{path}").status_code == 404
     assert templated.alice.get("account-templates/default/jobs").status_code == 403
+
+
+def test_job_ends_once_whoever_ordered_it_is_no_superadmin(app: Flask, templated: Cast) -> None:
+    make(templated, "one")
+    apply(templated, default=CHANGED)
+    ben = make_user(app, SYSTEM_ACCOUNT_ID, "ben@system.example", ADMIN)
+    upgrade(replace(templated, root=Caller(app, ben)))
+    gone = templated.root.patch(f"users/{ben.id}", {"is_active": False})
+    assert gone.status_code == 200, gone.json
+    mailbox.run_jobs(app)
+    job = newest_job(templated)
+    assert (job["status"], job["done"], job["requested_by"]) == ("failed", 0, ben.id)
+    assert "no superadmin any more" in job["error"]
+    assert state(templated, "one")["plan"] == "free"
 
 
 @pytest.mark.long
