@@ -11,7 +11,14 @@ from sqlalchemy.orm import Session
 from app import db, events
 from app.accounts import names, users
 from app.accounts import service as accounts
-from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
+from app.accounts.models import (
+    PII_GROUP,
+    SYSTEM_ACCOUNT_ID,
+    Group,
+    GroupMember,
+    User,
+    UserKind,
+)
 from app.accounts.names import Name
 from app.accounts.types import Body, Condition, Problem
 from app.db import counts, errors, filters
@@ -19,6 +26,11 @@ from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 from app.rules.named import GROUP
 
 TAKEN = "The account already has a group with this name."
+_IS_PERSON = sa.and_(
+    User.account_id == GroupMember.account_id,
+    User.id == GroupMember.user_id,
+    User.kind == UserKind.PERSON,
+)
 
 
 def page(
@@ -178,25 +190,29 @@ def remove_member(account_id: str, group_id: str, user_id: str) -> None:
 
 
 def member_ids(account_id: str, group_ids: Collection[str], limit: int) -> list[tuple[str, str]]:
-    """Group and user ids of up to `limit` memberships of these groups, by user id."""
+    """Group and user ids of up to `limit` memberships of people in these groups, by user id."""
     in_groups = (GroupMember.account_id == account_id, GroupMember.group_id.in_(group_ids))
-    query = sa.select(GroupMember.group_id, GroupMember.user_id).where(*in_groups)
-    rows = db.connection().execute(query.order_by(GroupMember.user_id).limit(limit))
+    query = sa.select(GroupMember.group_id, GroupMember.user_id).join(User, _IS_PERSON)
+    rows = db.connection().execute(
+        query.where(*in_groups).order_by(GroupMember.user_id).limit(limit)
+    )
     return [(row.group_id, row.user_id) for row in rows]
 
 
 def set_members(account_id: str, group_id: str, user_ids: Collection[str]) -> set[str]:
-    """Make these users the only members; returns the ids of those who joined or left.
+    """Make these the only people in a group; returns the ids of those who joined or left.
 
-    Raises NotFound, Conflict for `pii_access`, or InvalidValues for users of no such id.
+    Its service users stay. Raises NotFound, Conflict for `pii_access`, or InvalidValues for ids
+    that are of no people here.
     """
     with db.transaction() as session:
         accounts.get_for_update(account_id)
         group = _get_for_update(account_id, group_id)
         _refuse_pii_group(group)
-        present = set(session.scalars(_member_ids(group)))
+        present = set(session.scalars(_member_ids(group).join(User, _IS_PERSON)))
         joining, leaving = set(user_ids) - present, present - set(user_ids)
-        known = sa.select(User.id).where(User.account_id == account_id, User.id.in_(joining))
+        people = (User.account_id == account_id, User.kind == UserKind.PERSON)
+        known = sa.select(User.id).where(*people, User.id.in_(joining))
         if unknown := joining - set(session.scalars(known)):
             message = f"There is no user {min(unknown)[:100]}."
             raise InvalidValues([problem("members", "invalid_reference", message)])

@@ -61,6 +61,21 @@ def test_scim_groups_give_and_take_roles(cast: Cast, okta: Directory) -> None:
     assert role_of(cast, dora) == "viewer"
 
 
+def test_scim_groups_neither_have_nor_change_service_users(cast: Cast, okta: Directory) -> None:
+    body = {"kind": "service", "name": "Bot", "role": "viewer"}
+    bot = cast.alice.post("account/users", body).json["id"]
+    dora, group = okta.make_user()["id"], okta.make_group("Finance")["id"]
+    refused = okta.patch(f"Groups/{group}", members("add", bot))
+    assert refused.status_code == 400, refused.json
+    assert cast.alice.post(f"groups/{group}/users", {"user_id": bot}).status_code == 200
+    wanted = {"displayName": "Finance", "members": [{"value": dora}]}
+    assert okta.put(f"Groups/{group}", wanted).status_code == 200
+    shown = okta.get(f"Groups/{group}").json["members"]
+    assert [one["value"] for one in shown] == [dora]
+    assert okta.patch(f"Groups/{group}", members("remove", dora)).status_code == 200
+    assert cast.alice.get(f"account/users/{bot}").json["groups"] == ["Finance"]
+
+
 def test_scim_role_change_ends_sessions(app: Flask, cast: Cast, okta: Directory) -> None:
     map_roles(cast.alice)
     dora = okta.make_user()
