@@ -80,6 +80,8 @@ def renamed(scopes: Scopes, former: str, name: str) -> dict[str, list[str]]:
         pairs = {
             name if one.lower() == former.lower() else one: list(listed)
             for one, listed in scopes.items()
+            # Another pair with the new name is of a collection that was deleted.
+            if one.lower() == former.lower() or one.lower() != name.lower()
         }
         # What is named as the lists of the older form would open other collections.
         return pairs | {former: []} if is_older_form(pairs) else pairs

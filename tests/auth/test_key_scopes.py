@@ -203,3 +203,12 @@ def test_collection_renamed_like_the_older_form_opens_no_other(name: str) -> Non
     assert allowed == {(name, "list"), (name, "create")}
     again = key_scopes.renamed(scopes, name, "cases")
     assert key_scopes.include(again, "cases", "list")
+
+
+def test_renamed_collection_gets_no_scopes_of_a_deleted_one() -> None:
+    for scopes in (
+        {"tickets": ["list"], "cases": ["delete"]},
+        {"cases": ["delete"], "tickets": ["list"]},
+    ):
+        assert key_scopes.renamed(scopes, "tickets", "Cases") == {"Cases": ["list"]}
+    assert key_scopes.renamed({"tickets": ["list"]}, "tickets", "Tickets") == {"Tickets": ["list"]}
