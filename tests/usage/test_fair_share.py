@@ -445,6 +445,19 @@ def test_fair_turns_credential_is_remembered_once(app: Flask) -> None:
     assert len(share._callers._accounts) == 5
 
 
+def test_fair_turns_takes_portals_by_their_own_cookie_alone() -> None:
+    both = {"HTTP_COOKIE": "__Host-atrium_console=AA0001-x; atrium_portal=AA0002-y"}
+    taken = {
+        path: fair_turns._credential({"PATH_INFO": path, **both})
+        for path in ("/portal/1/team", "/console", "/portals")
+    }
+    assert taken == {
+        "/portal/1/team": "atrium_portal=AA0002-y",
+        "/console": "__Host-atrium_console=AA0001-x",
+        "/portals": "__Host-atrium_console=AA0001-x",
+    }
+
+
 def test_fair_turns_memory_for_long_credentials_is_bounded(app: Flask) -> None:
     callers = Callers(app)
     tracemalloc.start()

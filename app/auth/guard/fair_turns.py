@@ -29,6 +29,7 @@ from flask import Flask
 from app.auth import tokens
 from app.auth.guard.authenticate import API_KEY, AUTHORIZATION
 from app.auth.guard.authorize import ACCOUNT
+from app.auth.portals import PATH
 from app.errors import Unauthorized
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ READERS = 8
 PROBES = ("/health", "/live", "/ready", "/metrics")
 
 CONSOLE_COOKIE = re.compile(r"(?:^|;) *((?:__Host-)?atrium_(?:console|setup)=[^;]+)", re.ASCII)
+PORTAL_COOKIE = re.compile(r"(?:^|;) *(atrium_portal=[^;]+)", re.ASCII)
 ACCESS_TOKEN = re.compile(r"bearer +([\w-]+\.[\w-]+\.[\w-]+)", re.IGNORECASE | re.ASCII)
 REFUSAL = {
     "error": "quota_exceeded",
@@ -193,7 +195,8 @@ def _credential(environ: WSGIEnvironment) -> str:
         return f"{tokens.BEARER} {value.strip()}"
     if key := environ.get(API_KEY, "").strip():
         return str(key)
-    cookie = CONSOLE_COOKIE.search(environ.get("HTTP_COOKIE", ""))
+    is_portal = environ["PATH_INFO"].startswith(f"{PATH}/")  # where other cookies do not count
+    cookie = (PORTAL_COOKIE if is_portal else CONSOLE_COOKIE).search(environ.get("HTTP_COOKIE", ""))
     return cookie[1] if cookie else ""
 
 
