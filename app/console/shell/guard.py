@@ -219,7 +219,7 @@ def load_caller() -> None:
     )
     holder = None if session_caller else _setup_holder()
     g.console_caller, g.console_session_id = session_caller or holder or (None, None)
-    is_opening = access.of_request().role is ANYBODY and request.path.startswith(f"{SETUP}/")
+    is_opening = request.path.startswith(f"{SETUP}/") and access.of_request().role is ANYBODY
     if holder or is_opening:
         g.is_hosted = True
         after_this_request(brand.add_headers)
