@@ -399,6 +399,8 @@ def test_stream_visibility_of_many_clients_takes_few_statements(
         for client in clients:
             assert changes(client, 1)[0]["data"]["title"] == "one"
     reads = [one for one in sent if one.lstrip().upper().startswith(("SELECT", "WITH"))]
+    # The sealer's own, which looks again while it waits for its turn, are not the clients'.
+    reads = [one for one in reads if "audit_pending" not in one and "audit_heads" not in one]
     assert len(reads) < len(clients), reads
 
 
