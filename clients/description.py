@@ -20,6 +20,10 @@ def describe(app: Flask) -> str:
     description = app.test_client().get("/openapi.json").get_json()
     description["servers"] = [{"url": BASE_URL}]
     description["info"]["contact"]["url"] = BASE_URL
+    # Sorted, as the order of imports decides otherwise.
+    description["paths"] = dict(sorted(description["paths"].items()))
+    for kind, named in description["components"].items():
+        description["components"][kind] = dict(sorted(named.items()))
     return json.dumps(description, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -24,6 +24,7 @@ LAPTOPS = ({"width": 1200, "height": 800}, {"width": 1024, "height": 800})
 NO_PAGES = {"start", "export_audit_log", "export_records", "show_file", "start_sso", "finish_sso"}
 NO_PAGES |= {"export_manifest", "export_readers", "export_security_events", "export_usage"}
 NO_PAGES |= {"download_export", "download_certificate", "open_portal"}
+NO_PAGES |= {"export_member", "export_profile"}
 NO_PAGES |= {"choose_records", "show_condition", "show_options", "show_candidates"}
 NO_PAGES |= {"show_account_options", "show_user_options", "show_record_options"}
 # In a frame without scripts, within the editor of the text: `test_mails.py` looks at it.

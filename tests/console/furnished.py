@@ -57,7 +57,10 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     small = {"version": 1, "account_templates": {"small": {"version": 1}}}
     planned = cast.root.post("manifest/plan", {"manifest": small}).json
     cast.root.post("manifest/apply", {"manifest": small, "plan_hash": planned["plan_hash"]})
-    cast.root.post("operator/webhooks", {"url": REFUSING, "types": ["user.*", "plan.changed"]})
+    receiver = {"url": REFUSING, "types": ["user.*", "plan.changed"]}
+    of_operator = f"operator/webhooks/{cast.root.post('operator/webhooks', receiver).json['id']}"
+    assert cast.root.post(f"{of_operator}/test").status_code == 200
+    (tried,) = cast.root.get(f"{of_operator}/deliveries?event=webhook.test").json["items"]
     for admin in (alice, charlie):
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)
@@ -107,6 +110,8 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         sign_in = bootstrap.sign_in_link()
     return {
         **at_work,
+        "operator_webhook_id": of_operator.rpartition("/")[2],
+        "operator_delivery_id": tried["id"],
         "account_id": alice.account_id,
         "collection_id": books,
         "name": "books",
@@ -194,6 +199,8 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
             if "portal_id" in rule.arguments:  # the same pages, for a portal session
                 continue
             values = of_mails if rule.endpoint == "console.show_mail" else known
+            if rule.rule.startswith("/console/events/"):
+                values = {name: known[f"operator_{name}"] for name in ("webhook_id", "delivery_id")}
             needed = {name: values[name] for name in rule.arguments}
             built = urls.build(rule.endpoint, needed)
             if len(built) > len(found.get(rule.endpoint, "")):
