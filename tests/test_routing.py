@@ -47,7 +47,7 @@ def test_route_cache_equals_werkzeug_matching(app: Flask) -> None:
     matched = 0
     for _ in range(PATHS):
         path, method = some_path(chance.choice(rules), chance), chance.choice(METHODS)
-        with app.test_request_context(re.sub("/+", "/", path), method=method) as context:
+        with app.test_request_context("/", method=method) as context:
             adapter: Any = app.create_url_adapter(context.request)
         adapter.path_info = path
         known = found(adapter.match)

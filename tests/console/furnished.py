@@ -59,8 +59,9 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     cast.root.post("manifest/apply", {"manifest": small, "plan_hash": planned["plan_hash"]})
     receiver = {"url": REFUSING, "types": ["user.*", "plan.changed"]}
     of_operator = f"operator/webhooks/{cast.root.post('operator/webhooks', receiver).json['id']}"
-    assert cast.root.post(f"{of_operator}/test").status_code == 200
-    (tried,) = cast.root.get(f"{of_operator}/deliveries?event=webhook.test").json["items"]
+    assert cast.root.patch(f"users/{cast.bob.id}", {"name": "Bob"}).status_code == 200
+    assert cast.root.get("operator/events").status_code == 200  # numbers events, for webhooks
+    waiting = cast.root.get(f"{of_operator}/deliveries").json["items"][0]
     for admin in (alice, charlie):
         admin.put("account/brand", {"name": admin.slug.title()})
     builders.make_collection(cast.root)
@@ -111,7 +112,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     return {
         **at_work,
         "operator_webhook_id": of_operator.rpartition("/")[2],
-        "operator_delivery_id": tried["id"],
+        "operator_delivery_id": waiting["id"],
         "account_id": alice.account_id,
         "collection_id": books,
         "name": "books",
