@@ -212,7 +212,7 @@ def if_open(caller: Principal, definition: Definition, operation: str) -> Access
 def check_scope(caller: Principal, definition: Definition, operation: str) -> None:
     """Raise ScopeDenied for an API key whose scopes leave the operation out.
 
-    Where a closed collection is answered as if it were not there: its key is told instead.
+    For answers that hide closed collections: a key gets a 403 that names what it lacks.
     """
     if not key_scopes.include(caller.scopes, definition.name, operation):
         raise key_scopes.denied(definition.name, operation)

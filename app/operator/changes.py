@@ -26,7 +26,7 @@ Found = Iterator[tuple[EventType, JSONObject]]
 @events.subscribe(events.RowChanged)
 def _on_row(event: RowChanged) -> None:
     read = READERS.get(event.table_name)
-    # Of an account that is closed, nothing more is told than that it is.
+    # The end of an account is one event: its rows that go with it have none.
     closing = db.notes().get(CLOSING_KEY) if read is not None and read is not _account else None
     if read is None or closing == event.account_id:
         return
@@ -70,7 +70,7 @@ def _user(event: RowChanged) -> Found:
         if actor.current().user_id in (actor.ANONYMOUS.user_id, event.row_id):
             yield EventType.USER_JOINED, own
     elif event.operation == DELETE:
-        if event.old["leaving_at"] is None:  # else it was told as access ended
+        if event.old["leaving_at"] is None:  # else the event came when access ended
             yield EventType.USER_DELETED, own
     elif _became(event, "leaving_at"):
         yield EventType.USER_DELETED, own

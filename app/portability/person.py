@@ -1,8 +1,8 @@
 """What is held of a person, for themself and for admins of the account, as far as they may see it.
 
 It is read in pieces as it is sent. Records are shown as their view rule and field rights show them
-to the caller; those that these close are told by their ids to admins, and by their number to the
-person. Secrets are never in it.
+to the caller; of the others admins get the ids, and the person gets the number. Secrets are left
+out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ OF_OTHERS = (
     *("user_id", "user_email", "user_name", "ip_address", "user_agent", "request_id"),
     *("es_username", "actor_salt", "actor", "actor_kind", "actor_id", "actor_name"),
 )
-"""What a person is not told of whoever else made an entry about them."""
+"""Columns that are null in the person's own export where somebody else made the entry."""
 FILE = ("id", "name", "mime_type", "size", "sha256", "collection_id", "record_id", "created_at")
 # The rows of a person, by the column that names them, with the columns that are no secrets.
 TABLES: Mapping[str, tuple[type[Base], Any, Sequence[str]]] = {

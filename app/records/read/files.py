@@ -36,7 +36,7 @@ def readable(file_id: str, *, by: Principal) -> File:
     file = files.find(file_id, by.account_id)
     if file and (files.is_own_upload(file, by) or _is_viewable(file, by)):
         return file
-    # A key is told what it may not view, where its owner may.
+    # Where its owner may view the record, a key gets a 403 that names what it lacks.
     of_owner = file and by.scopes is not None and _fields(file, replace(by, scopes=None), "view")
     if of_owner:
         accesses.check_scope(by, of_owner[0].definition, "view")

@@ -61,7 +61,7 @@ class Archive:
     def of(cls, access: Access, names: Sequence[str]) -> Archive:
         """The archive of what a caller may list."""
         definition = access.definition
-        if definition.files.keys() & set(names):  # a key is told, not given less
+        if definition.files.keys() & set(names):  # 403 for a key, not a smaller archive
             accesses.check_scope(access.caller, definition, "view")
         view = accesses.if_open(access.caller, definition, "view")
         shown = access.comparable.keys() & view.comparable.keys() if view else frozenset()

@@ -222,7 +222,7 @@ class _Check:
             )
         if step["type"] == "wait_event":
             wrong = event_problems(step, path, available)
-            is_missing = step.get("event") is None  # which is told already
+            is_missing = step.get("event") is None  # which is reported already
             self.found += [
                 one for one in wrong if not (is_missing and one["field"] == f"{path}.event")
             ]
