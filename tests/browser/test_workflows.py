@@ -88,6 +88,7 @@ def test_workflow_step_data_is_filled_in_by_field(visit: Visit, live_cast: Cast)
     press(visit, "Edit by field: 2. step_1: Update a record")
     page.locator('[name="1.data.title"]').fill("{{ trigger.title }}")
     press(visit, "Save steps")
+    page.get_by_text("The steps are saved.").wait_for()
     config = alice.get(f"workflows/{flow['id']}").json["steps"][1]["config"]
     assert config["data"] == {"title": "{{ trigger.title }}"}
     alice.delete(f"workflows/{flow['id']}")
