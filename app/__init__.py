@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FEATURES = (
     *("auth", "accounts", "sso", "records", "files", "realtime", "audit", "collections"),
     *("webhooks", "operator", "workflows", "manifest", "portability", "ops", "console", "welcome"),
+    "extensions",
 )
 
 
@@ -51,7 +52,10 @@ def routes() -> list[Routes]:
 
 
 def create_app(settings: Config | None = None) -> Application:
-    """Create the Flask application. Raises ConfigError if settings are invalid."""
+    """Create the Flask application.
+
+    Raises ConfigError if settings are invalid, or an extension cannot be loaded.
+    """
     settings = settings or Config.from_env()
     app = Application(
         __name__,
@@ -85,6 +89,11 @@ def create_app(settings: Config | None = None) -> Application:
         from app.web import tracing
 
         tracing.init_app(app, settings.otel_exporter_otlp_endpoint)
+    if settings.extensions:
+        from app.extensions import loading
+
+        features()  # in its order, which what extensions import would change
+        loading.load(settings.extensions)
     app.load_later(_load_features, _load_routes)
     return app
 
@@ -102,6 +111,10 @@ def _load_features(app: Flask) -> None:
     db.init_app(app, settings)
     languages.init_app(app)
     versioned_cache.write_sources[:] = [s for one in features() for s in one.version_sources]
+    if settings.extensions:
+        from app.extensions import loading
+
+        loading.log_loaded()
     app.extensions["atrium.checks"] = [check for one in features() for check in one.checks]
 
 

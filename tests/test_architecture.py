@@ -33,7 +33,7 @@ PLATFORM = {
 }
 WEB = "app.web."
 EDGE = re.compile(
-    r"app(\.(console|welcome|ops|isolation|hooks)(\..+)?)?"
+    r"app(\.(console|welcome|ops|isolation|hooks|extend)(\..+)?)?"
     r"|app\..+\.api(\..+)?|app\.(.+[._])?(routes|schemas|responses|commands|feature)(\..+)?|app\.auth\.guard(\..+)?"
 )
 # What is read by schemas below the edges: a manifest, by those of the requests that it stands for,

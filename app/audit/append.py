@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import date, datetime
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -42,6 +42,7 @@ class Change(NamedTuple):
     occurred_at: datetime | None = None  # when the transaction ends
     unchanged: str | None = None  # of a record
     is_audited: bool = True  # else for the change feed only
+    acting: actor.Actor | None = None  # None: whoever acts when the transaction ends
 
 
 COLUMNS = (
@@ -86,6 +87,16 @@ def record_of_collection(
         db.before_commit(_append, change, last=True)
 
 
+@contextmanager
+def by_current_actor() -> Iterator[None]:
+    """Record the changes of the block, part of a transaction, as of the actor inside the block."""
+    acting = actor.current()
+    changes = db.pending(_append, last=True)
+    start = len(changes)
+    yield
+    changes[start:] = [one._replace(acting=acting) for one in changes[start:]]
+
+
 def text(value: object) -> str | None:
     """A value as stored in entries: strings as they are, anything else as JSON."""
     if value is None or type(value) is str:
@@ -100,7 +111,12 @@ def text(value: object) -> str | None:
 
 
 def _append(changes: list[Change]) -> None:
-    rows = list(_rows(changes))
+    now = actor.source.get()()  # `actor.current()`, a module less on the way of each write
+    rows = [
+        row
+        for acting, own in groupby(changes, attrgetter("acting"))
+        for row in _rows(own, acting or now)
+    ]
     rows.sort(key=itemgetter(0))  # stable: keeps the order within an account
     with db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
@@ -124,12 +140,11 @@ def _append(changes: list[Change]) -> None:
         db.on_commit(wakeups.News(NEWS, account_id))
 
 
-def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
-    acting = actor.source.get()()  # `actor.current()`, a module less on the way of each write
+def _rows(changes: Iterable[Change], acting: actor.Actor) -> Iterator[tuple[Any, ...]]:
     signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
     signing = {"es_method": acting.es_method} if acting.es_method else {}
     now = clock.now()
-    for account_id, target, values, about, moment, unchanged, is_audited in changes:
+    for account_id, target, values, about, moment, unchanged, is_audited, _ in changes:
         texts = stored_values(values)
         size = sum(len(text) for text in (*texts, unchanged) if text)
         change = (account_id, *target, clock.iso(moment or now), size, *texts, unchanged)

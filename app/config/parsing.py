@@ -26,6 +26,7 @@ HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 DIGITS = re.compile(r"[0-9]{1,20}")
 TOKEN = re.compile(r"[!-~]+")
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+EXTENSION = re.compile(r"[a-z][a-z0-9_]{0,39}")
 NUMBER = re.compile("[0-9]{1,18}")
 REDIS_OPTIONS = re.compile(
     "db|username|password|client_name|protocol|max_connections|health_check_interval"
@@ -83,6 +84,16 @@ def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
         return items
 
     return parse
+
+
+def extensions(value: str) -> tuple[str, ...]:
+    """A list of names of extensions, each once."""
+    names = _items(value)
+    if not all(map(EXTENSION.fullmatch, names)) or len(set(names)) < len(names):
+        raise ValueError(
+            "must list extensions, each once, by names of lower-case letters, digits and _"
+        )
+    return names
 
 
 def dns_servers(value: str) -> tuple[str, ...]:

@@ -291,6 +291,9 @@ class Config:
     worker_metrics_url: str = _setting(
         parsing.url("http"), "", "address of /metrics in a worker, such as http://127.0.0.1:9101"
     )
+    extensions: tuple[str, ...] = _setting(
+        parsing.extensions, (), "extensions to load, comma-separated"
+    )
     trusted_proxies: int = _setting(
         parsing.integer(0, 10), 0, "reverse proxies in front of the service"
     )

@@ -15,6 +15,7 @@ from app.db.session import (
     init_app,
     notes,
     on_commit,
+    pending,
 )
 from app.db.transactions import (
     flush_before_commit,
@@ -48,6 +49,7 @@ __all__ = [
     "notes",
     "on_commit",
     "partial_index",
+    "pending",
     "policies",
     "policy_of",
     "purge",

@@ -218,6 +218,11 @@ def before_commit(callback: BatchCallback, *items: object, last: bool = False) -
     open_work().before_commit.setdefault((last, callback), []).extend(items)
 
 
+def pending(callback: BatchCallback, *, last: bool = False) -> list[Any]:
+    """Return what a callback of `before_commit` is to get, which may be changed."""
+    return open_work().before_commit.setdefault((last, callback), [])
+
+
 def notes() -> dict[str, Any]:
     """Return what features remember until the open transaction ends."""
     return open_work().notes

@@ -197,7 +197,9 @@ def savepoint() -> Iterator[None]:
         with db.session.begin_nested():
             connection()  # or the savepoint would wait for the session's next statement
             yield
+            work.flush_deferred()  # what was deferred since is
     except BaseException:
+        work.deferred.clear()
         for callback, items in pending.items():
             del items[counts.get(callback, 0) :]
         raise

@@ -44,6 +44,7 @@ class EventKind(StrEnum):
     PERSONAL_DATA_READ = "personal_data.read"
     OPERATOR_READ = "operator.records_read"
     OPERATOR_REQUEST = "operator.request"
+    EXTENSION_AS_OPERATOR = "extension.as_operator"
     PORTAL_CREATED = "portal.created"
     FILE_LINK_CREATED = "file_link.created"
     FILE_LINK_USED = "file_link.used"

@@ -39,6 +39,7 @@ KINDS: Mapping[str, object] = {
     "personal_data.read": lazy_gettext("Personal data read"),
     "operator.records_read": lazy_gettext("Records read by the operator"),
     "operator.request": lazy_gettext("Request by the operator"),
+    "extension.as_operator": lazy_gettext("Extension with the operator's rights"),
     "portal.created": lazy_gettext("Portal opened for a product"),
     "file_link.created": lazy_gettext("Link to a file created"),
     "file_link.used": lazy_gettext("File downloaded by a link"),

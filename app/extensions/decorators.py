@@ -1,0 +1,101 @@
+"""The decorators by which extensions register; each returns what it decorates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from app.extensions import registry
+from app.extensions.registry import Kind
+from app.web import access as levels
+from app.web.access import ViewAccess
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _register(kind: Kind, subject: str, **options: Any) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        registry.add(kind, function, subject, **options)
+        return function
+
+    return decorate
+
+
+def before_create(collection: str) -> Callable[[F], F]:
+    """Call `(caller, record)` before a record is created, in its transaction.
+
+    `record` is a dict in the form of the API, changed in place; what is returned is ignored.
+    """
+    return _register(Kind.BEFORE_CREATE, collection)
+
+
+def before_update(collection: str) -> Callable[[F], F]:
+    """Call `(caller, old, record)` before a record is updated, in its transaction.
+
+    `record` is the whole record as it will be, changed in place; `old` is it as it is.
+    """
+    return _register(Kind.BEFORE_UPDATE, collection)
+
+
+def before_delete(collection: str) -> Callable[[F], F]:
+    """Call `(caller, record)` before a record is deleted, in its transaction."""
+    return _register(Kind.BEFORE_DELETE, collection)
+
+
+def after_create(collection: str) -> Callable[[F], F]:
+    """Call `(caller, record)` in a job once a record is created; retried until it returns."""
+    return _register(Kind.AFTER_CREATE, collection)
+
+
+def after_update(collection: str) -> Callable[[F], F]:
+    """Call `(caller, old, record)` in a job once a record is updated; retried until it returns."""
+    return _register(Kind.AFTER_UPDATE, collection)
+
+
+def after_delete(collection: str) -> Callable[[F], F]:
+    """Call `(caller, record)` in a job once a record is deleted; retried until it returns."""
+    return _register(Kind.AFTER_DELETE, collection)
+
+
+def on(event: str) -> Callable[[F], F]:
+    """Call `(caller, event)` in a job once an event happened, such as `user.joined`."""
+    return _register(Kind.ON, event)
+
+
+def endpoint(
+    method: str,
+    path: str,
+    *,
+    body: type[Any] | None = None,
+    answer: type[Any] | None = None,
+    access: ViewAccess = levels.signed_in,
+    **options: Any,
+) -> Callable[[F], F]:
+    """Answer requests to `/api/v1/x/{extension}{path}` with what `(caller, body)` returns."""
+    options |= {"method": method, "path": path, "body": body, "answer": answer, "access": access}
+    return _register(Kind.ENDPOINT, f"{method} {path}", **options)
+
+
+def periodic(cron: str, *, accounts: bool = False) -> Callable[[F], F]:
+    """Call `(caller)` at the times of a cron line, in UTC: once, or for each active account."""
+    return _register(Kind.PERIODIC, cron, accounts=accounts)
+
+
+def workflow_step(name: str) -> Callable[[F], F]:
+    """Add a step to workflows: `(caller, input)` returns its output."""
+    return _register(Kind.WORKFLOW_STEP, name)
+
+
+def field_type(name: str) -> Callable[[F], F]:
+    """Add a type of fields: a class with `clean(value, options)`, `schema` and `label`."""
+    return _register(Kind.FIELD_TYPE, name)
+
+
+def command(name: str) -> Callable[[F], F]:
+    """Add a command to `bin/atrium`, called with the words after it."""
+    return _register(Kind.COMMAND, name)
+
+
+def console_page(path: str, *, title: str, **options: Any) -> Callable[[F], F]:
+    """Add a page to the console: `(caller, request)` returns the HTML of its part."""
+    return _register(Kind.CONSOLE_PAGE, path, title=title, **options)

@@ -1,0 +1,172 @@
+"""Loads extensions: installed packages, and folders in `extensions/` (docs/extensions.md)."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module, invalidate_caches, metadata
+from pathlib import Path
+from types import ModuleType
+
+import structlog
+
+from app.config import PROJECT
+from app.extensions import registry
+from app.extensions.registry import Extension, LoadError
+
+log = structlog.get_logger()
+
+GROUP = "atrium.extensions"
+PARENT = "extensions"
+"""The package that folders are imported from, as `extensions.shop`."""
+FOLDER = PROJECT / PARENT
+PUBLIC = "app.extend"
+
+
+def load(names: Sequence[str]) -> None:
+    """Load these extensions, in this order; those that are loaded already stay.
+
+    Raises LoadError with one sentence; nothing of the call stays registered then.
+    """
+    with registry.restored(unless_done=True):
+        for name in names:
+            if name not in registry.EXTENSIONS:
+                _load(find(name))
+    registry.announce()
+
+
+def find(name: str) -> Extension:
+    """An extension that can be loaded. Raises LoadError if there is none, or more than one."""
+    found = [one for one in available() if one.name == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = " and ".join(str(one.folder or f"the package {one.package}") for one in found)
+        raise _refusal(name, f"it is ambiguous: {places}.")
+    near = get_close_matches(name, [one.name for one in available()], 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    folder = FOLDER / name
+    if folder.is_dir():
+        raise _refusal(name, f"{folder} has no __init__.py.")
+    raise _refusal(name, f"no installed package and no folder in {FOLDER} has this name.{hint}")
+
+
+def available() -> list[Extension]:
+    """The extensions that could be loaded: of installed packages, and of folders."""
+    found = [
+        Extension(one.name, one.dist.version if one.dist else "", one.value, None)
+        for one in metadata.entry_points(group=GROUP)
+    ]
+    for file in sorted(FOLDER.glob("*/__init__.py")):
+        found.append(Extension(file.parent.name, "", f"{PARENT}.{file.parent.name}", file.parent))
+    return found
+
+
+def _load(extension: Extension) -> None:
+    _forget(extension)  # or its decorators would not run again
+    try:
+        with registry.loading(extension):
+            if extension.folder:
+                parent = sys.modules.setdefault(PARENT, ModuleType(PARENT))
+                parent.__path__ = [str(extension.folder.parent)]
+                invalidate_caches()
+            module = import_module(extension.package)
+        version = extension.version or str(getattr(module, "__version__", ""))
+        folder = Path(str(module.__file__)).parent if hasattr(module, "__path__") else None
+        loaded = Extension(
+            *(extension.name, version, extension.package, folder), inside_imports(module)
+        )
+        registry.EXTENSIONS[extension.name] = loaded
+    except BaseException as error:
+        _forget(extension)
+        if isinstance(error, LoadError):
+            raise _refusal(extension.name, str(error)) from error
+        if not isinstance(error, Exception | SystemExit):
+            raise
+        raise _refusal(extension.name, _summary(error, extension)) from error
+
+
+def _forget(extension: Extension) -> None:
+    package = f"{extension.package}."
+    for name in [one for one in sys.modules if f"{one}.".startswith(package)]:
+        del sys.modules[name]
+
+
+def _refusal(name: str, reason: str) -> LoadError:
+    return LoadError(f"The extension {name} of SERVICE_EXTENSIONS cannot be loaded: {reason}")
+
+
+def _summary(error: BaseException, extension: Extension) -> str:
+    """Return what an import raised, in one line, with the last place in the extension's sources."""
+    what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+    inside = f"/{extension.package.replace('.', '/')}"
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if inside in one.filename]
+    return f"{what} ({frames[-1].filename}:{frames[-1].lineno})." if frames else f"{what}."
+
+
+def inside_imports(module: ModuleType) -> tuple[str, ...]:
+    """Modules of the product that a package's sources import, other than the public one.
+
+    They have no promise: they change with any release, and know nothing of the caller's rights.
+    """
+    file = Path(str(module.__file__))
+    files = file.parent.rglob("*.py") if hasattr(module, "__path__") else [file]
+    names = {name for one in files for name in _imports(one)}
+    return tuple(sorted(name for name in names if not _is_public(name)))
+
+
+def _is_public(name: str) -> bool:
+    return name.partition(".")[0] != "app" or f"{name}.".startswith(f"{PUBLIC}.")
+
+
+def _imports(file: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # a file that nothing imports
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            inner = [f"app.{alias.name}" for alias in node.names]
+            yield from inner if node.module == "app" else [node.module]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value
+
+
+@cache
+def log_loaded() -> None:
+    """Log each loaded extension, once in a process."""
+    for one in registry.EXTENSIONS.values():
+        log.info("extension loaded", extension=one.name, version=one.version)
+        if one.inside_imports:
+            names = list(one.inside_imports)
+            log.warning("extension imports insides", extension=one.name, modules=names)
+
+
+@contextmanager
+def loaded(*sources: str | Callable[[], object]) -> Iterator[None]:
+    """Load extensions for the block, for tests, and remove them at its end.
+
+    Each is the name of a module to import anew, whose last part is the extension's name, or a
+    function that registers handlers of the extension that has its name.
+    """
+    try:
+        with registry.restored():
+            for source in sources:
+                if isinstance(source, str):
+                    _load(Extension(source.rpartition(".")[2], "", source, None))
+                else:
+                    with registry.loading(Extension(source.__name__, "", source.__module__, None)):
+                        source()
+            registry.announce()
+            yield
+    finally:
+        registry.announce()
