@@ -63,7 +63,7 @@ class Access:
     writable: frozenset[str]
     """The declared fields that the caller may send."""
     read_only: frozenset[str]
-    """The fields of the operation's list whose `writable_if` refuses the caller."""
+    """Fields of the operation's list that are missing, or whose `writable_if` refuses."""
     operation: str
     condition: rules.Node | None = None
     """The condition that a record must meet; None for all records of the account."""
@@ -171,7 +171,8 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
     check_scope(caller, definition, operation)
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     writable = _writable(caller, definition, operation)
-    read_only = closed_fields(rule_caller(caller), definition, "writable_if")
+    closed = closed_fields(rule_caller(caller), definition, "writable_if")
+    read_only = closed.union(definition.missing)
     access = Access(
         definition,
         caller,

@@ -21,12 +21,12 @@ from app.collections.fields import (
     PEOPLE,
     RETURN_TYPES,
     SYSTEM_FIELDS,
-    TYPES,
     ComputedField,
     Encoder,
     Field,
     FileField,
     ListField,
+    MissingField,
     ReferenceField,
     encoders_of,
     kind_of,
@@ -59,10 +59,12 @@ from app.rules import (
 )
 from app.rules.nodes import Literal
 from app.types import JSONMapping, cached_property
+from app.web.feature import Finding
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MAX_ACCESSES = 64
+MAX_NAMED = 5  # fields that `doctor` names
 PERSONS = ("created_by", "updated_by")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 RIGHTS = ("readable_if", "writable_if")
@@ -117,6 +119,11 @@ class Definition:
             for name, field in self.declared.items()
             if not isinstance(field, ComputedField)
         }
+
+    @cached_property
+    def missing(self) -> Mapping[str, MissingField]:
+        """The fields whose type belongs to an extension that is not loaded; nobody writes them."""
+        return {name: one for name, one in self.fields.items() if isinstance(one, MissingField)}
 
     @cached_property
     def eras(self) -> Sequence[Era]:
@@ -462,7 +469,9 @@ def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:
     properties = {key: spec[key] for key in PROPERTIES if key in spec}
     if "options" in properties:  # perhaps of an older release
         properties["options"] = with_composed_choices(properties["options"])
-    kind = kind_of(spec) or TYPES[spec["type"]]
+    kind = kind_of(spec)
+    if kind is None:
+        return MissingField.of_type(spec["type"])(**properties, max_bytes=max_bytes)
     return kind(**properties, max_bytes=max_bytes)
 
 
@@ -492,6 +501,20 @@ def from_row(row: Collection) -> Definition:
         fragments=row.fragments or {},
         announced=row.announced,
     )
+
+
+def check_types() -> Finding:
+    """Look for fields whose type belongs to an extension that is not loaded."""
+    missing = [
+        f"{one.name}.{name} ({field.type})"
+        for one in get_all()
+        for name, field in one.missing.items()
+    ]
+    if not missing:
+        return Finding("ok", "the types of all fields are loaded")
+    named = ", ".join(missing[:MAX_NAMED])
+    advice = "load it by SERVICE_EXTENSIONS, or remove them"
+    return Finding("warn", f"no loaded extension has the type of {named}: {advice}")
 
 
 def get(name: str) -> Definition:

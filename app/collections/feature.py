@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.collections import expression_names, fragments, index_builds, links, service
+from app.collections import definitions, expression_names, fragments, index_builds, links, service
 from app.web.feature import Check, Feature, Routes
 
 
@@ -27,5 +27,5 @@ FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, service),
     subscribers=(expression_names, fragments, links),
-    checks=(Check("names", expression_names.check),),
+    checks=(Check("names", expression_names.check), Check("types", definitions.check_types)),
 )

@@ -22,6 +22,7 @@ from app.collections.fields import (
     ComputedField,
     Field,
     InvalidValue,
+    MissingField,
     ReferenceField,
     kind_of,
 )
@@ -99,13 +100,16 @@ def problems(
     for spec in specs:
         result += _name(spec["name"], seen_names, present)
         seen_names.add(spec["name"].lower())
-        if spec["type"] not in TYPES:
+        old = present.get(spec["name"])
+        if isinstance(old, MissingField) and old.type == spec["type"]:
+            result.append(problem(spec["name"], "type_not_loaded", old.not_loaded))
+        elif spec["type"] not in TYPES:
             types = ", ".join(TYPES)
             result.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
         else:
             result += [*_properties(spec), *_computed(spec), *_rights(spec, specs)]
             result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
-            result += _default(spec, present.get(spec["name"]))
+            result += _default(spec, old)
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
     return [*result, *indexes.problems(specs, index_specs)]

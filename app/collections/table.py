@@ -376,14 +376,13 @@ def _literal(column: Column) -> str:
 
 
 def _column(field: Field) -> Column:
-    default = None if field.default is None else field.clean(field.default)
     # Always quoted: SQLAlchemy's keyword lists are incomplete.
     return sa.Column(
         field.name,
         field.column_type,
         nullable=not field.required,
         quote=True,
-        info={"default": default},
+        info={"default": field.column_default},
     )
 
 

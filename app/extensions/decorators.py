@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from app.extensions import registry
+from app.extensions import field_types, registry
 from app.extensions.registry import Kind
 from app.web import access as levels
 from app.web.access import ViewAccess
@@ -87,8 +87,17 @@ def workflow_step(name: str) -> Callable[[F], F]:
 
 
 def field_type(name: str) -> Callable[[F], F]:
-    """Add a type of fields: a class with `clean(value, options)`, `schema` and `label`."""
-    return _register(Kind.FIELD_TYPE, name)
+    """Add a type of fields: a class with `clean(value, options)`, `schema` and `label`.
+
+    Optional are `example`, `options` (names of further options) and `check_options(options)`.
+    """
+
+    def decorate(kind: F) -> F:
+        field_types.check(name, kind)
+        registry.add(Kind.FIELD_TYPE, kind, name)
+        return kind
+
+    return decorate
 
 
 def command(name: str) -> Callable[[F], F]:

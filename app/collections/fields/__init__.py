@@ -1,8 +1,8 @@
 """The field types: validation, storage and JSON form.
 
-One class per type, each in a file of its own. `clean` turns a JSON value into the stored one or
-raises `InvalidValue`; `from_text` does so for the text of a query parameter; `shown` turns the
-stored value back into JSON.
+One class per type, each in a file of its own; extensions register theirs by the same door. `clean`
+turns a JSON value into the stored one or raises `InvalidValue`; `from_text` does so for the text of
+a query parameter; `shown` turns the stored value back into JSON.
 """
 
 from app.collections.fields.boolean import BooleanField
@@ -22,6 +22,7 @@ from app.collections.fields.field import (
 from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.many import ListField, ReferencesField, UsersField, entries
+from app.collections.fields.missing import MissingField
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
 from app.collections.fields.select import MultiSelectField, SelectField, removed_choices
@@ -47,6 +48,7 @@ __all__ = [
     "JsonField",
     "JsonText",
     "ListField",
+    "MissingField",
     "MultiSelectField",
     "Number",
     "NumberField",
@@ -60,29 +62,39 @@ __all__ = [
     "entries",
     "kind_of",
     "plain_number",
+    "register",
     "removed_choices",
     "typed_value",
 ]
 
-TYPES: dict[str, type[Field]] = {
-    kind.type: kind
-    for kind in (
-        TextField,
-        NumberField,
-        BooleanField,
-        DatetimeField,
-        DateField,
-        EmailField,
-        UrlField,
-        JsonField,
-        SelectField,
-        MultiSelectField,
-        ReferenceField,
-        UserField,
-        FileField,
-        ComputedField,
-    )
-}
+TYPES: dict[str, type[Field]] = {}
+"""The types by name: those of the product, then those of extensions."""
+
+
+def register(kind: type[Field]) -> None:
+    """Add a field type. Raises ValueError if there is one of this name."""
+    if kind.type in TYPES:
+        raise ValueError(f"There is a field type {kind.type} already.")
+    TYPES[kind.type] = kind
+
+
+for _kind in (
+    TextField,
+    NumberField,
+    BooleanField,
+    DatetimeField,
+    DateField,
+    EmailField,
+    UrlField,
+    JsonField,
+    SelectField,
+    MultiSelectField,
+    ReferenceField,
+    UserField,
+    FileField,
+    ComputedField,
+):
+    register(_kind)
 MULTIPLE: dict[str, type[Field]] = {kind.type: kind for kind in (ReferencesField, UsersField)}
 
 

@@ -110,6 +110,11 @@ class Field:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
 
+    @property
+    def column_default(self) -> object:
+        """The stored form of its default; None without one."""
+        return None if self.default is None else self.clean(self.default)
+
     def from_text(self, text: str) -> Any:
         """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)

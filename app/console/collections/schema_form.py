@@ -358,7 +358,12 @@ class SchemaForm(Form):
         self, n: int, spec: JSONMapping, problems: list[JSONObject]
     ) -> Iterator[tuple[str, object]]:
         for key in _option_keys(spec, custom=spec["pii"] and self.value(n, "mask_type")):
-            text, stored = self.value(n, key), self._stored(n).get("options", {}).get(key)
+            stored = self._stored(n).get("options", {}).get(key)
+            if key not in OPTIONS:  # of an extension's type: the API sets it
+                if stored is not None:
+                    yield key, stored
+                continue
+            text = self.value(n, key)
             if stored is not None and text.strip() == _input_text(key, stored).strip():
                 yield key, stored
             elif key in SWITCHES and text:

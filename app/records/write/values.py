@@ -294,9 +294,14 @@ def _computed_problems(definition: Definition, body: Body) -> list[Problem]:
 
 
 def _right_problems(access: Access, body: Body) -> list[Problem]:
+    return [_right_problem(access, name) for name in body if name in access.read_only]
+
+
+def _right_problem(access: Access, name: str) -> Problem:
+    if missing := access.definition.missing.get(name):
+        return problem(name, "type_not_loaded", missing.not_loaded)
     message = "The field's writable_if does not let you write it."
-    names = [name for name in body if name in access.read_only]
-    return [problem(name, "field_read_only", message) for name in names]
+    return problem(name, "field_read_only", message)
 
 
 def _check_references(

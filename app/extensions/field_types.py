@@ -1,0 +1,114 @@
+"""Field types of extensions: texts that a class of theirs checks and brings into its form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import orjson
+
+from app import rules
+from app.collections import fields
+from app.collections.fields.face import Face, WidgetKind
+from app.extensions import registry
+from app.extensions.registry import Handler, Kind, LoadError
+from app.extensions.running import Refused
+
+NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+LONGEST = 2048  # characters of a value, as of a `url`
+
+
+class ExtensionField(fields.Field):
+    """A field whose type an extension defines, by the class of `handler`."""
+
+    handler: ClassVar[Handler]
+    checker: ClassVar[Any]
+    """An instance of the extension's class."""
+    face = Face(WidgetKind.TEXT, style="whole")
+    fills_indexes = True
+    names_records = True
+
+    @property
+    def example(self) -> str | None:
+        """What the class has as its `example`."""
+        return getattr(self.checker, "example", None)
+
+    def sample(self) -> str:
+        """The example, or a word."""
+        return self.example or "text"
+
+    def clean(self, value: object) -> str:
+        """What the class makes of a text. Raises InvalidValue where it refuses."""
+        if not isinstance(value, str):
+            raise fields.InvalidValue("invalid_type", "Must be a text.")
+        if len(value) > LONGEST:
+            raise fields.InvalidValue("too_long", f"Must have at most {LONGEST} characters.")
+        try:
+            cleaned = self.checker.clean(rules.composed(value), self.options)
+            if not isinstance(cleaned, str) or len(cleaned) > LONGEST:
+                raise TypeError(f"clean must return a text of at most {LONGEST} characters")
+        except Refused as refusal:
+            raise fields.InvalidValue(refusal.code, refusal.message) from None
+        text = rules.composed(cleaned)
+        self._check_index_size(text)
+        return text
+
+    @property
+    def column_default(self) -> str | None:
+        """The default as it is stored; as it was sent if the class has become stricter since."""
+        try:
+            return None if self.default is None else self.clean(self.default)
+        except fields.InvalidValue:
+            return str(self.default)
+
+    def definition_problems(self) -> Iterator[str]:
+        """What the class says of its options."""
+        check = getattr(self.checker, "check_options", None)
+        if check is not None:
+            try:
+                check(self.options)
+            except Refused as refusal:
+                yield refusal.message
+
+
+def check(name: str, kind: Any) -> None:
+    """Check a class that is to be a field type. Raises LoadError."""
+    called = f"@field_type({name!r})"
+    built_in = fields.TYPES.get(name)
+    if not NAME.fullmatch(name):
+        raise LoadError(f"{called}: use 2 to 40 small letters, digits and underscores.")
+    if built_in is not None and not issubclass(built_in, ExtensionField):
+        raise LoadError(f"{called}: the product has a field type of this name.")
+    if not isinstance(kind, type) or not callable(getattr(kind, "clean", None)):
+        raise LoadError(f"{called}: decorate a class with clean(self, value, options).")
+    if not getattr(kind, "label", None):
+        raise LoadError(f"{called}: give the class a label, which forms show.")
+    schema = getattr(kind, "schema", None)
+    if not isinstance(schema, dict) or schema.get("type") != "string":
+        raise LoadError(f'{called}: its schema must be a dict with "type": "string".')
+    try:
+        orjson.dumps(schema)
+    except TypeError as error:
+        raise LoadError(f"{called}: its schema is no JSON ({error}).") from None
+
+
+@registry.on_change
+def register() -> None:
+    """Make the types of the loaded extensions known, and those of others unknown."""
+    for name, kind in [*fields.TYPES.items()]:
+        if issubclass(kind, ExtensionField):
+            del fields.TYPES[name]
+    for name, handlers in registry.of(Kind.FIELD_TYPE).items():
+        handler = handlers[0]
+        author: Any = handler.function
+        members = {
+            "type": name,
+            "label": author.label,
+            "json_schema": author.schema,
+            "known_options": ("index", *getattr(author, "options", ())),
+            "handler": handler,
+            "checker": author(),
+            "__doc__": author.__doc__,
+        }
+        fields.register(type(author.__name__, (ExtensionField,), members))
