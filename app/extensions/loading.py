@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module, invalidate_caches, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -64,17 +65,24 @@ def available() -> list[Extension]:
     ]
     for file in sorted(FOLDER.glob("*/__init__.py")):
         found.append(Extension(file.parent.name, "", f"{PARENT}.{file.parent.name}", file.parent))
+    for file in sorted(FOLDER.glob("*/*/__init__.py")):
+        if file.parent.name == file.parent.parent.name:
+            found.append(project(file.parent.parent))
     return found
 
 
+def project(folder: Path) -> Extension:
+    """The extension in the folder of a project, which has a package of the same name."""
+    folder = folder.resolve()
+    return Extension(folder.name, "", folder.name, folder)
+
+
 def _load(extension: Extension) -> None:
+    if extension.folder:
+        _make_importable(extension, extension.folder)
     _forget(extension)  # or its decorators would not run again
     try:
         with registry.loading(extension):
-            if extension.folder:
-                parent = sys.modules.setdefault(PARENT, ModuleType(PARENT))
-                parent.__path__ = [str(extension.folder.parent)]
-                invalidate_caches()
             module = import_module(extension.package)
         version = extension.version or str(getattr(module, "__version__", ""))
         folder = Path(str(module.__file__)).parent if hasattr(module, "__path__") else None
@@ -89,6 +97,18 @@ def _load(extension: Extension) -> None:
         if not isinstance(error, Exception | SystemExit):
             raise
         raise _refusal(extension.name, _summary(error, extension)) from error
+
+
+def _make_importable(extension: Extension, folder: Path) -> None:
+    if extension.package != extension.name:
+        parent = sys.modules.setdefault(PARENT, ModuleType(PARENT))
+        parent.__path__ = [str(folder.parent)]
+    elif str(folder) not in sys.path:  # last, so that it hides no other package
+        sys.path.append(str(folder))
+    invalidate_caches()
+    spec = find_spec(extension.package)
+    if spec is None or spec.origin is None or folder not in Path(spec.origin).parents:
+        raise _refusal(extension.name, "another package has this name.")
 
 
 def _forget(extension: Extension) -> None:
@@ -152,17 +172,19 @@ def log_loaded() -> None:
 
 
 @contextmanager
-def loaded(*sources: str | Callable[[], object]) -> Iterator[None]:
+def loaded(*sources: str | Extension | Callable[[], object]) -> Iterator[None]:
     """Load extensions for the block, for tests, and remove them at its end.
 
-    Each is the name of a module to import anew, whose last part is the extension's name, or a
-    function that registers handlers of the extension that has its name.
+    Each is one to import anew, also as the name of a module, whose last part is the extension's
+    name; or a function that registers handlers of the extension that has its name.
     """
     try:
         with registry.restored():
             for source in sources:
                 if isinstance(source, str):
-                    _load(Extension(source.rpartition(".")[2], "", source, None))
+                    source = Extension(source.rpartition(".")[2], "", source, None)
+                if isinstance(source, Extension):
+                    _load(source)
                 else:
                     with registry.loading(Extension(source.__name__, "", source.__module__, None)):
                         source()
