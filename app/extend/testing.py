@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
@@ -36,6 +35,7 @@ from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.auth import passwords, tokens
 from app.config import Config
 from app.extensions import loading
+from app.extensions.registry import Extension
 from app.jobs import Job, queue, worker
 from app.ops import cli
 from app.types import JSONMapping, JSONObject
@@ -69,9 +69,6 @@ class Instance(AbstractContextManager["Instance"]):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="atrium-")))
-            for one in self._extensions:
-                if isinstance(one, Path):
-                    stack.enter_context(_importable(one))
             stack.enter_context(loading.loaded(*map(_source, self._extensions)))
             environ = {**ENVIRONMENT, "SERVICE_INSTANCE_DIR": str(folder), **self._settings}
             self.app = create_app(Config.from_env(environ))
@@ -298,20 +295,10 @@ def _password_hash() -> str:
     return passwords.hash(PASSWORD)  # slow by intention, and the same for all
 
 
-@contextmanager
-def _importable(folder: Path) -> Iterator[None]:
-    place = str(folder.resolve())
-    sys.path.insert(0, place)
-    try:
-        yield
-    finally:
-        sys.path.remove(place)
-
-
-def _source(extension: str | Path | Callable[[], object]) -> str | Callable[[], object]:
+def _source(extension: str | Path | Callable[[], object]) -> Extension | Callable[[], object]:
     if isinstance(extension, Path):
-        return extension.resolve().name
-    return extension if callable(extension) else loading.find(extension).package
+        return loading.project(extension)
+    return loading.find(extension) if isinstance(extension, str) else extension
 
 
 def _fill(engine: sa.Engine) -> None:

@@ -178,6 +178,7 @@ def loaded(*sources: str | Extension | Callable[[], object]) -> Iterator[None]:
     Each is one to import anew, also as the name of a module, whose last part is the extension's
     name; or a function that registers handlers of the extension that has its name.
     """
+    places = [*sys.path]
     try:
         with registry.restored():
             for source in sources:
@@ -191,4 +192,8 @@ def loaded(*sources: str | Extension | Callable[[], object]) -> Iterator[None]:
             registry.announce()
             yield
     finally:
+        for source in sources:
+            if isinstance(source, Extension):
+                _forget(source)
+        sys.path[:] = places
         registry.announce()

@@ -27,6 +27,11 @@ SCHEMA = [
 ]
 
 
+def is_consistent(number: str) -> bool:
+    """Whether the check digits fit (ISO 13616)."""
+    return int("".join(str(int(one, 36)) for one in number[4:] + number[:4])) % 97 == 1
+
+
 def bank() -> None:
     """The extension."""
 
@@ -40,11 +45,10 @@ def bank() -> None:
         example = IBAN
 
         def clean(self, value: str, options: dict[str, Any]) -> str:
-            if value == "ÄÖÜ":
+            if value == "raise":
                 raise ZeroDivisionError
             number = value.replace(" ", "").upper()
-            digits = "".join(str(int(one, 36)) for one in number[4:] + number[:4])
-            if not re.fullmatch(PATTERN, number) or int(digits) % 97 != 1:
+            if not re.fullmatch(PATTERN, number) or not is_consistent(number):
                 raise Refused(code="invalid_iban", message="Must be an IBAN.")
             if number[:2] not in options.get("countries", [number[:2]]):
                 raise Refused(code="other_country", message="Must be of another country.")
@@ -169,7 +173,7 @@ def test_console_offers_and_shows_it(app: Flask, cast: Cast, payees: str) -> Non
 
 
 def test_whatever_else_it_raises_is_a_500(cast: Cast, payees: str) -> None:
-    assert cast.alice.post("records/payees", {"iban": "ÄÖÜ"}).status_code == 500
+    assert cast.alice.post("records/payees", {"iban": "raise"}).status_code == 500
     assert cast.alice.post("records/payees", {"iban": IBAN}).status_code == 201
 
 
