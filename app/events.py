@@ -7,10 +7,12 @@ rollback.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from app import clock
+from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 
 
@@ -209,6 +211,8 @@ class Happened:
     type: str
     data: JSONMapping
     """What it concerns, by id: no secret and no personal value."""
+    id: str = field(default_factory=new_id)
+    at: datetime = field(default_factory=clock.now)
 
 
 @dataclass(frozen=True)
@@ -388,6 +392,12 @@ def subscribe(event: type[Event]) -> Callable[[Subscriber[Event]], Subscriber[Ev
         return subscriber
 
     return register
+
+
+def unsubscribe(event: type[Event], subscriber: Subscriber[Event]) -> None:
+    """Remove a subscriber, if it is one."""
+    own = _subscribers.get(event, [])
+    own[:] = [one for one in own if one is not subscriber]
 
 
 def publish(event: object) -> None:

@@ -187,8 +187,11 @@ class Caller:
         writing: Writing | None = None,
         *,
         is_system: bool = False,
+        idempotency_key: str | None = None,
     ) -> None:
         self._principal, self._handler, self._is_system = principal, handler, is_system
+        self.idempotency_key = idempotency_key
+        """Of a job or a workflow's step: the same whenever it runs again. None elsewhere."""
         self.writing: Writing = writing or WritingNow()
         self._acts_as: Actor | None = None
         self._has_ended = False
@@ -282,7 +285,7 @@ class Caller:
                 named = principals.find_active_account(reference)
             if named is None:
                 raise NotFound("There is no such account.")
-            if not self._is_system and (found is None or named.id != found.id):
+            if named.id != found.id if found else not self._is_system:
                 raise Forbidden(OTHER_ACCOUNT)
             found = named
         if found is None:
@@ -293,7 +296,8 @@ class Caller:
 
     @contextmanager
     def _inner(self, principal: Principal, acting: Actor) -> Iterator[Caller]:
-        inner = Caller(principal, self._handler, self.writing)
+        key = self.idempotency_key
+        inner = Caller(principal, self._handler, self.writing, idempotency_key=key)
         inner._acts_as = acting
         try:
             yield inner
@@ -324,6 +328,8 @@ class Caller:
                 stack.enter_context(actor.acting(self._acts_as))
             stack.enter_context(self._named())
             yield by
+        if self.idempotency_key and not db.in_transaction():
+            db.db.session.remove()  # a job may wait for others: it holds no connection meanwhile
 
     def _named(self) -> AbstractContextManager[None]:
         extension = self._handler.extension

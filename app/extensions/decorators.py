@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from app.extensions import field_types, registry
-from app.extensions.registry import Kind
+from app.extensions.registry import Kind, LoadError
+from app.operator import types
 from app.web import access as levels
 from app.web.access import ViewAccess
+from app.workflows.language import cron as schedules
+from app.workflows.language.definition import PROPERTIES
 
+STEP_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -58,7 +64,14 @@ def after_delete(collection: str) -> Callable[[F], F]:
 
 
 def on(event: str) -> Callable[[F], F]:
-    """Call `(caller, event)` in a job once an event happened, such as `user.joined`."""
+    """Call `(caller, event)` in a job once an event happened, such as `user.joined`.
+
+    `user.*` stands for all of a noun (docs/events.md).
+    """
+    if event not in types.WRITTEN:
+        near = get_close_matches(str(event), types.WRITTEN, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise LoadError(f"there is no event {event}.{hint}")
     return _register(Kind.ON, event)
 
 
@@ -78,11 +91,15 @@ def endpoint(
 
 def periodic(cron: str, *, accounts: bool = False) -> Callable[[F], F]:
     """Call `(caller)` at the times of a cron line, in UTC: once, or for each active account."""
+    if wrong := schedules.problem(cron):
+        raise LoadError(f"@periodic({cron!r}): {wrong}")
     return _register(Kind.PERIODIC, cron, accounts=accounts)
 
 
 def workflow_step(name: str) -> Callable[[F], F]:
     """Add a step to workflows: `(caller, input)` returns its output."""
+    if not STEP_NAME.fullmatch(name) or name in PROPERTIES:
+        raise LoadError(f"{name!r} is no name for a step: use lower-case letters, digits and _.")
     return _register(Kind.WORKFLOW_STEP, name)
 
 

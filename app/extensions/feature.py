@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.extensions import after, field_types, jobs, periodic, steps
 from app.web.feature import Feature
 
-FEATURE = Feature()
+FEATURE = Feature(jobs=(jobs,), subscribers=(after, field_types, jobs, periodic, steps))

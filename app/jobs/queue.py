@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
 from app.jobs import leases, rq_queues, wakeups
-from app.jobs.rq_queues import DEFAULT, LONG, MAIL, Announcement, Task
+from app.jobs.rq_queues import DEFAULT, EXTENSIONS, LONG, MAIL, Announcement, Task
 from app.types import JSONMapping, JSONObject
 
 ATTEMPTS = 8
@@ -53,13 +53,48 @@ class Kind(NamedTuple):
     handler: Handler
     attempts: int = ATTEMPTS
     mails: bool = False
-    period: int | None = None  # seconds until the next run
+    period: int | Callable[[], int] | None = None
+    """Seconds until the next run; a function computes them for the first one, too."""
     is_long: bool = False
+    runs_extension: bool = False
+    """Whether it runs code of an extension, which others must not wait for."""
+    lease: int | None = None
+    """Seconds that a lost worker keeps a job of it; None for those of `worker.LEASE_SECONDS`."""
 
     @property
     def queue(self) -> str:
         """The queue of RQ that its jobs wait in."""
+        if self.runs_extension:
+            return EXTENSIONS
         return MAIL if self.mails else LONG if self.is_long else DEFAULT
+
+
+class JobError(Exception):
+    """The failure of a job in words that everybody may read: no values of clients.
+
+    Of other exceptions only the name is kept, as their messages may quote personal data.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+        """Whether another attempt would fail as well."""
+
+
+class LeaseLost(Exception):
+    """Another worker has taken the job over."""
+
+
+class Claim(NamedTuple):
+    """A job that this context runs, and the number of its claim."""
+
+    account_id: str
+    id: str
+    number: int
+
+
+running: ContextVar[Claim | None] = ContextVar("running_job", default=None)
+"""The job that runs in this context."""
 
 
 class Job(db.Base):
@@ -92,6 +127,7 @@ QUEUE = leases.Queue(
     TABLE.c.attempts,
     pending=TABLE.c.status == JobState.PENDING,
     on_claim={TABLE.c.last_error: None, TABLE.c.finished_at: None},
+    in_work=TABLE.c.status == JobState.PENDING,
 )
 IDLE_SECONDS = 15
 """How long a loop of a worker that hears of new rows waits at most while none is due."""
@@ -101,7 +137,13 @@ WORK = wakeups.Topic("work", lock=0x41747277)
 
 
 def job(
-    kind: str, *, attempts: int = ATTEMPTS, mails: bool = False, is_long: bool = False
+    kind: str,
+    *,
+    attempts: int = ATTEMPTS,
+    mails: bool = False,
+    is_long: bool = False,
+    runs_extension: bool = False,
+    lease: int | None = None,
 ) -> Callable[[Handler], Handler]:
     """Register the handler of a kind and its maximum of attempts.
 
@@ -110,13 +152,13 @@ def job(
     """
 
     def register(handler: Handler) -> Handler:
-        KINDS[kind] = Kind(handler, attempts, mails, is_long=is_long)
+        KINDS[kind] = Kind(handler, attempts, mails, None, is_long, runs_extension, lease)
         return handler
 
     return register
 
 
-def periodic(seconds: int, kind: str) -> Callable[[Handler], Handler]:
+def periodic(seconds: int | Callable[[], int], kind: str) -> Callable[[Handler], Handler]:
     """Register a periodic job, which one of all workers runs."""
 
     def register(handler: Handler) -> Handler:
@@ -195,6 +237,84 @@ def enqueue(
     with tenancy.in_account(account_id):
         db.connection().execute(new)
     announce_on_commit(queue_of(kind), account_id, id, seconds=after)
+
+
+class NewJob(NamedTuple):
+    """A job for `enqueue_many`."""
+
+    account_id: str
+    kind: str
+    payload: JSONMapping
+    refusal: str | None = None
+    """Why it must not run: it is stored as failed, for people to see."""
+
+
+def enqueue_many(new: Sequence[NewJob]) -> None:
+    """Enqueue jobs that are due at once, in the open transaction."""
+    now = clock.now()
+    announced = list[tuple[str, str, str]]()
+    for account_id in sorted({one.account_id for one in new}):
+        rows = list[JSONObject]()
+        for one in (one for one in new if one.account_id == account_id and not _dropping.get()):
+            id = new_id()
+            row = {
+                "account_id": account_id,
+                "id": id,
+                "kind": one.kind,
+                "payload": dict(one.payload),
+                "status": JobState.FAILED if one.refusal else JobState.PENDING,
+                "last_error": one.refusal,
+                "finished_at": now if one.refusal else None,
+            }
+            rows.append(row)
+            announced += [] if one.refusal else [(queue_of(one.kind), account_id, id)]
+        if rows:
+            with tenancy.in_account(account_id):
+                # A list of one would take the slower way of many.
+                db.connection().execute(_NEW, rows if len(rows) > 1 else rows[0])
+    if not config.current().redis_url:
+        for queue_name in {name for name, _, _ in announced}:
+            announce_on_commit(queue_name)
+    elif announced:
+
+        def announce_all() -> None:
+            for one in announced:
+                announce(*one)
+
+        db.on_commit(announce_all)
+
+
+_NEW = sa.insert(Job).values(due_at=database_now())
+
+
+def change_running(values: Mapping[str, object]) -> None:
+    """Change the row of the job that runs, in the open transaction. Raises LeaseLost.
+
+    What the transaction writes is written once: if the worker dies before the commit, nothing is,
+    and a worker whose lease is over cannot commit.
+    """
+    claim = running.get()
+    assert claim is not None  # noqa: S101 - only jobs call it
+    held = leases.held(QUEUE, claim.account_id, claim.number)
+    is_instance = claim.account_id == INSTANCE
+    with tenancy.scoped_to(tenancy.ALL_ACCOUNTS if is_instance else claim.account_id):
+        change = sa.update(TABLE).where(*held, TABLE.c.id == claim.id).values(dict(values))
+        if db.connection().execute(change).rowcount != 1:
+            raise LeaseLost
+
+
+def finish_running() -> None:
+    """Mark the job that runs as done, in the transaction of its effects. Raises LeaseLost."""
+    change_running(done())
+
+
+def done() -> JSONObject:
+    """The columns of a job that succeeded.
+
+    The payload may hold personal data, and nobody needs it any more.
+    """
+    ended = {"payload": {}, "finished_at": clock.now(), "last_error": None}
+    return {"status": JobState.DONE, **ended}
 
 
 def announce(queue_name: str, *ids: str, seconds: float = 0) -> None:

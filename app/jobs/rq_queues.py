@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-NAMES = ("mail", "webhooks", "workflows", "default", "long")
-MAIL, WEBHOOKS, WORKFLOWS, DEFAULT, LONG = NAMES
+NAMES = ("mail", "webhooks", "workflows", "default", "long", "extensions")
+MAIL, WEBHOOKS, WORKFLOWS, DEFAULT, LONG, EXTENSIONS = NAMES
 TASK = "app.jobs.tasks.run"
 WAITING_KEY = "atrium:waiting:{}"
 WAITING_SECONDS = 10  # then a job counts as lost

@@ -32,11 +32,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import db
 from app.jobs import queue, rq_queues
-from app.jobs.rq_queues import DEFAULT, LONG, MAIL, WEBHOOKS, WORKFLOWS, Task
+from app.jobs.rq_queues import DEFAULT, EXTENSIONS, LONG, MAIL, WEBHOOKS, WORKFLOWS, Task
 
 log = structlog.get_logger()
 
-JOBS_AT_ONCE = {MAIL: 1, WEBHOOKS: 64, WORKFLOWS: 64, DEFAULT: 1, LONG: 4}
+JOBS_AT_ONCE = {MAIL: 1, WEBHOOKS: 64, WORKFLOWS: 64, DEFAULT: 1, LONG: 4, EXTENSIONS: 4}
 IDLE_SECONDS = 2  # without a job, a worker looks so often whether to stop
 HEARTBEAT_SECONDS = 10
 JOB_TTL = 90  # without a heartbeat, a job counts as abandoned

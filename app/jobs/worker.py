@@ -29,7 +29,8 @@ from app.context import actor, tenancy, tracing
 from app.db import engine, sqlite_driver
 from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, JobState, Kind, leases, queue, turns, wakeups
-from app.jobs.rq_queues import DEFAULT, LONG, MAIL
+from app.jobs.queue import Claim, JobError
+from app.jobs.rq_queues import DEFAULT, EXTENSIONS, LONG, MAIL
 from app.types import JSONMapping
 
 log = structlog.get_logger()
@@ -114,6 +115,7 @@ def _due_in(queue_name: str) -> Iterable[tuple[str, ...]]:
 @queue.task(DEFAULT, partial(_due_in, DEFAULT))
 @queue.task(MAIL, partial(_due_in, MAIL))
 @queue.task(LONG, partial(_due_in, LONG))
+@queue.task(EXTENSIONS, partial(_due_in, EXTENSIONS))
 def run_job(account_id: str, id: str) -> None:
     """Run a job if it is due. Raises JobFailed if it is given up."""
     try:
@@ -149,43 +151,53 @@ def _run(row: sa.Row[Any]) -> None:
         span = tracing.job(row.kind, row.account_id, row.id)
         by = row.payload.get(queue.ACTOR)
         acting = actor.acting(actor.restored(by)) if by else nullcontext()
-        with _lease_renewed(row), tenancy.scoped_to(scope), span, acting:
+        with _lease_renewed(row, kind), tenancy.scoped_to(scope), span, acting:
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - recorded with the job
-        name = type(error).__name__  # the message may quote personal data
+        told = error if isinstance(error, JobError) else None
+        name = str(told or type(error).__name__)  # other messages may quote personal data
         log.warning("job failed", kind=row.kind, job=row.id, error=name)
         attempts = min(row.attempts, PERIODIC_RETRY) if kind.period else row.attempts
-        if not kind.period and attempts >= kind.attempts:
+        is_over = attempts >= kind.attempts or (told is not None and told.is_final)
+        if not kind.period and is_over:
             _give_up(row, name)
         delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
         _repeat(row, delay, {"last_error": name})
     else:
         if kind.period:
-            _repeat(row, kind.period, {"finished_at": clock.now()})
+            _repeat(row, _seconds(kind), {"finished_at": clock.now(), "payload": {}})
         else:
-            # The payload may hold personal data, and nobody needs it any more.
-            ended = {"payload": {}, "finished_at": clock.now(), "last_error": None}
-            _change(row, {"status": JobState.DONE, **ended})
+            _change(row, queue.done())
+
+
+def _seconds(kind: Kind) -> int:
+    """The seconds until a periodic job runs again."""
+    return kind.period() if callable(kind.period) else kind.period or 0
 
 
 @contextmanager
-def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
+def _lease_renewed(row: sa.Row[Any], kind: Kind) -> Iterator[None]:
     app, over = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
+    seconds = kind.lease or LEASE_SECONDS
+    if kind.lease:  # which nobody knew when the job was claimed
+        _change(row, {"due_at": database_now(seconds)})
 
     def renew() -> None:
         with app.app_context():
-            while not over.wait(LEASE_SECONDS / 4):
+            while not over.wait(seconds / 4):
                 try:
-                    _change(row, {"due_at": database_now(LEASE_SECONDS)})
+                    _change(row, {"due_at": database_now(seconds)})
                 except SQLAlchemyError as error:  # the next renewal may still be in time
                     log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
                 db.db.session.remove()
 
     thread = threading.Thread(target=renew, name="lease", daemon=True)
     thread.start()
+    token = queue.running.set(Claim(row.account_id, row.id, row.attempts))
     try:
         yield
     finally:
+        queue.running.reset(token)
         over.set()
         thread.join()  # else its lease could be renewed after its end
 
@@ -206,7 +218,7 @@ def _change(row: sa.Row[Any], changes: JSONMapping) -> None:
 
 
 def schedule_periodic() -> None:
-    """Insert missing rows of periodic jobs, and reset failed ones."""
+    """Insert missing rows of periodic jobs, reset failed ones, and follow other times of day."""
     periodic = {name for name, kind in KINDS.items() if kind.period}
     pending = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == JobState.PENDING)
     with db.transaction() as session:
@@ -217,7 +229,9 @@ def schedule_periodic() -> None:
             # The id derives from the kind: if two workers start at once, one inserts the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
-            row = insert(Job).values(**new, due_at=database_now())
+            period = KINDS[kind].period
+            first = period() if callable(period) else 0
+            row = insert(Job).values(**new, due_at=database_now(first))
             # Not the clock itself: Citus takes no such function there.
             # A worker of an older release, which does not know the kind, may have failed it.
             reset = {"status": JobState.PENDING, "due_at": row.excluded.due_at}
@@ -228,6 +242,13 @@ def schedule_periodic() -> None:
                     where=Job.status == JobState.FAILED,
                 )
             )
+        for kind in sorted(scheduled):
+            period = KINDS[kind].period
+            if callable(period):  # what is due already, runs or is tried again stays as it is
+                is_idle = sa.or_(Job.attempts == 0, Job.finished_at.is_not(None))
+                later = (*pending, Job.kind == kind, is_idle, Job.due_at > database_now())
+                due = database_now(period())
+                session.execute(sa.update(Job).where(*later).values(due_at=due))
 
 
 def sweep_seconds() -> float:
@@ -257,19 +278,19 @@ def last_news() -> object:
 @loop("jobs", DEFAULT)
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs, except those with a queue of their own, until `stop` is set."""
-    _work(stop, woken, DEFAULT)
+    work_on(stop, woken, DEFAULT)
 
 
 @loop("mails", MAIL)
 def mail(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs that send mail until `stop` is set."""
-    _work(stop, woken, MAIL)
+    work_on(stop, woken, MAIL)
 
 
 @loop("long", LONG)
 def run_long(stop: threading.Event, woken: threading.Event) -> None:
     """Run due jobs that take long until `stop` is set."""
-    _work(stop, woken, LONG)
+    work_on(stop, woken, LONG)
 
 
 def _is_in(queue_name: str) -> sa.ColumnElement[bool]:
@@ -278,7 +299,8 @@ def _is_in(queue_name: str) -> sa.ColumnElement[bool]:
     return Job.kind.in_([name for name, kind in KINDS.items() if kind.queue == queue_name])
 
 
-def _work(stop: threading.Event, woken: threading.Event, queue_name: str) -> None:
+def work_on(stop: threading.Event, woken: threading.Event, queue_name: str) -> None:
+    """Run the due jobs of a queue until `stop` is set."""
     is_scheduled = False
     while not stop.is_set():
         woken.clear()

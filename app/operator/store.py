@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 
 import sqlalchemy as sa
 
-from app import clock, db, events
+from app import db, events
 from app.audit.append import NEWS
 from app.context import actor, tenancy, trigger_depth
 from app.context.actor import Actor, ActorKind
 from app.events import Happened
-from app.ids import new_id
 from app.jobs import wakeups
 from app.operator.models import EVENTS
 from app.types import JSONObject
@@ -29,7 +27,6 @@ UNNAMED = (ActorKind.USER, ActorKind.OPERATOR, ActorKind.API_KEY)
 class _New:
     event: Happened
     by: Actor = field(default_factory=actor.current)
-    at: datetime = field(default_factory=clock.now)
     depth: int = field(default_factory=lambda: trigger_depth.chain.get().depth)
 
     @property
@@ -40,9 +37,9 @@ class _New:
     def row(self) -> JSONObject:
         return {
             "account_id": self.event.account_id,
-            "id": new_id(),
+            "id": self.event.id,
             "type": self.event.type,
-            "at": self.at,
+            "at": self.event.at,
             "actor": shown(self.by, self.account_id),
             "data": dict(self.event.data),
             "depth": self.depth,

@@ -11,7 +11,7 @@ from flask import Flask
 
 from app.console.automation import flow_diagram, step_form
 from app.workflows.language.checks import MAX_DEPTH, MAX_STEPS
-from app.workflows.language.definition import ACTION, ACTIONS, PROPERTIES
+from app.workflows.language.definition import ACTION, ACTIONS, OWN_PROPERTIES, PROPERTIES
 from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import HOSTILE, Browser, alert
 from tests.workflows.running import MANUAL, action, create, make_workflow
@@ -151,7 +151,11 @@ def test_workflow_step_types_have_labels_and_diagram_words() -> None:
 
 
 def test_workflow_step_properties_have_names() -> None:
-    properties = [*ACTIONS.values(), *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION})]
+    properties = [
+        *ACTIONS.values(),
+        OWN_PROPERTIES,
+        *(PROPERTIES[kind] for kind in PROPERTIES.keys() - {ACTION}),
+    ]
     names = {name.lstrip("*") for some in properties for name in some}
     assert step_form.PROPERTY_NAMES.keys() == names | {"name", "next"}
 

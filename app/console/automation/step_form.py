@@ -24,6 +24,8 @@ from app.workflows.language.definition import (
     CONDITION,
     EVENTS,
     LOOP,
+    OWN_PROPERTIES,
+    OWN_STEPS,
     PARALLEL,
     PROPERTIES,
 )
@@ -34,7 +36,7 @@ RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
 INNER = {LOOP: "steps", PARALLEL: "branches"}
 AT_THE_TOP = {"name": -2, "next": -1}  # sort keys of inputs; all others have 0
 TARGETS = ("next", "on_true", "on_false")
-JSON_KINDS = {"data": dict, "headers": dict}
+JSON_KINDS = {"data": dict, "headers": dict, "input": dict}
 ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
 EXPRESSIONS = ("expression", "condition", "filter")
 LONG = (*JSON_KINDS, "items", "body", *EXPRESSIONS)
@@ -79,6 +81,7 @@ PROPERTY_NAMES = {
     "filter": lazy_gettext("Filter"),
     "sort": lazy_gettext("Sort"),
     "limit": lazy_gettext("Limit"),
+    "input": lazy_gettext("Input"),
 }
 
 
@@ -185,7 +188,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        return LABELS[self.kind]
+        """The type in words; one that an extension adds, or did so, is its own name."""
+        return LABELS.get(self.kind, self.kind)
 
     @property
     def name(self) -> str:
@@ -242,9 +246,11 @@ class StepList:
     @property
     def kinds(self) -> Mapping[str, str]:
         """The types of steps that it may have, in words."""
-        allowed = ACTIONS if self.of_hook else LABELS
+        if self.of_hook:
+            return {k: v for k, v in LABELS.items() if k in ACTIONS}
         leaves = self.depth == MAX_DEPTH
-        return {k: v for k, v in LABELS.items() if k in allowed and not (leaves and k in INNER)}
+        known = {**LABELS, **{name: name for name in OWN_STEPS}}
+        return {k: v for k, v in known.items() if not (leaves and k in INNER)}
 
     @property
     def is_open(self) -> bool:
@@ -314,7 +320,9 @@ class _Submitted:
         for index in range(forms.row_count(self._text(f"{prefix}count"), self.remaining)):
             path = f"{prefix}{index}."
             kind = self._text(f"{path}type")
-            if kind in result.kinds and self.remaining:
+            # Also of an extension that is gone: a form must not drop its step unnoticed.
+            is_own = kind not in LABELS and bool(FIELD_NAME.fullmatch(kind)) and not self.of_hook
+            if (kind in result.kinds or is_own) and self.remaining:
                 self.remaining -= 1
                 result.rows.append(self._row(path, kind, depth))
         return result
@@ -367,7 +375,7 @@ def is_json(text: str) -> bool:
 def _properties(kind: str, of_hook: bool) -> Iterator[tuple[str, bool]]:
     if not of_hook:
         yield "name", True
-    for name in ACTIONS[kind] if kind in ACTIONS else PROPERTIES[kind]:
+    for name in ACTIONS.get(kind) or PROPERTIES.get(kind, OWN_PROPERTIES):
         if name.lstrip("*") != INNER.get(kind):
             yield name.lstrip("*"), name.startswith("*")
     if kind != CONDITION and not of_hook:

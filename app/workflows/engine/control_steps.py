@@ -38,6 +38,7 @@ MAX_ITEMS = 1000
 MAX_DEPTH = serialization.MAX_DEPTH + 1
 DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT = "30s", "7d"
 DEFAULT_LIMIT = 100
+TYPE_GONE = "No loaded extension has the step type {} (SERVICE_EXTENSIONS)."
 Config = JSONMapping
 
 
@@ -58,6 +59,8 @@ class Outcome:
 
 def run_step(run: Any, place: Place) -> Outcome:
     """Run a step without external effects. Raises Failed, AppError, Stale."""
+    if place.step.is_own:
+        raise Failed(TYPE_GONE.format(place.step.type))
     return STEPS[place.step.type](run, place)
 
 

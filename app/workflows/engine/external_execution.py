@@ -25,10 +25,13 @@ from app.accounts.product import mails
 from app.accounts.usage import models, quotas
 from app.accounts.usage.quotas import QuotaExceeded
 from app.auth import stranger_mails
+from app.collections import masking
 from app.context import tenancy, trigger_depth
+from app.context.trigger_depth import Chain
 from app.db import versioned_cache
 from app.errors import AppError, Forbidden, TooManyRequests
 from app.ids import new_id
+from app.jobs import JobError
 from app.types import JSONMapping, JSONObject
 from app.web import rate_limits, serialization
 from app.web.rate_limits import Allowance, Limit
@@ -38,6 +41,7 @@ from app.workflows.engine.control_steps import Failed, Outcome
 from app.workflows.engine.position import Place
 from app.workflows.engine.step_log import Entry, rows
 from app.workflows.language import step_headers
+from app.workflows.language.definition import OWN_STEPS
 from app.workflows.language.templates import TooLarge
 from app.workflows.models import InstanceState
 
@@ -45,7 +49,7 @@ WORKER_LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREADABLE_HEADERS = (
     "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 )
-Result = JSONObject | str  # the output, or why it failed
+Result = Any  # the output, with what stores the writes of an extension; or why it failed
 MEMBERS, ANYONE = "members", "anyone"
 HOUR, DAY = 3600, 86_400
 NOT_A_MEMBER = (
@@ -91,9 +95,15 @@ def _render_input(run: Any, place: Place) -> JSONObject:
     if by.account is None or not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)
     try:
-        config = step_headers.decrypted(place.step.config)
+        config = {} if place.step.is_own else step_headers.decrypted(place.step.config)
     except InvalidToken as error:
         raise Failed(UNREADABLE_HEADERS) from error
+    run.by = by
+    if place.step.is_own:
+        given = run.rendering(place).value(place.step.settings.get("input") or {})
+        if not isinstance(given, dict):
+            raise Failed("The template of the input did not return an object.")
+        return given
     input: JSONObject = run.rendering(place).config(config)
     if place.step.action == "send_email":
         run.sender = mails.sender(by.account.id, by.account.name, by.account.account_code)
@@ -117,7 +127,8 @@ def _record_start(run: Any, places: Sequence[Place], inputs: JSONMapping) -> Non
         for place_ in places
     ]
     timeout = max(
-        external_steps.seconds(place_.step.action or "", inputs[place_.path]) for place_ in places
+        external_steps.seconds(place_.step.action or place_.step.type, inputs[place_.path])
+        for place_ in places
     )
     seconds = timeout + config.current().workflow_lease_seconds
     with db.transaction():
@@ -136,6 +147,9 @@ def _prepare_send(run: Any, place: Place, input: Any) -> Callable[[], object]:
         external_steps.idempotency_key(run.id, place.path),
         place.step.action or "",
     )
+    if run_own := OWN_STEPS.get(place.step.type):
+        chain = Chain(run.row.depth, run.root_id)
+        return lambda: run_own(run.by, input, idempotency_key, run.id, chain)
     extra_headers = {
         "X-Service-Workflow-Instance": run.id,
         **trigger_depth.headers(run.row.depth, run.root_id),
@@ -150,14 +164,26 @@ def _record_results(run: Any, results: Mapping[str, Result]) -> None:
         if isinstance(result, str):
             failures.append((place, Failed(result)))
             continue
+        output, store = result if place.step.is_own else (result, _store)
+        # Its owner may see more than those who read the log.
+        run.holds_pii = run.holds_pii or (place.step.is_own and not masking.masks_for(run.by))
+
+        def mark(path: str = path, output: object = output) -> None:
+            place = run.place_at(path)
+            run.apply(place, Outcome(output=output, target=place.step.following))
+
         try:
-            with db.transaction():
-                run.apply(place, Outcome(output=result, target=place.step.following))
-        except Failed as error:
+            store(mark, run.restore)
+        except (Failed, AppError, JobError) as error:
             run.restore()
             failures.append((run.place_at(path), error))
     if failures:
         run.fail([(run.place_at(place.path), error) for place, error in failures])
+
+
+def _store(mark: Callable[[], None], undone: Callable[[], None]) -> None:
+    with db.transaction():
+        mark()
 
 
 def _run_concurrently(calls: Sequence[Callable[[], object]]) -> list[Any]:

@@ -21,11 +21,14 @@ from app.web import serialization
 from app.webhooks import delivery
 from app.workflows.language import templates
 from app.workflows.language.checks import MAX_ADDRESSES, address
+from app.workflows.language.definition import OWN_STEPS, Step
 
 USER_AGENT = "Atrium-Workflows/1"
 LONGEST_SUBJECT = 200
 SECONDS_PER_MAIL = 60
 ACTIONS = ("send_webhook", "send_email")
+OWN_SECONDS = 300
+"""How long the code of an extension may take; nobody repeats it before."""
 
 
 class Failed(Exception):
@@ -53,8 +56,15 @@ def carry_out(
     return _send_request(input, {"Idempotency-Key": key, **extra_headers})
 
 
+def is_external(step: Step) -> bool:
+    """Whether a step runs outside of a transaction."""
+    return step.action in ACTIONS or step.type in OWN_STEPS
+
+
 def seconds(kind: str, input: JSONMapping) -> int:
     """The time limit of an attempt; nobody repeats it before."""
+    if kind in OWN_STEPS:
+        return OWN_SECONDS
     if kind == "send_email":
         return SECONDS_PER_MAIL * min(len(_recipients(input)), MAX_ADDRESSES)
     return config.current().webhook_timeout_seconds

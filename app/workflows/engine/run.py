@@ -116,7 +116,7 @@ class Run:
     def _ready(self) -> tuple[list[Place], list[Place]]:
         """The steps that can run now: those without and those with external effects."""
         ready = [place for place in self.position.places() if self._is_ready(place)]
-        external = [place for place in ready if place.step.action in external_steps.ACTIONS]
+        external = [place for place in ready if external_steps.is_external(place.step)]
         return [place for place in ready if place not in external], external
 
     def _is_ready(self, place: Place) -> bool:

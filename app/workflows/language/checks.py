@@ -26,6 +26,8 @@ from app.workflows.language.definition import (
     CONDITION,
     EVENTS,
     LOOP,
+    OWN_PROPERTIES,
+    OWN_STEPS,
     PARALLEL,
     PROPERTIES,
     RECORD_EVENTS,
@@ -185,15 +187,17 @@ class _Check:
     def step(self, step: Written, path: str, available: AvailableNames) -> None:
         """Check one step without its inner steps."""
         kind = step.get("type")
-        if not isinstance(kind, str) or kind not in PROPERTIES:
-            message = f"Must be one of: {', '.join(PROPERTIES)}."
+        if not isinstance(kind, str) or kind not in {*PROPERTIES, *OWN_STEPS}:
+            message = f"Must be one of: {', '.join((*PROPERTIES, *OWN_STEPS))}."
             self.add(f"{path}.type", "type_invalid", message)
             return
-        self._properties(step, path, PROPERTIES[kind], (*COMMON_PROPERTIES, *CLIENT_PROPERTIES))
+        allowed = PROPERTIES.get(kind, OWN_PROPERTIES)
+        self._properties(step, path, allowed, (*COMMON_PROPERTIES, *CLIENT_PROPERTIES))
         if kind == CONDITION and step.get("next") is not None:
             message = "A condition uses on_true and on_false instead."
             self.add(f"{path}.next", "unknown_field", message)
         checks = {ACTION: self._action, LOOP: self._loop, PARALLEL: self._parallel}
+        checks |= dict.fromkeys(OWN_STEPS, self._own)
         checks.get(kind, self._plain)(step, path, available)
 
     def _properties(
@@ -242,6 +246,13 @@ class _Check:
             self.add(f"{path}.branches", "invalid_type", "Branches must be lists of steps.")
         elif branches is not None and len(branches) > MAX_BRANCHES:
             self.add(f"{path}.branches", "too_long", f"At most {MAX_BRANCHES} branches.")
+
+    def _own(self, step: Written, path: str, available: AvailableNames) -> None:
+        given = step.get("input")
+        if given is not None and not isinstance(given, dict) and not _is_template(given):
+            message = "Input must be an object, or a template that returns one."
+            self.add(f"{path}.input", "invalid_type", message)
+        self._templates(given, f"{path}.input", available)
 
     def _action(self, step: Written, path: str, available: AvailableNames) -> None:
         kind, config = step.get("action_type"), step.get("config")

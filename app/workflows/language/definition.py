@@ -7,7 +7,7 @@ passed `checks`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,22 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "delete_record": ("*collection", "*record_id"),
     "query_records": ("*collection", "filter", "sort", "limit"),
 }
+OWN_PROPERTIES = ("input",)
+"""Those of the types of steps that extensions add."""
 RECORD_EVENTS = ("records.create", "records.update", "records.delete")
 EVENTS = (*RECORD_EVENTS, *OF_WORKFLOWS)
 """Those of records, and those of the account's users, groups and invitations."""
 Written = JSONMapping
+Store = Callable[[Callable[[], None], Callable[[], None]], None]
+"""Stores what a step has written and calls the first, in one transaction; the second if it fails
+and begins anew."""
+OwnStep = Callable[..., tuple[object, Store]]
+OWN_STEPS: dict[str, OwnStep] = {}
+"""The types of steps that extensions add.
+
+Each is called with the owner's principal, the input, the idempotency key, the instance's id and its
+chain, outside of a transaction. It returns the output, and what stores its writes.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,11 @@ class Step:
     @property
     def action(self) -> str | None:
         return self.settings.get("action_type")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether an extension adds its type, or did so."""
+        return self.type not in PROPERTIES
 
     @property
     def config(self) -> Written:

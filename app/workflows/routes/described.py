@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from app.collections.schema import COLLECTION_NAME
 from app.types import JSONObject
 from app.workflows.language.checks import MAX_STEPS
-from app.workflows.language.definition import ACTIONS, EVENTS, PROPERTIES
+from app.workflows.language.definition import ACTIONS, EVENTS, OWN_STEPS, PROPERTIES
 from app.workflows.triggers import matching
 
 TEXT: JSONObject = {"type": "string"}
@@ -46,6 +46,6 @@ def _typed(types: Iterable[str], **properties: JSONObject) -> JSONObject:
     }
 
 
-STEP = _typed(PROPERTIES, name=TEXT)
+STEP = _typed((*PROPERTIES, *OWN_STEPS), name=TEXT)
 STEPS: JSONObject = {"maxItems": MAX_STEPS}
 ACTION = _typed(ACTIONS)
