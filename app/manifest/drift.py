@@ -12,8 +12,9 @@ from app.accounts import roles
 from app.accounts.models import PII_GROUP, Account
 from app.collections import service as collections
 from app.manifest import export
+from app.manifest.account_kinds import OF_ACCOUNT
+from app.manifest.instance_kinds import ROLES
 from app.manifest.kind import Kind
-from app.manifest.kinds import OF_ACCOUNT, ROLES
 from app.types import JSONMapping, JSONObject
 
 BUILT_IN = {ROLES.name: roles.BUILT_IN, "group": {PII_GROUP}}

@@ -11,8 +11,8 @@ from app.accounts.models import Account
 from app.collections import fragments, schema, transfer
 from app.errors import InvalidValues, problem
 from app.manifest import rule_tests
-from app.manifest.kinds import OF_ACCOUNT, ROLES
-from app.manifest.template_kind import SINGLES
+from app.manifest.account_kinds import OF_ACCOUNT
+from app.manifest.instance_kinds import ROLES, SINGLES
 from app.types import JSONMapping, JSONObject
 
 VERSION = 1

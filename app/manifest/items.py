@@ -13,10 +13,10 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import AppError, BadRequest, Conflict, Forbidden, InvalidValues
 from app.errors import RecentSignInRequired as NotRecent
+from app.manifest.account_kinds import OF_ACCOUNT
 from app.manifest.document import Document, Path, path_of
+from app.manifest.instance_kinds import ROLES, SINGLES
 from app.manifest.kind import Key, Kind
-from app.manifest.kinds import OF_ACCOUNT, ROLES
-from app.manifest.template_kind import SINGLES
 from app.types import JSONMapping, JSONObject
 
 META = ("rename_from", "removed")

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from app import db
+from app.accounts import names
+from app.accounts.names import Name
 from app.auth.principal import Principal
 from app.db.types import json_equal
 from app.errors import InvalidValues, problem
@@ -96,3 +98,57 @@ class Kind(ABC):
     @abstractmethod
     def remove(self, row: Any, *, by: Principal) -> None:
         """Remove an item. Raises as its service."""
+
+
+class Single(Kind):
+    """A kind of which the instance has one item, always."""
+
+    is_single, identity = True, ()
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that lead to the item in a manifest."""
+        return (self.section,)
+
+    def entries(self, section: Any) -> Iterator[tuple[Path, JSONMapping]]:
+        """The section is the item."""
+        yield (), section
+
+    def section_of(self, items: Sequence[JSONMapping]) -> JSONMapping:
+        return items[0]
+
+    def create(self, body: JSONMapping, *, by: Principal) -> None:
+        raise NotImplementedError
+
+    def remove(self, row: object, *, by: Principal) -> None:
+        raise NotImplementedError
+
+
+class ByName(Single):
+    """A kind of items that a manifest has by name: all of them are one row."""
+
+    properties = ()
+
+    @abstractmethod
+    def after(self, row: Any, body: JSONMapping) -> JSONMapping:
+        """Return the items by name after a change, as a manifest shows them."""
+
+    def changes(self, row: Any, body: JSONMapping) -> list[JSONObject]:
+        """Return how each item changes."""
+        before, after = self.export(row), self.after(row, body)
+        return [
+            {"operation": "change_property", "field": None, "property": name}
+            | {"before": before.get(item.get("rename_from") or name), "after": after.get(name)}
+            for name, item in body.items()
+        ]
+
+
+def renames(name: Name, new: str) -> list[JSONObject]:
+    """Return the changes that a rename brings along, as a plan shows them."""
+    changes: list[JSONObject] = []
+    for use in names.uses(name):
+        operation = "change_rule" if use.account_id is None else "change_name"
+        for place, text in (use.after(name, new) or {}).items():
+            change = {"operation": operation, "field": use.owner, "property": place}
+            changes.append(change | {"before": use.texts[place], "after": text})
+    return changes

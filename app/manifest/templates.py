@@ -32,8 +32,9 @@ from app.auth.principal import Principal
 from app.collections import attribute_values, definitions
 from app.context import tenancy
 from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
+from app.manifest.account_kinds import Groups, Providers
+from app.manifest.automation_kinds import Webhooks, Workflows
 from app.manifest.kind import Key, Kind
-from app.manifest.kinds import Groups, Providers, Webhooks, Workflows
 from app.manifest.models import TemplateJob
 from app.records import service as records
 from app.records.write import values

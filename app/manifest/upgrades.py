@@ -30,8 +30,8 @@ from app.context import tenancy
 from app.db.types import json_equal
 from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
 from app.manifest import templates
+from app.manifest.account_kinds import Brand
 from app.manifest.kind import Kind
-from app.manifest.kinds import Brand
 from app.manifest.models import TemplateJob, TemplateJobState
 from app.manifest.templates import KINDS
 from app.types import JSONMapping, JSONObject

@@ -30,7 +30,7 @@ from app.collections.definitions import Definition
 from app.files import storage
 from app.files.models import FILES
 from app.manifest import export as manifest
-from app.manifest.kinds import ROLES
+from app.manifest.instance_kinds import ROLES
 from app.portability.bundle import snapshot, tables
 from app.portability.bundle.snapshot import PIECE, Snapshot
 from app.records.transfer import archives

@@ -276,6 +276,11 @@ def find_own(kind: str, language: str, account_id: str) -> Template | None:
     return template_of(row)
 
 
+def compact(text: JSONMapping) -> JSONObject:
+    """Return the parts of a text that are set."""
+    return {name: value for name, value in text.items() if value is not None}
+
+
 def template_of(row: MailTemplate) -> Template:
     """The stored text of an account."""
     return Template(row.subject_line, row.body_text, row.body_html, row.reply_to)

@@ -20,7 +20,7 @@ from app.collections.definitions import Definition
 from app.errors import Conflict
 from app.files import storage
 from app.manifest import export as manifest
-from app.manifest.kinds import ROLES
+from app.manifest.instance_kinds import ROLES
 from app.portability.bundle import frames, snapshot, tables
 from app.portability.bundle.snapshot import PIECE, Snapshot
 from app.types import JSONMapping, JSONObject

@@ -17,7 +17,7 @@ from app.collections import definitions, expression_names
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.errors import Conflict, NotFound
-from app.manifest.kinds import ROLES
+from app.manifest.instance_kinds import ROLES
 from app.portability.bundle import tables
 from app.rules import named
 from app.types import JSONMapping
