@@ -24,8 +24,8 @@ from app import create_app, db
 from app.context import tenancy
 from app.db import engine, sqlite_driver
 from app.ops import backup_proofs, backups
-from app.ops.backup_proofs import _prefix
 from app.ops.backups import Saved
+from app.ops.scratch import _prefix
 from tests import builders, services
 from tests.audit.chains import verified
 from tests.builders import Cast

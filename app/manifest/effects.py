@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from app.accounts import names as known_names
@@ -38,11 +38,10 @@ def statements(comparison: Comparison) -> list[str]:
         result += creation.statements
     for change in comparison.changes:
         result += change.further_statements
-    # One by one: each drops the references of those that remain, which may refer to each other.
-    remaining = [definitions.from_row(row).table for _, row in comparison.removed]
-    while remaining:
-        removed, *remaining = remaining
-        result += table.removal(removed, remaining)
+    removed = [definitions.from_row(row).table for _, row in comparison.removed]
+    for index, one in enumerate(removed, 1):
+        # Each drops the references of those that remain, as they may refer to each other.
+        result += table.removal(one, removed[index:])
     return result
 
 
@@ -64,7 +63,36 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
 
     Roles have their present names.
     """
-    compared: list[tuple[str, Definition, Definition]] = []  # name, present, resulting
+    result: list[JSONObject] = []
+    for collection, present, resulting in _compared(comparison, names):
+        is_same = (present.rules, present.fragments) == (resulting.rules, resulting.fragments)
+        if is_same and not names.affects(present) and not names.affects(resulting):
+            continue
+        result += [
+            {
+                "collection": collection,
+                "role": difference.role,
+                "operation": difference.operation,
+                "gained": difference.gained.count,
+                "lost": difference.lost.count,
+            }
+            for difference in population.differences(
+                present,
+                resulting,
+                account_id=None,
+                max_count=MAX_COUNTED,
+                renames=names.renames,
+                terms=names.terms,
+            )
+            if difference.gained.count or difference.lost.count
+        ]
+    return result
+
+
+def _compared(
+    comparison: Comparison, names: NameChanges
+) -> Iterator[tuple[str, Definition, Definition]]:
+    """The collections whose access may change: the new name, present and resulting definition."""
     for change in comparison.changes:
         countable = {
             name: rule
@@ -73,44 +101,18 @@ def access_changes(comparison: Comparison, names: NameChanges) -> list[JSONObjec
         }
         # The new rules over the present fields: only these have values to count by.
         proposed = replace(change.old, rules={**change.old.rules, **countable})
-        proposed = fragments.with_current(proposed)
-        compared.append((change.new.name, change.old, names.counted(names.followed(proposed))))
-    if names.renames or names.terms:  # which may change who passes the rules of other collections
-        changed_ids = {change.old.id for change in comparison.changes}
-        compared += [
-            (unchanged.name, unchanged, names.followed(unchanged))
-            for unchanged in definitions.get_all()
-            if unchanged.id not in changed_ids
-        ]
-    compared_ids = {old.id for _, old, _ in compared}
-    for one in definitions.get_all():  # whose rules use fragments that change
-        followed = names.counted(fragments.with_current(one))
-        if one.id not in compared_ids and followed.fragments != one.fragments:
-            compared.append((one.name, one, followed))
-    result = []
-    for collection, old, new in compared:
-        is_same = (new.rules, new.fragments) == (old.rules, old.fragments)
-        if is_same and not names.affects(old) and not names.affects(new):
+        proposed = names.counted(names.followed(fragments.with_current(proposed)))
+        yield change.new.name, change.old, proposed
+    changed_ids = {change.old.id for change in comparison.changes}
+    for unchanged in definitions.get_all():
+        if unchanged.id in changed_ids:
             continue
-        for difference in population.differences(
-            old,
-            new,
-            account_id=None,
-            max_count=MAX_COUNTED,
-            renames=names.renames,
-            terms=names.terms,
-        ):
-            if difference.gained.count or difference.lost.count:
-                result.append(
-                    {
-                        "collection": collection,
-                        "role": difference.role,
-                        "operation": difference.operation,
-                        "gained": difference.gained.count,
-                        "lost": difference.lost.count,
-                    }
-                )
-    return result
+        if names.renames or names.terms:  # which may change who passes any rule
+            yield unchanged.name, unchanged, names.followed(unchanged)
+            continue
+        resulting = names.counted(fragments.with_current(unchanged))
+        if resulting.fragments != unchanged.fragments:
+            yield unchanged.name, unchanged, resulting
 
 
 def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
@@ -121,14 +123,13 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
         for name, rule in _changed_rules(comparison, change).items()
         if not _is_countable(name, rule, change.old)
     ]
+    resulting = comparison.definitions()
     replaced = {change.old.name.lower() for change in comparison.changes}
     replaced |= {row.name_key for _, row in comparison.removed}
-    present = {definition.name.lower(): definition for definition in definitions.get_all()}
-    unchanged = {key: one for key, one in present.items() if key not in replaced}
-    future = unchanged | comparison.definitions()
+    future = {one.name.lower(): one for one in definitions.get_all()}
+    future = {key: one for key, one in future.items() if key not in replaced} | resulting
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))
-    resulting = comparison.definitions()
     with definitions.override(resulting):
         for definition in map(fragments.with_current, resulting.values()):
             result += trials.warnings_of_collection(definition)
@@ -171,7 +172,7 @@ def run_rule_tests(
                 )
             except InvalidValues:  # the problems of the rule are reported anyway
                 is_open = False
-            actual = ALLOW if is_open else DENY
+            actual, place = ALLOW if is_open else DENY, (*path, "tests", index)
             results.append(
                 {
                     "collection": definition.name,
@@ -180,8 +181,8 @@ def run_rule_tests(
                     "expected": test["expect"],
                     "actual": actual,
                     "passed": actual == test["expect"],
-                    "place": document.place((*path, "tests", index)),
-                    "line": document.line((*path, "tests", index)),
+                    "place": document.place(place),
+                    "line": document.line(place),
                 }
             )
     return results

@@ -10,7 +10,7 @@ import click
 from flask.cli import with_appcontext
 
 from app import clock, config
-from app.ops import backup_proofs, backup_runs, backup_targets, backups, command
+from app.ops import backup_proofs, backup_runs, backup_targets, backups, command, scratch
 from app.ops.backups import BackupError
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -103,5 +103,5 @@ def _located(file: Path) -> Iterator[Path]:
         yield file
         return
     target = backup_targets.current()
-    with backup_proofs.work_folder(backup_proofs.work_parent()) as folder:
+    with scratch.folder(scratch.parent_folder()) as folder:
         yield target.fetch(file.name, folder)

@@ -6,53 +6,34 @@ in the snapshot that was saved, and the checksums of the files.
 The archive of uploaded files is compared with the restored rows that name them: both are read once,
 sorted by key. A file that differs is looked up in the service: what was removed since the snapshot,
 or is not otherwise in the folder itself, is no fault of the backup.
-
-Unfinished work has a folder that vanishes with it, also after its process was killed: it is locked
-as long as its process lives, and whoever makes the next one beside it removes those that nobody
-locks.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import re
-import secrets
-import shutil
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import Any, TypedDict
 
 import orjson
-import psycopg2
 import sqlalchemy as sa
 from flask import Flask
-from psycopg2 import sql
 
 from app import clock, config, db
 from app.audit.chain import verify
 from app.audit.log import AUDIT
 from app.audit.security_log import service as security_log
-from app.config.settings import Config
 from app.context import tenancy
 from app.db import engine
 from app.files import storage
 from app.files.models import FILES
-from app.ops import backups, command
+from app.ops import backups, command, scratch
 from app.ops.backups import BackupError, Saved
 
 ALTERED = "{} was altered since it was proved: restore another backup"
 ROWS_PER_READ = 1000
 KEY = sa.tuple_(FILES.c.account_id, FILES.c.id)
-Digest = str | None  # None if there is no such file
-Row = tuple[str, str]  # the key and the checksum
-PREFIX, LOCK_FILE = "atrium-backup-", "lock"
-UNLOCKED_SECONDS = 3600  # by then a folder has a lock, or its process was killed in between
 
 
 class FilesProof(TypedDict):
@@ -159,7 +140,7 @@ def _is_unaltered(path: Path, sha256: str, files_sha256: str | None) -> bool:
 def _restored(path: Path) -> Iterator[Flask]:
     """Restore a backup beside the service, which is yielded, and read it in the block."""
     service = config.running()
-    with scratch_database() as settings:
+    with scratch.database() as settings:
         # An application that has a database and nothing else.
         app = Flask("app.ops.scratch", root_path=str(settings.instance_dir))
         app.extensions["atrium.config"] = settings
@@ -198,76 +179,6 @@ def _verify_chains() -> int:
     return checked
 
 
-FIND = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
-# Advisory locks in the service's own database, to which every process that makes scratch databases
-# for it has access.
-LOCK = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
-UNLOCK = "SELECT pg_advisory_unlock(%s, hashtext(%s))"
-LOCK_CLASS = 0x41747269  # "Atri"
-
-
-@contextmanager
-def scratch_database() -> Iterator[Config]:
-    """Yield the settings for an empty database, which is dropped at the end of the block.
-
-    Raises BackupError if it cannot be created.
-    """
-    settings = replace(config.current(), redis_url="", otel_exporter_otlp_endpoint="")
-    with work_folder(work_parent()) as folder:
-        settings = replace(settings, instance_dir=folder)
-        if engine.current_engine().dialect.name == "sqlite":
-            yield replace(settings, database_url=f"sqlite:///{folder / 'scratch.db'}")
-        else:
-            with _postgres_database() as url:
-                yield replace(settings, database_url=url)
-
-
-@contextmanager
-def _postgres_database() -> Iterator[str]:
-    url = engine.current_engine().url
-    address = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    prefix = _prefix(str(url.database))
-    name = f"{prefix}{secrets.token_hex(6)}"
-    try:
-        with closing(psycopg2.connect(address)) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                _drop_abandoned(cursor, prefix)
-                # Locked before it exists, for as long as this connection: that ends with the
-                # process, and the next one drops the database.
-                cursor.execute(LOCK, (LOCK_CLASS, name))
-                cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-                try:
-                    yield url.set(database=name).render_as_string(hide_password=False)
-                finally:
-                    _drop(cursor, name)
-    except psycopg2.Error as error:
-        message = f"a scratch database is needed to prove a backup: {error}"
-        raise BackupError(message) from error
-
-
-def _prefix(database: str) -> str:
-    # Names are cut at 63 bytes; the digest tells databases with a common beginning apart.
-    digest = hashlib.sha256(database.encode()).hexdigest()[:8]
-    return f"{database.encode()[:30].decode(errors='ignore')}_proof_{digest}"
-
-
-def _drop_abandoned(cursor: Any, prefix: str) -> None:
-    """Drop the scratch databases whose process has ended: nobody holds their lock."""
-    cursor.execute(FIND, (prefix,))
-    for (name,) in cursor.fetchall():
-        if not re.fullmatch("[0-9a-f]{12}", name.removeprefix(prefix)):
-            continue
-        cursor.execute(LOCK, (LOCK_CLASS, name))
-        if cursor.fetchone()[0]:
-            _drop(cursor, name)
-            cursor.execute(UNLOCK, (LOCK_CLASS, name))
-
-
-def _drop(cursor: Any, name: str) -> None:
-    cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
 def check_archive(archive: Path | None, service: Flask) -> tuple[int, int]:
     """Count the archived files that rows name, and those that the service itself lacks.
 
@@ -277,52 +188,52 @@ def check_archive(archive: Path | None, service: Flask) -> tuple[int, int]:
         if not isinstance(storage.current(), storage.Folder):
             return 0, 0
     count = missing = 0
+    doubtful = dict[str, str | None]()
     with command.progress("Files compared") as show:
-        doubtful = dict[str, Digest]()
-        for (key, expected), found in _file_pairs(archive):
-            if found == expected:
+        for key, expected, archived in _named_files(archive):
+            if archived == expected:
                 count += 1
             else:
-                doubtful[key] = found
+                doubtful[key] = archived
             if len(doubtful) == ROWS_PER_READ:
                 missing += _missing_in_service(doubtful, service)
-                doubtful = {}
+                doubtful.clear()
             show(count, 0)
         missing += _missing_in_service(doubtful, service)
     return count, missing
 
 
-def _file_pairs(archive: Path | None) -> Iterator[tuple[Row, Digest]]:
-    """Each row that names a file, with the checksum of that file in the archive."""
-    contents = _archived(archive)
-    key, digest = next(contents, ("", None))
-    for row in _file_rows():
-        while key and key < row[0]:
-            key, digest = next(contents, ("", None))
-        yield row, digest if key == row[0] else None
-
-
-def _archived(archive: Path | None) -> Iterator[tuple[str, Digest]]:
-    if archive is None:
-        return
-    try:
-        with tarfile.open(archive) as source:
-            for key, content in backups.archived(source):
-                yield key, _sha256(content)
-    except tarfile.TarError as error:
-        raise BackupError(f"{archive} cannot be read: {error}") from error
-
-
-def _file_rows() -> Iterator[Row]:
+def _named_files(archive: Path | None) -> Iterator[tuple[str, str, str | None]]:
+    """Each file that a row names: its key, its checksum, and that of the archived file, if any."""
+    archived = _checksums(archive) if archive else iter(())
+    key, checksum = next(archived, ("", None))
     columns = sa.select(FILES.c.account_id, FILES.c.id, FILES.c.sha256)
     query = columns.where(FILES.c.removed_at.is_(None)).order_by(FILES.c.account_id, FILES.c.id)
     after = ("", "")
     while rows := db.connection().execute(query.where(after < KEY).limit(ROWS_PER_READ)).all():
-        yield from ((storage.key_of(row.account_id, row.id), row.sha256) for row in rows)
+        for row in rows:
+            named = storage.key_of(row.account_id, row.id)
+            while key and key < named:
+                key, checksum = next(archived, ("", None))
+            yield named, row.sha256, checksum if key == named else None
         after = (rows[-1].account_id, rows[-1].id)
 
 
-def _missing_in_service(doubtful: Mapping[str, Digest], service: Flask) -> int:
+def _checksums(archive: Path) -> Iterator[tuple[str, str | None]]:
+    """The keys of archived files with their checksums, sorted."""
+    try:
+        with tarfile.open(archive) as source:
+            for key, content in backups.archived(source):
+                yield key, backups.checksum_of(content)
+    except tarfile.TarError as error:
+        raise BackupError(f"{archive} cannot be read: {error}") from error
+
+
+def _missing_in_service(doubtful: Mapping[str, str | None], service: Flask) -> int:
+    """Count the files, of those archived otherwise, that the service still names and lacks as well.
+
+    Raises BackupError if it has one, or has it otherwise.
+    """
     keys = [tuple(key.split("/")) for key in doubtful]
     present = sa.select(FILES.c.account_id, FILES.c.id).where(
         KEY.in_(keys), FILES.c.removed_at.is_(None)
@@ -330,59 +241,11 @@ def _missing_in_service(doubtful: Mapping[str, Digest], service: Flask) -> int:
     with service.app_context(), tenancy.across_accounts():
         named = [storage.key_of(*row) for row in db.connection().execute(present)] if keys else []
         for key in named:
-            digest: Digest = None
+            stored: str | None = None
             with suppress(storage.Missing):
                 if content := storage.current().open(key):
                     with content:
-                        digest = _sha256(content)
-            if digest != doubtful[key]:
+                        stored = backups.checksum_of(content)
+            if stored != doubtful[key]:
                 raise BackupError(f"the uploaded file {key} is not in the archive as it is stored")
     return len(named)
-
-
-def _sha256(content: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := content.read(backups.CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def work_parent() -> Path:
-    """Return the folder of scratch databases and backups, which may be too large for /tmp."""
-    path = config.current().instance_dir.resolve() / "backups"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path
-
-
-@contextmanager
-def work_folder(parent: Path) -> Iterator[Path]:
-    """A new folder that is removed at the end of the block."""
-    remove_abandoned_folders(parent)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    try:
-        with (folder / f"{LOCK_FILE}.new").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Named once it is locked: whoever finds the name unlocked knows that this one is gone.
-            Path(file.name).rename(folder / LOCK_FILE)
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_abandoned_folders(parent: Path) -> None:
-    """Remove what killed processes left over."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's
-            if folder.stat().st_uid == os.geteuid() and _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_abandoned(folder: Path) -> bool:
-    try:
-        with (folder / LOCK_FILE).open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:
-        return clock.now().timestamp() - folder.stat().st_mtime > UNLOCKED_SECONDS

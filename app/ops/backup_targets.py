@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from app import clock, config
 from app.errors import Unavailable
 from app.files import storage
-from app.ops import backup_proofs, backups
+from app.ops import backup_proofs, backups, scratch
 from app.ops.backup_proofs import Proof
 from app.ops.backups import BackupError
 
@@ -66,13 +66,13 @@ class Target:
     @contextmanager
     def work_folder(self) -> Iterator[Path]:
         """A folder in which a backup is made before it is published."""
-        parent = backup_proofs.work_parent()
+        parent = scratch.parent_folder()
         if not self.is_bucket:
             if not Path(self.address).is_dir():
                 raise BackupError(f"{self.address} is no folder: create it, or mount it")
             parent = Path(self.address) / storage.INCOMING  # on the same disk
             parent.mkdir(mode=0o700, exist_ok=True)
-        with backup_proofs.work_folder(parent) as folder:
+        with scratch.folder(parent) as folder:
             yield folder
 
     def publish(self, path: Path, proof: Proof) -> None:

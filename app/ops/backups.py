@@ -135,10 +135,15 @@ def has_files(path: Path) -> bool:
 
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
+        return checksum_of(file)
+
+
+def checksum_of(content: IO[bytes]) -> str:
+    """Return the SHA-256 of what is left to read."""
+    digest = hashlib.sha256()
+    while chunk := content.read(CHUNK):
+        digest.update(chunk)
     return digest.hexdigest()
 
 

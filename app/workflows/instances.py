@@ -32,7 +32,10 @@ from app.workflows.models import (
     Workflow,
 )
 
-MAX_LOGS = 100  # per response of an instance
+MAX_LOGS = 100
+"""Entries of the step log in a response of an instance."""
+LONG_VALUES = ("input", "output")
+NO_INSTANCE = "No instance with this id."
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class InstanceFilter:
     workflow_id: str | None = None
     status: str | None = None
     resumed_at: datetime | None = None
-    from_date: datetime | None = None  # created since then
-    to_date: datetime | None = None  # created before then
+    from_date: datetime | None = None
+    """Created since then."""
+    to_date: datetime | None = None
+    """Created before then."""
 
 
 @dataclass(frozen=True)
@@ -185,12 +190,13 @@ def failed(limit: int, *, by: Principal) -> Sequence[FailedInstance]:
 def failed_in_accounts(accounts: Sequence[str], limit: int) -> Sequence[FailedInstance]:
     """The newest failed instances of some accounts."""
     # Joined within each account: a join of all of them would run on several shards (Citus).
-    queries = [
-        _select_failed([INSTANCES.c.account_id == account_id], limit) for account_id in accounts
+    found = [
+        sa.select(_select_failed([INSTANCES.c.account_id == account_id], limit).subquery())
+        for account_id in accounts
     ]
-    if not queries:
+    if not found:
         return ()
-    rows = sa.union_all(*(sa.select(query.subquery()) for query in queries)).subquery()
+    rows = sa.union_all(*found).subquery()
     query = sa.select(rows).order_by(rows.c.id.desc()).limit(limit)
     return [FailedInstance(**row._mapping) for row in db.connection().execute(query)]
 
@@ -235,7 +241,7 @@ def _find(instance_id: str, by: Principal) -> Instance:
     conditions = _has_id(instance_id, by)
     row = db.connection().execute(sa.select(*COLUMNS).where(*conditions)).first()
     if row is None:
-        raise NotFound("No instance with this id.")
+        raise NotFound(NO_INSTANCE)
     return _as_seen(row, by)
 
 
@@ -244,18 +250,16 @@ def _logs(instance: Instance, skip: int, limit: int) -> tuple[list[StepLog], int
         LOGS.c.account_id == instance.account_id,
         LOGS.c.instance_id == instance.id,
     )
-    # Older versions stored values of up to a million characters.
-    long = ("input", "output")
-    texts = [sa.func.substr(LOGS.c[name], 1, step_log.LONGEST_STORED).label(name) for name in long]
-    lengths = [sa.func.length(LOGS.c[name]).label(f"{name}_length") for name in long]
-    columns = [column for column in LOGS.c if column.name not in long]
-    query = sa.select(*columns, *texts, *lengths).where(*conditions)
-    query = query.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
+    columns = [column for column in LOGS.c if column.name not in LONG_VALUES]
+    for name in LONG_VALUES:  # older versions stored up to a million characters
+        columns.append(sa.func.substr(LOGS.c[name], 1, step_log.LONGEST_STORED).label(name))
+        columns.append(sa.func.length(LOGS.c[name]).label(f"{name}_length"))
+    query = sa.select(*columns).where(*conditions).order_by(LOGS.c.started_at, LOGS.c.id)
     logs = []
-    for row in db.connection().execute(query).mappings():
+    for row in db.connection().execute(query.offset(skip).limit(limit)).mappings():
         shown_accounts.note(instance.account_id)
         values = dict(row)
-        for name in long:
+        for name in LONG_VALUES:
             length = values.pop(f"{name}_length")
             values[name] = None if instance.withheld else step_log.stored_value(row[name], length)
         values["error_message"] = _visible_message(row["error_message"], instance.withheld)
@@ -286,7 +290,7 @@ def cancel(instance_id: str, *, by: Principal) -> InstanceWithLogs:
         statement = sa.update(INSTANCES).where(*conditions).values(**values)
         row = db.connection().execute(statement.returning(INSTANCES.c.account_id)).first()
         if row is None:
-            get(instance_id, by=by)  # raises NotFound if there is none
+            _find(instance_id, by)
             raise Conflict("This instance has already finished.", error="already_over")
         queue.close_logs(row.account_id, instance_id.lower(), InstanceState.CANCELLED)
         subscriptions = (
@@ -302,7 +306,7 @@ def resume(instance_id: str, *, by: Principal) -> InstanceWithLogs:
     by.require_account_id()
     with db.transaction():
         if not _resume(_has_id(instance_id, by)):
-            get(instance_id, by=by)  # raises NotFound if there is none
+            _find(instance_id, by)
             raise Conflict("Only failed instances can be resumed.", error="not_failed")
     return get(instance_id, by=by)
 
@@ -339,10 +343,8 @@ def _resume(conditions: Sequence[Condition], resumed_at: datetime | None = None)
 def resumed_counts(resumed_at: datetime, *, by: Principal) -> dict[str, int]:
     """The number of instances resumed together, by status. Raises NotFound."""
     conditions = (*_visible(by), INSTANCES.c.resumed_at == resumed_at)
-    count_query = sa.select(INSTANCES.c.status, sa.func.count()).where(*conditions)
-    counts_by_status = {
-        row[0]: row[1] for row in db.connection().execute(count_query.group_by("status"))
-    }
+    query = sa.select(INSTANCES.c.status, sa.func.count()).where(*conditions).group_by("status")
+    counts_by_status = {row[0]: row[1] for row in db.connection().execute(query)}
     if not counts_by_status:
         raise NotFound("No instances were resumed at this time, or they no longer exist.")
     return {state: counts_by_status.get(state, 0) for state in STATES}
@@ -386,9 +388,9 @@ def _as_seen(row: sa.Row[*tuple[Any, ...]], by: Principal) -> Instance:
         **row._mapping,
         "context": {} if withheld else context,
         "error_message": _visible_message(row.error_message, withheld),
+        "done": list(context.get("steps", ())),  # names of steps are not personal
     }
-    # The names of steps are not personal.
-    return Instance(**values, done=list(context.get("steps", ())), withheld=withheld)
+    return Instance(**values, withheld=withheld)
 
 
 def _visible_message(message: str | None, is_withheld: bool) -> str | None:

@@ -174,7 +174,7 @@ def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
     form = record_form.fill_submitted(_edit_form(scope, names))
     if not names:
         return listing.redirect_to_list(str(NONE_SELECTED), scope)
-    if record_form.run(scope, form):
+    if record_form.run_picker(scope, form):
         return _edit_page(account_id, name, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this field."))

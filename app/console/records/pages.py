@@ -74,7 +74,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     if access is None:
         return show_new_record(account_id, name)
     form = record_form.fill_submitted(record_form.blank(access))
-    if record_form.run(scope, form):
+    if record_form.run_picker(scope, form):
         return show_new_record(account_id, name, form)
     second_factor.sign(scope, form)
     form.take_uploads(scope.by)
@@ -139,7 +139,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.problem, form.status = str(GONE), error.status
         return show_new_record(account_id, name, form)
     form = record_form.fill_submitted(_form(scope, record))
-    if record_form.run(scope, form):
+    if record_form.run_picker(scope, form):
         return show_record(account_id, name, record_id, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this record."))

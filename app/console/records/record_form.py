@@ -32,8 +32,6 @@ from app.types import JSONMapping, JSONObject
 from app.web.app import UuidPath
 from app.web.languages import gettext, lazy_gettext
 
-PARAMETER = "edit"  # of the query string: the id of the record
-
 RecordFormT = TypeVar("RecordFormT", bound="RecordForm")
 # Kinds whose values keep surrounding blanks.
 UNSTRIPPED = (WidgetKind.TEXT, WidgetKind.AREA, WidgetKind.CHOICE)
@@ -55,7 +53,11 @@ class Widget:
     field: Field
     kind: WidgetKind
     note: str | None = None
-    """Its help; MASKED and WRITE_ONLY also say that it does not hold the stored value."""
+    """Its help."""
+    is_masked: bool = False
+    """Whether it holds the mask of a value."""
+    is_write_only: bool = False
+    """Whether the caller may not view the value, so that it is empty."""
     label: str = ""
     """What the form calls it, if not by its name."""
 
@@ -110,18 +112,16 @@ class RecordForm(Form):
     def _value(self, widget: Widget, new: bool) -> JSONObject:
         """The value by its field; empty if it is unchanged."""
         spec, text = widget.field, self._text(widget)
-        before = "" if new else self.before.get(widget.name, "")
-        if not _is_same(widget.kind, text, before):
-            if text == "":
-                return {spec.name: None}
-            if widget.kind != WidgetKind.FILES:
-                return {spec.name: spec.parse(text)}
-            ids = _choices(text)
-            # In a field of one file the last one counts: the newest upload.
-            return {spec.name: ids if is_list(spec) else ids[-1]}
-        if new and spec.default is not None:
-            return {spec.name: None}  # the user cleared the default on purpose
-        return {}
+        if _is_same(widget.kind, text, "" if new else self.before.get(widget.name, "")):
+            # Whoever empties the default of a new record means it.
+            return {spec.name: None} if new and spec.default is not None else {}
+        if text == "":
+            return {spec.name: None}
+        if widget.kind != WidgetKind.FILES:
+            return {spec.name: spec.parse(text)}
+        ids = _choices(text)
+        # In a field of one file the last one counts: the newest upload.
+        return {spec.name: ids if is_list(spec) else ids[-1]}
 
     def _text(self, widget: Widget) -> str:
         text = self[widget.name]
@@ -138,7 +138,8 @@ class RecordForm(Form):
 
     def load_uploads(self, by: Principal) -> None:
         """Load what is known of uploads in the inputs that no record has yet."""
-        ids = {id for w in self.widgets if w.kind == WidgetKind.FILES for id in self.chosen(w)}
+        of_files = [widget for widget in self.widgets if widget.kind == WidgetKind.FILES]
+        ids = {id for widget in of_files for id in self.chosen(widget)}
         waiting = ownership.waiting(ids - self.files.keys(), by)
         self.files |= {file.id: file_previews.describe(file) for file in waiting}
 
@@ -189,7 +190,7 @@ class RecordForm(Form):
     def _with_stored_note(self, widget: Widget) -> Widget:
         stored = self.before[widget.name]
         if (
-            widget.note == WRITE_ONLY
+            widget.is_write_only
             or widget.kind == WidgetKind.FILES
             or _is_same(widget.kind, self._text(widget), stored)
         ):
@@ -228,8 +229,8 @@ def from_record(access: Access, values: JSONMapping | None) -> RecordForm:
         value = values.get(widget.field.name)
         if widget.kind == WidgetKind.FILES:
             form.files |= {file["id"]: file for file in file_previews.files_in(value)}
-        is_masked = widget.note == MASKED
-        form.before[widget.name] = str(value) if is_masked else input_text(widget.field, value)
+        text = str(value) if widget.is_masked else input_text(widget.field, value)
+        form.before[widget.name] = text
     form.values = dict(form.before)
     return form
 
@@ -249,9 +250,10 @@ def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
         if name not in access.writable:
             continue
         if values is not None and name not in values:
-            widgets.append(Widget(spec, widget_kind(spec, ""), WRITE_ONLY))
+            kind = widget_kind(spec, "")
+            widgets.append(Widget(spec, kind, WRITE_ONLY, is_write_only=True))
         elif values is not None and name in access.masked and values[name] is not None:
-            widgets.append(Widget(spec, WidgetKind.TEXT, MASKED))
+            widgets.append(Widget(spec, WidgetKind.TEXT, MASKED, is_masked=True))
         else:
             text = input_text(spec, (values or {}).get(name))
             widgets.append(Widget(spec, widget_kind(spec, text)))
@@ -342,43 +344,42 @@ def open_row(scope: CollectionScope, record_id: str, names: Collection[str]) -> 
     return RowEdit(record, form) if form.widgets else None
 
 
-def run(scope: CollectionScope, form: RecordForm) -> bool:
-    """Perform the action of the reference picker; False if there is none."""
+def run_picker(scope: CollectionScope, form: RecordForm) -> bool:
+    """Do what a button of a picker asks for, `pick:field:id` or `find:field`; False if none does.
+
+    The Enter key, which presses the first button, searches if there is text to search by.
+    """
     action, _, rest = request.form.get("do", "").replace("\0", "").partition(":")
     name, _, record_id = rest.partition(":")
-    pickers = {w.field.name: w for w in form.widgets if w.kind in PICKED}
+    pickers = {widget.field.name: widget for widget in form.widgets if widget.kind in PICKED}
     if action == "pick" and name in pickers:
         picker = pickers[name]
         if picker.kind == WidgetKind.ENTRIES:
-            chosen = dict.fromkeys([*form.chosen(picker), record_id])
-            form.values[picker.name] = json.dumps(list(chosen))
-        else:
-            form.values[picker.name] = record_id
-        form.values[pickers[name].search_name] = ""
+            record_id = json.dumps(list(dict.fromkeys([*form.chosen(picker), record_id])))
+        form.values |= {picker.name: record_id, picker.search_name: ""}
         return True
-    if action != "save":  # the Enter key searches if a search input has text
-        typed = (field for field, picker in pickers.items() if form[picker.search_name])
-        target = name if action == "find" else next(typed, None)
-        if target in pickers:
-            _search(scope, form, target)
-            return True
-    return False
-
-
-def _search(scope: CollectionScope, form: RecordForm, name: str) -> None:
-    target = scope.collection.followed(name)
+    if action == "save":
+        return False
+    typed = (field for field, picker in pickers.items() if form[picker.search_name])
+    searched = name if action == "find" else next(typed, None)
+    if searched not in pickers:
+        return False
+    target = scope.collection.followed(searched)
     if target is not None:
-        text = form[f"find_{name}"].strip()
-        form.hits[name] = references.search(target, text, scope.by)
+        text = form[pickers[searched].search_name].strip()
+        form.hits[searched] = references.search(target, text, scope.by)
+    return True
 
 
 def load_labels(scope: CollectionScope, form: RecordForm) -> None:
+    """Load the labels of the records and people that are picked."""
     for widget in form.widgets:
         target = scope.collection.followed(widget.field.name)
-        if target is not None and form[widget.name] and widget.kind in PICKED:
-            if widget.kind == WidgetKind.ENTRIES:
-                ids = form.chosen(widget)
-                form.entry_labels[widget.name] = references.labels(target, ids, scope.by)
-                continue
+        if target is None or not form[widget.name] or widget.kind not in PICKED:
+            continue
+        if widget.kind == WidgetKind.ENTRIES:
+            ids = form.chosen(widget)
+            form.entry_labels[widget.name] = references.labels(target, ids, scope.by)
+        else:
             id = form[widget.name].strip().lower()
             form.labels[widget.name] = references.labels(target, [id], scope.by).get(id, "")

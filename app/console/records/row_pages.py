@@ -29,7 +29,7 @@ def change_row(account_id: str, name: str) -> Page | BaseResponse:
     if edit is None:
         raise NotFound
     form = record_form.fill_submitted(edit.form)
-    if record_form.run(scope, form):
+    if record_form.run_picker(scope, form):
         return listing.show_records(account_id, name, form)
     body = form.body(new=False)
     if body:

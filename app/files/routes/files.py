@@ -20,19 +20,19 @@ from app.errors import (
 )
 from app.files import links, responses, service, storage, thumbnails
 from app.files import uploads as waiting_uploads
-from app.files.models import StoredFile
+from app.files.links import Link
 from app.files.routes import upload_parts
 from app.records.read import files
 from app.records.routes.records import IF_MATCH, UNLESS_MATCH, get_preconditions
 from app.types import JSONObject
 from app.web import fields
-from app.web.access import View, anonymous, public, signed_in
+from app.web.access import View as ViewFunction
+from app.web.access import anonymous, public, signed_in
 from app.web.app import get_request
 from app.web.blueprint import Blueprint
 from app.web.fields import doc
 from app.web.paging import PageArgs, page_body, page_of
-from app.web.schemas import Schema
-from app.web.serialization import json_response
+from app.web.schemas import BYTES, TEXT, Schema, View, example
 
 blueprint = Blueprint(
     "Files",
@@ -42,23 +42,8 @@ blueprint = Blueprint(
 )
 
 LONGEST_CREDENTIAL = 4096
+UPLOADED = "The file is uploaded."
 SHORTEST_LINK, LONGEST_LINK, LINK_SECONDS = 60, 7 * 24 * 3600, 3600
-EXAMPLE = {
-    "id": "019a9f00-0000-7000-8000-0000000000f1",
-    "filename": "cat.png",
-    "name": "cat.png",
-    "size": 20480,
-    "mime_type": "image/png",
-    "path": "019a9f00-0000-7000-8000-00000000000a/019a9f00-0000-7000-8000-0000000000f1",
-    "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-}
-WAITING = {
-    **EXAMPLE,
-    "uploaded_by": "019a9f00-0000-7000-8000-00000000000b",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "expires_at": "2026-11-21T12:00:00.123456Z",
-}
-BYTES = {"type": "string", "format": "binary"}
 RANGE = {
     "in": "header",
     "name": "Range",
@@ -73,19 +58,30 @@ IF_NONE_MATCH = {
 }
 
 
-class UploadedFile(Schema):
+@example(
+    id="019a9f00-0000-7000-8000-0000000000f1",
+    filename="cat.png",
+    name="cat.png",
+    size=20480,
+    mime_type="image/png",
+    path="019a9f00-0000-7000-8000-00000000000a/019a9f00-0000-7000-8000-0000000000f1",
+)
+class UploadedFile(View):
     """An upload that waits for a record to take it."""
 
     id = fields.Id(**doc("What a record's field takes, within 24 hours."))
-    filename = ma.fields.String()
+    filename = ma.fields.Function(lambda file: file.name, metadata=TEXT)
     name = ma.fields.String()
     size = ma.fields.Integer(**doc("In bytes."))
     mime_type = ma.fields.String(**doc("Found from the content."))
-    path = ma.fields.String(**doc("For `GET` and `DELETE /files/{path}`."))
+    path = ma.fields.Function(
+        lambda file: storage.key_of(file.account_id, file.id),
+        **doc("For `GET` and `DELETE /files/{path}`.", **TEXT),
+    )
     sha256 = ma.fields.String()
 
 
-class UploadAnswer(Schema):
+class UploadAnswer(View):
     success = ma.fields.Boolean()
     message = ma.fields.String()
     file = ma.fields.Nested(UploadedFile)
@@ -96,7 +92,10 @@ class WaitingUpload(UploadedFile):
 
     uploaded_by = fields.Id(allow_none=True, **doc("Null if anonymous."))
     created_at = fields.Timestamp()
-    expires_at = fields.Timestamp()
+    expires_at = ma.fields.Function(
+        lambda file: clock.iso(file.created_at + waiting_uploads.TAKEN_WITHIN),
+        metadata={"type": "string", "format": "date-time"},
+    )
 
 
 class DownloadArgs(Schema):
@@ -126,7 +125,11 @@ class LinkBody(Schema):
     )
 
 
-class FileLink(Schema):
+@example(
+    url="https://atrium.example.com/api/v1/files/link/WyJ...",
+    expires_at="2026-11-20T13:00:00.000000Z",
+)
+class FileLink(View):
     """A signed address of a file."""
 
     url = ma.fields.String(metadata=fields.URI)
@@ -155,14 +158,10 @@ class CredentialArgs(Schema):
         },
     }
 )
-@blueprint.response(
-    201,
-    UploadAnswer,
-    example={"success": True, "message": "The file is uploaded.", "file": EXAMPLE},
-)
+@blueprint.response(201, UploadAnswer, example={"message": UPLOADED})
 @blueprint.fails(413, 415, 422, 503)
 @anonymous(operator="records")
-def upload_file() -> Response:
+def upload_file() -> dict[str, object]:
     """Upload a file.
 
     `multipart/form-data` with one part `file`. Put the returned id into a `file` field of a record
@@ -177,17 +176,12 @@ def upload_file() -> Response:
     sent = parts.getlist("file")
     if len(sent) != 1 or len(parts) != 1:
         raise BadRequest("Send one file, in a part named file.", error="file_required")
-    answer = {"success": True, "message": "The file is uploaded.", "file": _file_body(sent[0])}
-    return json_response(answer, 201)
+    return {"success": True, "message": UPLOADED, "file": sent[0]}
 
 
 @blueprint.route("/waiting", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(
-    200,
-    page_of(WaitingUpload, "WaitingPage"),
-    example=page_body([WAITING], 1, {"skip": 0, "limit": 25}),
-)
+@blueprint.response(200, page_of(WaitingUpload, "WaitingPage"))
 @signed_in
 def list_waiting_uploads(args: JSONObject) -> JSONObject:
     """List the uploads that no record has taken.
@@ -195,20 +189,10 @@ def list_waiting_uploads(args: JSONObject) -> JSONObject:
     Admins see those of the account, everybody else their own. The newest comes first. Delete them
     with `DELETE /files/{file_id}`.
     """
-    rows, total = waiting_uploads.page(principal(), args["skip"], args["limit"])
-    items = [
-        {
-            **_file_body(row),
-            "uploaded_by": row.uploaded_by,
-            "created_at": row.created_at,
-            "expires_at": row.created_at + waiting_uploads.TAKEN_WITHIN,
-        }
-        for row in rows
-    ]
-    return page_body(items, total, args)
+    return page_body(*waiting_uploads.page(principal(), args["skip"], args["limit"]), args)
 
 
-def _sends_file(view: View) -> View:
+def _sends_file(view: ViewFunction) -> ViewFunction:
     """Declare the parameters and responses of a download."""
     sent = {"schema": BYTES, "content_type": "application/octet-stream", "example": "(bytes)"}
     for decorate in (
@@ -282,17 +266,10 @@ def download_linked(args: JSONObject, token: str) -> Response:
 
 @blueprint.route("/<file_id>/link", methods=["POST"])
 @blueprint.arguments(LinkBody, required=False, example={"expires_in": 3600})
-@blueprint.response(
-    201,
-    FileLink,
-    example={
-        "url": "https://atrium.example.com/api/v1/files/link/WyJ...",
-        "expires_at": "2026-11-20T13:00:00.000000Z",
-    },
-)
+@blueprint.response(201, FileLink)
 @optimistic
 @anonymous
-def create_file_link(body: JSONObject, file_id: str) -> Response:
+def create_file_link(body: JSONObject, file_id: str) -> Link:
     """Create a signed link to a file.
 
     It works without a credential until it expires, until the record no longer has the file, until
@@ -301,8 +278,7 @@ def create_file_link(body: JSONObject, file_id: str) -> Response:
     """
     by = _require_caller()
     file = files.readable(file_id, by=by)
-    link = links.create(file, body["expires_in"], target=files.target(file), by=by)
-    return json_response({"url": link.url, "expires_at": clock.iso(link.expires_at)}, 201)
+    return links.create(file, body["expires_in"], target=files.target(file), by=by)
 
 
 @blueprint.route("/<file_id>/links", methods=["DELETE"])
@@ -366,18 +342,6 @@ def _writer() -> Principal:
     if not by.has_scope_for("create", "update"):
         raise ScopeDenied("This API key may not write records.")
     return by
-
-
-def _file_body(file: StoredFile) -> JSONObject:
-    return {
-        "id": file.id,
-        "filename": file.name,
-        "name": file.name,
-        "size": file.size,
-        "mime_type": file.mime_type,
-        "path": storage.key_of(file.account_id, file.id),
-        "sha256": file.sha256,
-    }
 
 
 def _delete(file_id: str, account_id: str | None = None) -> Response:
