@@ -14,9 +14,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.operator import types
 from app.types import JSONMapping, JSONObject
 from app.webhooks import outbox, queue
-from app.webhooks.models import Webhook
-
-IS_OPERATORS = (Webhook.account_id == SYSTEM_ACCOUNT_ID, Webhook.types.is_not(None))
+from app.webhooks.models import IS_OPERATORS, Webhook
 
 
 @dataclass(frozen=True)

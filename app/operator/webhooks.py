@@ -20,11 +20,10 @@ from app.context import actor
 from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.operator import deliveries, sealing, store, types
-from app.operator.deliveries import IS_OPERATORS
 from app.types import JSONMapping, JSONObject
 from app.webhooks import service, signing, versions
 from app.webhooks.delivery import Result
-from app.webhooks.models import Webhook
+from app.webhooks.models import IS_OPERATORS, Webhook
 from app.webhooks.payload import TEST_EVENT
 from app.webhooks.service import Secret
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
+from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.db import Base, partial_index
 from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Sample, TablePolicy
 from app.db.types import Id, Text, UtcDateTime
@@ -122,6 +123,10 @@ class Webhook(Base):
     def is_sending(self) -> bool:
         """Whether its deliveries are sent: it is enabled, and has an owner who may have it."""
         return self.enabled and self.paused_at is None
+
+
+IS_OPERATORS = (Webhook.account_id == SYSTEM_ACCOUNT_ID, Webhook.types.is_not(None))
+"""That a webhook is the operator's."""
 
 
 class WebhookDelivery(Base):

@@ -35,7 +35,7 @@ from app.webhooks import (
     versions,
 )
 from app.webhooks.delivery import Result, Work
-from app.webhooks.models import Webhook, WebhookVersion
+from app.webhooks.models import IS_OPERATORS, Webhook, WebhookVersion
 
 MAX_HEADERS = 50
 PAYLOAD_SETTINGS = ("url", "collection", "events", "filter", "include_pii")
@@ -119,8 +119,9 @@ def check_room(account_id: str, *, operators: bool = False) -> None:
     """Raise Conflict if an account, or the operator, has as many webhooks as it may have."""
     limit = config.current().webhooks_per_account
     query = sa.select(sa.func.count()).select_from(Webhook)
-    own = (Webhook.account_id == account_id, _is_kind(operators))
-    if (db.db.session.scalar(query.where(*own)) or 0) >= limit:
+    own = (Webhook.account_id == account_id, Webhook.types.is_(None))
+    counted = query.where(*(IS_OPERATORS if operators else own))
+    if (db.db.session.scalar(counted) or 0) >= limit:
         message = f"An account may have at most {limit} webhooks."
         raise Conflict(message, error="limit_reached")
 
@@ -352,16 +353,11 @@ def _check_personal(include: bool, by: Principal) -> None:
 
 def _visible(by: Principal) -> list[Any]:
     own = [] if by.account_id is None else [Webhook.account_id == by.account_id]
-    return [*own, _is_kind(operators=False)]
-
-
-def _is_kind(operators: bool) -> Any:
-    return Webhook.types.is_not(None) if operators else Webhook.types.is_(None)
+    return [*own, Webhook.types.is_(None)]
 
 
 def _query(webhook_id: str, by: Principal, operators: bool = False) -> sa.Select[Webhook]:
-    of_operator = [Webhook.account_id == SYSTEM_ACCOUNT_ID, _is_kind(operators=True)]
-    own = of_operator if operators else _visible(by)
+    own = IS_OPERATORS if operators else _visible(by)
     return sa.select(Webhook).where(Webhook.id == webhook_id.lower(), *own)
 
 
