@@ -175,6 +175,9 @@ class Config:
     feed_retention_days: int = _setting(
         parsing.integer(1, 36500), 30, "days that changes stay in the change feed without auditing"
     )
+    event_retention_days: int = _setting(
+        parsing.integer(1, 36500), 30, "days that events of all accounts are kept for the operator"
+    )
     audit_retention_min_days: int = _setting(
         parsing.integer(1, 36500), 365, "fewest days that an account may keep its audit log"
     )

@@ -92,9 +92,9 @@ def list_operator_events(args: JSONObject) -> Response:
     """List the events of all accounts, the oldest first.
 
     Each was stored by the transaction of the change that it tells of. Within an account they come
-    in the order of commits, and a reader that goes on with `next` misses none. Events are kept for
-    30 days: 410 (`feed_expired`) means that some after `after` are gone, or that the instance was
-    restored. Read the accounts and users anew, then go on from 0.
+    in the order of commits, and a reader that goes on with `next` misses none. Events are kept as
+    long as the operator has set: 410 (`feed_expired`) means that some after `after` are gone, or
+    that the instance was restored. Read the accounts and users anew, then go on from 0.
     """
     written = types.parse(args["types"]) if "types" in args else ()
     return json_response(service.page(args["after"], written, args["limit"]))

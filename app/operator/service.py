@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import clock, config, db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.context import shown_accounts, tenancy
 from app.errors import FeedExpired, InvalidValues, problem
@@ -18,7 +18,6 @@ from app.operator.models import EVENTS, HEADS
 from app.realtime.feed import changes
 from app.types import JSONMapping, JSONObject
 
-RETENTION_DAYS = 30
 SCANNED = 10_000
 """Events that one page looks through for its types."""
 _OF_HEAD = HEADS.c.account_id == SYSTEM_ACCOUNT_ID
@@ -102,7 +101,7 @@ def newest(
 @jobs.periodic(3600, "operator.purge")
 def purge(payload: JSONMapping) -> None:
     """Delete events older than the retention period, and note up to which they are gone."""
-    cutoff = clock.now() - timedelta(days=RETENTION_DAYS)
+    cutoff = clock.now() - timedelta(days=config.current().event_retention_days)
     last = db.connection().scalar(
         sa.select(sa.func.max(EVENTS.c.number)).where(EVENTS.c.at <= cutoff)
     )

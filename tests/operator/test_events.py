@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -295,11 +296,15 @@ def test_burst_is_sealed_and_read_in_bounded_memory(app: Flask, cast: Cast) -> N
     assert peak < 40 * 2**20
 
 
-def test_expired_position_is_410_and_oldest_is_read(app: Flask, cast: Cast) -> None:
+@pytest.mark.parametrize("days", [30, 2])
+def test_expired_position_is_410_and_oldest_is_read(app: Flask, cast: Cast, days: int) -> None:
+    if days != 30:  # the default
+        settings = app.extensions["atrium.config"]
+        app.extensions["atrium.config"] = replace(settings, event_retention_days=days)
     after = position(cast.root)
     make_account(app, "first")
     middle = position(cast.root)
-    with time_machine.travel(clock.now() + timedelta(days=service.RETENTION_DAYS, minutes=1)):
+    with time_machine.travel(clock.now() + timedelta(days=days, minutes=1)):
         make_account(app, "second")
         with app.app_context():
             sealing.settle()

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import clock, db
+from app import clock, config, db
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.console.automation import deliveries
 from app.console.shell import forms, guard, lists, names, one_time_secrets
@@ -54,7 +54,12 @@ def show_operator_events() -> str:
     older = found[SHOWN - 1]["number"] if len(found) > SHOWN else None
     listing.items = found[:SHOWN]
     return render_template(
-        "console/events/list.html", listing=listing, slugs=slugs, older=older, pretty=_pretty
+        "console/events/list.html",
+        listing=listing,
+        slugs=slugs,
+        older=older,
+        pretty=_pretty,
+        kept_days=config.current().event_retention_days,
     )
 
 
