@@ -12,8 +12,9 @@ import orjson
 from flask.cli import with_appcontext
 
 from app.auth.commands import AS, superadmin
+from app.auth.principal import Principal
 from app.errors import InvalidValues
-from app.manifest import document, service, upgrades
+from app.manifest import document, service, templates, upgrades
 from app.manifest import export as exports
 from app.manifest.document import Document
 from app.ops import command
@@ -94,25 +95,48 @@ def apply(
 ) -> None:
     """Apply FILE in one transaction; asks on a terminal, unless --plan or --yes is given."""
     manifest = _read(file)
+    given = manifest.content.get("account_templates", {})
+    names = [name for name, one in given.items() if not one.get("removed")]
+    if accounts and not names:
+        raise click.UsageError("FILE has no account_templates that --accounts are brought up to.")
+    if force and not accounts:
+        raise click.UsageError("--force needs --accounts.")
+    chosen = accounts if accounts == upgrades.ALL else (accounts or "").split(",")
     if plan_hash is None:
         plan_hash = _confirmed(manifest, email, yes=yes, quiet=as_json)
     with readable_problems(), superadmin(email) as by:
+        if accounts:
+            upgrades.check(chosen or "")
         result = service.apply(manifest, plan_hash, by=by)
     if reverse is not None and result["applied"]:
         reverse.write_text(document.dump(result["reverse"]))
     click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2) if as_json else _outcome(result))
-    for name in manifest.content.get("account_templates", {}) if accounts else ():
-        listed = accounts if accounts == upgrades.ALL else (accounts or "").split(",")
+    if accounts:
         with readable_problems(), superadmin(email) as by:
-            for done in upgrades.run(name, listed or "", force=force, by=by):
-                click.echo("\n".join(_upgraded(done)), err=as_json)
+            _bring_up(names, chosen, force=force, by=by, quiet=as_json)
 
 
-def _upgraded(done: JSONMapping) -> Iterator[str]:
-    """What was done to an account, as text."""
-    yield f"{done['account']}: {len(done['changes'])} changed" + (done["failed"] and ", failed")
-    for one in done["kept"]:
-        yield f"    kept, as changed by hand: {one['place']} {' '.join(one['properties'])}"
+def _bring_up(
+    names: Sequence[str], accounts: str | Sequence[str], *, force: bool, by: Principal, quiet: bool
+) -> None:
+    """Bring accounts up to templates, by jobs that workers go on with after a kill."""
+    owner, has_failed = templates.operator(by.user_id), False
+    for name in names:
+        job = upgrades.order(name, accounts, force=force, by=owner, after=upgrades.LEFT_TO_WORKERS)
+        for done in upgrades.run(job):
+            click.echo(f"{done.account.slug}: {len(done.changes)} changed", err=quiet)
+            for one in done.kept:
+                properties = " ".join(one["properties"])
+                text = f"    kept, as changed by hand: {one['place']} {properties}"
+                click.echo(text, err=quiet)
+        job = upgrades.get_job(name, job.id)
+        for failure in job.failures:
+            click.echo(f"{failure['account']}: failed: {failure['message']}", err=quiet)
+        counts = f"{job.done} of {job.total} brought up, {job.kept} with changes by hand"
+        click.echo(f"{name}: {counts}, {job.failed} failed. {job.error or ''}".strip(), err=quiet)
+        has_failed |= bool(job.failed or job.error)
+    if has_failed:
+        raise SystemExit(1)
 
 
 def _read(file: Path) -> Document:

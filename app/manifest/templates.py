@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -34,6 +35,7 @@ from app.context import tenancy
 from app.errors import AppError, Conflict, InvalidValues, NotFound, problem
 from app.manifest.account_kinds import Groups, Providers
 from app.manifest.automation_kinds import Webhooks, Workflows
+from app.manifest.document import Document, path_of
 from app.manifest.kind import Key, Kind
 from app.manifest.models import TemplateJob
 from app.records import service as records
@@ -226,10 +228,15 @@ def _named(place: str) -> Iterator[list[JSONObject]]:
         for one in error.details:
             inner = str(one.get("field") or "")
             is_there = inner == place or inner.startswith(f"{place}.")
-            field = inner if is_there else ".".join(filter(None, (place, inner)))
-            found.append({**one, "field": field})
+            whole = inner if is_there else ".".join(filter(None, (place, inner)))
+            found.append({**one, "field": whole})
     except AppError as error:
         found.append(problem(place, error.error, error.message))
+
+
+def _place(content: JSONMapping, place: str) -> str:
+    """A place with the names of what lists have in it, as a manifest's problems have it."""
+    return Document(content).place(path_of(place))
 
 
 def _wrong_placeholders(value: object, place: str) -> Iterator[JSONObject]:
@@ -287,17 +294,19 @@ def stamp(event: events.AccountCreated) -> None:
             message = f"There is no account template {name[:80]}."
             raise InvalidValues([problem("template", "invalid_reference", message)])
         return
-    with tenancy.across_accounts(), _fault(name):
+    with tenancy.across_accounts(), _fault(name, template):
         _fill(event.account_id, name, template)
 
 
 @contextmanager
-def _fault(name: str) -> Iterator[None]:
+def _fault(name: str, template: JSONMapping) -> Iterator[None]:
     try:
         yield
     except AppError as error:
         details = error.details if isinstance(error, InvalidValues) else []
-        shown_details = details or [problem(name, error.error, error.message)]
+        shown_details = [
+            {**one, "field": _place({name: template}, str(one["field"] or name))} for one in details
+        ] or [problem(name, error.error, error.message)]
         log.error("account template has a fault", template=name, details=shown_details)
         raise Conflict(FAULT.format(name), error="template_fault", details=shown_details) from error
 
@@ -375,11 +384,18 @@ def in_templates(name: Name) -> Iterator[Use]:
             if (is_value and text == name.value) or in_expression:
                 texts[place] = text
         if texts:
-            yield TemplateUse(f"account_templates.{own}", texts, _Follow(own))
+            yield TemplateUse(f"account_templates.{own}", texts, _Follow(own), template=template)
 
 
+@dataclass(frozen=True)
 class TemplateUse(Use):
     """A template, whose texts are names or expressions."""
+
+    template: JSONMapping = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[str]:
+        return [f"{self.owner}.{_place(self.template, place)}" for place in self.texts]
 
     def _renamed(self, place: str, name: Name, new: str) -> str | None:
         return new if self.texts[place] == name.value else super()._renamed(place, name, new)

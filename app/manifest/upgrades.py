@@ -38,6 +38,8 @@ from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
 UPGRADE = "templates.upgrade"
+LEFT_TO_WORKERS = 300
+"""Seconds after which workers join in with what a command does, or was killed at."""
 Step = Callable[[], object]
 ALL, PIECE, MAX_SHOWN = "all", 50, 100
 MAX_FAILURES, MAX_DETAILS = 100, 10
@@ -99,7 +101,7 @@ def _template(name: str) -> JSONObject:
 
 def plan(name: str, accounts: str | Sequence[str], *, force: bool, by: Principal) -> JSONObject:
     """Return what an upgrade would do to the first accounts, with the hash of all of it."""
-    _check(accounts)
+    check(accounts)
     template, found = _template(name), chosen(name, accounts)
     items = []
     for account in found[:MAX_SHOWN]:
@@ -113,7 +115,8 @@ def plan(name: str, accounts: str | Sequence[str], *, force: bool, by: Principal
     }
 
 
-def _check(accounts: str | Sequence[str]) -> None:
+def check(accounts: str | Sequence[str]) -> None:
+    """Raise InvalidValues for a slug that no account has."""
     if accounts == ALL:
         return
     known = db.db.session.scalars(
@@ -143,10 +146,18 @@ def start(
     name: str, accounts: str | Sequence[str], plan_hash: str, *, force: bool, by: Principal
 ) -> Started:
     """Have a job bring accounts up. Raises Conflict `plan_stale` for another plan."""
-    _check(accounts)
+    check(accounts)
     template = _template(name)
     if plan_hash != _hash(name, template, accounts, force=force):
         raise Conflict(PLAN_STALE, error="plan_stale")
+    job = order(name, accounts, force=force, by=by)
+    return Started(template["version"], job)
+
+
+def order(
+    name: str, accounts: str | Sequence[str], *, force: bool, by: Principal, after: int = 0
+) -> TemplateJob:
+    """Order a job that brings accounts up, and that a worker takes after so many seconds."""
     count = sa.select(sa.func.count()).select_from(Account).where(*_behind(name, accounts))
     with db.transaction() as session:
         session.execute(
@@ -154,7 +165,7 @@ def start(
         )
         job = TemplateJob(
             template=name,
-            template_version=template["version"],
+            template_version=_template(name)["version"],
             accounts=accounts,
             force=force,
             requested_by=by.require_user_id(),
@@ -162,8 +173,9 @@ def start(
         )
         session.add(job)
         session.flush()
-        jobs.enqueue(UPGRADE, {"job_id": job.id}, account_id=jobs.INSTANCE, on_behalf=True)
-    return Started(template["version"], job)
+        payload = {"job_id": job.id}
+        jobs.enqueue(UPGRADE, payload, account_id=jobs.INSTANCE, after=after, on_behalf=True)
+    return job
 
 
 def job_page(name: str, args: Query) -> tuple[list[TemplateJob], int]:
@@ -185,11 +197,20 @@ def get_job(name: str, job_id: str) -> TemplateJob:
 
 @jobs.job(UPGRADE, is_long=True)
 def upgrade_piece(payload: JSONMapping) -> None:
-    """Bring some accounts up, and leave the others to a job that follows.
+    """Bring some accounts up, and leave the others to a job that follows."""
+    for _ in piece(payload["job_id"]):
+        pass
+    with db.transaction():
+        job = _locked(payload["job_id"])
+        if job is not None and job.finished_at is None:
+            jobs.enqueue(UPGRADE, payload, account_id=jobs.INSTANCE, on_behalf=True)
+
+
+def piece(job_id: str) -> Iterator[Upgrade]:
+    """Bring the next accounts of a job up, and end it after the last; yields those that are.
 
     The row says how far it is: whoever goes on after a kill looks at no account twice.
     """
-    job_id = payload["job_id"]
     with db.transaction():
         job = _locked(job_id)
         if job is None or job.finished_at is not None:
@@ -206,57 +227,45 @@ def upgrade_piece(payload: JSONMapping) -> None:
         found = chosen(name, job.accounts, job.after_id)[:PIECE]
         ids = [account.id for account in found]
     for account_id in ids:
-        upgrade(account_id, name, force=force, by=by, job_id=job_id)
-    with db.transaction():
-        job = _locked(job_id)
-        if len(ids) == PIECE:
-            jobs.enqueue(UPGRADE, payload, account_id=jobs.INSTANCE, on_behalf=True)
-        elif job is not None:
-            job.status, job.finished_at = TemplateJobState.DONE, clock.now()
+        if done := upgrade(account_id, name, job_id, force=force, by=by):
+            yield done
+    if len(ids) < PIECE:
+        with db.transaction():
+            job = _locked(job_id)
+            if job is not None and job.finished_at is None:
+                job.status, job.finished_at = TemplateJobState.DONE, clock.now()
 
 
-def _locked(job_id: str | None) -> TemplateJob | None:
+def _locked(job_id: str) -> TemplateJob | None:
     query = sa.select(TemplateJob).where(TemplateJob.id == job_id).with_for_update()
     return db.db.session.scalar(query.execution_options(populate_existing=True))
 
 
-def run(
-    name: str, accounts: str | Sequence[str], *, force: bool, by: Principal
-) -> Iterator[JSONObject]:
-    """Bring accounts up here and now; yields what was done to each.
-
-    Whoever is killed goes on by running it again.
-    """
-    _check(accounts)
-    after, owner = "", templates.operator(by.user_id)
-    while found := chosen(name, accounts, after):
-        for account in found:
-            slug, after = account.slug, account.id
-            done = upgrade(after, name, force=force, by=owner)
-            shown = done.shown if done else {"account": slug, "changes": [], "kept": []}
-            yield shown | {"failed": "" if done else "failed"}
+def run(job: TemplateJob) -> Iterator[Upgrade]:
+    """Do a job here and now; yields what was done to each account."""
+    while get_job(job.template, job.id).finished_at is None:
+        yield from piece(job.id)
 
 
 def upgrade(
-    account_id: str, name: str, *, force: bool, by: Principal, job_id: str | None = None
+    account_id: str, name: str, job_id: str, *, force: bool, by: Principal
 ) -> Upgrade | None:
-    """Bring an account up, all or nothing; None if it could not be, which is logged.
+    """Bring an account up, all or nothing; None if it could not be, which is logged and noted.
 
-    A job counts it in the same transaction, and leaves an account that it has counted.
+    Its job counts it in the same transaction, and leaves an account that it has counted.
     """
     try:
         with tenancy.across_accounts(), db.transaction():
-            job = _locked(job_id) if job_id else None
-            if job is not None and job.after_id >= account_id:
+            job = _locked(job_id)
+            if job is None or job.after_id >= account_id:
                 return None  # another worker has gone on with it meanwhile
             account = tenants.get_for_update(account_id)
             done, steps = _compare(account, _template(name), force=force, by=by)
             for step in steps:
                 step()
             account.template, account.template_version = name, _template(name)["version"]
-            if job is not None:
-                job.after_id = account_id
-                job.done, job.kept = job.done + 1, job.kept + bool(done.kept)
+            job.after_id = account_id
+            job.done, job.kept = job.done + 1, job.kept + bool(done.kept)
             db.db.session.flush()
             return done
     except AppError as error:
@@ -267,8 +276,7 @@ def upgrade(
             template=name,
             details=details or error.message,
         )
-        if job_id:
-            _note_failure(job_id, account_id, error.message, details)
+        _note_failure(job_id, account_id, error.message, details)
         return None
 
 

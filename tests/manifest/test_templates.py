@@ -228,7 +228,7 @@ def test_plan_that_a_template_names_is_kept_and_followed(templated: Cast) -> Non
     assert response.status_code == 409
     assert sorted(one["field"] for one in response.json["details"]) == [
         "account_templates.default.plan",
-        "account_templates.default.workflows[0].trigger.condition",
+        "account_templates.default.workflows.greet.trigger.condition",
     ]
     assert root.patch("plans", {"gratis": {"rename_from": "free"}}).status_code == 200
     [listed] = root.get("account-templates").json["items"]
@@ -443,8 +443,11 @@ def test_upgrade_goes_on_after_a_kill(
     assert listed["behind"] == 2
     with app.app_context():
         owner = templates.operator(None)
-        shown = list(upgrades.run("default", "all", force=False, by=owner))
-    assert [one["account"] for one in shown] == slugs[3:]
+        job = upgrades.order("default", "all", force=False, by=owner, after=300)
+        shown = [one.account.slug for one in upgrades.run(job)]
+    assert shown == slugs[3:]
+    listed = newest_job(templated)
+    assert (listed["status"], listed["total"], listed["done"]) == ("done", 2, 2)
     assert [state(templated, slug) for slug in slugs] == [new(slug) for slug in slugs]
 
 
@@ -636,7 +639,58 @@ def test_command_applies_a_file_and_brings_accounts_up(
     assert (result.exit_code, "two: 5 changed" in result.output) == (0, True), result.output
     assert state(templated, "one")["plan"] == "free"
     assert state(templated, "two") == new("two")
+    job = newest_job(templated)
+    assert (job["status"], job["accounts"], job["requested_by"]) == (
+        "done",
+        ["two"],
+        templated.root.id,
+    )
+    assert (job["total"], job["done"], job["failed"]) == (1, 1, 0)
     result = run.invoke(args=["apply", str(file), "--yes", "--accounts", "all"])
     assert (result.exit_code, "one: 5 changed" in result.output) == (0, True), result.output
     assert "two" not in result.output
     assert state(templated, "one") == new("one")
+
+
+def test_command_that_is_killed_leaves_accounts_to_a_worker(
+    app: Flask, templated: Cast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(templated, "one", "two")
+    file = tmp_path / "atrium.json"
+    file.write_text(json.dumps({"version": 1, "account_templates": {"default": CHANGED}}))
+    given = ["apply", str(file), "--yes", "--accounts", "all"]
+    with monkeypatch.context() as patched:
+
+        def killed(account_id: str, *args: Any, **options: Any) -> Any:
+            raise SystemExit(137)
+
+        patched.setattr(upgrades, "upgrade", killed)
+        assert app.test_cli_runner().invoke(args=given).exit_code == 137
+    job = newest_job(templated)
+    assert (job["status"], job["total"], job["done"]) == ("running", 2, 0)
+    mailbox.run_jobs(app)
+    assert newest_job(templated)["status"] == "running", "not yet: the command may still be at it"
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(jobs.TABLE).values(due_at=clock.now()))
+    mailbox.run_jobs(app)
+    job = newest_job(templated)
+    assert (job["status"], job["done"]) == ("done", 2)
+    assert state(templated, "one") == new("one")
+
+
+def test_command_names_accounts_that_failed(app: Flask, templated: Cast, tmp_path: Path) -> None:
+    make(templated, "one", "two")
+    assert templated.root.acting_in("one").post("groups", {"name": "Leads"}).status_code == 201
+    file = tmp_path / "atrium.json"
+    file.write_text(json.dumps({"version": 1, "account_templates": {"default": CHANGED}}))
+    run = app.test_cli_runner()
+    for given in (["--accounts", "none"], ["--force"]):
+        assert run.invoke(args=["apply", str(file), "--yes", *given]).exit_code != 0
+        [listed] = templated.root.get("account-templates").json["items"]
+        assert listed["version"] == 1, "nothing is applied"
+    result = run.invoke(args=["apply", str(file), "--yes", "--accounts", "all"])
+    assert (result.exit_code, "one: failed: " in result.output) == (1, True)
+    assert "1 of 2 brought up" in result.output
+    file.write_text(json.dumps({"version": 1}))
+    wrong = run.invoke(args=["apply", str(file), "--yes", "--accounts", "all"])
+    assert (wrong.exit_code, "account_templates" in wrong.output) == (2, True)
