@@ -1,4 +1,4 @@
-"""Whom keys, workflows and webhooks belong to: whoever makes them, or a service user.
+"""Whom keys, workflows, webhooks and set-ups belong to: whoever makes them, or a service user.
 
 What belongs to a service user goes on when people leave.
 """
@@ -9,12 +9,14 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts import pii
-from app.accounts.models import PII_GROUP, User, UserKind
+from app.accounts.models import ADMIN, PII_GROUP, Role, User, UserKind
 from app.accounts.types import Condition
+from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import Forbidden, InvalidValues, problem
 
 NO_SERVICE_USER = "There is no active service user with this id."
+NO_ADMIN = "The service user must be an admin, as only admins may have this."
 OPERATOR_NEEDS_OWNER = "An operator key names a service user of the account as the owner."
 
 
@@ -37,6 +39,23 @@ def choose(
     return home.id, user_id
 
 
+def choose_admin(
+    account_id: str, owner_id: str | None, *, by: Principal, present: str | None = None
+) -> str:
+    """As `choose`, of what only admins may have; returns the owner's id."""
+    present = present if is_admin(account_id, present) else None
+    _, chosen_id = choose(account_id, owner_id, by=by, present=present)
+    if chosen_id != by.user_id and not is_admin(account_id, chosen_id):
+        raise InvalidValues([problem("owner_id", "invalid_reference", NO_ADMIN)])
+    return chosen_id
+
+
+def is_admin(account_id: str, user_id: str | None) -> bool:
+    """Whether a user acts as an admin of the account: one of its own, or a superadmin."""
+    principal = principals.for_user_in_account(account_id, user_id)
+    return principal is not None and principal.is_admin
+
+
 def require_service_user(account_id: str, user_id: str, *, by: Principal, field: str) -> None:
     """Raise InvalidValues unless this is an active service user of the account.
 
@@ -53,9 +72,11 @@ def may_name(account_id: str, user_id: str, *, by: Principal) -> bool:
     return _is_service_user(account_id, user_id) and _may_act_for(account_id, user_id, by)
 
 
-def service_users(account_id: str, limit: int) -> list[User]:
-    """Return an account's active service users, by name."""
+def service_users(account_id: str, limit: int, *, admins: bool = False) -> list[User]:
+    """Return an account's active service users, or the admins among them, by name."""
     query = sa.select(User).where(*_active(account_id)).order_by(User.email_key).limit(limit)
+    if admins:
+        query = query.join(Role, Role.id == User.role_id).where(Role.name == ADMIN)
     return list(db.db.session.scalars(query))
 
 

@@ -25,7 +25,7 @@ from app.auth.models import SetupLink
 from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.db import errors, versioned_cache
-from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound
 from app.outbound import mail
 
 FEATURES = SSO, DOMAINS, SCIM = "sso", "domains", "scim"
@@ -36,7 +36,6 @@ MAX_OPEN = 10
 """Open links of one account."""
 NOT_FOR_SYSTEM = "The system account has no setup links."
 NOT_PENDING = "This link was opened, is revoked or has expired. Create another."
-NO_ADMIN = "The service user must be an admin: its links open pages of admins."
 NOT_TESTED = "Test a sign-in first: it shows that users will be able to sign in."
 
 
@@ -75,9 +74,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> tuple[SetupLi
     email, name = (body.get("email") or "").strip() or None, accounts.label(body["name"])
     if email and (invalid := accounts.email_problem(email)):
         raise InvalidValues([invalid])
-    _, owner_id = owners.choose(account.id, body.get("owner_id"), by=by)
-    if owner_id != by.user_id and not _is_admin(account.id, owner_id):
-        raise InvalidValues([problem("owner_id", "invalid_reference", NO_ADMIN)])
+    owner_id = owners.choose_admin(account.id, body.get("owner_id"), by=by)
     token = tokens.random_token(account.account_code)
     unique_id = errors.conflict_on_unique("setup_links", "id", "id", "This link exists.")
     with unique_id, db.transaction() as session:
@@ -226,12 +223,7 @@ def _find(secret: str, condition: Condition) -> tuple[SetupLink, AccountRef] | N
         link = db.db.session.scalar(query.execution_options(populate_existing=True))
     if link is None or not _is_open(link):
         return None
-    return (link, account) if _is_admin(account.id, link.created_by) else None
-
-
-def _is_admin(account_id: str, user_id: str) -> bool:
-    principal = principals.for_user_in_account(account_id, user_id)
-    return principal is not None and principal.is_admin
+    return (link, account) if owners.is_admin(account.id, link.created_by) else None
 
 
 def _is_open(link: SetupLink) -> bool:

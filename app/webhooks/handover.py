@@ -51,6 +51,9 @@ class LeftKind(StrEnum):
 
 SERVICE_TABLES = {
     LeftKind.WEBHOOK: "webhooks",
+    LeftKind.STREAM: "security_streams",
+    LeftKind.SCIM: "scim_tokens",
+    LeftKind.SETUP_LINK: "setup_links",
     LeftKind.API_KEY: "api_keys",
     LeftKind.WORKFLOW: "workflows",
     LeftKind.HOOK: "workflows",
@@ -83,13 +86,12 @@ def of_user(account_id: str, user_id: str) -> list[Left]:
         changed_at, paused_at = webhook.updated_at, webhook.paused_at
         found.append(Left(LeftKind.WEBHOOK, webhook.id, _name(webhook), changed_at, paused_at))
     for stream in _made(SecurityStream, account_id, user_id):
-        host = urlsplit(stream.url).hostname or ""
-        found.append(Left(LeftKind.STREAM, stream.id, host, stream.updated_at, stream.paused_at))
+        changed_at, paused_at = stream.updated_at, stream.paused_at
+        found.append(Left(LeftKind.STREAM, stream.id, _host(stream), changed_at, paused_at))
     for token in _made(ScimToken, account_id, user_id):
-        found.append(Left(LeftKind.SCIM, token.id, f"…{token.hint}", token.created_at))
-    for link in _made(SetupLink, account_id, user_id):
-        if link.state in ("pending", "opened"):
-            found.append(Left(LeftKind.SETUP_LINK, link.id, link.name, link.created_at))
+        found.append(Left(LeftKind.SCIM, token.id, _hint(token), token.created_at))
+    for link in _open_links(account_id, user_id):
+        found.append(Left(LeftKind.SETUP_LINK, link.id, link.name, link.created_at))
     same_account = ProviderSetting.account_id == account_id
     query = sa.select(ProviderSetting).where(same_account)
     settings = {setting.id: setting for setting in db.db.session.scalars(query)}
@@ -129,14 +131,15 @@ def _of_services(account_id: str) -> dict[LeftKind, dict[str, str]]:
     ids = db.db.session.scalars(sa.select(User.id).where(*is_service)).all()
     if not ids:
         return {kind: {} for kind in SERVICE_TABLES}
-    keys = sa.select(ApiKey).where(ApiKey.account_id == account_id, ApiKey.created_by.in_(ids))
-    hooks = sa.select(Webhook).where(Webhook.account_id == account_id, Webhook.created_by.in_(ids))
     table = Base.metadata.tables[SERVICE_TABLES[LeftKind.WORKFLOW]].c
     own = (table.account_id == account_id, table.owner_id.in_(ids))
     flows = db.connection().execute(sa.select(table.id, table.name, table.kind).where(*own)).all()
     return {
-        LeftKind.WEBHOOK: {one.id: _name(one) for one in db.db.session.scalars(hooks)},
-        LeftKind.API_KEY: {k.id: k.name for k in db.db.session.scalars(keys) if k.is_active},
+        LeftKind.WEBHOOK: {one.id: _name(one) for one in _made(Webhook, account_id, *ids)},
+        LeftKind.STREAM: {one.id: _host(one) for one in _made(SecurityStream, account_id, *ids)},
+        LeftKind.SCIM: {one.id: _hint(one) for one in _made(ScimToken, account_id, *ids)},
+        LeftKind.SETUP_LINK: {one.id: one.name for one in _open_links(account_id, *ids)},
+        LeftKind.API_KEY: {k.id: k.name for k in _made(ApiKey, account_id, *ids) if k.is_active},
         **{
             kind: {row.id: row.name for row in flows if row.kind == kind}
             for kind in (LeftKind.WORKFLOW, LeftKind.HOOK)
@@ -148,8 +151,21 @@ def _name(webhook: Webhook) -> str:
     return f"{urlsplit(webhook.url).hostname}: {webhook.collection}"
 
 
-def _made(model: Any, account_id: str, user_id: str) -> Sequence[Any]:
-    own = (model.account_id == account_id, model.created_by == user_id)
+def _host(stream: SecurityStream) -> str:
+    return urlsplit(stream.url).hostname or ""
+
+
+def _hint(token: ScimToken) -> str:
+    return f"…{token.hint}"
+
+
+def _open_links(account_id: str, *user_ids: str) -> list[SetupLink]:
+    links = _made(SetupLink, account_id, *user_ids)
+    return [link for link in links if link.state in ("pending", "opened")]
+
+
+def _made(model: Any, account_id: str, *user_ids: str) -> Sequence[Any]:
+    own = (model.account_id == account_id, model.created_by.in_(user_ids))
     return db.db.session.scalars(sa.select(model).where(*own).order_by(model.id.desc())).all()
 
 

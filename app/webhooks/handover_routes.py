@@ -56,7 +56,7 @@ def list_left(user_id: str) -> JSONObject:
     log's receiver are paused when their maker is no admin any more: take them over or delete them.
     SCIM tokens work on until you revoke them. Setup links end with their maker's rights. Provider
     settings and redirect addresses are those that the audit log says the user changed or added; so
-    are webhooks, keys and workflows of service users, which go on: look at each, revoke or rotate.
+    is what belongs to service users, which goes on: look at each, revoke or rotate.
     """
     account_id = principal().require_account_id()
     found = handover.of_user(account_id, user_id.lower())

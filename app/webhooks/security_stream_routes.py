@@ -27,6 +27,7 @@ EXAMPLE = {
     "last_error": None,
     "last_sent_at": "2026-11-20T12:00:00.123456Z",
     "created_by": "019a9f00-0000-7000-8000-00000000000a",
+    "owner_id": "019a9f00-0000-7000-8000-00000000000a",
     "paused_at": None,
     "created_at": "2026-11-20T11:00:00.123456Z",
     "updated_at": "2026-11-20T11:00:00.123456Z",
@@ -40,6 +41,12 @@ class SecurityStreamBody(Schema):
 
     url = fields.Text(required=True, longest=LONGEST_URL, **doc("HTTPS in production."))
     is_enabled = fields.StrictBoolean(**doc("true by default."))
+    owner_id = fields.GivenId(
+        **doc(
+            "A service user who is an admin: the receiver goes on when you leave. By default its"
+            " present service user, else you."
+        )
+    )
     after = fields.Integer(
         0, LARGEST, **doc("Of a new stream: send events above this number, by default all.")
     )
@@ -60,13 +67,12 @@ class SecurityStreamView(View):
     failing_since = fields.Timestamp(allow_none=True)
     last_error = ma.fields.String(allow_none=True)
     last_sent_at = fields.Timestamp(allow_none=True)
-    created_by = fields.Id(
-        allow_none=True, **doc("Who set the receiver or took it over last; null if unknown.")
-    )
+    created_by = fields.Id(allow_none=True, **doc("The owner; null if unknown."))
+    owner_id = fields.Id(allow_none=True, **doc("The same as `created_by`."))
     paused_at = fields.Timestamp(
         allow_none=True,
         **doc(
-            "Since when nothing is sent, because that user is no admin any more;"
+            "Since when nothing is sent, because the owner is no admin any more;"
             " events wait until an admin takes the stream over."
         ),
     )

@@ -21,6 +21,7 @@ from app.audit.security_log import entries, sealing
 from app.audit.security_log.entries import HEADS
 from app.audit.security_log.log import SECURITY
 from app.audit.security_log.models import SecurityStream
+from app.auth import owners
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import Base
@@ -64,7 +65,11 @@ def get(account_id: str) -> SecurityStream:
 
 
 def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
-    """Set the receiver; a new one gets a secret. Raises InvalidValues, RecentSignInRequired."""
+    """Set the receiver; a new one gets a secret.
+
+    Without an `owner_id` it stays that of a service user whom the caller may name, else it becomes
+    the caller's. Raises InvalidValues, Forbidden, RecentSignInRequired.
+    """
     by.require_recent_sign_in()
     wrong = client.url_problem(body["url"], delivery.rules(config.current()))
     if wrong:
@@ -72,13 +77,15 @@ def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
     secret = None
     with db.transaction() as session:
         stream = _find(account_id)
+        present = stream.created_by if stream else None
+        owner_id = owners.choose_admin(account_id, body.get("owner_id"), by=by, present=present)
         if stream is None:
             secret = signing.new_secret()
             encrypted = crypto.encrypt(secret)
             stream = SecurityStream(account_id=account_id, url="", secret=encrypted)
             stream.sent_number = body.get("after", 0)
             session.add(stream)
-        _set_maker(stream, by)
+        stream.created_by, stream.paused_at = owner_id, None
         stream.url = body["url"]
         stream.is_enabled = body.get("is_enabled", True)
         stream.updated_at = clock.now()
@@ -88,17 +95,13 @@ def put(account_id: str, body: JSONMapping, *, by: Principal) -> Revealed:
 
 
 def take_over(account_id: str, *, by: Principal) -> SecurityStream:
-    """Make the caller the maker; a paused stream goes on. Raises NotFound, RecentSignInRequired."""
+    """Make the caller the owner; a paused stream goes on. Raises NotFound, RecentSignInRequired."""
     by.require_recent_sign_in()
     with db.transaction():
         stream = get(account_id)
-        _set_maker(stream, by)
+        stream.created_by, stream.paused_at = by.user_id, None
         stream.due_at = stream.updated_at = clock.now()
     return stream
-
-
-def _set_maker(stream: SecurityStream, by: Principal) -> None:
-    stream.created_by, stream.paused_at = by.user_id, None
 
 
 def rotate_secret(account_id: str, *, by: Principal) -> Revealed:

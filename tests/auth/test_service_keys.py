@@ -210,6 +210,65 @@ def test_setup_link_of_a_service_user_outlives_people(app: Flask, cast: Cast) ->
     assert [one.status_code for one in opened] == [303, 403]
 
 
+def test_scim_token_and_receiver_of_a_service_user_outlive_people(app: Flask, cast: Cast) -> None:
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    bot, editor = make_service(dora, role="admin"), make_service(dora, name="Other")
+    stream = {"url": "https://siem.example.com/"}
+    for owner_id in (editor["id"], cast.alice.id, cast.charlie.id):
+        for answer in (
+            dora.post("account/scim/tokens", {"owner_id": owner_id}),
+            dora.put("account/security-log/stream", stream | {"owner_id": owner_id}),
+        ):
+            assert answer.status_code == 400
+            assert [one["field"] for one in answer.json["details"]] == ["owner_id"]
+    token = dora.post("account/scim/tokens", {"owner_id": bot["id"]}).json
+    assert dora.post("account/scim/tokens").json["created_by"] == dora.id
+    made = dora.put("account/security-log/stream", stream | {"owner_id": bot["id"]}).json
+    assert (token["created_by"], made["owner_id"]) == (bot["id"], bot["id"])
+    # Whoever changes the address does not become the owner.
+    changed = cast.alice.put("account/security-log/stream", {"url": "https://other.example.com/"})
+    assert changed.json["owner_id"] == bot["id"]
+    assert cast.alice.delete(f"account/users/{dora.id}").status_code == 204
+    shown = cast.alice.get("account/security-log/stream").json
+    assert (shown["paused_at"], shown["created_by"]) == (None, bot["id"])
+    left = cast.alice.get(f"account/users/{dora.id}/left").json["items"]
+    assert sorted((one["kind"], one["of_service"]) for one in left) == [
+        ("scim_token", False),
+        ("scim_token", True),
+        ("security_stream", True),
+    ]
+    demoted = cast.alice.patch(f"account/users/{bot['id']}", {"role": "editor"})
+    assert demoted.status_code == 200, demoted.json
+    assert cast.alice.get("account/security-log/stream").json["paused_at"] is not None
+    taken = cast.alice.put("account/security-log/stream", stream)
+    assert (taken.json["owner_id"], taken.json["paused_at"]) == (cast.alice.id, None)
+
+
+def test_console_lets_set_ups_belong_to_service_users(app: Flask, cast: Cast) -> None:
+    admin, account_id = Browser(app, cast.alice), cast.alice.account_id
+    make_service(cast.alice, name="Editor")
+    link = {"name": "IT", "features": ["sso"], "days": "3"}
+    stream = {"url": "https://siem.example.com/", "is_enabled": "true"}
+    forms: dict[str, dict[str, object]] = {
+        f"sso/{account_id}/setup-links": link,
+        f"sso/{account_id}/scim": {},
+        f"security-log/{account_id}/receiver": stream,
+    }
+    for page in forms:
+        assert "owner_id" not in admin.get(page).text, "no admin among the service users"
+    bot = make_service(cast.alice, role="admin")
+    for page, form in forms.items():
+        shown = admin.get(page).text
+        assert f'<option value="{bot["id"]}"' in shown
+        assert "Editor" not in shown
+        admin.done(page, owner_id=bot["id"], **form)
+    (made,) = cast.alice.get("account/setup-links").json["items"]
+    (token,) = cast.alice.get("account/scim/tokens").json["items"]
+    owner_id = cast.alice.get("account/security-log/stream").json["owner_id"]
+    assert {made["created_by"], token["created_by"], owner_id} == {bot["id"]}
+    assert f'<option value="{bot["id"]}" selected' in admin.get(page).text
+
+
 def test_service_user_takes_no_name_of_another(app: Flask, cast: Cast) -> None:
     names = ("Billing", "Reports")
     made = [

@@ -167,9 +167,14 @@ class SecurityStream(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Since its maker is no admin any more; until an admin takes it over, events wait."""
+    """Since its owner is no admin any more; until an admin takes it over, events wait."""
     created_by: Mapped[str | None] = mapped_column(Id)
-    """The admin who set or took over the receiver last; null before migration 0060."""
+    """The owner, who set or took over the receiver last; null before migration 0060."""
+
+    @property
+    def owner_id(self) -> str | None:
+        """The admin, or service user, with whose rights it ends."""
+        return self.created_by
 
 
 class SecurityStart(ChainStart):

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.portals import PortalPage
-from app.console.shell import forms, one_time_secrets, scopes
+from app.console.shell import forms, one_time_secrets, owner_form, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -42,6 +42,7 @@ def show_scim(account_id: str, form: Form | None = None) -> Page:
         creators=names,
         address=base_url(),
         may_create=len(tokens) < scim_tokens.MAX_ACTIVE,
+        owners=owner_form.choices(scope, admins=True) if scope.by.setup is None else {},
         form_id=forms.form_id(),
     )
 
@@ -49,10 +50,11 @@ def show_scim(account_id: str, form: Form | None = None) -> Page:
 @page(SCIM, "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM, form_page=show_scim)
 def create_scim_token(account_id: str) -> BaseResponse:
     """Create a token, and redirect to the page that shows it."""
-    scope, id = _scope(account_id), forms.derive_id({})
+    scope, form = _scope(account_id), forms.submitted("owner_id")
+    id = forms.derive_id(form.values)
     created = partial(scim_tokens.get, scope.account.id, id)
     with forms.ignore_already_created(created):
-        _, text = scim_tokens.create(by=scope.by, id=id)
+        _, text = scim_tokens.create(owner_id=form["owner_id"] or None, by=scope.by, id=id)
         one_time_secrets.store(id, text)
     url_args = {**scope.url_args, "scim_token_id": id}
     return redirect(url_for("console.show_made_scim_token", **url_args), 303)

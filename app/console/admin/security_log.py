@@ -24,7 +24,7 @@ from app.audit.security_log.models import EventKind, SecurityStream
 from app.auth.portals import PortalPage
 from app.console.admin import audit_names, security_names
 from app.console.records import writers
-from app.console.shell import forms, lists, names, one_time_secrets, scopes
+from app.console.shell import forms, lists, names, one_time_secrets, owner_form, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -183,6 +183,7 @@ def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | N
         stream=stream,
         pending=pending,
         tested=tested,
+        owners=owner_form.choices(scope, admins=True),
         workers=queue.find_workers() if pending else None,
     )
 
@@ -190,9 +191,10 @@ def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | N
 @page(RECEIVER, "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver)
 def save_receiver(account_id: str) -> BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled")
+    scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled", "owner_id")
     url = form.validated(("url",), url=LONGEST_URL)["url"]
     body = {"url": url, "is_enabled": bool(form["is_enabled"])}
+    body |= {"owner_id": form["owner_id"] or None}
     return _saved(scope, security_streams.put(scope.account.id, body, by=scope.by))
 
 
@@ -308,7 +310,8 @@ def _stream(scope: AccountScope) -> SecurityStream | None:
 def _stored(stream: SecurityStream | None) -> Form:
     if stream is None:
         return Form({"url": "", "is_enabled": "true"})
-    return Form({"url": stream.url, "is_enabled": "true" if stream.is_enabled else ""})
+    is_enabled = "true" if stream.is_enabled else ""
+    return Form({"url": stream.url, "is_enabled": is_enabled, "owner_id": stream.owner_id or ""})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.admin import sso
 from app.console.admin.domains import STATE_NAMES as DOMAIN_STATES
 from app.console.admin.sso import ACCOUNT
-from app.console.shell import brand, forms, guard, lists, one_time_secrets, scopes
+from app.console.shell import brand, forms, guard, lists, one_time_secrets, owner_form, scopes
 from app.console.shell.access import ADMIN, ANY_FEATURE, ANYBODY, SETUP
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -66,6 +66,7 @@ def show_setup_links(account_id: str, form: Form | None = None) -> Page:
             features=FEATURES,
             feature_names={feature["id"]: feature["name"] for feature in FEATURES},
             days=DAYS,
+            owners=owner_form.choices(scope, admins=True),
             form_id=forms.form_id(),
         )
     )
@@ -74,7 +75,8 @@ def show_setup_links(account_id: str, form: Form | None = None) -> Page:
 @page(LINKS, "POST", role=ADMIN, form_page=show_setup_links)
 def create_setup_link(account_id: str) -> BaseResponse:
     """Create a setup link, and redirect to the page that shows it."""
-    scope, form = _scope(account_id), forms.submitted("name", "email", "days", selected="features")
+    scope = _scope(account_id)
+    form = forms.submitted("name", "email", "days", "owner_id", selected="features")
     id = forms.derive_id([form.values, form.selected])
     body = _body(form)
     created = partial(setup_links.get, scope.account.id, id)
@@ -143,7 +145,14 @@ def _body(form: Form) -> JSONObject:
     if problems:
         raise InvalidValues(problems)
     hours = {"expires_in_hours": 24 * int(form["days"])}
-    return {"name": values["name"], "email": values["email"] or None, "features": features, **hours}
+    owner = {"owner_id": form["owner_id"] or None}
+    return {
+        "name": values["name"],
+        "email": values["email"] or None,
+        "features": features,
+        **hours,
+        **owner,
+    }
 
 
 @page(SETUP, role=ANYBODY, setup=ANY_FEATURE)

@@ -13,7 +13,7 @@ from app import clock, config
 from app.accounts import tenants
 from app.auth.portals import PortalPage
 from app.collections import definitions
-from app.console.automation import owner_form, webhook_form
+from app.console.automation import webhook_form
 from app.console.records import references
 from app.console.shell import (
     checks,
@@ -23,6 +23,7 @@ from app.console.shell import (
     lists,
     navigation,
     one_time_secrets,
+    owner_form,
     scopes,
 )
 from app.console.shell.access import ADMIN

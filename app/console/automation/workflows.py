@@ -14,7 +14,6 @@ from app import config, web
 from app.accounts import tenants, users
 from app.console.automation import (
     flow_diagram,
-    owner_form,
     step_changes,
     step_data,
     step_form,
@@ -23,7 +22,7 @@ from app.console.automation import (
     workflow_form,
 )
 from app.console.automation.workflow_form import WorkflowForm
-from app.console.shell import completions, forms, guard, lists, navigation, scopes
+from app.console.shell import completions, forms, guard, lists, navigation, owner_form, scopes
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice

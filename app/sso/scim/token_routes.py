@@ -6,6 +6,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import config, web
+from app.accounts.types import Body
 from app.auth.guard import principal
 from app.sso.scim import resources
 from app.sso.scim import tokens as scim_tokens
@@ -13,7 +14,7 @@ from app.web import fields
 from app.web.access import account_admin
 from app.web.blueprint import Blueprint
 from app.web.fields import doc
-from app.web.schemas import View, example
+from app.web.schemas import Schema, View, example
 
 blueprint = Blueprint(
     "SCIM tokens",
@@ -32,9 +33,17 @@ class ScimTokenView(View):
 
     id = fields.Id()
     hint = ma.fields.String(**doc("The last characters of the token."))
-    created_by = fields.Id()
+    created_by = fields.Id(**doc("The owner."))
     created_at = fields.Timestamp()
     last_used_at = fields.Timestamp(allow_none=True)
+
+
+class NewScimToken(Schema):
+    """Whom a new token belongs to."""
+
+    owner_id = fields.GivenId(
+        **doc("A service user who is an admin, by default you. The token goes on without either.")
+    )
 
 
 class ScimTokenList(View):
@@ -63,10 +72,11 @@ def list_scim_tokens() -> dict[str, object]:
 
 
 @blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewScimToken, required=False, example={})
 @blueprint.response(201, CreatedScimToken, example={"token": EXAMPLE})
 @blueprint.fails(409)
 @account_admin(recent_sign_in=True, api_keys=False, shows_secret=True)
-def create_scim_token() -> dict[str, object]:
+def create_scim_token(body: Body) -> dict[str, object]:
     """Create a SCIM token for the directory of your account.
 
     With it a directory creates, changes and deletes users and groups of the account at `/scim/v2`;
@@ -74,7 +84,7 @@ def create_scim_token() -> dict[str, object]:
     has at most two, so that the directory can change to a new one (409). The system account has
     none.
     """
-    token, text = scim_tokens.create(by=principal())
+    token, text = scim_tokens.create(owner_id=body.get("owner_id"), by=principal())
     return {name: getattr(token, name) for name in ScimTokenView().fields} | {"token": text}
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
-from app.auth import last_use, sessions, tokens
+from app.auth import last_use, owners, sessions, tokens
 from app.auth import principal as principals
 from app.auth.models import ScimToken
 from app.auth.principal import AccountRef, Principal
@@ -46,14 +46,17 @@ def get(account_id: str, token_id: str) -> ScimToken:
     return token
 
 
-def create(*, by: Principal, id: str | None = None) -> tuple[ScimToken, str]:
+def create(
+    *, by: Principal, owner_id: str | None = None, id: str | None = None
+) -> tuple[ScimToken, str]:
     """Create a token of the account acted in; returns it with its text, which is not stored.
 
-    Raises Forbidden without a recent sign-in and in the system account, and Conflict if two are
-    active or the `id` exists.
+    Raises Forbidden without a recent sign-in and in the system account, InvalidValues for an owner
+    who is no admin, and Conflict if two are active or the `id` exists.
     """
     by.require_recent_sign_in()
-    account, created_by = _account(by), by.require_user_id()
+    account = _account(by)
+    created_by = owners.choose_admin(account.id, owner_id, by=by)
     text = f"{PREFIX}{account.account_code}_{tokens.random_characters(RANDOM_CHARACTERS)}"
     unique_id = errors.conflict_on_unique("scim_tokens", "id", "id", "This token exists.")
     with unique_id, db.transaction() as session:
