@@ -317,6 +317,8 @@ def _fill(engine: sa.Engine) -> None:
     draft = kept.with_suffix(f".{id(engine)}")
     with closing(sqlite3.connect(draft)) as target, _raw(engine) as source:
         source.backup(target)
+    for other in kept.parent.glob("*.db"):  # of other migrations
+        other.unlink(missing_ok=True)
     draft.replace(kept)
 
 

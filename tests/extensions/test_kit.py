@@ -13,7 +13,7 @@ import pytest
 from app import clock, config, jobs
 from app.collections import fields
 from app.db import transaction
-from app.extend import field_type
+from app.extend import Caller, after_create, field_type, on, periodic
 from app.extend.testing import Client, Instance
 from app.extensions import registry
 from app.types import JSONMapping
@@ -169,3 +169,40 @@ def test_unknown_extension_and_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match="another package"), Instance(tmp_path / "json"):
         pass
     assert [*registry.EXTENSIONS] == []
+
+
+def test_handlers_after_the_commit_and_at_night_run_with_the_jobs() -> None:
+    nights: list[str] = []
+
+    def shop() -> None:
+        @after_create("orders")
+        def confirm(caller: Caller, record: dict[str, Any]) -> None:
+            caller.records("notes").create({"text": f"confirmed {record['title']}"})
+
+        @on("records.delete")
+        def mourn(caller: Caller, event: dict[str, Any]) -> None:
+            nights.append(event["type"])
+
+        @periodic("0 3 * * *", accounts=True)
+        def count(caller: Caller) -> None:
+            assert caller.account
+            nights.append(caller.account.slug)
+
+    with Instance(shop) as instance:
+        for name, field in (("orders", "title"), ("notes", "text")):
+            instance.collection(name, {field: "text"})
+        ann = instance.account("acme").user("ann")
+        instance.run_jobs()
+        order = ann.post("records/orders", {"title": "Lamp"}).json
+        assert ann.get("records/notes").json["items"] == []
+        instance.run_jobs()
+        (note,) = ann.get("records/notes").json["items"]
+        assert note["text"] == "confirmed Lamp"
+        assert nights == []
+        ann.delete(f"records/orders/{order['id']}")
+        instance.run_jobs()
+        assert nights == ["records.delete"]
+        instance.move_clock(days=1)
+        instance.run_jobs()
+        assert nights == ["records.delete", "acme"]
+        assert instance.failed_jobs() == []
