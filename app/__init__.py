@@ -114,7 +114,8 @@ def _load_features(app: Flask) -> None:
     if settings.extensions:
         from app.extensions import loading
 
-        loading.log_loaded()
+        with app.app_context():
+            loading.log_loaded()
     app.extensions["atrium.checks"] = [check for one in features() for check in one.checks]
 
 

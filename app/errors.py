@@ -262,7 +262,7 @@ def problem(field: str | None, code: str, message: str, **extra: object) -> JSON
     return {"field": field, "message": message, "code": code, **extra}
 
 
-def error_location(error: Exception) -> JSONObject:
+def error_location(error: BaseException) -> JSONObject:
     """Return type and traceback of an error for logs; its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

@@ -31,6 +31,8 @@ BOTH = (
     "clients/test_python_session.py",
     "collections",
     "domains",
+    "extensions/test_attackers.py",
+    "extensions/test_before.py",
     "feed",
     "files",
     "manifest",

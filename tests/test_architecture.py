@@ -47,6 +47,8 @@ PAGES = {"app.web.openapi": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {
+    "app.extensions.loading": 1,  # what an import raises, which ends the start with a sentence
+    "app.extensions.running": 1,  # what a handler raises, which is a 500 in its extension's name
     "app.audit.sealing": 2,  # an account that is not sealed, a worker without its database
     "app.db.transactions": 2,  # any error rolls the transaction, or its part, back, and goes on
     "app.db.engine": 1,  # a connection that is not fit to be lent: its place comes back

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import date, datetime
 from itertools import groupby
@@ -111,12 +111,7 @@ def text(value: object) -> str | None:
 
 
 def _append(changes: list[Change]) -> None:
-    now = actor.source.get()()  # `actor.current()`, a module less on the way of each write
-    rows = [
-        row
-        for acting, own in groupby(changes, attrgetter("acting"))
-        for row in _rows(own, acting or now)
-    ]
+    rows = list(_rows(changes))
     rows.sort(key=itemgetter(0))  # stable: keeps the order within an account
     with db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
@@ -140,27 +135,30 @@ def _append(changes: list[Change]) -> None:
         db.on_commit(wakeups.News(NEWS, account_id))
 
 
-def _rows(changes: Iterable[Change], acting: actor.Actor) -> Iterator[tuple[Any, ...]]:
-    signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
-    signing = {"es_method": acting.es_method} if acting.es_method else {}
+def _rows(changes: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
+    current = actor.source.get()()  # `actor.current()`, a module less on the way of each write
     now = clock.now()
-    for account_id, target, values, about, moment, unchanged, is_audited, _ in changes:
-        texts = stored_values(values)
-        size = sum(len(text) for text in (*texts, unchanged) if text)
-        change = (account_id, *target, clock.iso(moment or now), size, *texts, unchanged)
-        if not is_audited:
-            kind, id, name = _named(acting, account_id)
-            name = None if kind in PEOPLE else name
-            yield (*change, acting.user_id, kind, id, name, *NOT_AUDITED)
-            continue
-        metadata = {**about, **signing} if about else signing
-        if acting.portal is not None:
-            metadata = {**metadata, "portal": acting.portal}
-        extra = digest.canonical(metadata).decode() if metadata else None
-        random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
-        salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
-        who = (acting.user_id, *_named(acting, account_id), *acting[1:SIGNED])
-        yield (*change, *who, signed_at, extra, salts, actor_salt, digest.VERSION)
+    for own, part in groupby(changes, attrgetter("acting")):
+        acting = own or current
+        signed_at = clock.iso(acting.es_timestamp) if acting.es_timestamp else None
+        signing = {"es_method": acting.es_method} if acting.es_method else {}
+        for account_id, target, values, about, moment, unchanged, is_audited, _ in part:
+            texts = stored_values(values)
+            size = sum(len(text) for text in (*texts, unchanged) if text)
+            change = (account_id, *target, clock.iso(moment or now), size, *texts, unchanged)
+            if not is_audited:
+                kind, id, name = _named(acting, account_id)
+                name = None if kind in PEOPLE else name
+                yield (*change, acting.user_id, kind, id, name, *NOT_AUDITED)
+                continue
+            metadata = {**about, **signing} if about else signing
+            if acting.portal is not None:
+                metadata = {**metadata, "portal": acting.portal}
+            extra = digest.canonical(metadata).decode() if metadata else None
+            random = os.urandom(digest.SALT_BYTES * (len(values) + 1))
+            salts, actor_salt = random[digest.SALT_BYTES :], random[: digest.SALT_BYTES]
+            who = (acting.user_id, *_named(acting, account_id), *acting[1:SIGNED])
+            yield (*change, *who, signed_at, extra, salts, actor_salt, digest.VERSION)
 
 
 def _named(acting: actor.Actor, account_id: str) -> tuple[str, str, str | None]:

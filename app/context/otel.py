@@ -101,6 +101,10 @@ class Exporting:
         """Return a span of a call to something else."""
         return self._span(name, SpanKind.CLIENT, attributes)
 
+    def inner_span(self, name: str, attributes: Attributes) -> Span:
+        """Return a span of a part of the work."""
+        return self._span(name, SpanKind.INTERNAL, attributes)
+
     def job_span(self, name: str, attributes: Attributes) -> Span:
         return self._span(name, SpanKind.CONSUMER, attributes, NO_PARENT)
 

@@ -81,6 +81,14 @@ def job(kind: str, account_id: str, id: str) -> Span:
     return _exporting.job_span(f"job {kind}", attributes)
 
 
+def handler(name: str, kind: str) -> Span:
+    """Return the span of a call of an extension's handler."""
+    if _exporting is None:
+        return NOT_RECORDED
+    attributes = {"atrium.extension.handler": name, "atrium.extension.kind": kind}
+    return _exporting.inner_span(f"extension {name}", attributes)
+
+
 def statement(system: str, text: str) -> Span:
     """Return the span of an SQL statement inside a recorded request or job.
 

@@ -307,6 +307,13 @@ def _refuse_stray_writes(
         raise RuntimeError("a write outside transaction()")
 
 
+@sa.event.listens_for(orm.Session, "before_commit")
+def _refuse_stray_commits(session: orm.Session) -> None:
+    work: UnitOfWork | None = getattr(session, "work", None)
+    if work is not None and work.is_open and not session.in_nested_transaction():
+        raise RuntimeError("a commit inside transaction(), which commits at its end")
+
+
 def init_app(app: Flask, settings: config.Config) -> None:
     """Connect the application to the database of the settings."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url

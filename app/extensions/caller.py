@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import structlog
 
 from app import db
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User, UserKind
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User, UserKind
 from app.audit import append
 from app.audit.security_log.models import EventKind
 from app.audit.security_log.recording import Event, record
@@ -103,6 +103,7 @@ def undone_if_refused() -> Iterator[None]:
     try:
         with db.savepoint(), append.by_current_actor():
             yield
+        changes.note_handler_write()
     except changes.WriteRefused as clash:
         raise changes.explained(clash) from clash
 
@@ -140,7 +141,7 @@ class Records:
         given["cursor"] = cursor
         parameters = {name: [value] for name, value in given.items() if value is not None}
         query = ListQuery(parameters=parameters, skip=skip, limit=limit, count=total)
-        with self._caller.acting() as by:
+        with self._caller._acting() as by:
             if cursor is not None:
                 answer = service.walk(self._collection, query, by=by)
                 return _plain({**answer, "items": limit_size(answer["items"])})
@@ -149,7 +150,7 @@ class Records:
 
     def get(self, id: str, *, fields: str | None = None, expand: str | None = None) -> JSONObject:
         """Return a record. Raises NotFound, also for one that the caller may not view."""
-        with self._caller.acting() as by:
+        with self._caller._acting() as by:
             return _plain(service.get(self._collection, id, fields, expanded=expand, by=by))
 
     def count(self, *, filter: str | None = None) -> int:
@@ -158,18 +159,18 @@ class Records:
 
     def create(self, values: JSONMapping) -> JSONObject:
         """Create a record; returns it as the caller may view it."""
-        with self._caller.acting(values) as by:
-            return _plain(self._caller.writing.create(self._collection, values, by))
+        with self._caller._acting(values) as by:
+            return _plain(self._caller._writing.create(self._collection, values, by))
 
     def update(self, id: str, values: JSONMapping) -> JSONObject:
         """Set these fields of a record; returns it as the caller may view it."""
-        with self._caller.acting(values) as by:
-            return _plain(self._caller.writing.update(self._collection, id, values, by))
+        with self._caller._acting(values) as by:
+            return _plain(self._caller._writing.update(self._collection, id, values, by))
 
     def delete(self, id: str) -> None:
         """Delete a record, and what `on_delete` says goes with it."""
-        with self._caller.acting({}) as by:
-            self._caller.writing.delete(self._collection, id, by)
+        with self._caller._acting({}) as by:
+            self._caller._writing.delete(self._collection, id, by)
 
 
 def _plain(answer: JSONMapping) -> JSONObject:
@@ -192,7 +193,7 @@ class Caller:
         self._principal, self._handler, self._is_system = principal, handler, is_system
         self.idempotency_key = idempotency_key
         """Of a job or a workflow's step: the same whenever it runs again. None elsewhere."""
-        self.writing: Writing = writing or WritingNow()
+        self._writing: Writing = writing or WritingNow()
         self._acts_as: Actor | None = None
         self._has_ended = False
 
@@ -200,7 +201,7 @@ class Caller:
     def account(self) -> CallersAccount | None:
         """The account acted in; None for the system, and for a superadmin in all accounts."""
         account = self._principal.account
-        return account and CallersAccount(account.id, account.slug, account.name)
+        return CallersAccount(account.id, account.slug, account.name) if account else None
 
     @property
     def user(self) -> CallersUser | None:
@@ -267,7 +268,7 @@ class Caller:
         with tenancy.across_accounts():
             system = principals.find_active_account(SYSTEM_ACCOUNT_ID)
         # No user, who could lose the right; and no key, which has scopes.
-        operator = Principal(account=of, home=system, role=principals.ADMIN)
+        operator = Principal(account=of, home=system, role=ADMIN)
         details = {"reason": reason, "extension": handler.extension, "handler": handler.name}
         with tenancy.in_account(of.id), self._named():
             record(Event(of.id, EventKind.EXTENSION_AS_OPERATOR, details=details))
@@ -297,19 +298,23 @@ class Caller:
     @contextmanager
     def _inner(self, principal: Principal, acting: Actor) -> Iterator[Caller]:
         key = self.idempotency_key
-        inner = Caller(principal, self._handler, self.writing, idempotency_key=key)
+        inner = Caller(principal, self._handler, self._writing, idempotency_key=key)
         inner._acts_as = acting
         try:
             yield inner
         finally:
-            inner._has_ended = True
+            inner._end()
+
+    def _end(self) -> None:
+        """Give up all rights: the call, or the block, that this caller was made for is over."""
+        self._has_ended = True
 
     def _check_not_ended(self) -> None:
         if self._has_ended:
             raise RuntimeError(ENDED)
 
     @contextmanager
-    def acting(self, values: JSONMapping | None = None) -> Iterator[Principal]:
+    def _acting(self, values: JSONMapping | None = None) -> Iterator[Principal]:
         """Act in the caller's account in the extension's name; `values` are to be written."""
         self._check_not_ended()
         by = self._principal

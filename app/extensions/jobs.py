@@ -28,10 +28,11 @@ from app.context import actor, tenancy, trigger_depth
 from app.context.actor import Actor
 from app.context.trigger_depth import Chain
 from app.errors import AppError
-from app.extensions import registry
+from app.extensions import registry, running
 from app.extensions.caller import Caller
 from app.extensions.collected import ACCOUNT_GONE, Collected
 from app.extensions.registry import Handler, Kind
+from app.extensions.running import HandlerFailed
 from app.ids import new_id
 from app.jobs import JobError, NewJob, worker
 from app.jobs.rq_queues import EXTENSIONS
@@ -173,7 +174,10 @@ def call(
     caller = Caller(by, handler, collected, is_system=is_system, idempotency_key=key)
     acting = actor.acting(user._replace(request_id=request_id))
     with acting, tenancy.scoped_to(by.tenancy), reads.by_path("extension"):
-        return handler.function(caller, *args)
+        try:
+            return running.run(handler, caller, *args)
+        except HandlerFailed as failure:  # whose job says why
+            raise failure.__cause__ or failure from None
 
 
 def within(seconds: float, handler: Handler, work: Callable[[], Any]) -> Any:

@@ -6,19 +6,21 @@ import ast
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from functools import cache
 from importlib import import_module, invalidate_caches, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
+from app.collections import definitions
 from app.config import PROJECT
 from app.extensions import registry
-from app.extensions.registry import Extension, LoadError
+from app.extensions.registry import OF_COLLECTIONS, Extension, LoadError
+from app.web.feature import Finding
 
 log = structlog.get_logger()
 
@@ -78,16 +80,17 @@ def project(folder: Path) -> Extension:
 
 
 def _load(extension: Extension) -> None:
+    _forget(extension)  # or its decorators would not run again
     if extension.folder:
         _make_importable(extension, extension.folder)
-    _forget(extension)  # or its decorators would not run again
     try:
         with registry.loading(extension):
             module = import_module(extension.package)
         version = extension.version or str(getattr(module, "__version__", ""))
-        folder = Path(str(module.__file__)).parent if hasattr(module, "__path__") else None
+        file = Path(str(module.__file__))
+        folder = file.parent if hasattr(module, "__path__") else None
         loaded = Extension(
-            *(extension.name, version, extension.package, folder), inside_imports(module)
+            *(extension.name, version, extension.package, folder), inside_imports(folder or file)
         )
         registry.EXTENSIONS[extension.name] = loaded
     except BaseException as error:
@@ -129,13 +132,12 @@ def _summary(error: BaseException, extension: Extension) -> str:
     return f"{what} ({frames[-1].filename}:{frames[-1].lineno})." if frames else f"{what}."
 
 
-def inside_imports(module: ModuleType) -> tuple[str, ...]:
-    """Modules of the product that a package's sources import, other than the public one.
+def inside_imports(place: Path) -> tuple[str, ...]:
+    """Modules of the product that the sources in a folder or file import, but the public one.
 
     They have no promise: they change with any release, and know nothing of the caller's rights.
     """
-    file = Path(str(module.__file__))
-    files = file.parent.rglob("*.py") if hasattr(module, "__path__") else [file]
+    files = place.rglob("*.py") if place.is_dir() else [place]
     names = {name for one in files for name in _imports(one)}
     return tuple(sorted(name for name in names if not _is_public(name)))
 
@@ -161,14 +163,34 @@ def _imports(file: Path) -> Iterator[str]:
                 yield first.value
 
 
-@cache
 def log_loaded() -> None:
-    """Log each loaded extension, once in a process."""
+    """Log each loaded extension, and what is wrong with it."""
     for one in registry.EXTENSIONS.values():
         log.info("extension loaded", extension=one.name, version=one.version)
+    with suppress(SQLAlchemyError):  # the database is not ready, which others say
+        for warning in warnings():
+            log.warning("extension", problem=warning)
+
+
+def warnings() -> Iterator[str]:
+    """Yield what is wrong with the loaded extensions, though they work."""
+    for one in registry.EXTENSIONS.values():
         if one.inside_imports:
-            names = list(one.inside_imports)
-            log.warning("extension imports insides", extension=one.name, modules=names)
+            names = ", ".join(one.inside_imports)
+            yield f"{one.name} imports {names}: only app.extend stays as it is"
+    known = {one.name.lower() for one in definitions.get_all()} if registry.EXTENSIONS else set()
+    for handler in registry.handlers():
+        if handler.kind in OF_COLLECTIONS and handler.subject.lower() not in known:
+            yield f"{handler.name} is for {handler.subject}, and there is no such collection"
+
+
+def check() -> Finding:
+    """Name the loaded extensions, and what is wrong with them, for `bin/atrium doctor`."""
+    found = [f"{one.name} {one.version}".strip() for one in registry.EXTENSIONS.values()]
+    problems = list(warnings())
+    if problems:
+        return Finding("warn", "; ".join(problems))
+    return Finding("ok", ", ".join(found) or "none")
 
 
 @contextmanager
@@ -196,4 +218,3 @@ def loaded(*sources: str | Extension | Callable[[], object]) -> Iterator[None]:
             if isinstance(source, Extension):
                 _forget(source)
         sys.path[:] = places
-        registry.announce()

@@ -36,6 +36,8 @@ class Kind(StrEnum):
     CONSOLE_PAGE = "console_page"
 
 
+OF_COLLECTIONS = tuple(kind for kind in Kind if kind.startswith(("before_", "after_")))
+"""Kinds whose subject is a collection."""
 UNIQUE = (Kind.WORKFLOW_STEP, Kind.FIELD_TYPE, Kind.COMMAND)
 """Kinds whose subject only one extension may register."""
 UNIQUE_WITHIN = (Kind.ENDPOINT, Kind.CONSOLE_PAGE)
@@ -164,7 +166,7 @@ def loading(extension: Extension) -> Iterator[None]:
 
 @contextmanager
 def restored(*, unless_done: bool = False) -> Iterator[None]:
-    """Remove at the end of the block what was registered within it; or only if it fails."""
+    """Remove at the end of the block what was registered within it; or only if that fails."""
     before, is_done = _registered.copy(), False
     try:
         yield
@@ -174,3 +176,4 @@ def restored(*, unless_done: bool = False) -> Iterator[None]:
             EXTENSIONS.clear()
             EXTENSIONS.update(before.extensions)
             _registered.handlers = before.handlers
+            announce()

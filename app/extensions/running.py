@@ -1,14 +1,268 @@
-"""Runs handlers: in their extension's name, measured, with their errors as the product's."""
+"""Runs handlers: measured, bounded, in their extension's name, with their errors as the product's.
+
+A handler of a request has the time that a statement of a request has. Past it, an exception ends
+its Python code; a call into C is not interrupted, and ends when it ends (docs/extensions.md).
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import datetime
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
 
-class Refused(Exception):
-    """A value or a record that a handler refuses: 400 `validation_error` for the caller.
+import structlog
+from prometheus_client import Counter, Histogram
+from sqlalchemy.exc import SQLAlchemyError
 
-    `field` names the one to blame; None stands for the whole record.
+from app import clock, config
+from app.accounts.usage.quotas import QuotaExceeded
+from app.context import actor, deadline, metrics, tracing
+from app.context.actor import ActorKind
+from app.context.deadline import Limit
+from app.db.versioned_cache import Stale
+from app.db.watch import STEP_SECONDS, Watch
+from app.errors import (
+    AppError,
+    Forbidden,
+    InvalidValues,
+    SignatureRequired,
+    TooExpensive,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    error_location,
+    problem,
+)
+from app.extensions.registry import Handler
+from app.types import JSONObject
+
+if TYPE_CHECKING:
+    from app.extensions.caller import Caller
+
+log = structlog.get_logger()
+
+SLOW_SECONDS = 1
+REPEAT_SECONDS = 1
+"""A handler that goes on after its time is up is told again after so long."""
+LONGEST_MESSAGE, LONGEST_FIELD, LONGEST_CODE = 1000, 200, 80
+PRODUCT = str(config.PROJECT / "app") + "/"
+LABELS = ("extension", "handler")
+
+CALLS = Counter(
+    "atrium_extension_calls_total",
+    "Calls of handlers of extensions: done, refused, interrupted by the database, failed.",
+    (*LABELS, "result"),
+    registry=None,
+)
+SECONDS = Histogram(
+    "atrium_extension_seconds", "Time that handlers of extensions take.", LABELS, registry=None
+)
+METRICS = (CALLS, SECONDS)
+
+
+class Refused(InvalidValues):
+    """A record or a value that a handler refuses: 400 `validation_error` for the caller.
+
+    `field` names the one to blame; None stands for the whole record. `code` is a word for
+    programs, `message` a sentence for people.
     """
 
     def __init__(self, field: str | None = None, *, code: str, message: str) -> None:
-        super().__init__(message)
+        limits = (field or "-", LONGEST_FIELD), (code, LONGEST_CODE), (message, LONGEST_MESSAGE)
+        for text, longest in limits:
+            if not isinstance(text, str) or not text or len(text) > longest or "\0" in text:
+                raise TypeError(f"Refused takes texts of 1 to {longest} characters")
+            text.encode()  # raises UnicodeEncodeError for lone surrogates
+        super().__init__([problem(field, code, message)])
         self.field, self.code, self.message = field, code, message
+
+
+class HandlerFailed(AppError):
+    """A handler that raised something else than a refusal: 500, logged in its extension's name."""
+
+    message = "An extension of this service failed. Try again later."
+
+
+class HandlerTimeout(BaseException):
+    """Raised in a handler whose time is up."""
+
+
+REFUSALS = (
+    *(InvalidValues, Forbidden, Unauthorized, QuotaExceeded, TooManyRequests),
+    *(SignatureRequired, TooExpensive, Unavailable, HandlerFailed),
+)
+"""What a handler may raise to answer the caller."""
+BEFORE = (Refused, *(one for one in REFUSALS if one is not InvalidValues))
+"""The same before a write: other invalid values than the caller's are the handler's fault."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call that failed, or took longer than SLOW_SECONDS."""
+
+    handler: str
+    at: datetime
+    seconds: float
+    reason: str
+    """The class of what was raised; empty if the call was only slow."""
+    where: str
+    """The file and line of the extension that raised it; empty if it is unknown."""
+
+
+recent: deque[Failure] = deque(maxlen=100)
+"""The last failed and slow calls of this process."""
+
+
+def run(
+    handler: Handler,
+    caller: Caller | None,
+    *arguments: Any,
+    passing: tuple[type[Exception], ...] = REFUSALS,
+    seconds: float | None = None,
+    is_incomplete: bool = False,
+) -> Any:
+    """Call a handler with its caller, which ends with the call, and return what it returns.
+
+    Raises what is of `passing`, what makes the request run again, and what says that the database
+    is away; HandlerFailed for everything else. `seconds` bounds it outside of requests. What it
+    raises when it `is_incomplete` is the fault of what it is given, and not counted as a failure.
+    """
+    limit = deadline.limit.get()
+    if limit is None:
+        limit = Limit(config.current().statement_seconds)
+        most = seconds
+    else:
+        most = limit.seconds
+    started, result, failure = time.monotonic(), "interrupted", None
+    try:
+        with tracing.handler(handler.name, handler.kind):
+            given = arguments if caller is None else (caller, *arguments)
+            returned = copy_context().run(_call, handler, given, limit, most)
+        result = "done"
+    except (Stale, SQLAlchemyError):
+        raise
+    except passing as error:
+        result = "failed" if isinstance(error, HandlerFailed) else "refused"
+        raise
+    except (Exception, SystemExit, HandlerTimeout) as error:
+        if is_incomplete and isinstance(error, Exception):
+            result = "refused"
+        else:
+            result, failure = "failed", error
+        raise HandlerFailed from error
+    finally:
+        if caller is not None:
+            caller._end()
+        _count(handler, result, time.monotonic() - started, failure)
+    return returned
+
+
+def _call(handler: Handler, given: tuple[Any, ...], limit: Limit, seconds: float | None) -> Any:
+    # In a copy of the context, so that it leaves nothing behind in that of the request.
+    deadline.limit.set(limit)
+    replaced, extension = actor.source.get(), handler.extension
+    actor.source.set(
+        lambda: replaced()._replace(kind=ActorKind.EXTENSION, id=extension, name=extension)
+    )
+    if seconds is None or _running.watch is not None:  # one within another has the time of that
+        return handler.function(*given)
+    watch = _running.watch = _Watch(threading.get_ident())
+    try:
+        watch.start(seconds, None)
+        try:
+            return handler.function(*given)
+        finally:
+            watch.end()
+    except HandlerTimeout:
+        watch.end()  # it may have come just before
+        raise
+    finally:
+        _running.watch = None
+
+
+def failed(handler: Handler, reason: Exception) -> HandlerFailed:
+    """Count and log what is wrong with what a handler has done; returns the error to raise."""
+    _count(handler, "failed", 0, reason)
+    return HandlerFailed()
+
+
+def _count(handler: Handler, result: str, seconds: float, error: BaseException | None) -> None:
+    metrics.count(CALLS, handler.extension, handler.name, result)
+    metrics.observe(SECONDS, seconds, handler.extension, handler.name)
+    if error is None and seconds < SLOW_SECONDS:
+        return
+    about = {"extension": handler.extension, "handler": handler.name, "kind": handler.kind}
+    location: JSONObject = {"type": "", "where": []} if error is None else error_location(error)
+    own = [str(place) for place in location["where"] if not place.startswith(PRODUCT)]
+    where = own[-1] if own else ""
+    recent.append(Failure(handler.name, clock.now(), seconds, location["type"], where))
+    if error is None:
+        log.warning("extension is slow", **about, ms=round(seconds * 1000))
+    else:
+        log.error("extension failed", **about, ms=round(seconds * 1000), **location)
+
+
+class _Running(threading.local):
+    watch: _Watch | None = None
+
+
+_running = _Running()
+
+
+class _Watch(Watch):
+    """Watches over the Python code of a handler, in the thread that runs it."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__(lambda: None)
+        self._thread, self._has_raised = thread, False
+
+    def check(self) -> float | None:
+        """Raise HandlerTimeout in its code if its time is up."""
+        with self._lock:
+            if self.until is None:
+                return None
+            left = self.until - time.monotonic()
+            if left > 0:
+                return min(STEP_SECONDS, left + 0.001)
+            if not _is_in_product(sys._current_frames().get(self._thread)):
+                _raise_in(self._thread, HandlerTimeout)
+                self._has_raised = True
+                self.until = time.monotonic() + REPEAT_SECONDS
+            return STEP_SECONDS
+
+    def end(self) -> None:
+        """Raise nothing from now on, also not what is under way."""
+        with self._lock:
+            self.until = None
+        if self._has_raised:
+            _raise_in(self._thread, None)
+
+
+def _is_in_product(frame: FrameType | None) -> bool:
+    """Whether the handler has called the product, whose code must not be interrupted anywhere.
+
+    The product looks at the time itself (`app/db/watch.py`).
+    """
+    while frame is not None and frame.f_code is not _CALL:
+        if frame.f_code.co_filename.startswith(PRODUCT):
+            return True
+        frame = frame.f_back
+    return frame is None
+
+
+_CALL: CodeType = _call.__code__
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    import ctypes  # few processes need it
+
+    with suppress(ValueError):
+        given = ctypes.py_object(error) if error else None
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), given)

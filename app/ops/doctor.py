@@ -14,6 +14,7 @@ from app.db import citus, disk, postgres_driver, reencryption, replica, row_secu
 from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
+from app.extensions import loading as extensions
 from app.jobs import queue
 from app.ops import health
 from app.outbound import mail
@@ -24,7 +25,7 @@ MAX_DRIFT_SECONDS, MAX_NAMED, MAX_REPLICA_SECONDS = 2, 5, 5
 # Of the lines behind that of migrations; checks that are not named here come last.
 ORDER = (
     *("shards", "names", "types", "secrets", "audit", "worker", "backups", "replica"),
-    *("disk", "queue", "streams", "mail", "traces"),
+    *("disk", "queue", "streams", "mail", "traces", "extensions"),
 )
 
 
@@ -56,6 +57,8 @@ def run_checks() -> Iterator[tuple[str, Finding]]:
         checks.append(Check("shards", _shards))
     if settings.database_replica_url:
         checks.append(Check("replica", _replica))
+    if settings.extensions:
+        checks.append(Check("extensions", extensions.check))
     if "disk" in ready:
         checks.append(Check("disk", lambda: _disk(ready["disk"]), reads_tables=False))
     if endpoint := settings.otel_exporter_otlp_endpoint:

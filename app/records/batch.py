@@ -61,7 +61,7 @@ def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
     with service.transaction(collection, by) as definition:
         access = accesses.for_operation(by, definition, "delete")
         rows = changes.lock_for_change(access, ids, [{}] * len(ids), problems)
-        cascade.remove(definition, rows, by=by)
+        cascade.remove(definition, rows, by=by, problems=problems)
     return list(ids)
 
 

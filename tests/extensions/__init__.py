@@ -1,0 +1,1 @@
+"""Extensions: code of the operator's own."""

@@ -20,8 +20,10 @@ from app.collections.fields import PEOPLE, entries
 from app.collections.schema import ON_DELETE
 from app.db import versioned_cache
 from app.errors import Conflict
+from app.records import store
 from app.records.store import Row, references, writes
 from app.records.write import changes
+from app.records.write.values import Problems
 
 Rows = dict[str, Row]  # by id
 
@@ -79,13 +81,24 @@ class Cascade:
         return False
 
 
-def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> None:
-    """Delete locked records of one account and their cascade. Raises Conflict, Stale."""
+def remove(
+    definition: Definition,
+    rows: Sequence[Row],
+    *,
+    by: Principal,
+    problems: Problems | None = None,
+) -> None:
+    """Delete locked records of one account and their cascade.
+
+    Raises Conflict, Stale, and InvalidValues if a handler refuses one: `problems` has their places.
+    """
     if not rows:
         return
     known = {one.name: one for one in definitions.get_all()}
     cascade = Cascade(rows[0]["account_id"], known, {definition.name: {r["id"]: r for r in rows}})
     cascade.spread()
+    if changes.before is not None:
+        cascade = _handled(cascade, definition, rows, by, problems or Problems())
     # Within one table the database checks `restrict`; over several, checks are deferred.
     restricted = Conflict("Other records refer to this one.")
     if len(cascade.gone) > 1 and cascade.is_restricted():
@@ -105,6 +118,42 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
     for name, deleted in cascade.gone.items():
         for row in deleted.values():
             changes.announce(known[name], "delete", None, row, by)
+
+
+def _handled(
+    cascade: Cascade,
+    definition: Definition,
+    rows: Sequence[Row],
+    by: Principal,
+    problems: Problems,
+) -> Cascade:
+    """Call what is called before each record goes; returns the cascade that is left after it.
+
+    Handlers may write, so that others go: it is called for those, too.
+    """
+    numbers = {row["id"]: number for number, row in enumerate(rows)}
+    seen = set[tuple[str, str]]()
+    written = -1
+    while written != changes.handler_writes():
+        if written >= 0:
+            left = writes.lock(definition, store.scope(definition, cascade.account_id), [*numbers])
+            cascade = Cascade(cascade.account_id, cascade.known, {definition.name: left})
+            cascade.spread()
+        written = changes.handler_writes()
+        for name, gone in cascade.gone.items():
+            handlers = changes.before("delete", name) if changes.before else None
+            new = [row for id, row in gone.items() if handlers and (name, id) not in seen]
+            seen |= {(name, row["id"]) for row in new}
+            refusals = handlers.deleting(cascade.known[name], new, by) if handlers else ()
+            for row, refused in zip(new, refusals, strict=True):
+                if name == definition.name and row["id"] in numbers:
+                    problems.add(numbers[row["id"]], refused)
+                else:
+                    problems.collected.add(refused)
+            if written != changes.handler_writes():  # what goes along may be gone
+                break
+    problems.check()
+    return cascade
 
 
 def _clear_references(cascade: Cascade, by: Principal) -> None:

@@ -8,9 +8,10 @@ Integrity errors become API errors after the rollback, only for callers who may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from sqlalchemy.exc import IntegrityError
 
@@ -34,13 +35,53 @@ from app.records.read.views import RecordView
 from app.records.store import Row, reads, references, writes
 from app.records.store.reads import UniqueKey
 from app.records.write import values
-from app.records.write.values import Body, Problems, Values
+from app.records.write.values import Body, Missing, Problems, Values
 from app.types import JSONObject
 from app.web.preconditions import Preconditions
 
 NO_RECORD = "There is no such record."
 TAKEN = "Another record has this value already."
 GONE = "A record that this one refers to is gone."
+HANDLER_WRITES = "handler_writes"
+
+
+class BeforeHandlers(Protocol):
+    """What is called before one operation of a collection, in its transaction."""
+
+    def creating(
+        self, access: Access, rows: Sequence[Values], problems: Problems, missing: Missing
+    ) -> None:
+        """Call it for new records; adds to their values, and to `problems`."""
+
+    def updating(
+        self,
+        access: Access,
+        rows: Sequence[Row],
+        changed: Sequence[Values],
+        problems: Problems,
+        missing: Missing,
+    ) -> Sequence[Row]:
+        """Call it for changes of locked records; returns the records, which it may have written."""
+
+    def deleting(
+        self, definition: Definition, rows: Sequence[Row], by: Principal
+    ) -> list[Sequence[Body]]:
+        """Call it for locked records that are about to go; returns the problems of each."""
+
+
+before: Callable[[str, str], BeforeHandlers | None] | None = None
+"""Finds what is called before an operation of a collection; None if nothing ever is."""
+
+
+def note_handler_write() -> None:
+    """Note that what is called before a write has written records itself."""
+    db.notes()[HANDLER_WRITES] = handler_writes() + 1
+
+
+def handler_writes() -> int:
+    """How often it has in this transaction."""
+    number: int = db.notes().get(HANDLER_WRITES, 0)
+    return number
 
 
 @dataclass(frozen=True)
@@ -73,7 +114,14 @@ def prepare_create(
     system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
     if record_ids is not None:
         system = [{**one, "id": id} for one, id in zip(system, record_ids, strict=True)]
-    rows = values.clean_creates(access, bodies, system, problems)
+    handlers = before("create", definition.name) if before else None
+    if handlers is None:
+        rows = values.clean_creates(access, bodies, system, problems)
+    else:
+        missing: Missing = {}
+        rows = values.clean_creates(access, bodies, system, problems, missing)
+        handlers.creating(access, rows, problems, missing)
+        _check_quotas(by, len(bodies))  # once more, as they may have created records
     sent = values.rule_inputs(access, bodies)
     return Change(access, (), rows, sent, problems, has_given_ids=record_ids is not None)
 
@@ -94,7 +142,13 @@ def prepare_update(
 ) -> Change:
     """Validates changes of locked records; adds to `problems`."""
     _check_quotas(access.caller, 0)
-    changes = values.clean_updates(access, rows, bodies, absent, problems)
+    handlers = before("update", access.definition.name) if before else None
+    if handlers is None:
+        changes = values.clean_updates(access, rows, bodies, absent, problems)
+    else:
+        missing: Missing = {}
+        changes = values.clean_updates(access, rows, bodies, absent, problems, missing)
+        rows = handlers.updating(access, rows, changes, problems, missing)
     stamp = {"updated_at": clock.now(), "updated_by": access.caller.user_id}
     stamped = [{**one, **stamp} for one in changes]
     return Change(access, rows, stamped, values.rule_inputs(access, bodies), problems)

@@ -38,6 +38,9 @@ Body = JSONMapping
 Values = dict[str, Any]
 Problem = JSONObject
 EMPTY: Body = {}
+MISSING = ("required_missing", "required_null")
+Missing = dict[int, list[Problem]]
+"""Problems of required fields without a value, which handlers may still set, by record."""
 
 
 class ProblemList:
@@ -80,6 +83,12 @@ class Problems:
         if found:
             self.collected.add(self.with_index(index, found))
 
+    def has(self, index: int) -> bool:
+        """Whether there are problems of this record."""
+        if self.indexes is None:
+            return self.collected.count > 0
+        return self.indexes[index] in self.collected.indexes
+
     def add_indexes(
         self, error: Exception, indexes: Sequence[int], code: str, message: str
     ) -> Exception:
@@ -97,6 +106,10 @@ class Problems:
         error = access.refusal()
         return self.add_indexes(error, indexes, "rule_denied", error.args[0])
 
+    def part(self, index: int) -> Problems:
+        """The problems of one of the records; they collect into the same list."""
+        return self.subset(None if self.indexes is None else [self.indexes[index]])
+
     def subset(self, indexes: Sequence[int] | None) -> Problems:
         """The problems of some of the records; they collect into the same list."""
         return Problems(indexes, self.collected)
@@ -108,9 +121,16 @@ class Problems:
 
 
 def clean_creates(
-    access: Access, bodies: Sequence[Body], system: Sequence[Body], problems: Problems
+    access: Access,
+    bodies: Sequence[Body],
+    system: Sequence[Body],
+    problems: Problems,
+    missing: Missing | None = None,
 ) -> list[Values]:
-    """The values to store for new records, defaults included."""
+    """The values to store for new records, defaults included.
+
+    What is missing is a problem, or if given goes to `missing`.
+    """
     _check_written(access, bodies, problems)
     rows: list[Values] = []
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
@@ -118,7 +138,7 @@ def clean_creates(
             db.check_time()
         found = _right_problems(access, body)
         rows.append(clean_create(access.definition, body, given, found))
-        problems.add(index, found)
+        problems.add(index, found if missing is None else _without_missing(index, found, missing))
     _check_references(access, rows, [one["account_id"] for one in system], problems)
     _resolve_files(access, rows, system, problems)
     return rows
@@ -197,8 +217,12 @@ def clean_updates(
     bodies: Sequence[Body],
     absent: Body,
     problems: Problems,
+    missing: Missing | None = None,
 ) -> list[Values]:
-    """The changed values of each record; `absent` has the values of fields not sent."""
+    """The changed values of each record; `absent` has the values of fields not sent.
+
+    What is missing is a problem, or if given goes to `missing`.
+    """
     _check_written(access, bodies, problems)
     changes: list[Values] = []
     masked: Sequence[Collection[str]] = [()] * len(rows)
@@ -208,14 +232,46 @@ def clean_updates(
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = without_echoed_masks(access.definition, row, sent, masked[index])
         body = _without_echoed_computed(access, row, body)
-        missing = {name: value for name, value in absent.items() if name not in sent}
+        unsent = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
         found = _right_problems(access, sent)
-        changes.append(clean_update(access.definition, row, body, found, missing))
-        problems.add(index, found)
+        changes.append(clean_update(access.definition, row, body, found, unsent))
+        problems.add(index, found if missing is None else _without_missing(index, found, missing))
     _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
     _resolve_files(access, changes, rows, problems)
     return changes
+
+
+def _without_missing(index: int, found: list[Problem], missing: Missing) -> list[Problem]:
+    missing[index] = [one for one in found if one["code"] in MISSING]
+    return [one for one in found if one["code"] not in MISSING]
+
+
+def clean_handled(
+    access: Access, row: store.Row, body: Body, index: int, problems: Problems
+) -> Values:
+    """The values that a handler has set in a record of an account; adds to `problems`.
+
+    Nobody's rights limit them. References need a record of the account, viewable or not.
+    """
+    definition, found = access.definition, list[Problem]()
+    cleaned = _clean(definition, body, found, ())
+    for name, target in definition.references.items():
+        ids = {*entries(definition.fields[name], cleaned.get(name))}
+        if ids and ids - _existing(target, row["account_id"], ids):
+            message = f"There is no such record in {target}."
+            found.append(problem(name, "invalid_reference", message))
+    problems.add(index, found)
+    if not found:
+        _resolve_files(access, [cleaned], [row], problems.part(index))
+    return cleaned
+
+
+def _existing(collection: str, account_id: str, ids: set[str]) -> set[str]:
+    if collection == PEOPLE:
+        return people.existing(account_id, ids)
+    target = definitions.get(collection)
+    return reads.existing_ids(target, store.scope(target, account_id), ids)
 
 
 def rule_inputs(access: Access, bodies: Sequence[Body]) -> list[Values]:

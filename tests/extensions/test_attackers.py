@@ -1,0 +1,439 @@
+"""Extensions that err or mean harm: what happens to them, and to everybody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import db
+from app.context import deadline
+from app.extend import Caller as ExtensionsCaller
+from app.extend import Forbidden, NotFound, Refused, before_create, before_update
+from app.extensions import loading, registry, running
+from app.extensions.caller import system
+from app.extensions.registry import Kind
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.usage.test_quotas import limit
+
+Handler = Callable[[Any, dict[str, Any]], object]
+
+
+@pytest.fixture
+def posts(cast: Cast) -> Cast:
+    """The cast with two collections."""
+    make_collection(cast.root)
+    make_collection(cast.root, "notes", view_rule='@request.auth.role = "admin"')
+    return cast
+
+
+def shop(handler: Handler) -> Callable[[], None]:
+    """An extension with one handler before posts are created."""
+
+    def shop() -> None:
+        before_create("posts")(handler)
+
+    return shop
+
+
+@pytest.fixture
+def hurried(app: Flask) -> None:
+    """Requests have one second for a statement."""
+    settings = app.extensions["atrium.config"]
+    app.extensions["atrium.config"] = replace(settings, statement_seconds=1)
+
+
+def loop(caller: Any, record: dict[str, Any]) -> None:
+    while True:
+        pass
+
+
+def loop_and_catch(caller: Any, record: dict[str, Any]) -> None:
+    for _ in range(10**9):
+        try:
+            while True:
+                sum(range(100))
+        except Exception:  # noqa: BLE001, S112 - as bad code does
+            continue
+
+
+def loop_and_catch_everything(caller: Any, record: dict[str, Any]) -> None:
+    for _ in range(2):
+        try:
+            while True:
+                pass
+        except BaseException:  # noqa: BLE001, S112 - as the worst code does
+            continue
+    while True:
+        pass
+
+
+def read_without_end(caller: Any, record: dict[str, Any]) -> None:
+    while True:
+        caller.records("posts").count()
+
+
+def write_without_end(caller: Any, record: dict[str, Any]) -> None:
+    while True:
+        caller.records("notes").create({"title": "more"})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "handler",
+    [loop, loop_and_catch, loop_and_catch_everything, read_without_end, write_without_end],
+)
+def test_endless_handler_ends_with_the_time_of_a_request(
+    posts: Cast, hurried: None, handler: Handler
+) -> None:
+    began = time.monotonic()
+    with loading.loaded(shop(handler)):
+        answer = posts.bob.post("records/posts", {"title": "a"})
+    assert answer.status_code in (400, 500, 503), answer.json
+    assert time.monotonic() - began < 8
+    # The next ones write at once: nothing holds a lock, and no exception comes late.
+    began = time.monotonic()
+    for _ in range(20):
+        make_record(posts.charlie)
+    assert time.monotonic() - began < 4
+    assert posts.alice.get("records/notes").json["total"] == 0
+
+
+def test_others_write_while_a_handler_of_a_create_runs(posts: Cast) -> None:
+    """On SQLite, too: the transaction begins with its first statement, which comes later."""
+    answers = []
+
+    def other_account(caller: Any, record: dict[str, Any]) -> None:
+        if caller.account.slug == "acme":
+            answers.append(posts.charlie.post("records/posts", {"title": "meanwhile"}).status_code)
+
+    with loading.loaded(shop(other_account)):
+        make_record(posts.bob)
+    assert answers == [201]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("secret 4711"),
+        SystemExit(3),
+        RecursionError(),
+        MemoryError(),
+        NotFound(),
+        Exception("\ud800"),
+    ],
+    ids=repr,
+)
+def test_handler_that_raises_is_500_named_in_log_and_metric(
+    posts: Cast, error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(caller: Any, record: dict[str, Any]) -> None:
+        raise error
+
+    before = failures("shop.fail")
+    with loading.loaded(shop(fail)):
+        answer = posts.bob.post("records/posts", {"title": "a"})
+    assert answer.status_code == 500
+    assert answer.json == {"error": "internal_error", "message": running.HandlerFailed.message}
+    assert failures("shop.fail") == before + 1
+    assert running.recent[-1].handler == "shop.fail"
+    printed = capsys.readouterr().out
+    assert "extension failed" in printed
+    assert '"extension":"shop"' in printed
+    assert "4711" not in printed
+
+
+def failures(handler: str) -> float:
+    """The counted failures of a handler."""
+    labels = {"extension": "shop", "handler": handler, "result": "failed"}
+    (metric,) = running.CALLS.collect()
+    totals = [one for one in metric.samples if one.name.endswith("_total")]
+    return sum(one.value for one in totals if one.labels == labels)
+
+
+NONSENSE: dict[str, dict[str, Any]] = {
+    "no message": {"code": "a", "message": ""},
+    "no texts": {"code": 7, "message": object()},
+    "field": {"field": 7, "code": "a", "message": "b"},
+    "long": {"code": "a", "message": "b" * 2000},
+    "surrogate": {"code": "a", "message": "\ud800"},
+    "nul": {"field": "\0", "code": "a", "message": "b"},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("arguments", NONSENSE.values(), ids=NONSENSE)
+def test_refusal_of_nonsense_is_the_handlers_fault(posts: Cast, arguments: dict[str, Any]) -> None:
+    def refuse(caller: Any, record: dict[str, Any]) -> None:
+        raise Refused(**arguments)
+
+    with loading.loaded(shop(refuse)):
+        assert posts.bob.post("records/posts", {"title": "a"}).status_code == 500
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"id": "019a9f00-0000-7000-8000-000000000001"},
+        {"nothing": 1},
+        {"account_id": "x"},
+        {"title": {1, 2}},
+        {"title": "a\0b"},
+        {"title": "\ud800"},
+        {7: "x"},
+    ],
+    ids=str,
+)
+def test_values_that_no_record_can_have_are_the_handlers_fault(
+    posts: Cast, values: dict[Any, Any]
+) -> None:
+    def spoil(caller: Any, record: dict[Any, Any]) -> None:
+        record.update(values)
+
+    with loading.loaded(shop(spoil)):
+        assert posts.bob.post("records/posts", {"title": "a"}).status_code == 500
+    assert posts.bob.get("records/posts").json["total"] == 0
+
+
+def test_handler_that_clears_the_record_sets_nulls(posts: Cast) -> None:
+    with loading.loaded(shop(lambda_clear)):
+        assert make_record(posts.bob, title="a")["title"] is None
+
+
+def lambda_clear(caller: Any, record: dict[str, Any]) -> None:
+    record.clear()
+
+
+def test_handler_cannot_commit_half_a_transaction(posts: Cast) -> None:
+    """Not even by what is inside, which is no promise: a transaction within joins the request's."""
+
+    def commit(caller: Any, record: dict[str, Any]) -> None:
+        caller.records("notes").create({"title": "half"})
+        if record["title"] == "joins":
+            with db.transaction():
+                caller.records("notes").create({"title": "joined"})
+            raise Refused(code="no", message="No.")
+        db.db.session.commit()
+
+    with loading.loaded(shop(commit)):
+        assert posts.bob.post("records/posts", {"title": "joins"}).status_code == 400
+        assert posts.bob.post("records/posts", {"title": "commits"}).status_code == 500
+    for collection in ("posts", "notes"):
+        assert posts.alice.get(f"records/{collection}").json["total"] == 0
+
+
+def test_handler_reaches_no_other_account(posts: Cast) -> None:
+    """Not even for a superadmin, who acts in one account."""
+    foreign = make_record(posts.charlie, "notes", title="of globex")
+    seen = []
+
+    def reach(caller: Any, record: dict[str, Any]) -> None:
+        notes = caller.records("notes")
+        seen.append([one["title"] for one in notes.list()["items"]])
+        for call in (
+            lambda: notes.create({"title": "x", "account_id": posts.charlie.account_id}),
+            lambda: notes.update(foreign["id"], {"title": "taken"}),
+            lambda: notes.delete(foreign["id"]),
+            lambda: notes.get(foreign["id"]),
+            lambda: caller.as_service("robot", account="globex").__enter__(),
+            lambda: caller.as_operator("why", account="globex").__enter__(),
+        ):
+            try:
+                call()
+            except (Forbidden, NotFound) as error:
+                seen.append(error.error)
+
+    with loading.loaded(shop(reach)):
+        make_record(posts.alice)
+        make_record(posts.root.acting_in("acme"))
+    expected = [[], "forbidden", "not_found", "not_found", "not_found", "forbidden", "forbidden"]
+    assert seen == [*expected, *expected]
+    assert posts.charlie.get(f"records/notes/{foreign['id']}").json["title"] == "of globex"
+
+
+def make_service(admin: Caller, name: str, role: str) -> str:
+    """A service user; returns its id."""
+    answer = admin.post("account/users", {"kind": "service", "name": name, "role": role})
+    assert answer.status_code == 201, answer.json
+    return str(answer.json["id"])
+
+
+def test_service_user_is_one_of_the_account(posts: Cast) -> None:
+    robot = make_service(posts.alice, "robot", "admin")
+    make_service(posts.charlie, "foreign", "admin")
+    stashed, told = [], []
+
+    def serve(caller: Any, record: dict[str, Any]) -> None:
+        with caller.as_service("robot") as service:
+            stashed.append(service)
+            told.append((service.kind, service.user.id, service.role))
+            service.records("notes").create({"title": "by robot"})
+        for name in ("foreign", "alice@acme.example", "Alice", ""):
+            with pytest.raises(NotFound), caller.as_service(name):
+                pass
+        with pytest.raises(RuntimeError, match="has ended"):
+            service.records("notes").list()
+        stashed.append(caller)
+
+    with loading.loaded(shop(serve)):
+        make_record(posts.bob)
+    assert told == [("service", robot, "admin")]
+    (note,) = posts.alice.get("records/notes").json["items"]
+    assert note["created_by"] == robot
+    (entry, *_) = posts.alice.get("account/audit-logs?table_name=col_notes").json["items"]
+    assert entry["actor"]["kind"] == "extension"
+    for caller in stashed:  # what a handler keeps has no rights any more
+        with posts.bob.app.app_context(), pytest.raises(RuntimeError, match="has ended"):
+            caller.records("notes").list()
+
+
+def test_operators_rights_are_named_in_the_log_and_stay_in_the_account(posts: Cast) -> None:
+    make_collection(posts.root, "closed", list_rule=None, create_rule=None, view_rule=None)
+    told = []
+
+    def operate(caller: Any, record: dict[str, Any]) -> None:
+        if caller.kind == "user":
+            with pytest.raises(Forbidden):
+                caller.records("closed").create({"title": "x"})
+        with caller.as_operator("clean up") as operator:
+            made = operator.records("closed").create({"title": "x"})
+            told.append((operator.kind, operator.user, made["account_id"]))
+            with pytest.raises(Forbidden):
+                operator.records("closed").create({"account_id": posts.charlie.account_id})
+            with pytest.raises(Forbidden):
+                operator.as_operator("more", account="system").__enter__()
+        for reason in ("", " ", "x" * 1000):
+            with pytest.raises(ValueError, match="reason"), caller.as_operator(reason):
+                pass
+
+    with loading.loaded(shop(operate)):
+        make_record(posts.bob)
+        # In the system account there is nothing beyond the caller's rights.
+        answer = posts.root.post("records/posts", {"title": "a"})
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+    assert told == [("operator", None, posts.bob.account_id)]
+    log = posts.alice.get("account/security-log?kind=extension.as_operator").json["items"]
+    (event,) = log
+    assert event["details"] == {
+        "reason": "clean up",
+        "extension": "shop",
+        "handler": "shop.operate",
+    }
+    assert event["actor"] == {"kind": "extension", "id": "shop", "name": "shop"}
+    assert event["user_id"] == posts.bob.id
+
+
+def test_system_names_its_rights(posts: Cast) -> None:
+    make_service(posts.alice, "robot", "admin")
+    handler = registry.Handler(Kind.PERIODIC, "shop", print, "0 3 * * *", {})
+    with posts.alice.app.app_context():
+        caller = system(handler)
+        assert (caller.kind, caller.account, caller.user, caller.role) == ("system", *[None] * 3)
+        with pytest.raises(Forbidden, match="has no rights"):
+            caller.records("posts").list()
+        with pytest.raises(Forbidden), caller.as_service("robot"):
+            pass
+        with caller.as_service("robot", account="acme") as service:
+            service.records("posts").create({"title": "nightly"})
+        with caller.as_operator("nightly", account="globex") as operator:
+            assert operator.records("posts").count() == 0
+        for account in ("system", "nothing"):
+            with pytest.raises((Forbidden, NotFound)):
+                caller.as_operator("why", account=account).__enter__()
+    (post,) = posts.alice.get("records/posts").json["items"]
+    assert post["title"] == "nightly"
+
+
+def test_read_only_and_scoped_keys_stay_what_they_are(posts: Cast) -> None:
+    seen = []
+
+    def note(caller: Any, record: dict[str, Any]) -> None:
+        seen.append(caller.kind)
+        caller.records("notes").create({"title": "x"})
+
+    key = posts.alice.post("api-keys", {"name": "k", "scopes": {"posts": ["create"]}}).json["key"]
+    scoped = Caller(posts.alice.app, **{"X-API-Key": key})
+    with loading.loaded(shop(note)):
+        answer = scoped.post("records/posts", {"title": "a"})
+        assert (answer.status_code, answer.json["error"]) == (403, "scope_denied")
+    assert seen == ["api_key"]
+
+
+def test_inner_writes_count_in_quotas(posts: Cast) -> None:
+    def note(caller: Any, record: dict[str, Any]) -> None:
+        caller.records("notes").create({"title": "x"})
+
+    limit(posts.root, posts.alice, records=1)
+    with loading.loaded(shop(note)):
+        answer = posts.bob.post("records/posts", {"title": "a"})
+    assert (answer.status_code, answer.json["error"]) == (429, "quota_exceeded")
+
+
+def test_threads_of_handlers_reach_no_records(posts: Cast) -> None:
+    """Nothing in another thread says which account a statement is for."""
+    from threading import Thread
+
+    errors = []
+
+    def escape(caller: ExtensionsCaller, record: dict[str, Any]) -> None:
+        def run() -> None:
+            try:
+                caller.records("notes").list()
+            except LookupError as error:
+                errors.append(type(error))
+
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+
+    with loading.loaded(shop(escape)):
+        make_record(posts.bob)
+    assert errors == [LookupError]
+
+
+def test_handler_leaves_nothing_in_the_context_of_the_request(posts: Cast) -> None:
+    def loosen(caller: Any, record: dict[str, Any]) -> None:
+        deadline.limit.set(None)
+
+    kept = []
+
+    def see(caller: Any, old: dict[str, Any], record: dict[str, Any]) -> None:
+        kept.append(deadline.limit.get() is not None)
+
+    def shop() -> None:
+        before_create("posts")(loosen)
+        before_update("posts")(see)
+
+    with loading.loaded(shop):
+        made = make_record(posts.bob)
+        posts.bob.patch(f"records/posts/{made['id']}", {"title": "b"})
+    assert kept == [True]
+
+
+def test_slow_handler_is_named(
+    posts: Cast, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(running, "SLOW_SECONDS", 0)
+    with loading.loaded(shop(lambda_clear)):
+        make_record(posts.bob)
+    assert "extension is slow" in capsys.readouterr().out
+    last = running.recent[-1]
+    assert (last.handler, last.reason) == ("shop.lambda_clear", "")
+
+
+@pytest.mark.both_databases
+def test_statements_of_handlers_have_a_deadline_in_jobs(app: Flask) -> None:
+    handler = registry.Handler(Kind.ON, "shop", deadline.limit.get, "user.joined", {})
+    with app.app_context():
+        assert deadline.limit.get() is None
+        limit = running.run(replace(handler, function=named_limit), None)
+    assert limit == app.extensions["atrium.config"].statement_seconds
+
+
+def named_limit() -> float | None:
+    limit = deadline.limit.get()
+    return limit.seconds if limit else None
