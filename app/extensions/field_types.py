@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import orjson
@@ -11,20 +12,22 @@ import orjson
 from app import rules
 from app.collections import fields
 from app.collections.fields.face import Face, WidgetKind
-from app.extensions import registry
+from app.extensions import registry, running
 from app.extensions.registry import Handler, Kind, LoadError
 from app.extensions.running import Refused
+from app.types import JSONObject
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 LONGEST = 2048  # characters of a value, as of a `url`
 
 
 class ExtensionField(fields.Field):
-    """A field whose type an extension defines, by the class of `handler`."""
+    """A field whose type an extension defines."""
 
-    handler: ClassVar[Handler]
     checker: ClassVar[Any]
     """An instance of the extension's class."""
+    handler: ClassVar[Handler]
+    """What calls its `clean`, in the name of the class."""
     face = Face(WidgetKind.TEXT, style="whole")
     fills_indexes = True
     names_records = True
@@ -45,11 +48,11 @@ class ExtensionField(fields.Field):
         if len(value) > LONGEST:
             raise fields.InvalidValue("too_long", f"Must have at most {LONGEST} characters.")
         try:
-            cleaned = self.checker.clean(rules.composed(value), self.options)
-            if not isinstance(cleaned, str) or len(cleaned) > LONGEST:
-                raise TypeError(f"clean must return a text of at most {LONGEST} characters")
+            given = rules.composed(value), dict(self.options)
+            cleaned = running.run(self.handler, None, *given, passing=(Refused,))
         except Refused as refusal:
-            raise fields.InvalidValue(refusal.code, refusal.message) from None
+            (found,) = refusal.details
+            raise fields.InvalidValue(found["code"], found["message"]) from None
         text = rules.composed(cleaned)
         self._check_index_size(text)
         return text
@@ -67,9 +70,9 @@ class ExtensionField(fields.Field):
         check = getattr(self.checker, "check_options", None)
         if check is not None:
             try:
-                check(self.options)
+                running.run(replace(self.handler, function=check), None, dict(self.options))
             except Refused as refusal:
-                yield refusal.message
+                yield refusal.details[0]["message"]
 
 
 def check(name: str, kind: Any) -> None:
@@ -93,6 +96,17 @@ def check(name: str, kind: Any) -> None:
         raise LoadError(f"{called}: its schema is no JSON ({error}).") from None
 
 
+def _cleaning(name: str, checker: Any) -> Callable[[str, JSONObject], str]:
+    def clean(value: str, options: JSONObject) -> str:
+        text = checker.clean(value, options)
+        if not isinstance(text, str) or len(text) > LONGEST:
+            raise TypeError(f"clean must return a text of at most {LONGEST} characters")
+        return text
+
+    clean.__name__ = name
+    return clean
+
+
 @registry.on_change
 def register() -> None:
     """Make the types of the loaded extensions known, and those of others unknown."""
@@ -102,13 +116,14 @@ def register() -> None:
     for name, handlers in registry.of(Kind.FIELD_TYPE).items():
         handler = handlers[0]
         author: Any = handler.function
+        checker = author()
         members = {
             "type": name,
             "label": author.label,
             "json_schema": author.schema,
             "known_options": ("index", *getattr(author, "options", ())),
-            "handler": handler,
-            "checker": author(),
+            "checker": checker,
+            "handler": replace(handler, function=_cleaning(author.__name__, checker)),
             "__doc__": author.__doc__,
         }
         fields.register(type(author.__name__, (ExtensionField,), members))

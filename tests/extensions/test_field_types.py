@@ -11,7 +11,7 @@ from flask import Flask
 
 from app.collections import definitions, fields
 from app.extend import Refused, field_type
-from app.extensions import loading
+from app.extensions import loading, running
 from app.extensions.registry import LoadError
 from app.ops import doctor
 from tests.builders import Cast, make_collection, make_record
@@ -172,8 +172,12 @@ def test_console_offers_and_shows_it(app: Flask, cast: Cast, payees: str) -> Non
     assert stored[1]["options"] == {"countries": ["DE", "GB"], "index": True}
 
 
-def test_whatever_else_it_raises_is_a_500(cast: Cast, payees: str) -> None:
-    assert cast.alice.post("records/payees", {"iban": "raise"}).status_code == 500
+def test_whatever_else_it_raises_is_a_500_in_its_name(cast: Cast, payees: str) -> None:
+    running.recent.clear()
+    answer = cast.alice.post("records/payees", {"iban": "raise"})
+    assert (answer.status_code, "Zero" in answer.text) == (500, False)
+    (failure,) = running.recent
+    assert (failure.handler, failure.reason) == ("bank.Iban", "ZeroDivisionError")
     assert cast.alice.post("records/payees", {"iban": IBAN}).status_code == 201
 
 
