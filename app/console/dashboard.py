@@ -72,8 +72,7 @@ class CollectionVisibility:
 
 
 @page("/console/accounts/<uuid:account_id>/dashboard", role=SUPERADMIN)
-def show_dashboard(account_id: str) -> str:
-    scope = scopes.account_scope(account_id)
+def show_dashboard(scope: AccountScope) -> str:
     return render_template("console/dashboard.html", **context(scope))
 
 

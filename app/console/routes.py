@@ -22,13 +22,13 @@ from app.console.shell import (
     navigation,
     realms,
     resubmit,
-    scopes,
     second_factor,
 )
 from app.console.shell.access import ANYBODY, USER
 from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Form, Page
 from app.console.shell.navigation import TOP, MenuItem
+from app.console.shell.scopes import AccountScope
 from app.errors import Unauthorized
 from app.sso import service as providers
 from app.web import languages
@@ -185,9 +185,9 @@ def sign_out() -> BaseResponse:
 
 
 @page(f"{ACCOUNT}/stream-tickets", "POST", role=USER)
-def create_stream_ticket(account_id: str) -> tuple[dict[str, str], int]:
+def create_stream_ticket(scope: AccountScope) -> tuple[dict[str, str], int]:
     """Create a ticket for a stream of an account; the stream ends with the session."""
-    credential = stream_credentials.of_session(scopes.account_scope(account_id).by)
+    credential = stream_credentials.of_session(scope.by)
     return {"ticket": stream_credentials.issue_ticket(credential)}, 201
 
 

@@ -16,7 +16,7 @@ from app.auth import account_settings
 from app.collections import attribute_values
 from app.console.people import attribute_form
 from app.console.people.attribute_form import AttributeForm
-from app.console.shell import forms, guard, scopes
+from app.console.shell import forms, guard
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -48,9 +48,8 @@ def show_settings_home() -> BaseResponse:
 
 
 @page(GENERAL, role=ADMIN)
-def show_general_settings(account_id: str, form: Form | None = None) -> Page:
+def show_general_settings(scope: AccountScope, form: Form | None = None) -> Page:
     """The name of an account, and the origins that it allows."""
-    scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("cors_origins", ()))
     stored = _attributes(scope, account)
@@ -64,9 +63,8 @@ def show_general_settings(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(GENERAL, "POST", role=ADMIN, form_page=show_general_settings)
-def change_general_settings(account_id: str) -> BaseResponse:
+def change_general_settings(scope: AccountScope) -> BaseResponse:
     """Save the name, the origins and the attributes."""
-    scope = scopes.account_scope(account_id)
     form = attribute_form.submitted(
         _attributes(scope, tenants.get(scope.account.id)), "name", "cors_origins", "seen"
     )
@@ -89,9 +87,8 @@ def _attributes(scope: AccountScope, account: Account) -> AttributeForm:
 
 
 @page(SIGN_IN, role=ADMIN)
-def show_sign_in_settings(account_id: str, form: Form | None = None) -> Page:
+def show_sign_in_settings(scope: AccountScope, form: Form | None = None) -> Page:
     """The settings of sign-ins and sessions of an account."""
-    scope = scopes.account_scope(account_id)
     form = form or _stored_sign_in(tenants.get(scope.account.id))
     found, total = roles.page(0, MAX_BOXES)
     names = dict.fromkeys([*(role.name for role in found), *form.selected])
@@ -110,9 +107,8 @@ def show_sign_in_settings(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(SIGN_IN, "POST", role=ADMIN, form_page=show_sign_in_settings)
-def change_sign_in_settings(account_id: str) -> BaseResponse:
+def change_sign_in_settings(scope: AccountScope) -> BaseResponse:
     """Save how users sign in."""
-    scope = scopes.account_scope(account_id)
     form = forms.submitted("seen", "role_names", *sign_in_settings.NAMES, selected="mfa_roles")
     return _save(scope, form, _sign_in_body(form), "console.show_sign_in_settings")
 

@@ -9,7 +9,7 @@ from app.accounts.domains.models import LOST_AFTER, DomainState
 from app.auth.portals import PortalPage
 from app.console.admin.sso import ACCOUNT
 from app.console.people.users import choices
-from app.console.shell import forms, lists, scopes
+from app.console.shell import forms, lists
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -29,8 +29,8 @@ STATE_NAMES = dict(
 
 
 @page(DOMAINS, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
-def show_domains(account_id: str, form: Form | None = None) -> Page:
-    scope, form = scopes.account_scope(account_id), form or Form()
+def show_domains(scope: AccountScope, form: Form | None = None) -> Page:
+    form = form or Form()
     listing = lists.from_request("console.show_domains", **scope.url_args)
     rows, total = domains.page(scope.account.id, listing.skip, lists.PAGE_SIZE)
     listing.with_page((list(rows), total))
@@ -47,8 +47,8 @@ def show_domains(account_id: str, form: Form | None = None) -> Page:
     setup=setup_links.DOMAINS,
     form_page=show_domains,
 )
-def create_domain(account_id: str) -> BaseResponse:
-    scope, form = scopes.account_scope(account_id), forms.submitted("domain")
+def create_domain(scope: AccountScope) -> BaseResponse:
+    form = forms.submitted("domain")
     name = form.validated(("domain",), domain=domains.LONGEST)["domain"]
     row = email_domains.create(name, by=scope.by)
     notice = gettext("%(domain)s is added. Prove it now.", domain=row.domain)
@@ -56,9 +56,9 @@ def create_domain(account_id: str) -> BaseResponse:
 
 
 @page(DOMAIN, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
-def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Page:
+def show_domain(scope: AccountScope, domain_id: str, form: Form | None = None) -> Page:
     """A domain with its DNS record and its settings."""
-    scope, form = scopes.account_scope(account_id), form or Form()
+    form = form or Form()
     row = domains.get(scope.account.id, domain_id)
     stored = {
         "auto_join": "true" if row.auto_join else "",
@@ -73,9 +73,8 @@ def show_domain(account_id: str, domain_id: str, form: Form | None = None) -> Pa
 
 
 @page(DOMAIN, "POST", role=ADMIN, portal=PortalPage.DOMAINS, form_page=show_domain)
-def change_domain(account_id: str, domain_id: str) -> BaseResponse:
+def change_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     """Save the settings of a domain."""
-    scope = scopes.account_scope(account_id)
     form = forms.submitted("auto_join", "auto_join_role", "sso_only")
     body = form.validated(auto_join_role=100)
     changes = {name: bool(body[name]) for name in ("auto_join", "sso_only")}
@@ -92,17 +91,15 @@ def change_domain(account_id: str, domain_id: str) -> BaseResponse:
     setup=setup_links.DOMAINS,
     form_page=show_domain,
 )
-def verify_domain(account_id: str, domain_id: str) -> BaseResponse:
+def verify_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     """Look the DNS record up, and verify the domain."""
-    scope = scopes.account_scope(account_id)
     row = email_domains.verify(domain_id, by=scope.by)
     notice = gettext("%(domain)s is verified.", domain=row.domain)
     return _redirect(notice, scope, row.id)
 
 
 @page(f"{DOMAIN}/remove", "POST", role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
-def remove_domain(account_id: str, domain_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def remove_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
         email_domains.delete(domain_id, by=scope.by)
     notice = gettext("The domain is removed. Its users are kept.")

@@ -10,10 +10,11 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.portals import PortalPage
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.records import writers
-from app.console.shell import forms, lists, scopes
+from app.console.shell import forms, lists
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, NotFound, problem
 from app.files import responses
 from app.portability.bundle import exports, frames
@@ -31,9 +32,8 @@ FORMATS = {
 
 
 @page(EXPORTS, role=ADMIN, portal=PortalPage.EXPORT)
-def show_exports(account_id: str, form: Form | None = None) -> Page:
+def show_exports(scope: AccountScope, form: Form | None = None) -> Page:
     """The exports of an account, with the form that starts one."""
-    scope = scopes.account_scope(account_id)
     listing = lists.from_request("console.show_exports", **scope.url_args)
     listing.with_page(exports.page(listing.page_args, by=scope.by))
     newest: AccountExport | None = next(iter(listing.items), None) if listing.page == 1 else None
@@ -63,8 +63,8 @@ def show_exports(account_id: str, form: Form | None = None) -> Page:
 
 # An address without a page: a passphrase is never part of a form that comes back.
 @page(f"{EXPORTS}/start", "POST", role=ADMIN, portal=PortalPage.EXPORT, form_page=show_exports)
-def start_export(account_id: str) -> BaseResponse:
-    scope, form = scopes.account_scope(account_id), forms.submitted("format", *FIELDS)
+def start_export(scope: AccountScope) -> BaseResponse:
+    form = forms.submitted("format", *FIELDS)
     scope.by.require_recent_sign_in()
     format = form["format"] or ExportFormat.BUNDLE
     if format not in [*ExportFormat]:
@@ -88,16 +88,14 @@ def start_export(account_id: str) -> BaseResponse:
 
 
 @page(f"{ONE_EXPORT}/download", role=ADMIN, portal=PortalPage.EXPORT)
-def download_export(account_id: str, export_id: str) -> Response:
-    scope = scopes.account_scope(account_id)
+def download_export(scope: AccountScope, export_id: str) -> Response:
     export = exports.ready(export_id, by=scope.by)
     return responses.send(exports.as_file(export, by=scope.by))
 
 
 @page(f"{ONE_EXPORT}/delete", "POST", role=ADMIN, portal=PortalPage.EXPORT)
-def delete_export(account_id: str, export_id: str) -> BaseResponse:
+def delete_export(scope: AccountScope, export_id: str) -> BaseResponse:
     """Delete an export; doing it twice succeeds."""
-    scope = scopes.account_scope(account_id)
     try:
         exports.delete(export_id, by=scope.by)
     except NotFound:

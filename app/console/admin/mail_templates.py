@@ -13,7 +13,7 @@ from app.accounts.product.mail_schemas import MailTemplateBody
 from app.auth import account_settings
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
 from app.console.admin.product import PRODUCT
-from app.console.shell import forms, guard, scopes
+from app.console.shell import forms, guard
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -71,9 +71,8 @@ def try_product_mail(mail_kind: str, language: str) -> Response:
 
 
 @page(OWN_MAILS, role=ADMIN)
-def show_mail_templates(account_id: str, form: Form | None = None) -> Page:
+def show_mail_templates(scope: AccountScope, form: Form | None = None) -> Page:
     """The address that an account's mails come from, and its texts."""
-    scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     may_brand = settings.may_brand(account.id)
     own = senders.of(account.id)
@@ -91,9 +90,9 @@ def show_mail_templates(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(f"{OWN_MAILS}/sender", "POST", role=ADMIN, form_page=show_mail_templates)
-def change_sender(account_id: str) -> BaseResponse:
+def change_sender(scope: AccountScope) -> BaseResponse:
     """Save the address that an account's mails come from."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("mail_from")
+    form = forms.submitted("mail_from")
     address = form.validated(mail_from=320)["mail_from"].strip() or None
     account_settings.change(scope.account.id, {senders.SETTING: address}, by=scope.by)
     return redirect_with_notice(
@@ -103,37 +102,36 @@ def change_sender(account_id: str) -> BaseResponse:
 
 @page(f"{OWN_MAILS}/{ONE}", role=ADMIN)
 def show_mail_template(
-    account_id: str, mail_kind: str, language: str, form: Form | None = None
+    scope: AccountScope, mail_kind: str, language: str, form: Form | None = None
 ) -> Page:
-    return _editor(mail_kind, language, _branded(account_id), form)
+    return _editor(mail_kind, language, _branded(scope), form)
 
 
 @page(f"{OWN_MAILS}/{ONE}", "POST", role=ADMIN, form_page=show_mail_template)
-def change_mail_template(account_id: str, mail_kind: str, language: str) -> BaseResponse | Page:
+def change_mail_template(scope: AccountScope, mail_kind: str, language: str) -> BaseResponse | Page:
     """Save a text of an account, or mail it to the caller."""
-    return _change(mail_kind, language, _branded(account_id))
+    return _change(mail_kind, language, _branded(scope))
 
 
 @page(f"{OWN_MAILS}/{ONE}/reset", "POST", role=ADMIN, form_page=show_mail_template)
-def reset_mail_template(account_id: str, mail_kind: str, language: str) -> BaseResponse:
+def reset_mail_template(scope: AccountScope, mail_kind: str, language: str) -> BaseResponse:
     """Return to the text of the operator."""
-    return _reset(mail_kind, language, _branded(account_id))
+    return _reset(mail_kind, language, _branded(scope))
 
 
 @page(f"{OWN_MAILS}/{ONE}/preview", role=ADMIN)
-def preview_mail_template(account_id: str, mail_kind: str, language: str) -> Response:
+def preview_mail_template(scope: AccountScope, mail_kind: str, language: str) -> Response:
     """The HTML of a mail of an account with the text in force."""
-    return _preview(mail_kind, language, _branded(account_id), None)
+    return _preview(mail_kind, language, _branded(scope), None)
 
 
 @page(f"{OWN_MAILS}/{ONE}/preview", "POST", role=ADMIN)
-def try_mail_template(account_id: str, mail_kind: str, language: str) -> Response:
+def try_mail_template(scope: AccountScope, mail_kind: str, language: str) -> Response:
     """The HTML of a mail of an account with the text of the form."""
-    return _preview(mail_kind, language, _branded(account_id), _body(forms.submitted(*FIELDS)))
+    return _preview(mail_kind, language, _branded(scope), _body(forms.submitted(*FIELDS)))
 
 
-def _branded(account_id: str) -> AccountScope:
-    scope = scopes.account_scope(account_id)
+def _branded(scope: AccountScope) -> AccountScope:
     settings.require_branding(scope.account.id)
     return scope
 

@@ -14,10 +14,11 @@ from app.auth import account_settings, portals
 from app.auth.portals import PATH, PortalPage
 from app.auth.responses import origin
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, portal, scopes
+from app.console.shell import forms, portal
 from app.console.shell.access import ADMIN, ANYBODY
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import Unauthorized
 from app.web.languages import gettext
 
@@ -26,9 +27,8 @@ PREVIEW_SECONDS = 900
 
 
 @page(SETTINGS, role=ADMIN)
-def show_portal_settings(account_id: str, form: Form | None = None) -> Page:
+def show_portal_settings(scope: AccountScope, form: Form | None = None) -> Page:
     """The origins that may frame portals, and the form that opens one."""
-    scope = scopes.account_scope(account_id)
     account = tenants.get(scope.account.id)
     origins = "\n".join(account.settings.get("frame_ancestors", ()))
     form = (form or Form()).over(Form({"frame_ancestors": origins}))
@@ -45,19 +45,18 @@ def show_portal_settings(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(SETTINGS, "POST", role=ADMIN, form_page=show_portal_settings)
-def change_portal_settings(account_id: str) -> BaseResponse:
+def change_portal_settings(scope: AccountScope) -> BaseResponse:
     """Save the origins, or open a portal as the caller."""
-    scope = scopes.account_scope(account_id)
     if "preview" in request.form:
-        return _preview(account_id)
+        return _preview(scope)
     form = forms.submitted("frame_ancestors")
     text = form.validated(frame_ancestors=20_000)["frame_ancestors"]
     account_settings.change(scope.account.id, {"frame_ancestors": text.split()}, by=scope.by)
     return redirect_with_notice(gettext("Saved."), "console.show_portal_settings", **scope.url_args)
 
 
-def _preview(account_id: str) -> BaseResponse:
-    scope, form = scopes.account_scope(account_id), forms.submitted("return_url", selected="pages")
+def _preview(scope: AccountScope) -> BaseResponse:
+    form = forms.submitted("return_url", selected="pages")
     form.validated(("return_url",))
     body = {
         "pages": [one for one in PortalPage if one in form.selected] or [PortalPage.TEAM],

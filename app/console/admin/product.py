@@ -12,11 +12,12 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts.product import images, settings
 from app.accounts.product.settings import Face, LinkKind
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, guard, scopes
+from app.console.shell import forms, guard
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import INSTANCE, MenuItem
+from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, problem
 from app.types import JSONObject
 from app.web.languages import gettext, lazy_gettext
@@ -59,9 +60,8 @@ def change_product() -> BaseResponse:
 
 
 @page(BRAND, role=ADMIN)
-def show_brand(account_id: str, form: Form | None = None) -> Page:
+def show_brand(scope: AccountScope, form: Form | None = None) -> Page:
     """The name, logo, colour and links of an account."""
-    scope = scopes.account_scope(account_id)
     settings.require_branding(scope.account.id)
     stored = settings.load_brand(scope.account.id)
     return (form or Form(_face_values(stored))).render(
@@ -70,9 +70,9 @@ def show_brand(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(BRAND, "POST", role=ADMIN, form_page=show_brand)
-def change_brand(account_id: str) -> BaseResponse:
+def change_brand(scope: AccountScope) -> BaseResponse:
     """Save the brand of an account."""
-    scope, form = scopes.account_scope(account_id), forms.submitted(*FIELDS)
+    form = forms.submitted(*FIELDS)
     scope.by.require_recent_sign_in()
     with _errors_beside_links():
         settings.change_brand(scope.account.id, _face_body(form))

@@ -8,10 +8,11 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import forms, scopes
+from app.console.shell import forms
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.portability.retention import policy as policies
 from app.portability.retention import service
@@ -76,9 +77,8 @@ class RetentionForm(Form):
 
 @page(RETENTION, role=ADMIN)
 def show_retention(
-    account_id: str, form: RetentionForm | None = None, plan: Plan | None = None
+    scope: AccountScope, form: RetentionForm | None = None, plan: Plan | None = None
 ) -> Page:
-    scope = scopes.account_scope(account_id)
     stored = policies.of_account(scope.account.id)
     if form is None:
         values = {name: str(days or "") for name, days in stored.log_days.items()}
@@ -100,17 +100,16 @@ def show_retention(
 
 
 @page(RETENTION, "POST", role=ADMIN, form_page=show_retention)
-def change_retention(account_id: str) -> Page | BaseResponse:
+def change_retention(scope: AccountScope) -> Page | BaseResponse:
     """Save the policy, count what it would delete, or show a row for a further rule."""
-    scope = scopes.account_scope(account_id)
     form = forms.submitted(*policies.Log, "rows", kind=RetentionForm)
     names = [f"{name}_{n}" for n in range(form.count) for name in ("rule", "days")]
     form.values |= {name: forms.text(name) for name in names}
     if request.form.get("more"):
-        return show_retention(account_id, form.with_rows(form.count + NEW_RULES))
+        return show_retention(scope, form.with_rows(form.count + NEW_RULES))
     policy = policies.parse(form.body(), by=scope.by)
     if request.form.get("plan"):
-        return show_retention(account_id, form, service.plan(policy, by=scope.by))
+        return show_retention(scope, form, service.plan(policy, by=scope.by))
     policies.save(policy, by=scope.by)
     notice = gettext("Saved. It takes effect within the hour.")
     return redirect_with_notice(notice, "console.show_retention", account_id=scope.account.id)

@@ -24,7 +24,7 @@ from app.audit.security_log.models import EventKind, SecurityStream
 from app.auth.portals import PortalPage
 from app.console.admin import audit_names, security_names
 from app.console.records import writers
-from app.console.shell import forms, lists, names, one_time_secrets, owner_form, scopes
+from app.console.shell import forms, lists, names, one_time_secrets, owner_form
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -85,9 +85,8 @@ PAGES: Mapping[str, object] = {
     portal=PortalPage.SECURITY_LOG,
     menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True),
 )
-def show_security_log(account_id: str) -> str:
+def show_security_log(scope: AccountScope) -> str:
     """The matching events, the newest first."""
-    scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_security_log")
     visits = VisitPage(())
     if not listing.errors:
@@ -120,9 +119,8 @@ def show_security_log(account_id: str) -> str:
 
 
 @page(f"{LOG}/readers", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def show_readers(account_id: str) -> str:
+def show_readers(scope: AccountScope) -> str:
     """The users who were shown personal data."""
-    scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_readers", without=("kind",))
     report: JSONObject = {"items": [], "is_complete": True}
     if not listing.errors:
@@ -137,9 +135,8 @@ def show_readers(account_id: str) -> str:
 
 
 @page(f"{LOG}/readers/csv", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def export_readers(account_id: str) -> Response:
+def export_readers(scope: AccountScope) -> Response:
     """The users who were shown personal data, as a CSV file."""
-    scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_readers", without=("kind",))
     if listing.errors:
         raise NotFound
@@ -149,9 +146,8 @@ def export_readers(account_id: str) -> Response:
 @page(
     f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>", role=ADMIN, portal=PortalPage.SECURITY_LOG
 )
-def export_security_events(account_id: str, format: str) -> Response:
+def export_security_events(scope: AccountScope, format: str) -> Response:
     """The matching events as a file."""
-    scope = scopes.account_scope(account_id)
     listing = _listing(scope, "console.show_security_log")
     if listing.errors:
         raise NotFound
@@ -159,9 +155,8 @@ def export_security_events(account_id: str, format: str) -> Response:
 
 
 @page(f"{LOG}/verify", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def verify_security_events(account_id: str) -> BaseResponse:
+def verify_security_events(scope: AccountScope) -> BaseResponse:
     """Verify the chain, and say what was found."""
-    scope = scopes.account_scope(account_id)
     found = service.verify_chain(scope.account.id)
     if found["valid"]:
         notice = gettext("The log is complete and unchanged: %(n)s events.", n=found["checked"])
@@ -172,9 +167,10 @@ def verify_security_events(account_id: str) -> BaseResponse:
 
 
 @page(RECEIVER, role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | None = None) -> Page:
+def show_receiver(
+    scope: AccountScope, form: Form | None = None, tested: Attempt | None = None
+) -> Page:
     """The receiver of the log, with the form that changes it."""
-    scope = scopes.account_scope(account_id)
     stream = _stream(scope)
     pending = service.count_after(scope.account.id, stream.sent_number) if stream else 0
     return (form or _stored(stream)).render(
@@ -189,9 +185,9 @@ def show_receiver(account_id: str, form: Form | None = None, tested: Attempt | N
 
 
 @page(RECEIVER, "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver)
-def save_receiver(account_id: str) -> BaseResponse:
+def save_receiver(scope: AccountScope) -> BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("url", "is_enabled", "owner_id")
+    form = forms.submitted("url", "is_enabled", "owner_id")
     url = form.validated(("url",), url=LONGEST_URL)["url"]
     body = {"url": url, "is_enabled": bool(form["is_enabled"])}
     body |= {"owner_id": form["owner_id"] or None}
@@ -201,32 +197,28 @@ def save_receiver(account_id: str) -> BaseResponse:
 @page(
     f"{RECEIVER}/test", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver
 )
-def try_receiver(account_id: str) -> Page:
+def try_receiver(scope: AccountScope) -> Page:
     """Send a test to the receiver, and show the answer."""
-    scope = scopes.account_scope(account_id)
     form = forms.show_errors_in(_stored(_stream(scope)))
-    return show_receiver(account_id, form, security_streams.send_test(scope.account.id))
+    return show_receiver(scope, form, security_streams.send_test(scope.account.id))
 
 
 @page(f"{RECEIVER}/take-over", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def take_receiver_over(account_id: str) -> BaseResponse:
+def take_receiver_over(scope: AccountScope) -> BaseResponse:
     """Make the caller the one whose receiver it is; a paused one goes on."""
-    scope = scopes.account_scope(account_id)
     security_streams.take_over(scope.account.id, by=scope.by)
     notice = gettext("The receiver is yours now: the log is sent on.")
     return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
 
 
 @page(f"{RECEIVER}/rotate", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def rotate_receiver_secret(account_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def rotate_receiver_secret(scope: AccountScope) -> BaseResponse:
     return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
 
 
 @page(f"{RECEIVER}/secret", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def show_receiver_secret(account_id: str) -> str | BaseResponse:
+def show_receiver_secret(scope: AccountScope) -> str | BaseResponse:
     """The new secret, shown once."""
-    scope = scopes.account_scope(account_id)
     secret = one_time_secrets.pop(security_streams.get(scope.account.id).id)
     if secret is None:
         notice = gettext("The secret has already been shown. Replace it if you did not copy it.")
@@ -235,9 +227,8 @@ def show_receiver_secret(account_id: str) -> str | BaseResponse:
 
 
 @page(f"{RECEIVER}/remove", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
-def remove_receiver(account_id: str) -> BaseResponse:
+def remove_receiver(scope: AccountScope) -> BaseResponse:
     """Stop sending; doing it twice succeeds."""
-    scope = scopes.account_scope(account_id)
     if _stream(scope) is not None:
         security_streams.delete(scope.account.id, by=scope.by)
     notice = gettext("The log is no longer sent.")

@@ -17,7 +17,7 @@ from app.accounts.sign_in_settings import MfaMode
 from app.audit.security_log.models import SecurityStream
 from app.auth.models import ScimToken, SetupLink
 from app.console.admin.account_settings import ACCOUNT_SETTINGS
-from app.console.shell import lists, scopes
+from app.console.shell import lists
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.navigation import ACCOUNT, MenuItem
@@ -68,8 +68,7 @@ class Numbers:
 
 
 @page(ACCOUNT_SETTINGS, role=ADMIN, menu=MenuItem(ACCOUNT, 1, lazy_gettext("Settings"), "settings"))
-def show_settings(account_id: str) -> str:
-    scope = scopes.account_scope(account_id)
+def show_settings(scope: AccountScope) -> str:
     cards = list(_cards(scope, tenants.get(scope.account.id)))
     return render_template("console/settings/home.html", scope=scope, cards=cards)
 

@@ -71,16 +71,14 @@ def show_sso() -> BaseResponse:
     setup=ANY_FEATURE,
     menu=MenuItem(PEOPLE, 3, lazy_gettext("Single sign-on"), "lock"),
 )
-def show_providers(account_id: str) -> Page | BaseResponse:
+def show_providers(scope: AccountScope) -> Page | BaseResponse:
     """The providers of an account, its provisioning settings and recent refusals."""
-    scope = scopes.account_scope(account_id)
     if scope.by.setup is not None:
         return redirect(url_for("console.show_setup"))
-    return _overview(account_id, sso_form.from_account(tenants.get(scope.account.id)))
+    return _overview(scope, sso_form.from_account(tenants.get(scope.account.id)))
 
 
-def _overview(account_id: str, form: Form, preview: object = None) -> Page:
-    scope = scopes.account_scope(account_id)
+def _overview(scope: AccountScope, form: Form, preview: object = None) -> Page:
     rows, _ = service.page(0, 100, by=scope.by)
     configured = {(row.category, row.provider_name) for row in rows}
     found, total = account_roles.page(0, MAX_ROLES)
@@ -118,16 +116,15 @@ def _overview(account_id: str, form: Form, preview: object = None) -> Page:
 
 
 @page(ACCOUNT, "POST", role=ADMIN, portal=PortalPage.SSO, form_page=_overview)
-def change_sign_in(account_id: str) -> Page | BaseResponse:
+def change_sign_in(scope: AccountScope) -> Page | BaseResponse:
     """Save the provisioning settings, preview their effect, or add or move a row."""
-    scope = scopes.account_scope(account_id)
     form = group_roles.add_submitted(forms.submitted(*sso_form.ACCOUNT_FIELDS, "seen"))
     if group_roles.rearranged(form, forms.text("do")):
-        return _overview(account_id, form)
+        return _overview(scope, form)
     body = forms.validated(OwnAccountBody(), sso_form.account_body(form))
     if request.form.get("try"):
         tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
-        return _overview(account_id, form, roles.preview(tried, by=scope.by))
+        return _overview(scope, form, roles.preview(tried, by=scope.by))
     forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
     account_settings.change(scope.account.id, body, by=scope.by)
     return redirect_with_notice(
@@ -137,9 +134,9 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
 
 @page(NEW, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def show_new_provider(
-    account_id: str, category: str, provider: str, form: ProviderForm | None = None
+    scope: AccountScope, category: str, provider: str, form: ProviderForm | None = None
 ) -> Page:
-    scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
+    kind = providers.get(category, provider)
     return _form_page(scope, kind, form or sso_form.blank(kind), None)
 
 
@@ -151,8 +148,8 @@ def show_new_provider(
     setup=setup_links.SSO,
     form_page=show_new_provider,
 )
-def create_provider(account_id: str, category: str, provider: str) -> BaseResponse:
-    scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
+def create_provider(scope: AccountScope, category: str, provider: str) -> BaseResponse:
+    kind = providers.get(category, provider)
     form = forms.submitted(*sso_form.field_names(kind), "slug", kind=ProviderForm)
     key = {"category": kind.category, "provider_name": kind.kind}
     slug = {"slug": form["slug"].strip()} if kind.discovers else {}
@@ -165,12 +162,11 @@ def create_provider(account_id: str, category: str, provider: str) -> BaseRespon
 
 @page(SETTING, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 def show_provider(
-    account_id: str,
+    scope: AccountScope,
     setting_id: str,
     form: ProviderForm | None = None,
     steps: Sequence[dry_run.Step] | None = None,
 ) -> Page:
-    scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     kind = service.get_provider(row)
     return _form_page(scope, kind, form or sso_form.from_setting(row), row, steps)
@@ -184,8 +180,7 @@ def show_provider(
     setup=setup_links.SSO,
     form_page=show_provider,
 )
-def change_provider(account_id: str, setting_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def change_provider(scope: AccountScope, setting_id: str) -> BaseResponse:
     row = service.get(setting_id, by=scope.by)
     kind = service.get_provider(row)
     form = forms.submitted(*sso_form.field_names(kind), "seen", kind=ProviderForm)
@@ -204,17 +199,15 @@ def change_provider(account_id: str, setting_id: str) -> BaseResponse:
     setup=setup_links.SSO,
     form_page=show_provider,
 )
-def try_provider(account_id: str, setting_id: str) -> Page:
+def try_provider(scope: AccountScope, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
-    scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     form = forms.show_errors_in(sso_form.from_setting(row))
-    return show_provider(account_id, setting_id, form, dry_run.run_stored(setting_id, by=scope.by))
+    return show_provider(scope, setting_id, form, dry_run.run_stored(setting_id, by=scope.by))
 
 
 @page(f"{SETTING}/remove", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
-def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def remove_provider(scope: AccountScope, setting_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
         service.delete(setting_id, by=scope.by)
     notice = gettext("The provider is removed. Its users are kept.")
@@ -222,9 +215,8 @@ def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
 
 
 @page(f"{SETTING}/test", role=ADMIN, setup=setup_links.SSO)
-def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
+def test_provider(scope: AccountScope, setting_id: str) -> Page | BaseResponse:
     """Start a test sign-in, which shows its result and signs nobody in."""
-    scope = scopes.account_scope(account_id)
     row = service.get(setting_id, by=scope.by)
     if redirection := redirect_to_base():
         return redirection
@@ -236,7 +228,7 @@ def test_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
         )
     except SignInRefused as error:
         step = dry_run.Step("discovery", False, error.detail)
-        return show_provider(account_id, setting_id, steps=[step])
+        return show_provider(scope, setting_id, steps=[step])
     return redirect_to_provider(url, flow, connection)
 
 
@@ -362,9 +354,8 @@ def _form_page(
 
 
 @page(f"{SETTING}/metadata", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
-def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
+def read_provider_metadata(scope: AccountScope, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
-    scope = scopes.account_scope(account_id)
     read = metadata_refresh.refresh(setting_id, by=scope.by)
     notice = gettext("The metadata was not read.")
     if read is not None and read.error is None:
@@ -375,10 +366,10 @@ def read_provider_metadata(account_id: str, setting_id: str) -> BaseResponse:
 
 
 @page(KEYS, "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
-def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
+def create_saml_key(scope: AccountScope, setting_id: str) -> BaseResponse:
     """Create the next key pair."""
     notice = gettext("The key pair is created. Give the providers the new metadata.")
-    return _changed(account_id, setting_id, keys.create, notice)
+    return _changed(scope, setting_id, keys.create, notice)
 
 
 @page(
@@ -388,10 +379,10 @@ def create_saml_key(account_id: str, setting_id: str) -> BaseResponse:
     portal=PortalPage.SSO,
     setup=setup_links.SSO,
 )
-def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
+def activate_saml_key(scope: AccountScope, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Sign requests with a key pair."""
     notice = gettext("Requests are signed with this key pair now.")
-    return _changed(account_id, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
+    return _changed(scope, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
 
 
 @page(
@@ -401,16 +392,15 @@ def activate_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> Bas
     portal=PortalPage.SSO,
     setup=setup_links.SSO,
 )
-def remove_saml_key(account_id: str, setting_id: str, saml_key_id: str) -> BaseResponse:
+def remove_saml_key(scope: AccountScope, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Delete a key pair."""
     notice = gettext("The key pair is deleted.")
-    return _changed(account_id, setting_id, lambda by: keys.delete(saml_key_id, by), notice)
+    return _changed(scope, setting_id, lambda by: keys.delete(saml_key_id, by), notice)
 
 
 def _changed(
-    account_id: str, setting_id: str, change: Callable[[Principal], object], notice: str
+    scope: AccountScope, setting_id: str, change: Callable[[Principal], object], notice: str
 ) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
     url_args = {"account_id": scope.account.id, "setting_id": setting_id}
     try:
         change(scope.by)

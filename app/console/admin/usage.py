@@ -21,7 +21,7 @@ from app.accounts.usage.models import FILE_BYTES, FLOWS, METERS, ROW_BYTES
 from app.accounts.usage.service import MeterState, Usage
 from app.auth.portals import PortalPage
 from app.console.records import writers
-from app.console.shell import charts, forms, guard, lists, scopes
+from app.console.shell import charts, forms, guard, lists
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -95,13 +95,12 @@ def show_usage_home() -> BaseResponse:
     portal=PortalPage.USAGE,
     menu=MenuItem(ACCOUNT, 2, lazy_gettext("Usage"), "heart-rate-monitor"),
 )
-def show_usage(account_id: str) -> Page:
-    return _page(account_id)
+def show_usage(scope: AccountScope) -> Page:
+    return _page(scope)
 
 
-def _page(account_id: str, form: Form | None = None) -> Page:
+def _page(scope: AccountScope, form: Form | None = None) -> Page:
     """The page of admins, which has the form of superadmins, too."""
-    scope = scopes.account_scope(account_id)
     usage = _usage(scope)
     rows = _rows(usage.meters)
     waiting = uploads.waiting_by_user(scope.account.id, MOST_UPLOADERS)
@@ -121,24 +120,21 @@ def _page(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(f"{ACCOUNT_USAGE}/csv", role=ADMIN, portal=PortalPage.USAGE)
-def export_usage(account_id: str) -> Response:
+def export_usage(scope: AccountScope) -> Response:
     """The usage of an account as a CSV file."""
-    scope = scopes.account_scope(account_id)
     return routes.csv_response(_usage(scope))
 
 
 @page(ACCOUNT_USAGE, "POST", role=SUPERADMIN, form_page=_page)
-def change_quotas(account_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def change_quotas(scope: AccountScope) -> BaseResponse:
     service.change_quotas(scope.account.id, _limits(forms.submitted(*FIELDS)))
     notice = gettext("The quotas are saved.")
     return redirect_with_notice(notice, "console.show_usage", **scope.url_args)
 
 
 @page(f"{ACCOUNT_USAGE}/uploads/<uuid:user_id>/delete", "POST", role=ADMIN, portal=PortalPage.USAGE)
-def delete_uploads(account_id: str, user_id: str) -> BaseResponse:
+def delete_uploads(scope: AccountScope, user_id: str) -> BaseResponse:
     """Delete the uploads of a user that no record has taken."""
-    scope = scopes.account_scope(account_id)
     count = uploads.discard_of_user(scope.account.id, user_id)
     notice = ngettext(
         "%(count)s upload is deleted.", "%(count)s uploads are deleted.", count, count=count

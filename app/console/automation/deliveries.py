@@ -20,7 +20,7 @@ from app.auth.portals import PortalPage
 from app.auth.principal import Principal
 from app.console.automation import webhooks
 from app.console.automation.webhooks import ACCOUNT, WEBHOOK
-from app.console.shell import forms, lists, names, scopes
+from app.console.shell import forms, lists, names
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
@@ -51,9 +51,9 @@ MAX_RAW_LENGTH = 100_000  # characters of a body that a page shows as sent
 
 
 @page(LOG, role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_deliveries(account_id: str) -> Page:
+def show_deliveries(scope: AccountScope) -> Page:
     """The matching deliveries, newest first."""
-    return _log_page(scopes.account_scope(account_id))
+    return _log_page(scope)
 
 
 def _log_page(scope: AccountScope) -> Page:
@@ -140,9 +140,8 @@ def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
 
 
 @page(f"{LOG}/resend", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def resend_selected(account_id: str) -> BaseResponse:
+def resend_selected(scope: AccountScope) -> BaseResponse:
     """Send the ticked deliveries again, and redirect to the same list."""
-    scope = scopes.account_scope(account_id)
     hooks = _webhooks(scope)
     selected = forms.submitted(selected="delivery").selected
     webhook_ids = log.webhook_ids(scope.account.id, [id.lower() for id in selected])
@@ -173,9 +172,8 @@ def _sent_notice(number: int, skipped: int) -> str:
 
 
 @page(f"{LOG}/resend-undelivered", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def resend_undelivered(account_id: str) -> Page | BaseResponse:
+def resend_undelivered(scope: AccountScope) -> Page | BaseResponse:
     """Send all matching deliveries again that did not arrive, and redirect to the progress."""
-    scope = scopes.account_scope(account_id)
     hooks = _webhooks(scope)
     listing = _listing(scope, hooks)
     if listing.errors:
@@ -196,9 +194,8 @@ def resend_undelivered(account_id: str) -> Page | BaseResponse:
 
 
 @page(f"{LOG}/resent", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_resent(account_id: str) -> str:
+def show_resent(scope: AccountScope) -> str:
     """The progress of deliveries that are sent again together."""
-    scope = scopes.account_scope(account_id)
     hooks = _webhooks(scope)
     listing = _listing(scope, hooks)
     try:
@@ -227,9 +224,8 @@ def show_resent(account_id: str) -> str:
 
 
 @page(DELIVERY, role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
+def show_delivery(scope: AccountScope, webhook_id: str, delivery_id: str) -> str:
     """One delivery with its request, payload and all attempts."""
-    scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     delivery = log.get(webhook, delivery_id, by=scope.by)
     record_names = webhooks.record_names([delivery], {webhook.id: webhook}, scope)
@@ -260,9 +256,8 @@ def _email(scope: AccountScope, user_id: str | None) -> str | None:
     portal=PortalPage.WEBHOOKS,
     form_page=webhooks.show_webhook,
 )
-def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> BaseResponse:
+def redeliver(scope: AccountScope, webhook_id: str, delivery_id: str) -> BaseResponse:
     """Send a delivery again, and redirect to the one that is sent."""
-    scope = scopes.account_scope(account_id)
     url_args = {**scope.url_args, "webhook_id": webhook_id}
     rendered = forms.derive_id([])
     webhook = service.get(webhook_id, by=scope.by)

@@ -24,7 +24,6 @@ from app.console.shell import (
     navigation,
     one_time_secrets,
     owner_form,
-    scopes,
 )
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
@@ -64,8 +63,7 @@ def show_webhooks_home() -> str | BaseResponse:
     portal=PortalPage.WEBHOOKS,
     menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"),
 )
-def show_webhooks(account_id: str) -> str:
-    scope = scopes.account_scope(account_id)
+def show_webhooks(scope: AccountScope) -> str:
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
     most = config.current().webhooks_per_account
@@ -83,8 +81,7 @@ def show_webhooks(account_id: str) -> str:
 
 
 @page(f"{ACCOUNT}/new", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
-    scope = scopes.account_scope(account_id)
+def show_new_webhook(scope: AccountScope, form: Form | None = None) -> Page:
     return (form or webhook_form.blank()).render(
         "console/webhooks/new.html",
         scope=scope,
@@ -95,9 +92,9 @@ def show_new_webhook(account_id: str, form: Form | None = None) -> Page:
 
 
 @page(f"{ACCOUNT}/new", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_new_webhook)
-def create_webhook(account_id: str) -> BaseResponse:
+def create_webhook(scope: AccountScope) -> BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
-    scope, form = scopes.account_scope(account_id), webhook_form.submitted()
+    form = webhook_form.submitted()
     id = forms.derive_id([form.values, form.selected])
     body = webhook_form.body(form)
     with forms.ignore_already_created(lambda: service.get(id, by=scope.by)):
@@ -107,8 +104,7 @@ def create_webhook(account_id: str) -> BaseResponse:
 
 
 @page(WEBHOOK, role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> Page:
-    scope = scopes.account_scope(account_id)
+def show_webhook(scope: AccountScope, webhook_id: str, form: Form | None = None) -> Page:
     webhook = service.get(webhook_id, by=scope.by)
     stored = webhook_form.from_webhook(webhook)
     context = webhook_form.choices(scope, webhook)
@@ -143,25 +139,24 @@ def show_webhook(account_id: str, webhook_id: str, form: Form | None = None) -> 
 
 
 @page(WEBHOOK, "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
-def change_webhook(account_id: str, webhook_id: str) -> BaseResponse:
-    scope, form = scopes.account_scope(account_id), webhook_form.submitted()
+def change_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
+    form = webhook_form.submitted()
     forms.check_unchanged(form, service.get(webhook_id, by=scope.by).updated_at)
     service.change(webhook_id, webhook_form.body(form), by=scope.by)
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
 @page(f"{WEBHOOK}/owner", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
-def change_webhook_owner(account_id: str, webhook_id: str) -> BaseResponse:
+def change_webhook_owner(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Let a webhook belong to the caller or a service user."""
-    scope, form = scopes.account_scope(account_id), forms.submitted("owner_id")
+    form = forms.submitted("owner_id")
     service.change(webhook_id, {"owner_id": form["owner_id"]}, by=scope.by)
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
 @page(f"{WEBHOOK}/take-over", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
+def take_webhook_over(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Make the caller the webhook's owner, whose rights decide its payloads."""
-    scope = scopes.account_scope(account_id)
     service.take_over(webhook_id, by=scope.by)
     notice = gettext("You own the webhook now: its payloads show what you may view.")
     return _redirect(notice, scope, webhook_id)
@@ -174,26 +169,23 @@ def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
     portal=PortalPage.WEBHOOKS,
     form_page=show_webhook,
 )
-def switch_webhook(account_id: str, webhook_id: str, action: str) -> BaseResponse:
+def switch_webhook(scope: AccountScope, webhook_id: str, action: str) -> BaseResponse:
     """Enable or disable a webhook."""
-    scope = scopes.account_scope(account_id)
     service.change(webhook_id, {"enabled": action == "enable"}, by=scope.by)
     return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
 @page(f"{WEBHOOK}/rotate-secret", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
+def rotate_webhook_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Create a new secret, and redirect to the page that shows it."""
-    scope = scopes.account_scope(account_id)
     rotated = service.rotate_secret(webhook_id, by=scope.by)
     one_time_secrets.store(rotated.webhook.id, rotated.secret)
     return _redirect_to_secret(scope, rotated.webhook.id)
 
 
 @page(f"{WEBHOOK}/secret", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
+def show_webhook_secret(scope: AccountScope, webhook_id: str) -> str | BaseResponse:
     """A new secret, shown once."""
-    scope = scopes.account_scope(account_id)
     webhook = service.get(webhook_id, by=scope.by)
     secret = one_time_secrets.pop(webhook.id)
     if secret is None:
@@ -211,9 +203,8 @@ def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
 
 
 @page(f"{WEBHOOK}/test", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
-def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
+def try_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Send a test, and redirect to its delivery."""
-    scope = scopes.account_scope(account_id)
     result = service.test(webhook_id, by=scope.by)
     notice = (
         gettext("The receiver accepted the test.")
@@ -225,8 +216,7 @@ def try_webhook(account_id: str, webhook_id: str) -> BaseResponse:
 
 
 @page(f"{WEBHOOK}/delete", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
-def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
-    scope = scopes.account_scope(account_id)
+def delete_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
         service.delete(webhook_id, by=scope.by)
     return redirect_with_notice(

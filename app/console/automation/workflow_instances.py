@@ -14,7 +14,7 @@ from app.console.automation import flow_diagram, step_form, workflow_form
 from app.console.automation.flow_diagram import Diagram
 from app.console.automation.triggers import STARTED_BY
 from app.console.automation.workflows import ACCOUNT
-from app.console.shell import forms, lists, names, scopes
+from app.console.shell import forms, lists, names
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import redirect_with_notice
@@ -41,9 +41,8 @@ ITERATION = re.compile(r"\[([0-9]+)\]")
 
 
 @page(INSTANCES, role=ADMIN)
-def show_instances(account_id: str) -> str:
+def show_instances(scope: AccountScope) -> str:
     """The matching instances, newest first."""
-    scope = scopes.account_scope(account_id)
     known = _workflows(scope)
     choices: lists.Choices = {
         "workflow": {id: workflow.name for id, workflow in known.items()},
@@ -80,11 +79,8 @@ def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
 
 
 @page(f"{INSTANCES}/resume", "POST", role=ADMIN)
-def resume_instances(account_id: str) -> BaseResponse:
-    scope, workflow = (
-        scopes.account_scope(account_id),
-        forms.text("workflow")[: lists.MAX_INPUT_LENGTH],
-    )
+def resume_instances(scope: AccountScope) -> BaseResponse:
+    workflow = forms.text("workflow")[: lists.MAX_INPUT_LENGTH]
     where, now = InstanceFilter(workflow_id=workflow.lower() or None), clock.now()
     if instances.resume_all(where, by=scope.by, resumed_at=now):
         url_args = {**scope.url_args, "moment": clock.iso(now)}
@@ -95,9 +91,8 @@ def resume_instances(account_id: str) -> BaseResponse:
 
 
 @page(f"{INSTANCES}/resumed/<moment>", role=ADMIN)
-def show_resumed(account_id: str, moment: str) -> str:
+def show_resumed(scope: AccountScope, moment: str) -> str:
     """The progress of instances that were resumed together."""
-    scope = scopes.account_scope(account_id)
     try:
         resumed_at = clock.parse(moment)
     except ValueError:
@@ -121,8 +116,7 @@ def show_resumed(account_id: str, moment: str) -> str:
 
 
 @page(INSTANCE, role=ADMIN)
-def show_instance(account_id: str, instance_id: str) -> str:
-    scope = scopes.account_scope(account_id)
+def show_instance(scope: AccountScope, instance_id: str) -> str:
     listing = lists.from_request("console.show_instance", **scope.url_args, instance_id=instance_id)
     instance = instances.get(instance_id, by=scope.by, skip=listing.skip, limit=lists.PAGE_SIZE)
     listing.items, listing.total = list(instance.step_logs), instance.step_logs_total
@@ -201,9 +195,8 @@ def _timeline(logs: Sequence[StepLog]) -> list[tuple[float, float]]:
 
 
 @page(f"{INSTANCE}/<any(resume, cancel, again):action>", "POST", role=ADMIN)
-def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseResponse:
+def act_on_instance(scope: AccountScope, instance_id: str, action: str) -> BaseResponse:
     """Resume or cancel an instance, or start another one with its trigger data."""
-    scope = scopes.account_scope(account_id)
     try:
         if action == "again":
             instance_id = instances.rerun(instance_id, by=scope.by)

@@ -13,10 +13,11 @@ from app.console.automation import step_changes, step_data, step_form, webhook_f
 from app.console.automation.step_changes import Fault
 from app.console.automation.step_form import StepList
 from app.console.automation.workflows import WORKFLOW
-from app.console.shell import completions, forms, scopes
+from app.console.shell import completions, forms
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.web.languages import gettext
 from app.workflows import hooks, service
@@ -45,10 +46,9 @@ class StepsForm(Form):
 
 @page(STEPS, role=ADMIN)
 def show_workflow_steps(
-    account_id: str, kind: str, workflow_id: str, form: StepsForm | None = None
+    scope: AccountScope, kind: str, workflow_id: str, form: StepsForm | None = None
 ) -> Page:
     """The steps of a workflow, or the actions of a hook, as a form."""
-    scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     if form is None:
         form = StepsForm({"seen": clock.iso(workflow.updated_at)})
@@ -77,9 +77,8 @@ def show_workflow_steps(
 
 
 @page(STEPS, "POST", role=ADMIN, form_page=show_workflow_steps)
-def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
+def change_workflow_steps(scope: AccountScope, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save the steps, or show the form with a step added, moved or removed."""
-    scope = scopes.account_scope(account_id)
     form = forms.submitted("seen", "do", kind=StepsForm)  # `do` names the pressed button
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     form.steps = step_form.submitted(request.form, of_hook=kind == HOOK)
@@ -89,7 +88,7 @@ def change_workflow_steps(account_id: str, kind: str, workflow_id: str) -> Page 
     if button:
         step_changes.rearrange(form.steps, button)
     if switch or button:
-        return show_workflow_steps(account_id, kind, workflow_id, form)
+        return show_workflow_steps(scope, kind, workflow_id, form)
     steps = step_changes.to_steps(form.steps)
     forms.check_unchanged(form, workflow.updated_at)
     if kind == HOOK:

@@ -22,7 +22,7 @@ from app.console.automation import (
     workflow_form,
 )
 from app.console.automation.workflow_form import WorkflowForm
-from app.console.shell import completions, forms, guard, lists, navigation, owner_form, scopes
+from app.console.shell import completions, forms, guard, lists, navigation, owner_form
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Page, redirect_with_notice
@@ -80,8 +80,7 @@ def show_workflows_home() -> str | BaseResponse:
 
 
 @page(ACCOUNT, role=ADMIN, menu=MenuItem(AUTOMATION, 2, lazy_gettext("Workflows"), "sitemap"))
-def show_workflows(account_id: str) -> str:
-    scope = scopes.account_scope(account_id)
+def show_workflows(scope: AccountScope) -> str:
     listing = lists.from_request("console.show_workflows", **scope.url_args)
     listing.with_page(service.page({}, listing.skip, lists.PAGE_SIZE, by=scope.by))
     of_hooks, _ = service.page(
@@ -100,13 +99,13 @@ def show_workflows(account_id: str) -> str:
 
 @page(f"{KIND}/new", role=ADMIN)
 def show_new_workflow(
-    account_id: str,
+    scope: AccountScope,
     kind: str,
     form: WorkflowForm | None = None,
     checked: Workflow | None = None,
 ) -> Page:
     """The form for a new workflow or hook."""
-    scope, form = scopes.account_scope(account_id), form or workflow_form.blank()
+    form = form or workflow_form.blank()
     return form.render(
         "console/workflows/new.html",
         scope=scope,
@@ -122,15 +121,15 @@ def show_new_workflow(
 
 
 @page(f"{KIND}/new", "POST", role=ADMIN, form_page=show_new_workflow)
-def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
+def create_workflow(scope: AccountScope, kind: str) -> Page | BaseResponse:
     """Create a workflow or hook, or only check it."""
-    scope, form = scopes.account_scope(account_id), workflow_form.submitted()
+    form = workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
     id = forms.derive_id([kind, form.values])
     body = workflow_form.body(form, kind)
     if forms.text("check"):
         preview = hooks.preview if kind == HOOK else service.preview
-        return show_new_workflow(account_id, kind, form, preview(body, None, by=scope.by))
+        return show_new_workflow(scope, kind, form, preview(body, None, by=scope.by))
     with forms.ignore_already_created(lambda: service.get(id, by=scope.by, kind=kind)):
         create(body, by=scope.by, id=id)
     if forms.text("form"):
@@ -141,13 +140,12 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
 
 @page(WORKFLOW, role=ADMIN)
 def show_workflow(
-    account_id: str,
+    scope: AccountScope,
     kind: str,
     workflow_id: str,
     form: WorkflowForm | None = None,
     checked: Workflow | None = None,
 ) -> Page:
-    scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     form = form or workflow_form.from_workflow(workflow)
     sample = triggers.sample(workflow, scope.by)
@@ -178,14 +176,14 @@ def show_workflow(
 
 
 @page(WORKFLOW, "POST", role=ADMIN, form_page=show_workflow)
-def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
+def change_workflow(scope: AccountScope, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Save a workflow or hook, or only check it."""
-    scope, form = scopes.account_scope(account_id), workflow_form.submitted()
+    form = workflow_form.submitted()
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     if forms.text("check"):
         preview = hooks.preview if kind == HOOK else service.preview
         checked = preview(workflow_form.body(form, kind), workflow, by=scope.by)
-        return show_workflow(account_id, kind, workflow_id, form, checked)
+        return show_workflow(scope, kind, workflow_id, form, checked)
     forms.check_unchanged(form, workflow.updated_at)
     change = hooks.change if kind == HOOK else service.change
     change(workflow_id, workflow_form.body(form, kind), by=scope.by)
@@ -193,26 +191,26 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
 
 
 @page(f"{WORKFLOW}/owner", "POST", role=ADMIN, form_page=show_workflow)
-def change_workflow_owner(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+def change_workflow_owner(scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
     """Let a workflow or hook belong to the caller or a service user."""
-    scope, form = _show_errors_as_stored(account_id, kind, workflow_id)
+    form = _show_errors_as_stored(scope, kind, workflow_id)
     form.values["owner_id"] = forms.text("owner_id")
     service.change(workflow_id, {"owner_id": form["owner_id"]}, by=scope.by, kind=kind)
     return _redirect("change", scope, kind, workflow_id)
 
 
 @page(f"{WORKFLOW}/<any(enable, disable):action>", "POST", role=ADMIN, form_page=show_workflow)
-def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -> BaseResponse:
+def switch_workflow(scope: AccountScope, kind: str, workflow_id: str, action: str) -> BaseResponse:
     """Enable or disable a workflow or hook."""
-    scope, _ = _show_errors_as_stored(account_id, kind, workflow_id)
+    _show_errors_as_stored(scope, kind, workflow_id)
     service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
     return _redirect(action, scope, kind, workflow_id)
 
 
 @page(f"{WORKFLOW}/trigger", "POST", role=ADMIN, form_page=show_workflow)
-def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+def trigger_workflow(scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
     """Start a workflow by hand, and redirect to its instance."""
-    scope, form = _show_errors_as_stored(account_id, kind, workflow_id)
+    form = _show_errors_as_stored(scope, kind, workflow_id)
     form.values["given"] = forms.text("given")
     id = service.trigger(workflow_id, workflow_form.trigger_data(form), by=scope.by, kind=kind)
     return redirect_with_notice(
@@ -224,9 +222,8 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> BaseRespon
 
 
 @page(f"{WORKFLOW}/versions", role=ADMIN)
-def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
+def show_workflow_versions(scope: AccountScope, kind: str, workflow_id: str) -> str:
     """The changes between two versions of the steps, by default the newest two."""
-    scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
     saved = versions.saved(workflow.account_id, workflow.id)
     numbers = list(saved)
@@ -251,10 +248,10 @@ def show_workflow_versions(account_id: str, kind: str, workflow_id: str) -> str:
 
 @page(f"{WORKFLOW}/versions/<integer:number>/restore", "POST", role=ADMIN, form_page=show_workflow)
 def restore_workflow_version(
-    account_id: str, kind: str, workflow_id: str, number: int
+    scope: AccountScope, kind: str, workflow_id: str, number: int
 ) -> BaseResponse:
     """Save the steps of an earlier version as the newest."""
-    scope, _ = _show_errors_as_stored(account_id, kind, workflow_id)
+    _show_errors_as_stored(scope, kind, workflow_id)
     service.restore_version(workflow_id, number, by=scope.by, kind=kind)
     url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
     notice = gettext("The steps of version %(number)s are restored.", number=number)
@@ -272,9 +269,8 @@ def _steps_of(workflow: Workflow, number: int) -> list[JSONObject]:
 
 
 @page(f"{WORKFLOW}/delete", "POST", role=ADMIN)
-def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+def delete_workflow(scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
     """Delete a workflow or hook with its instances."""
-    scope = scopes.account_scope(account_id)
     with forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
         service.delete(workflow_id, by=scope.by, kind=kind)
     return redirect_with_notice(
@@ -287,13 +283,10 @@ def _redirect(action: str, scope: AccountScope, kind: str, workflow_id: str) -> 
     return redirect_with_notice(str(NOTICES[kind][action]), "console.show_workflow", **url_args)
 
 
-def _show_errors_as_stored(
-    account_id: str, kind: str, workflow_id: str
-) -> tuple[AccountScope, WorkflowForm]:
+def _show_errors_as_stored(scope: AccountScope, kind: str, workflow_id: str) -> WorkflowForm:
     """Let the errors of a button show beside the inputs of the stored workflow."""
-    scope = scopes.account_scope(account_id)
     workflow = service.get(workflow_id, by=scope.by, kind=kind)
-    return scope, forms.show_errors_in(workflow_form.from_workflow(workflow))
+    return forms.show_errors_in(workflow_form.from_workflow(workflow))
 
 
 def _trigger_choices(kind: str, scope: AccountScope) -> JSONObject:

@@ -29,7 +29,7 @@ from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page
 from app.console.shell.names import of_operations
-from app.console.shell.scopes import AccountScope
+from app.console.shell.scopes import AccountScope, CollectionScope
 from app.errors import AppError, BadRequest
 from app.records import service as records
 from app.records.store.reads import ListQuery
@@ -74,12 +74,11 @@ class Tried:
 
 
 @page(f"{COLLECTION}/api", role=SUPERADMIN, retry_stale=True)
-def show_api_examples(collection_id: str) -> Page:
+def show_api_examples(scope: AccountScope, collection_id: str) -> Page:
     """The API of a collection, for superadmins acting in any account."""
     _, collection = load(collection_id)
     form = _form()
     form.values["account"] = form["account"] or navigation.current_code()
-    scope = scopes.account_or_own_scope(None)
     if form["account"]:
         account = principals.reload_active_account(form["account"])
         if account is None:
@@ -90,8 +89,7 @@ def show_api_examples(collection_id: str) -> Page:
 
 
 @page("/console/records/<uuid:account_id>/<name>/api", role=ADMIN, retry_stale=True)
-def show_api(account_id: str, name: str) -> Page:
-    scope = scopes.collection_scope(account_id, name)
+def show_api(scope: CollectionScope) -> Page:
     return _page(scope, scope.collection, _form())
 
 

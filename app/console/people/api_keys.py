@@ -15,11 +15,12 @@ from app.accounts import users
 from app.auth import api_keys, key_changes, key_scopes, owners
 from app.auth.portals import PortalPage
 from app.collections import definitions
-from app.console.shell import forms, guard, lists, one_time_secrets, scopes
+from app.console.shell import forms, guard, lists, one_time_secrets
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.console.shell.navigation import PEOPLE, MenuItem
+from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, InvalidValues, problem
 from app.rules import OPERATIONS
 from app.web.languages import gettext, lazy_gettext, ngettext
@@ -40,9 +41,8 @@ MAX_SCOPES = forms.MAX_SELECTED * len(OPERATIONS)
     in_account=True,
     menu=MenuItem(PEOPLE, 4, lazy_gettext("API keys"), "key"),
 )
-def show_keys(account_id: str | None = None) -> str:
+def show_keys(scope: AccountScope) -> str:
     """The keys that the caller may see."""
-    scope = scopes.account_or_own_scope(account_id)
     # The filter by owner is for admins, and offers the user whom the query string names.
     owner = request.args.get("owner", "").replace("\0", "")[: lists.MAX_INPUT_LENGTH]
     owners = users.emails(scope.account.id, {owner}) if scope.by.is_admin else {}
@@ -67,10 +67,9 @@ def show_keys(account_id: str | None = None) -> str:
 
 
 @page("/console/keys/new", role=USER, portal=PortalPage.API_KEYS)
-def show_new_key(form: Form | None = None) -> Page:
+def show_new_key(scope: AccountScope, form: Form | None = None) -> Page:
     form = form or Form({"access": FULL, "expires_in": NEVER})
     form.values["expires_in"] = form["expires_in"] or ON_DATE
-    scope = scopes.account_or_own_scope(None)
     names = [one.name for one in definitions.get_all() if scope.allowed_operations(one)]
     users = {"": gettext("You")}
     if scope.by.is_admin and scope.account is scope.by.home:
@@ -110,9 +109,8 @@ def create_key() -> BaseResponse:
 
 
 @page(KEY, role=USER, portal=PortalPage.API_KEYS, in_account=True)
-def show_key(key_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
+def show_key(scope: AccountScope, key_id: str, form: Form | None = None) -> Page:
     """A key, with the form that changes it."""
-    scope = scopes.account_or_own_scope(account_id)
     key = api_keys.get(key_id, by=scope.by)
     addresses = "\n".join(key.ip_addresses or ())
     stored = {"name": key.name, "description": key.description or "", "ip_addresses": addresses}
@@ -142,9 +140,9 @@ def show_key(key_id: str, account_id: str | None = None, form: Form | None = Non
 
 
 @page(KEY, "POST", role=USER, portal=PortalPage.API_KEYS, in_account=True, form_page=show_key)
-def change_key(key_id: str, account_id: str | None = None) -> BaseResponse:
+def change_key(scope: AccountScope, key_id: str) -> BaseResponse:
     """Change a key's name, description or addresses."""
-    scope, form = scopes.account_or_own_scope(account_id), forms.submitted(*FIELDS)
+    form = forms.submitted(*FIELDS)
     key = key_changes.change(key_id, changes(form), by=scope.by)
     notice = gettext("The key %(name)s is saved.", name=key.name)
     return redirect_with_notice(notice, "console.show_key", key_id=key.id, **scope.url_args)
@@ -174,9 +172,8 @@ def show_made_key(key_id: str) -> str | BaseResponse:
 
 
 @page(f"{KEY}/revoke", "POST", role=USER, portal=PortalPage.API_KEYS, in_account=True)
-def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
+def revoke_key(scope: AccountScope, key_id: str) -> BaseResponse:
     """Revoke a key; revoking it twice succeeds."""
-    scope = scopes.account_or_own_scope(account_id)
     with suppress(Conflict):
         api_keys.revoke(key_id, by=scope.by)
     key = api_keys.get(key_id, by=scope.by)

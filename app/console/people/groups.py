@@ -11,7 +11,7 @@ from app.accounts.models import Group, User
 from app.auth import service as auth
 from app.auth.mfa import enrolment
 from app.console.people import user_lists
-from app.console.shell import forms, lists, scopes
+from app.console.shell import forms, lists
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -30,9 +30,8 @@ ONE_GROUP = "/console/groups/<uuid:group_id>"
     in_account=True,
     menu=MenuItem(PEOPLE, 2, lazy_gettext("Groups"), "folder"),
 )
-def show_groups(account_id: str | None = None) -> str:
+def show_groups(scope: AccountScope) -> str:
     """The groups of the account."""
-    scope = scopes.account_or_own_scope(account_id)
     listing = lists.from_request("console.show_groups", **scope.url_args)
     result = groups.page(scope.account.id, listing.skip, lists.PAGE_SIZE, listing.search)
     listing.with_page(result)
@@ -44,24 +43,23 @@ def show_groups(account_id: str | None = None) -> str:
 
 
 @page("/console/groups/new", role=ADMIN, in_account=True)
-def show_new_group(account_id: str | None = None, form: Form | None = None) -> Page:
+def show_new_group(scope: AccountScope, form: Form | None = None) -> Page:
     """The form for a new group."""
-    scope = scopes.account_or_own_scope(account_id)
     return (form or Form()).render("console/groups/new.html", scope=scope)
 
 
 @page("/console/groups/new", "POST", role=ADMIN, in_account=True, form_page=show_new_group)
-def create_group(account_id: str | None = None) -> BaseResponse:
+def create_group(scope: AccountScope) -> BaseResponse:
     """Create a group."""
-    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
+    form = forms.submitted("name", "description")
     body = form.validated(("name",), name=100, description=1000)
     group = groups.create(scope.account.id, body["name"], body["description"] or None)
     return _redirect(gettext("The group %(name)s is created.", name=group.name), scope, group.id)
 
 
 @page(ONE_GROUP, role=ADMIN, in_account=True)
-def show_group(group_id: str, account_id: str | None = None, form: Form | None = None) -> Page:
-    scope, form = scopes.account_or_own_scope(account_id), form or Form()
+def show_group(scope: AccountScope, group_id: str, form: Form | None = None) -> Page:
+    form = form or Form()
     group = groups.get(scope.account.id, group_id)
     listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
     listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
@@ -72,9 +70,9 @@ def show_group(group_id: str, account_id: str | None = None, form: Form | None =
 
 
 @page(ONE_GROUP, "POST", role=ADMIN, in_account=True, form_page=show_group)
-def change_group(group_id: str, account_id: str | None = None) -> BaseResponse:
+def change_group(scope: AccountScope, group_id: str) -> BaseResponse:
     """Save a group's name and description."""
-    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
+    form = forms.submitted("name", "description")
     body = form.validated(("name",), name=100, description=1000)
     changes = {"name": body["name"], "description": body["description"] or None}
     shows_rules = scope.by.is_superadmin
@@ -83,9 +81,8 @@ def change_group(group_id: str, account_id: str | None = None) -> BaseResponse:
 
 
 @page(f"{ONE_GROUP}/candidates", role=ADMIN, retry_stale=True, in_account=True)
-def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, object]:
+def show_candidates(scope: AccountScope, group_id: str) -> dict[str, object]:
     """Users of the account whom a text finds, for scripts that search while one types."""
-    scope = scopes.account_or_own_scope(account_id)
     group = groups.get(scope.account.id, group_id)
     return {"options": user_lists.search_options(group.account_id, request.args.get("text", ""))}
 
@@ -98,9 +95,9 @@ def show_candidates(group_id: str, account_id: str | None = None) -> dict[str, o
     in_account=True,
     form_page=show_group,
 )
-def add_member(group_id: str, account_id: str | None = None) -> BaseResponse:
+def add_member(scope: AccountScope, group_id: str) -> BaseResponse:
     """Add a user to the group."""
-    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("email")
+    form = forms.submitted("email")
     user_id = _find_user_id(scope, form.validated(("email",), email=320)["email"])
     enrolment.check_group_assignment(scope.account.id, [group_id], by=scope.by)
     groups.add_member(scope.account.id, group_id, user_id, by=scope.by.user_id)
@@ -110,16 +107,14 @@ def add_member(group_id: str, account_id: str | None = None) -> BaseResponse:
 
 
 @page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST", role=ADMIN, in_account=True)
-def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
-    scope = scopes.account_or_own_scope(account_id)
+def remove_member(scope: AccountScope, group_id: str, user_id: str) -> BaseResponse:
     groups.remove_member(scope.account.id, group_id, user_id)
     return _redirect(gettext("The user is removed from the group."), scope, group_id)
 
 
 @page(f"{ONE_GROUP}/delete", "POST", role=ADMIN, in_account=True, form_page=show_group)
-def delete_group(group_id: str, account_id: str | None = None) -> BaseResponse:
+def delete_group(scope: AccountScope, group_id: str) -> BaseResponse:
     """Delete a group."""
-    scope = scopes.account_or_own_scope(account_id)
     with forms.ignore_already_deleted(scope.account.id, "groups", group_id):
         groups.delete(scope.account.id, group_id, shows_rules=scope.by.is_superadmin)
     notice = gettext("The group is deleted.")

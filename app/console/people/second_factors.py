@@ -27,12 +27,12 @@ from app.console.shell import (
     one_time_secrets,
     realms,
     resubmit,
-    scopes,
     second_factor,
 )
 from app.console.shell.access import ADMIN, ANYBODY, USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest
 from app.web.languages import gettext
 
@@ -258,8 +258,7 @@ def signature_options() -> BaseResponse:
 
 
 @page("/console/team/second-factors", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def show_team_factors(account_id: str | None = None) -> str:
-    scope = scopes.account_or_own_scope(account_id)
+def show_team_factors(scope: AccountScope) -> str:
     choices = {"state": {"without": gettext("without one"), "with": gettext("with one")}}
     listing = lists.from_request("console.show_team_factors", choices, **scope.url_args)
     part = partial(report.page, scope.account.id, listing.skip, lists.PAGE_SIZE)

@@ -16,7 +16,7 @@ from app.auth.models import InvitationState
 from app.auth.portals import PortalPage
 from app.console.people import user_lists
 from app.console.people.users import choices
-from app.console.shell import forms, lists, names, scopes
+from app.console.shell import forms, lists, names
 from app.console.shell.access import ADMIN
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
@@ -42,16 +42,14 @@ def tabs(scope: AccountScope) -> TemplateContext:
     in_account=True,
     menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"),
 )
-def show_team(account_id: str | None = None) -> str:
+def show_team(scope: AccountScope) -> str:
     """The users of the account."""
-    scope = scopes.account_or_own_scope(account_id)
     listing = user_lists.load("console.show_team", scope.account.id, scope.url_args)
     return render_template("console/team/list.html", listing=listing, **tabs(scope))
 
 
 @page("/console/team/invitations", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def show_invitations(account_id: str | None = None) -> str:
-    scope = scopes.account_or_own_scope(account_id)
+def show_invitations(scope: AccountScope) -> str:
     choices = {"status": names.states(tuple(InvitationState))}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
     owner_id, text = scope.account.id, listing.search
@@ -88,8 +86,7 @@ class InviteForm(Form):
 
 
 @page("/console/team/invite", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def show_invite(account_id: str | None = None, form: Form | None = None) -> Page:
-    scope = scopes.account_or_own_scope(account_id)
+def show_invite(scope: AccountScope, form: Form | None = None) -> Page:
     if form is None:
         form = Form({"role": "viewer"})
         try:
@@ -115,9 +112,8 @@ def show_invite(account_id: str | None = None, form: Form | None = None) -> Page
     in_account=True,
     form_page=show_invite,
 )
-def invite(account_id: str | None = None) -> BaseResponse:
+def invite(scope: AccountScope) -> BaseResponse:
     """Invite one or more addresses to the account, all or none."""
-    scope = scopes.account_or_own_scope(account_id)
     form = forms.submitted("email", "role", selected="groups", kind=InviteForm)
     form.validated(("email",))
     emails = re.split(r"[\s,;]+", form["email"].strip(",; "))
@@ -142,8 +138,8 @@ def invite(account_id: str | None = None) -> BaseResponse:
 
 
 @page("/console/team/service-users/new", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def show_new_service_user(account_id: str | None = None, form: Form | None = None) -> Page:
-    scope, form = scopes.account_or_own_scope(account_id), form or Form({"role": "viewer"})
+def show_new_service_user(scope: AccountScope, form: Form | None = None) -> Page:
+    form = form or Form({"role": "viewer"})
     return form.render("console/team/service_user.html", scope=scope, **choices())
 
 
@@ -155,9 +151,9 @@ def show_new_service_user(account_id: str | None = None, form: Form | None = Non
     in_account=True,
     form_page=show_new_service_user,
 )
-def create_service_user(account_id: str | None = None) -> BaseResponse:
+def create_service_user(scope: AccountScope) -> BaseResponse:
     """Create a service user, and redirect to its page."""
-    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "role")
+    form = forms.submitted("name", "role")
     body = form.validated(("name", "role"), name=200)
     user = service_users.create(scope.account.id, body)
     notice = gettext("%(name)s is created.", name=user.label)
@@ -170,9 +166,8 @@ def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
 
 
 @page(f"{INVITATION}/resend", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
+def resend_invitation(scope: AccountScope, invitation_id: str) -> BaseResponse:
     """Mail a new link."""
-    scope = scopes.account_or_own_scope(account_id)
     invitation, _ = invitations.resend(scope.account.id, invitation_id, {}, by=scope.by)
     notice = gettext(
         "We have sent a new link to %(email)s. The old one no longer works.", email=invitation.email
@@ -181,8 +176,7 @@ def resend_invitation(invitation_id: str, account_id: str | None = None) -> Base
 
 
 @page(f"{INVITATION}/cancel", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
-    scope = scopes.account_or_own_scope(account_id)
+def cancel_invitation(scope: AccountScope, invitation_id: str) -> BaseResponse:
     invitations.cancel(scope.account.id, invitation_id)
     notice = gettext("The invitation is cancelled. Its link no longer works.")
     return _redirect(notice, scope)

@@ -24,7 +24,7 @@ from app.collections import attribute_values
 from app.console.people import attribute_form
 from app.console.people.attribute_form import AttributeForm
 from app.console.people.roles import description
-from app.console.shell import forms, guard, scopes
+from app.console.shell import forms, guard
 from app.console.shell.access import ADMIN, SUPERADMIN
 from app.console.shell.access import Role as PageRole
 from app.console.shell.blueprint import page
@@ -36,6 +36,7 @@ from app.console.shell.forms import (
     redirect_with_notice,
 )
 from app.console.shell.lists import UrlArgs
+from app.console.shell.scopes import AccountScope
 from app.errors import NotFound
 from app.sso import overview
 from app.web import user_agents
@@ -297,9 +298,8 @@ for _pages in (TEAM, ALL_USERS):
 
 
 @page("/console/team/left/<uuid:user_id>", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
-def show_left(user_id: str, account_id: str | None = None) -> str:
+def show_left(scope: AccountScope, user_id: str) -> str:
     """The keys, webhooks and other things that a user made and could still use."""
-    scope = scopes.account_or_own_scope(account_id)
     found = handover.of_user(scope.account.id, user_id.lower())
     email = users.emails(scope.account.id, [user_id.lower()]).get(user_id.lower())
     return render_template(

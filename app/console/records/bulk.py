@@ -65,9 +65,8 @@ class SelectionForm(RecordForm):
 
 
 @page(SELECTION, "POST", role=USER, retry_stale=True)
-def open_selection(account_id: str, name: str) -> Page | BaseResponse:
+def open_selection(scope: CollectionScope) -> Page | BaseResponse:
     """The next page for the selected records: a confirmation, a form for a value, or a file."""
-    scope = scopes.collection_scope(account_id, name)
     action, format = request.form.get("do"), request.form.get("format", "")
     names = _selected(scope)
     if not names:
@@ -76,17 +75,16 @@ def open_selection(account_id: str, name: str) -> Page | BaseResponse:
         sort = request.args.get("sort", "").replace("\0", "")
         return files.export_response(scope, format, {"id": list(names), "sort": [sort]})
     if action == "delete":
-        return _delete_page(account_id, name, SelectionForm(names=names))
-    return _edit_page(account_id, name, _edit_form(scope, names))
+        return _delete_page(scope, SelectionForm(names=names))
+    return _edit_page(scope, _edit_form(scope, names))
 
 
-def _delete_page(account_id: str, name: str, form: SelectionForm) -> Page:
-    return _page("delete", scopes.collection_scope(account_id, name), form)
+def _delete_page(scope: CollectionScope, form: SelectionForm) -> Page:
+    return _page("delete", scope, form)
 
 
 @page(f"{SELECTION}/delete", "POST", role=USER, retry_stale=True, form_page=_delete_page)
-def delete_selection(account_id: str, name: str) -> BaseResponse:
-    scope = scopes.collection_scope(account_id, name)
+def delete_selection(scope: CollectionScope) -> BaseResponse:
     names = _selected(scope)
     if not names:  # such as by a double click
         return listing.redirect_to_list(gettext("The records are already deleted."), scope)
@@ -104,9 +102,9 @@ def delete_selection(account_id: str, name: str) -> BaseResponse:
 
 
 @page(f"{SELECTION}/restore", "POST", role=USER, retry_stale=True)
-def restore_selection(account_id: str, name: str) -> BaseResponse:
+def restore_selection(scope: CollectionScope) -> BaseResponse:
     """Restore deleted records, each by itself; restoring one twice succeeds."""
-    scope, ids = scopes.collection_scope(account_id, name), _submitted_ids()
+    ids = _submitted_ids()
     try:
         second_factor.sign(scope, Form())
     except AppError as error:
@@ -160,22 +158,20 @@ def _reason(error: AppError) -> str:
     return next(iter(texts), forms.error_text(error.message))
 
 
-def _edit_page(account_id: str, name: str, form: SelectionForm) -> Page:
-    scope = scopes.collection_scope(account_id, name)
+def _edit_page(scope: CollectionScope, form: SelectionForm) -> Page:
     record_form.load_labels(scope, form)
     return _page("edit", scope, form)
 
 
 @page(f"{SELECTION}/edit", "POST", role=USER, retry_stale=True, form_page=_edit_page)
-def edit_selection(account_id: str, name: str) -> Page | BaseResponse:
+def edit_selection(scope: CollectionScope) -> Page | BaseResponse:
     """Set one field of the selected records to one value, or search for a reference."""
-    scope = scopes.collection_scope(account_id, name)
     names = _selected(scope)
     form = record_form.fill_submitted(_edit_form(scope, names))
     if not names:
         return listing.redirect_to_list(str(NONE_SELECTED), scope)
     if record_form.run_picker(scope, form):
-        return _edit_page(account_id, name, form)
+        return _edit_page(scope, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this field."))
     second_factor.sign(scope, form)

@@ -7,10 +7,11 @@ import shutil
 from flask import Response, render_template, request
 
 from app import config
-from app.console.shell import guard, scopes
+from app.console.shell import guard
 from app.console.shell.access import USER
 from app.console.shell.blueprint import ACCOUNT, page
 from app.console.shell.forms import Page, TemplateContext
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, BadRequest, UnsupportedMediaType
 from app.files import content, responses, service, thumbnails, uploads
 from app.files.models import StoredFile
@@ -68,18 +69,18 @@ def beginning(file: File) -> Response:
 
 
 @page("/console/accounts/<account_id>/files/<file_id>", role=USER, retry_stale=True)
-def show_file(account_id: str, file_id: str) -> Response:
+def show_file(scope: AccountScope, file_id: str) -> Response:
     """A file that the caller may view, its thumbnail, or the beginning of a text."""
-    file = files.readable(file_id, by=scopes.account_scope(account_id).by)
+    file = files.readable(file_id, by=scope.by)
     if "text" in request.args:
         return beginning(file)
     return responses.send(file, request.args.get("thumb"))
 
 
 @page(f"{ACCOUNT}/files", "POST", role=USER, takes_file=True)
-def upload_file(account_id: str) -> Page | Response:
+def upload_file(scope: AccountScope) -> Page | Response:
     """Store a file that a record may take; returns what the form shows of it."""
-    scope, field = scopes.account_scope(account_id), request.args.get("field", "")[:LONGEST_FIELD]
+    field = request.args.get("field", "")[:LONGEST_FIELD]
     try:
         if request.mimetype != guard.FILE:
             raise UnsupportedMediaType(gettext("Send the file as %(type)s.", type=guard.FILE))

@@ -44,8 +44,7 @@ IMPORT = f"{COLLECTION}/import"
 
 
 @page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=USER, retry_stale=True)
-def export_records(account_id: str, name: str, format: str) -> Response:
-    scope = scopes.collection_scope(account_id, name)
+def export_records(scope: CollectionScope, format: str) -> Response:
     form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
     params = {"filter": [form.build(access)] if access else [], "sort": [sort]}
@@ -199,25 +198,26 @@ class ImportForm(Form):
 
 @page(IMPORT, role=USER, retry_stale=True)
 def show_import(
-    account_id: str, name: str, form: ImportForm | None = None, run: ImportRun | None = None
+    scope: CollectionScope, form: ImportForm | None = None, run: ImportRun | None = None
 ) -> Page:
-    form, scope = form or ImportForm(), scopes.collection_scope(account_id, name)
+    form = form or ImportForm()
     return form.render("console/records/import.html", **_context(scope, form, run))
 
 
 @page(IMPORT, "POST", role=USER, retry_stale=True, form_page=show_import)
-def import_records(account_id: str, name: str) -> Page | BaseResponse:
+def import_records(scope: CollectionScope) -> Page | BaseResponse:
     """Check a file and report all problems, or import it, all or nothing.
 
     The page of a long import streams its progress.
     """
-    scope = scopes.collection_scope(account_id, name)
     form = forms.show_errors_in(ImportForm({"file": ""}))
     form.file = file = _sent_file(scope)
     second_factor.sign(scope, form)
     source = file.source(scope.by)
     dry_run = request.form.get("do") != "import"
-    run = ImportRun(account_id, name, file, source, dry_run, form, _count(scope, source))
+    run = ImportRun(
+        scope.account.id, scope.collection.name, file, source, dry_run, form, _count(scope, source)
+    )
     if run.is_long:
         context = _context(scope, form, run)
         return streamed_pages.stream(
@@ -226,7 +226,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     for _ in run.steps():
         pass
     if dry_run or form.status != 200:
-        return show_import(account_id, name, form, run)
+        return show_import(scope, form, run)
     notice = ngettext(
         "%(count)s record is imported.",
         "%(count)s records are imported.",

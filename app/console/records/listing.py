@@ -95,9 +95,8 @@ def show_records_home() -> str | BaseResponse:
 @page(
     ACCOUNT, role=USER, retry_stale=True, menu=MenuItem(DATA, 1, lazy_gettext("Records"), "table")
 )
-def show_record_collections(account_id: str) -> str:
+def show_record_collections(scope: AccountScope) -> str:
     """The collections with any operation allowed to the caller."""
-    scope = scopes.account_scope(account_id)
     allowed = {one: scope.allowed_operations(one) for one in definitions.get_all()}
     listable = [one for one in allowed if _lists_all(scope, one)]
     counts = totals.of_account(scope.account.id)
@@ -137,12 +136,11 @@ def _newest_times(scope: AccountScope, collections: Sequence[Definition]) -> dic
 
 
 @page(COLLECTION, role=USER, retry_stale=True)
-def show_records(account_id: str, name: str, form: RecordForm | None = None) -> Page | BaseResponse:
+def show_records(scope: CollectionScope, form: RecordForm | None = None) -> Page | BaseResponse:
     """The records of a collection that the caller may list; at first, in the default view.
 
     `form` is that of the row which the query string opens, as submitted.
     """
-    scope = scopes.collection_scope(account_id, name)
     views = saved_views.get_all(scope.collection, scope.by)
     default = None if request.args else saved_views.default_of(views, scope.by)
     if default is not None:
@@ -259,9 +257,8 @@ def labels_in_rows(
 
 
 @page(f"{COLLECTION}/condition", role=USER, retry_stale=True)
-def show_condition(account_id: str, name: str) -> str:
+def show_condition(scope: CollectionScope) -> str:
     """The inputs of one condition, for the field that it names; for scripts."""
-    scope = scopes.collection_scope(account_id, name)
     access, n = scope.access(scope.collection, "list"), request.args.get("n", "")
     return render_template(
         "console/records/condition.html",
@@ -276,9 +273,9 @@ def show_condition(account_id: str, name: str) -> str:
 
 
 @page(f"{COLLECTION}/filter/check", "POST", role=USER, retry_stale=True)
-def check_filter(account_id: str, name: str) -> str:
+def check_filter(scope: CollectionScope) -> str:
     """Validate a filter expression."""
-    scope, text = scopes.collection_scope(account_id, name), checks.submitted()
+    text = checks.submitted()
     access = scope.access(scope.collection, "list")
     problems = filters.expression_problems(text, access) if text and access else []
     return checks.verdict_of_expression(text if access else "", problems, gettext("Valid filter."))

@@ -48,8 +48,7 @@ SIDES = ("old_value", "new_value")
 
 
 @page(NEW, role=USER, retry_stale=True)
-def show_new_record(account_id: str, name: str, form: RecordForm | None = None) -> Page:
-    scope = scopes.collection_scope(account_id, name)
+def show_new_record(scope: CollectionScope, form: RecordForm | None = None) -> Page:
     access = scope.access(scope.collection, "create")
     form = form or (record_form.blank(access) if access else RecordForm())
     record_form.load_labels(scope, form)
@@ -67,15 +66,14 @@ def show_new_record(account_id: str, name: str, form: RecordForm | None = None) 
 
 
 @page(NEW, "POST", role=USER, retry_stale=True, form_page=show_new_record)
-def create_record(account_id: str, name: str) -> Page | BaseResponse:
+def create_record(scope: CollectionScope) -> Page | BaseResponse:
     """Create a record, or search for a reference."""
-    scope = scopes.collection_scope(account_id, name)
     access = scope.access(scope.collection, "create")
     if access is None:
-        return show_new_record(account_id, name)
+        return show_new_record(scope)
     form = record_form.fill_submitted(record_form.blank(access))
     if record_form.run_picker(scope, form):
-        return show_new_record(account_id, name, form)
+        return show_new_record(scope, form)
     second_factor.sign(scope, form)
     form.take_uploads(scope.by)
     body = form.body(new=True)
@@ -86,9 +84,9 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
 
 
 @page(RECORD, role=USER, retry_stale=True)
-def show_record(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
+def show_record(scope: CollectionScope, record_id: str, form: Form | None = None) -> Page:
     """A record, in a form if the caller may change it."""
-    scope, id = scopes.collection_scope(account_id, name), record_id.lower()
+    id = record_id.lower()
     record = _record(scope, record_id)
     if not isinstance(form, RecordForm):
         stored = _form(scope, record)
@@ -124,9 +122,8 @@ def show_record(account_id: str, name: str, record_id: str, form: Form | None = 
 
 
 @page(RECORD, "POST", role=USER, retry_stale=True, form_page=show_record)
-def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
+def change_record(scope: CollectionScope, record_id: str) -> Page | BaseResponse:
     """Save the changed fields, or search for a reference."""
-    scope = scopes.collection_scope(account_id, name)
     try:
         record = _record(scope, record_id)
     except NotFound as error:
@@ -137,10 +134,10 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         # Masks are not values.
         form.values |= dict.fromkeys((f"f_{name}" for name in access.masked), "")
         form.problem, form.status = str(GONE), error.status
-        return show_new_record(account_id, name, form)
+        return show_new_record(scope, form)
     form = record_form.fill_submitted(_form(scope, record))
     if record_form.run_picker(scope, form):
-        return show_record(account_id, name, record_id, form)
+        return show_record(scope, record_id, form)
     if not form.widgets:
         raise Forbidden(gettext("You may not change this record."))
     form.take_uploads(scope.by)
@@ -156,8 +153,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 
 
 @page(f"{RECORD}/delete", "POST", role=USER, retry_stale=True, form_page=show_record)
-def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
-    scope = scopes.collection_scope(account_id, name)
+def delete_record(scope: CollectionScope, record_id: str) -> BaseResponse:
     second_factor.sign(scope, forms.submitted())
     try:
         service.delete(scope.collection.name, record_id, by=scope.by)
@@ -169,9 +165,9 @@ def delete_record(account_id: str, name: str, record_id: str) -> BaseResponse:
 
 
 @page(f"{RECORD}/revive", "POST", role=USER, retry_stale=True)
-def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
+def revive_record(scope: CollectionScope, record_id: str) -> BaseResponse:
     """Restore a deleted record; restoring it twice succeeds."""
-    scope, form = scopes.collection_scope(account_id, name), Form()
+    form = Form()
     second_factor.sign(scope, form)
     collection, id = scope.collection.name, record_id.lower()
     try:
@@ -229,9 +225,8 @@ def _file_context(scope: CollectionScope, form: RecordForm, shown: JSONMapping) 
 
 
 @page(f"{COLLECTION}/options", role=USER, retry_stale=True)
-def show_options(account_id: str, name: str) -> dict[str, object]:
+def show_options(scope: CollectionScope) -> dict[str, object]:
     """Ids and labels of records that a text finds for `field`; none if it is no reference."""
-    scope = scopes.collection_scope(account_id, name)
     target = scope.collection.followed(request.args.get("field", ""))
     text = request.args.get("text", "").replace("\0", "").strip()[:MAX_TEXT_LENGTH]
     hits = references.search(target, text, scope.by) if target else None
@@ -324,9 +319,9 @@ def _url(scope: CollectionScope, record_id: str, page: int) -> str:
 
 
 @page(f"{RECORD}/history", role=USER, retry_stale=True)
-def show_history(account_id: str, name: str, record_id: str, form: Form | None = None) -> Page:
+def show_history(scope: CollectionScope, record_id: str, form: Form | None = None) -> Page:
     """The changes of a record, newest first."""
-    scope, id = scopes.collection_scope(account_id, name), record_id.lower()
+    id = record_id.lower()
     url_args = {**listing.args_from_page(scope), "record_id": id}
     shown = lists.from_request("console.show_history", **url_args)
     result = history.page(scope.collection.name, id, shown.skip, lists.PAGE_SIZE, by=scope.by)
@@ -348,9 +343,8 @@ def show_history(account_id: str, name: str, record_id: str, form: Form | None =
 
 
 @page(f"{RECORD}/history", "POST", role=USER, retry_stale=True, form_page=show_history)
-def restore_record(account_id: str, name: str, record_id: str) -> BaseResponse:
+def restore_record(scope: CollectionScope, record_id: str) -> BaseResponse:
     """Restore the state after a change."""
-    scope = scopes.collection_scope(account_id, name)
     entry_id = request.form.get("audit_id", "")
     if not entry_id.isascii() or not entry_id.isdigit() or len(entry_id) > MAX_ID_DIGITS:
         raise NotFound

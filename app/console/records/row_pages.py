@@ -6,7 +6,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.console.records import display, filters, listing, record_form, saved_views
-from app.console.shell import forms, scopes, second_factor
+from app.console.shell import forms, second_factor
 from app.console.shell.access import USER
 from app.console.shell.blueprint import page
 from app.console.shell.forms import Form, Page, redirect_with_notice
@@ -21,16 +21,15 @@ VIEWS = f"{listing.COLLECTION}/views"
 
 
 @page(listing.COLLECTION, "POST", role=USER, retry_stale=True, form_page=listing.show_records)
-def change_row(account_id: str, name: str) -> Page | BaseResponse:
+def change_row(scope: CollectionScope) -> Page | BaseResponse:
     """Save the changed fields of a row, or search for a reference."""
-    scope = scopes.collection_scope(account_id, name)
     access, record_id = scope.access(scope.collection, "list"), request.args.get("edit", "")
     edit = record_form.open_row(scope, record_id, display.shown_fields(access)) if access else None
     if edit is None:
         raise NotFound
     form = record_form.fill_submitted(edit.form)
     if record_form.run_picker(scope, form):
-        return listing.show_records(account_id, name, form)
+        return listing.show_records(scope, form)
     body = form.body(new=False)
     if body:
         second_factor.sign(scope, form)
@@ -53,16 +52,14 @@ def _list_args(scope: CollectionScope) -> JSONObject:
     return listing.query_args(filters.from_request(), access, display.requested_columns(access))
 
 
-def _save_page(account_id: str, name: str, form: Form) -> Page:
-    scope = scopes.collection_scope(account_id, name)
+def _save_page(scope: CollectionScope, form: Form) -> Page:
     page_args = {**scope.url_args, **_list_args(scope)}
     return form.render("console/records/save_view.html", scope=scope, page_args=page_args)
 
 
 @page(VIEWS, "POST", role=USER, retry_stale=True, form_page=_save_page)
-def save_view(account_id: str, name: str) -> BaseResponse:
+def save_view(scope: CollectionScope) -> BaseResponse:
     """Save the list of the query string under a name."""
-    scope = scopes.collection_scope(account_id, name)
     form = forms.submitted("name", "is_shared", "is_default")
     view = saved_views.save(
         scope.collection,
@@ -77,8 +74,7 @@ def save_view(account_id: str, name: str) -> BaseResponse:
 
 
 @page(f"{VIEWS}/<uuid:view_id>/delete", "POST", role=USER, retry_stale=True)
-def delete_view(account_id: str, name: str, view_id: str) -> BaseResponse:
+def delete_view(scope: CollectionScope, view_id: str) -> BaseResponse:
     """Delete one of the caller's views."""
-    scope = scopes.collection_scope(account_id, name)
     saved_views.delete(view_id, scope.by)
     return listing.redirect_to_list(gettext("The view is deleted."), scope)

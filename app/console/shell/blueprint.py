@@ -24,7 +24,17 @@ from app import clock, config
 from app.accounts.product import settings as product
 from app.auth.mfa.gate import EnrolmentRequired, MfaRequired
 from app.auth.portals import PATH, PortalPage
-from app.console.shell import access, brand, forms, guard, lists, names, navigation, second_factor
+from app.console.shell import (
+    access,
+    brand,
+    forms,
+    guard,
+    lists,
+    names,
+    navigation,
+    scopes,
+    second_factor,
+)
 from app.console.shell import portal as portal_frame
 from app.console.shell.access import ANYBODY, HOME, HOSTED, PageAccess, Role
 from app.console.shell.forms import Page
@@ -102,10 +112,11 @@ def page(
 ) -> Callable[[View], View]:
     """Register a view, and declare who may open it and how it is served (`PageAccess`).
 
-    With `retry_stale` it runs again if a cached version was stale; with `in_account` it has a
-    second address, within the account that this one names; with `is_hosted`, one among the hosted
-    pages, so that it leads to views of its own blueprint; with `portal`, one below that of a portal
-    session. `menu` is its place in the sidebar.
+    The parameter `scope` of a view is that of its address. With `retry_stale` it runs again if a
+    cached version was stale; with `in_account` it has a second address, within the account that
+    this one names; with `is_hosted`, one among the hosted pages, so that it leads to views of its
+    own blueprint; with `portal`, one below that of a portal session. `menu` is its place in the
+    sidebar.
     `form_page` is the view of the form which this one takes: it shows the form again with the
     errors, past its own guard. Raises TypeError if somebody who may call this view may not open
     that page. A form without an address of its own has a function instead, which renders it.
@@ -121,7 +132,8 @@ def page(
         navigation.add(menu, path, role, in_account=in_account)
 
     def add(view: View) -> View:
-        view = forms.shown_again(view, form_page) if form_page else view
+        view = scopes.injected(view)
+        view = forms.shown_again(view, scopes.injected(form_page)) if form_page else view
         view = guard.retry_stale(view) if retry_stale else view
         view.page = PageAccess(  # type: ignore[attr-defined]
             role=role,
@@ -133,13 +145,10 @@ def page(
         )
         view = (public(across_accounts=True) if role is ANYBODY else console_session)(view)
         below = path.removeprefix(HOME)
-        for rule in (path, f"{ACCOUNT}{below}") if in_account else (path,):
+        places = {ACCOUNT: in_account, HOSTED: is_hosted, portal_frame.RULE: portal is not None}
+        for rule in (path, *(f"{place}{below}" for place, is_there in places.items() if is_there)):
             pages = hosted if rule.startswith(HOSTED) else blueprint
             pages.add_url_rule(rule, endpoint, view, methods=[method])
-        if is_hosted:
-            hosted.add_url_rule(f"{HOSTED}{below}", endpoint, view, methods=[method])
-        if portal is not None:
-            blueprint.add_url_rule(f"{portal_frame.RULE}{below}", endpoint, view, methods=[method])
         return view
 
     return add

@@ -157,9 +157,9 @@ def accept() -> None:
 def shown_again(view: View, form_page: Callable[..., Page | BaseResponse]) -> View:
     """The view of a form or button, whose errors show on its page, with the form as submitted.
 
-    `form_page` is called with the form, and with those arguments of the address that it names.
+    `form_page` is called with the form, and with those arguments of the address that it takes.
     """
-    names = inspect.signature(form_page).parameters
+    names = getattr(form_page, "url_args", None) or inspect.signature(form_page).parameters
 
     @wraps(view)
     def run(**url_args: object) -> object:

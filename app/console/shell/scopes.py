@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
 
 from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
@@ -15,6 +19,7 @@ from app.errors import Forbidden, NotFound
 from app.rules import OPERATIONS
 from app.web.languages import gettext, lazy_gettext
 
+View = TypeVar("View", bound=Callable[..., Any])
 ASK_SUPERADMINS = lazy_gettext(
     "The superadmins of this service write the rules. Ask them for access."
 )
@@ -102,3 +107,28 @@ def collection_scope(account_id: str, name: str) -> CollectionScope:
     """A collection within an account. Raises NotFound."""
     scope = account_scope(account_id)
     return CollectionScope(scope.account, scope.by, definitions.get(name.replace("\0", "")))
+
+
+def injected(view: View) -> View:
+    """The view, called with the scope of its address if it has a parameter `scope`.
+
+    Its `url_args` are the arguments of the address that it takes. Views that call each other pass
+    the scope themselves.
+    """
+    names = inspect.signature(view).parameters.keys()
+    if "scope" not in names or hasattr(view, "url_args"):
+        return view
+    of_collection = view.__annotations__["scope"] == CollectionScope.__name__
+
+    @wraps(view)
+    def run(*args: object, **url_args: Any) -> object:
+        if args:
+            return view(*args, **url_args)
+        account_id = url_args.pop("account_id", None)
+        if of_collection:
+            return view(collection_scope(account_id, url_args.pop("name")), **url_args)
+        return view(account_or_own_scope(account_id), **url_args)
+
+    found: Any = run
+    found.url_args = {*names, "account_id", *(("name",) if of_collection else ())}
+    return found  # type: ignore[no-any-return]
