@@ -33,6 +33,7 @@ BOTH = (
     "domains",
     "extensions/test_attackers.py",
     "extensions/test_before.py",
+    "extensions/test_field_types.py",
     "feed",
     "files",
     "manifest",
