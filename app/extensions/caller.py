@@ -20,6 +20,7 @@ from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.context.actor import Actor, ActorKind
 from app.errors import Forbidden, NotFound
+from app.extensions import running
 from app.extensions.registry import Handler
 from app.records import service
 from app.records.store import limit_size
@@ -317,6 +318,7 @@ class Caller:
     def _acting(self, values: JSONMapping | None = None) -> Iterator[Principal]:
         """Act in the caller's account in the extension's name; `values` are to be written."""
         self._check_not_ended()
+        running.check_time()
         by = self._principal
         if self._is_system:
             raise Forbidden(NO_RIGHTS)

@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
-from datetime import datetime
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import structlog
 from prometheus_client import Counter, Histogram
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config
+from app import config
 from app.accounts.usage.quotas import QuotaExceeded
 from app.context import actor, deadline, metrics, tracing
 from app.context.actor import ActorKind
@@ -42,9 +39,6 @@ from app.errors import (
 )
 from app.extensions.registry import Handler
 from app.types import JSONObject
-
-if TYPE_CHECKING:
-    from app.extensions.caller import Caller
 
 log = structlog.get_logger()
 
@@ -103,26 +97,15 @@ BEFORE = (Refused, *(one for one in REFUSALS if one is not InvalidValues))
 """The same before a write: other invalid values than the caller's are the handler's fault."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A call that failed, or took longer than SLOW_SECONDS."""
+class Ending(Protocol):
+    """What a handler acts by, which ends with its call."""
 
-    handler: str
-    at: datetime
-    seconds: float
-    reason: str
-    """The class of what was raised; empty if the call was only slow."""
-    where: str
-    """The file and line of the extension that raised it; empty if it is unknown."""
-
-
-recent: deque[Failure] = deque(maxlen=100)
-"""The last failed and slow calls of this process."""
+    def _end(self) -> None: ...
 
 
 def run(
     handler: Handler,
-    caller: Caller | None,
+    caller: Ending | None,
     *arguments: Any,
     passing: tuple[type[Exception], ...] = REFUSALS,
     seconds: float | None = None,
@@ -173,7 +156,7 @@ def _call(handler: Handler, given: tuple[Any, ...], limit: Limit, seconds: float
     )
     if seconds is None or _running.watch is not None:  # one within another has the time of that
         return handler.function(*given)
-    watch = _running.watch = _Watch(threading.get_ident())
+    watch = _running.watch = _Watch(threading.get_ident(), seconds)
     try:
         watch.start(seconds, None)
         try:
@@ -200,13 +183,17 @@ def _count(handler: Handler, result: str, seconds: float, error: BaseException |
         return
     about = {"extension": handler.extension, "handler": handler.name, "kind": handler.kind}
     location: JSONObject = {"type": "", "where": []} if error is None else error_location(error)
-    own = [str(place) for place in location["where"] if not place.startswith(PRODUCT)]
-    where = own[-1] if own else ""
-    recent.append(Failure(handler.name, clock.now(), seconds, location["type"], where))
     if error is None:
         log.warning("extension is slow", **about, ms=round(seconds * 1000))
     else:
         log.error("extension failed", **about, ms=round(seconds * 1000), **location)
+
+
+def check_time() -> None:
+    """Raise HandlerTimeout if the time of the running handler is up."""
+    watch = _running.watch
+    if watch is not None and watch.is_late():
+        raise HandlerTimeout
 
 
 class _Running(threading.local):
@@ -219,9 +206,10 @@ _running = _Running()
 class _Watch(Watch):
     """Watches over the Python code of a handler, in the thread that runs it."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, seconds: float) -> None:
         super().__init__(lambda: None)
         self._thread, self._has_raised = thread, False
+        self._ends = time.monotonic() + seconds
 
     def check(self) -> float | None:
         """Raise HandlerTimeout in its code if its time is up."""
@@ -237,6 +225,10 @@ class _Watch(Watch):
                 self.until = time.monotonic() + REPEAT_SECONDS
             return STEP_SECONDS
 
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._ends
+
     def end(self) -> None:
         """Raise nothing from now on, also not what is under way."""
         with self._lock:
@@ -248,7 +240,7 @@ class _Watch(Watch):
 def _is_in_product(frame: FrameType | None) -> bool:
     """Whether the handler has called the product, whose code must not be interrupted anywhere.
 
-    The product looks at the time itself (`app/db/watch.py`).
+    It looks at the time itself: `check_time`, and `app/db/watch.py`.
     """
     while frame is not None and frame.f_code is not _CALL:
         if frame.f_code.co_filename.startswith(PRODUCT):

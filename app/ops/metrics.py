@@ -33,6 +33,7 @@ from app.accounts.usage import quotas
 from app.audit import verifications
 from app.db import engine as pool
 from app.errors import NotFound, Unauthorized, Unavailable
+from app.extensions import running as extensions
 from app.jobs import leases
 from app.ops import backup_runs
 from app.realtime import limits as streams
@@ -64,6 +65,7 @@ for _metric in (
     *streams.METRICS,
     *pool.METRICS,
     *deliveries.METRICS,
+    *extensions.METRICS,
     rate_limits.REFUSED,
     quotas.EXCEEDED,
 ):
@@ -214,15 +216,21 @@ def metrics() -> Response:
     bearer = sent.strip() if scheme.lower() == "bearer" else ""
     if not hmac.compare_digest(token.encode(), bearer.encode()):
         raise Unauthorized("Send SERVICE_METRICS_TOKEN as the Bearer token.")
-    registry = _own
-    if ValueClass is not MutexValue:
-        registry = CollectorRegistry()
-        try:
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        except ValueError:
-            raise Unavailable("Metrics directory is missing. Restart the server.") from None
-    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_shared)
+    text = prometheus_client.generate_latest(counted())
+    text += prometheus_client.generate_latest(_shared)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def counted() -> CollectorRegistry:
+    """Return what the processes of this server have counted. Raises Unavailable."""
+    if ValueClass is MutexValue:
+        return _own
+    registry = CollectorRegistry()
+    try:
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    except ValueError:
+        raise Unavailable("Metrics directory is missing. Restart the server.") from None
+    return registry
 
 
 class _Handler(WSGIRequestHandler):

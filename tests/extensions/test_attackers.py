@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -107,11 +108,16 @@ def test_others_write_while_a_handler_of_a_create_runs(posts: Cast) -> None:
     """On SQLite, too: the transaction begins with its first statement, which comes later."""
     answers = []
 
-    def other_account(caller: Any, record: dict[str, Any]) -> None:
-        if caller.account.slug == "acme":
-            answers.append(posts.charlie.post("records/posts", {"title": "meanwhile"}).status_code)
+    def write_meanwhile() -> None:
+        answers.append(posts.charlie.post("records/notes", {"title": "meanwhile"}).status_code)
 
-    with loading.loaded(shop(other_account)):
+    def wait_for_another(caller: Any, record: dict[str, Any]) -> None:
+        thread = Thread(target=write_meanwhile)
+        thread.start()
+        thread.join()
+
+    make_record(posts.bob)  # loads the definition and the caller, which are read once
+    with loading.loaded(shop(wait_for_another)):
         make_record(posts.bob)
     assert answers == [201]
 
@@ -140,7 +146,6 @@ def test_handler_that_raises_is_500_named_in_log_and_metric(
     assert answer.status_code == 500
     assert answer.json == {"error": "internal_error", "message": running.HandlerFailed.message}
     assert failures("shop.fail") == before + 1
-    assert running.recent[-1].handler == "shop.fail"
     printed = capsys.readouterr().out
     assert "extension failed" in printed
     assert '"extension":"shop"' in printed
@@ -375,8 +380,6 @@ def test_inner_writes_count_in_quotas(posts: Cast) -> None:
 
 def test_threads_of_handlers_reach_no_records(posts: Cast) -> None:
     """Nothing in another thread says which account a statement is for."""
-    from threading import Thread
-
     errors = []
 
     def escape(caller: ExtensionsCaller, record: dict[str, Any]) -> None:
@@ -420,9 +423,8 @@ def test_slow_handler_is_named(
     monkeypatch.setattr(running, "SLOW_SECONDS", 0)
     with loading.loaded(shop(lambda_clear)):
         make_record(posts.bob)
-    assert "extension is slow" in capsys.readouterr().out
-    last = running.recent[-1]
-    assert (last.handler, last.reason) == ("shop.lambda_clear", "")
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "extension is slow" in one]
+    assert '"handler":"shop.lambda_clear"' in line
 
 
 @pytest.mark.both_databases
