@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts.domains import service as domains
@@ -28,7 +30,10 @@ STATE_NAMES = dict(
 )
 
 
-@page(DOMAINS, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
+domain_page = partial(page, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
+
+
+@domain_page(DOMAINS)
 def show_domains(scope: AccountScope, form: Form | None = None) -> Page:
     form = form or Form()
     listing = lists.from_request("console.show_domains", **scope.url_args)
@@ -39,14 +44,7 @@ def show_domains(scope: AccountScope, form: Form | None = None) -> Page:
     )
 
 
-@page(
-    DOMAINS,
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.DOMAINS,
-    setup=setup_links.DOMAINS,
-    form_page=show_domains,
-)
+@domain_page(DOMAINS, "POST", form_page=show_domains)
 def create_domain(scope: AccountScope) -> BaseResponse:
     form = forms.submitted("domain")
     name = form.validated(("domain",), domain=domains.LONGEST)["domain"]
@@ -55,7 +53,7 @@ def create_domain(scope: AccountScope) -> BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@page(DOMAIN, role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
+@domain_page(DOMAIN)
 def show_domain(scope: AccountScope, domain_id: str, form: Form | None = None) -> Page:
     """A domain with its DNS record and its settings."""
     form = form or Form()
@@ -83,14 +81,7 @@ def change_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     return _redirect(gettext("Saved."), scope, row.id)
 
 
-@page(
-    f"{DOMAIN}/verify",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.DOMAINS,
-    setup=setup_links.DOMAINS,
-    form_page=show_domain,
-)
+@domain_page(f"{DOMAIN}/verify", "POST", form_page=show_domain)
 def verify_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     """Look the DNS record up, and verify the domain."""
     row = email_domains.verify(domain_id, by=scope.by)
@@ -98,7 +89,7 @@ def verify_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     return _redirect(notice, scope, row.id)
 
 
-@page(f"{DOMAIN}/remove", "POST", role=ADMIN, portal=PortalPage.DOMAINS, setup=setup_links.DOMAINS)
+@domain_page(f"{DOMAIN}/remove", "POST")
 def remove_domain(scope: AccountScope, domain_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "account_domains", domain_id):
         email_domains.delete(domain_id, by=scope.by)

@@ -25,7 +25,10 @@ SCIM = "/console/sso/<uuid:account_id>/scim"
 TOKEN = f"{SCIM}/<uuid:scim_token_id>"
 
 
-@page(SCIM, role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
+scim_page = partial(page, role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
+
+
+@scim_page(SCIM)
 def show_scim(account_id: str, form: Form | None = None) -> Page:
     """The tokens of the account's directory."""
     scope = _scope(account_id)
@@ -47,7 +50,7 @@ def show_scim(account_id: str, form: Form | None = None) -> Page:
     )
 
 
-@page(SCIM, "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM, form_page=show_scim)
+@scim_page(SCIM, "POST", form_page=show_scim)
 def create_scim_token(account_id: str) -> BaseResponse:
     """Create a token, and redirect to the page that shows it."""
     scope, form = _scope(account_id), forms.submitted("owner_id")
@@ -60,7 +63,7 @@ def create_scim_token(account_id: str) -> BaseResponse:
     return redirect(url_for("console.show_made_scim_token", **url_args), 303)
 
 
-@page(f"{TOKEN}/made", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
+@scim_page(f"{TOKEN}/made")
 def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseResponse:
     """A new token, shown once."""
     scope = _scope(account_id)
@@ -75,7 +78,7 @@ def show_made_scim_token(account_id: str, scim_token_id: str) -> str | BaseRespo
     return render_template("console/sso/scim_made.html", scope=scope, text=text, address=base_url())
 
 
-@page(f"{TOKEN}/revoke", "POST", role=ADMIN, portal=PortalPage.SCIM, setup=setup_links.SCIM)
+@scim_page(f"{TOKEN}/revoke", "POST")
 def revoke_scim_token(account_id: str, scim_token_id: str) -> BaseResponse:
     """Revoke a token; revoking it twice succeeds."""
     scope = _scope(account_id)

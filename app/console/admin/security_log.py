@@ -79,11 +79,11 @@ PAGES: Mapping[str, object] = {
 """The areas of the console by the beginning of their routes."""
 
 
-@page(
-    LOG,
-    role=ADMIN,
-    portal=PortalPage.SECURITY_LOG,
-    menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True),
+log_page = partial(page, role=ADMIN, portal=PortalPage.SECURITY_LOG)
+
+
+@log_page(
+    LOG, menu=MenuItem(ACCOUNT, 4, lazy_gettext("Security log"), "shield", needs_account=True)
 )
 def show_security_log(scope: AccountScope) -> str:
     """The matching events, the newest first."""
@@ -118,7 +118,7 @@ def show_security_log(scope: AccountScope) -> str:
     )
 
 
-@page(f"{LOG}/readers", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{LOG}/readers")
 def show_readers(scope: AccountScope) -> str:
     """The users who were shown personal data."""
     listing = _listing(scope, "console.show_readers", without=("kind",))
@@ -134,7 +134,7 @@ def show_readers(scope: AccountScope) -> str:
     )
 
 
-@page(f"{LOG}/readers/csv", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{LOG}/readers/csv")
 def export_readers(scope: AccountScope) -> Response:
     """The users who were shown personal data, as a CSV file."""
     listing = _listing(scope, "console.show_readers", without=("kind",))
@@ -143,9 +143,7 @@ def export_readers(scope: AccountScope) -> Response:
     return routes.reported(scope.account.id, dict(listing.filter_values))
 
 
-@page(
-    f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>", role=ADMIN, portal=PortalPage.SECURITY_LOG
-)
+@log_page(f"{LOG}/export/<any(csv, json, jsonl, ocsf):format>")
 def export_security_events(scope: AccountScope, format: str) -> Response:
     """The matching events as a file."""
     listing = _listing(scope, "console.show_security_log")
@@ -154,7 +152,7 @@ def export_security_events(scope: AccountScope, format: str) -> Response:
     return routes.exported(scope.account.id, format, dict(listing.filter_values))
 
 
-@page(f"{LOG}/verify", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{LOG}/verify", "POST")
 def verify_security_events(scope: AccountScope) -> BaseResponse:
     """Verify the chain, and say what was found."""
     found = service.verify_chain(scope.account.id)
@@ -166,7 +164,7 @@ def verify_security_events(scope: AccountScope) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_security_log", **scope.url_args)
 
 
-@page(RECEIVER, role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(RECEIVER)
 def show_receiver(
     scope: AccountScope, form: Form | None = None, tested: Attempt | None = None
 ) -> Page:
@@ -184,7 +182,7 @@ def show_receiver(
     )
 
 
-@page(RECEIVER, "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver)
+@log_page(RECEIVER, "POST", form_page=show_receiver)
 def save_receiver(scope: AccountScope) -> BaseResponse:
     """Send the log to a receiver; a new one gets a secret."""
     form = forms.submitted("url", "is_enabled", "owner_id")
@@ -194,16 +192,14 @@ def save_receiver(scope: AccountScope) -> BaseResponse:
     return _saved(scope, security_streams.put(scope.account.id, body, by=scope.by))
 
 
-@page(
-    f"{RECEIVER}/test", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG, form_page=show_receiver
-)
+@log_page(f"{RECEIVER}/test", "POST", form_page=show_receiver)
 def try_receiver(scope: AccountScope) -> Page:
     """Send a test to the receiver, and show the answer."""
     form = forms.show_errors_in(_stored(_stream(scope)))
     return show_receiver(scope, form, security_streams.send_test(scope.account.id))
 
 
-@page(f"{RECEIVER}/take-over", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{RECEIVER}/take-over", "POST")
 def take_receiver_over(scope: AccountScope) -> BaseResponse:
     """Make the caller the one whose receiver it is; a paused one goes on."""
     security_streams.take_over(scope.account.id, by=scope.by)
@@ -211,12 +207,12 @@ def take_receiver_over(scope: AccountScope) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_receiver", **scope.url_args)
 
 
-@page(f"{RECEIVER}/rotate", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{RECEIVER}/rotate", "POST")
 def rotate_receiver_secret(scope: AccountScope) -> BaseResponse:
     return _saved(scope, security_streams.rotate_secret(scope.account.id, by=scope.by))
 
 
-@page(f"{RECEIVER}/secret", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{RECEIVER}/secret")
 def show_receiver_secret(scope: AccountScope) -> str | BaseResponse:
     """The new secret, shown once."""
     secret = one_time_secrets.pop(security_streams.get(scope.account.id).id)
@@ -226,7 +222,7 @@ def show_receiver_secret(scope: AccountScope) -> str | BaseResponse:
     return render_template("console/security/secret.html", scope=scope, secret=secret)
 
 
-@page(f"{RECEIVER}/remove", "POST", role=ADMIN, portal=PortalPage.SECURITY_LOG)
+@log_page(f"{RECEIVER}/remove", "POST")
 def remove_receiver(scope: AccountScope) -> BaseResponse:
     """Stop sending; doing it twice succeeds."""
     if _stream(scope) is not None:

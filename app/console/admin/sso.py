@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -56,6 +57,9 @@ MAX_ROLES, MAX_OPTIONS = 100, 500
 """Beyond these, roles are typed: a select in each row would make the page too large."""
 MAX_SUGGESTIONS, LONGEST_SUGGESTION = 50, 100
 KEYS = f"{SETTING}/keys"
+
+
+sso_page = partial(page, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
 
 
 @page("/console/sso", role=ADMIN)
@@ -132,7 +136,7 @@ def change_sign_in(scope: AccountScope) -> Page | BaseResponse:
     )
 
 
-@page(NEW, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+@sso_page(NEW)
 def show_new_provider(
     scope: AccountScope, category: str, provider: str, form: ProviderForm | None = None
 ) -> Page:
@@ -140,14 +144,7 @@ def show_new_provider(
     return _form_page(scope, kind, form or sso_form.blank(kind), None)
 
 
-@page(
-    NEW,
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.SSO,
-    setup=setup_links.SSO,
-    form_page=show_new_provider,
-)
+@sso_page(NEW, "POST", form_page=show_new_provider)
 def create_provider(scope: AccountScope, category: str, provider: str) -> BaseResponse:
     kind = providers.get(category, provider)
     form = forms.submitted(*sso_form.field_names(kind), "slug", kind=ProviderForm)
@@ -160,7 +157,7 @@ def create_provider(scope: AccountScope, category: str, provider: str) -> BaseRe
     return redirect_with_notice(notice, "console.show_provider", **url_args)
 
 
-@page(SETTING, role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+@sso_page(SETTING)
 def show_provider(
     scope: AccountScope,
     setting_id: str,
@@ -172,14 +169,7 @@ def show_provider(
     return _form_page(scope, kind, form or sso_form.from_setting(row), row, steps)
 
 
-@page(
-    SETTING,
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.SSO,
-    setup=setup_links.SSO,
-    form_page=show_provider,
-)
+@sso_page(SETTING, "POST", form_page=show_provider)
 def change_provider(scope: AccountScope, setting_id: str) -> BaseResponse:
     row = service.get(setting_id, by=scope.by)
     kind = service.get_provider(row)
@@ -191,14 +181,7 @@ def change_provider(scope: AccountScope, setting_id: str) -> BaseResponse:
     return redirect_with_notice(gettext("Saved."), "console.show_provider", **url_args)
 
 
-@page(
-    f"{SETTING}/try",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.SSO,
-    setup=setup_links.SSO,
-    form_page=show_provider,
-)
+@sso_page(f"{SETTING}/try", "POST", form_page=show_provider)
 def try_provider(scope: AccountScope, setting_id: str) -> Page:
     """Check that the provider answers and accepts the client."""
     row = service.get(setting_id, by=scope.by)
@@ -206,7 +189,7 @@ def try_provider(scope: AccountScope, setting_id: str) -> Page:
     return show_provider(scope, setting_id, form, dry_run.run_stored(setting_id, by=scope.by))
 
 
-@page(f"{SETTING}/remove", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+@sso_page(f"{SETTING}/remove", "POST")
 def remove_provider(scope: AccountScope, setting_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
         service.delete(setting_id, by=scope.by)
@@ -353,7 +336,7 @@ def _form_page(
     )
 
 
-@page(f"{SETTING}/metadata", "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+@sso_page(f"{SETTING}/metadata", "POST")
 def read_provider_metadata(scope: AccountScope, setting_id: str) -> BaseResponse:
     """Read the provider's metadata now."""
     read = metadata_refresh.refresh(setting_id, by=scope.by)
@@ -365,33 +348,21 @@ def read_provider_metadata(scope: AccountScope, setting_id: str) -> BaseResponse
     )
 
 
-@page(KEYS, "POST", role=ADMIN, portal=PortalPage.SSO, setup=setup_links.SSO)
+@sso_page(KEYS, "POST")
 def create_saml_key(scope: AccountScope, setting_id: str) -> BaseResponse:
     """Create the next key pair."""
     notice = gettext("The key pair is created. Give the providers the new metadata.")
     return _changed(scope, setting_id, keys.create, notice)
 
 
-@page(
-    f"{KEYS}/<uuid:saml_key_id>/activate",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.SSO,
-    setup=setup_links.SSO,
-)
+@sso_page(f"{KEYS}/<uuid:saml_key_id>/activate", "POST")
 def activate_saml_key(scope: AccountScope, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Sign requests with a key pair."""
     notice = gettext("Requests are signed with this key pair now.")
     return _changed(scope, setting_id, lambda by: keys.activate(saml_key_id, by), notice)
 
 
-@page(
-    f"{KEYS}/<uuid:saml_key_id>/remove",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.SSO,
-    setup=setup_links.SSO,
-)
+@sso_page(f"{KEYS}/<uuid:saml_key_id>/remove", "POST")
 def remove_saml_key(scope: AccountScope, setting_id: str, saml_key_id: str) -> BaseResponse:
     """Delete a key pair."""
     notice = gettext("The key pair is deleted.")

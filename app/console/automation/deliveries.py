@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -50,7 +51,10 @@ MAX_LITERAL_LENGTH = 4000  # characters of a body within the code; longer ones a
 MAX_RAW_LENGTH = 100_000  # characters of a body that a page shows as sent
 
 
-@page(LOG, role=ADMIN, portal=PortalPage.WEBHOOKS)
+delivery_page = partial(page, role=ADMIN, portal=PortalPage.WEBHOOKS)
+
+
+@delivery_page(LOG)
 def show_deliveries(scope: AccountScope) -> Page:
     """The matching deliveries, newest first."""
     return _log_page(scope)
@@ -139,7 +143,7 @@ def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
     return log.page(where, listing.skip, lists.PAGE_SIZE, by=by, max_total=listing.count_limit)
 
 
-@page(f"{LOG}/resend", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@delivery_page(f"{LOG}/resend", "POST")
 def resend_selected(scope: AccountScope) -> BaseResponse:
     """Send the ticked deliveries again, and redirect to the same list."""
     hooks = _webhooks(scope)
@@ -171,7 +175,7 @@ def _sent_notice(number: int, skipped: int) -> str:
     return f"{notice} {omitted}"
 
 
-@page(f"{LOG}/resend-undelivered", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@delivery_page(f"{LOG}/resend-undelivered", "POST")
 def resend_undelivered(scope: AccountScope) -> Page | BaseResponse:
     """Send all matching deliveries again that did not arrive, and redirect to the progress."""
     hooks = _webhooks(scope)
@@ -193,7 +197,7 @@ def resend_undelivered(scope: AccountScope) -> Page | BaseResponse:
     return redirect(url_for("console.show_resent", **url_args, until=until), 303)
 
 
-@page(f"{LOG}/resent", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@delivery_page(f"{LOG}/resent")
 def show_resent(scope: AccountScope) -> str:
     """The progress of deliveries that are sent again together."""
     hooks = _webhooks(scope)
@@ -223,7 +227,7 @@ def show_resent(scope: AccountScope) -> str:
     )
 
 
-@page(DELIVERY, role=ADMIN, portal=PortalPage.WEBHOOKS)
+@delivery_page(DELIVERY)
 def show_delivery(scope: AccountScope, webhook_id: str, delivery_id: str) -> str:
     """One delivery with its request, payload and all attempts."""
     webhook = service.get(webhook_id, by=scope.by)
@@ -249,13 +253,7 @@ def _email(scope: AccountScope, user_id: str | None) -> str | None:
     return users.emails(scope.account.id, {user_id}).get(user_id) or gettext("a superadmin")
 
 
-@page(
-    f"{DELIVERY}/redeliver",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.WEBHOOKS,
-    form_page=webhooks.show_webhook,
-)
+@delivery_page(f"{DELIVERY}/redeliver", "POST", form_page=webhooks.show_webhook)
 def redeliver(scope: AccountScope, webhook_id: str, delivery_id: str) -> BaseResponse:
     """Send a delivery again, and redirect to the one that is sent."""
     url_args = {**scope.url_args, "webhook_id": webhook_id}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
@@ -47,6 +48,9 @@ SWITCHED = {
 }
 
 
+webhook_page = partial(page, role=ADMIN, portal=PortalPage.WEBHOOKS)
+
+
 @page(HOME, role=ADMIN)
 def show_webhooks_home() -> str | BaseResponse:
     """The page of the current account; superadmins without one, or who ask for all, choose."""
@@ -57,12 +61,7 @@ def show_webhooks_home() -> str | BaseResponse:
     return render_template("console/webhooks/accounts.html", listing=listing)
 
 
-@page(
-    ACCOUNT,
-    role=ADMIN,
-    portal=PortalPage.WEBHOOKS,
-    menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"),
-)
+@webhook_page(ACCOUNT, menu=MenuItem(AUTOMATION, 1, lazy_gettext("Webhooks"), "webhook"))
 def show_webhooks(scope: AccountScope) -> str:
     listing = lists.from_request("console.show_webhooks", **scope.url_args)
     listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
@@ -80,7 +79,7 @@ def show_webhooks(scope: AccountScope) -> str:
     )
 
 
-@page(f"{ACCOUNT}/new", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(f"{ACCOUNT}/new")
 def show_new_webhook(scope: AccountScope, form: Form | None = None) -> Page:
     return (form or webhook_form.blank()).render(
         "console/webhooks/new.html",
@@ -91,7 +90,7 @@ def show_new_webhook(scope: AccountScope, form: Form | None = None) -> Page:
     )
 
 
-@page(f"{ACCOUNT}/new", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_new_webhook)
+@webhook_page(f"{ACCOUNT}/new", "POST", form_page=show_new_webhook)
 def create_webhook(scope: AccountScope) -> BaseResponse:
     """Create a webhook, and redirect to the page with its secret."""
     form = webhook_form.submitted()
@@ -103,7 +102,7 @@ def create_webhook(scope: AccountScope) -> BaseResponse:
     return _redirect_to_secret(scope, id)
 
 
-@page(WEBHOOK, role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(WEBHOOK)
 def show_webhook(scope: AccountScope, webhook_id: str, form: Form | None = None) -> Page:
     webhook = service.get(webhook_id, by=scope.by)
     stored = webhook_form.from_webhook(webhook)
@@ -138,7 +137,7 @@ def show_webhook(scope: AccountScope, webhook_id: str, form: Form | None = None)
     )
 
 
-@page(WEBHOOK, "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
+@webhook_page(WEBHOOK, "POST", form_page=show_webhook)
 def change_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     form = webhook_form.submitted()
     forms.check_unchanged(form, service.get(webhook_id, by=scope.by).updated_at)
@@ -146,7 +145,7 @@ def change_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/owner", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
+@webhook_page(f"{WEBHOOK}/owner", "POST", form_page=show_webhook)
 def change_webhook_owner(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Let a webhook belong to the caller or a service user."""
     form = forms.submitted("owner_id")
@@ -154,7 +153,7 @@ def change_webhook_owner(scope: AccountScope, webhook_id: str) -> BaseResponse:
     return _redirect(gettext("The webhook is saved."), scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/take-over", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(f"{WEBHOOK}/take-over", "POST")
 def take_webhook_over(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Make the caller the webhook's owner, whose rights decide its payloads."""
     service.take_over(webhook_id, by=scope.by)
@@ -162,20 +161,14 @@ def take_webhook_over(scope: AccountScope, webhook_id: str) -> BaseResponse:
     return _redirect(notice, scope, webhook_id)
 
 
-@page(
-    f"{WEBHOOK}/<any(enable, disable):action>",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.WEBHOOKS,
-    form_page=show_webhook,
-)
+@webhook_page(f"{WEBHOOK}/<any(enable, disable):action>", "POST", form_page=show_webhook)
 def switch_webhook(scope: AccountScope, webhook_id: str, action: str) -> BaseResponse:
     """Enable or disable a webhook."""
     service.change(webhook_id, {"enabled": action == "enable"}, by=scope.by)
     return _redirect(str(SWITCHED[action]), scope, webhook_id)
 
 
-@page(f"{WEBHOOK}/rotate-secret", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(f"{WEBHOOK}/rotate-secret", "POST")
 def rotate_webhook_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Create a new secret, and redirect to the page that shows it."""
     rotated = service.rotate_secret(webhook_id, by=scope.by)
@@ -183,7 +176,7 @@ def rotate_webhook_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
     return _redirect_to_secret(scope, rotated.webhook.id)
 
 
-@page(f"{WEBHOOK}/secret", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(f"{WEBHOOK}/secret")
 def show_webhook_secret(scope: AccountScope, webhook_id: str) -> str | BaseResponse:
     """A new secret, shown once."""
     webhook = service.get(webhook_id, by=scope.by)
@@ -202,7 +195,7 @@ def show_webhook_secret(scope: AccountScope, webhook_id: str) -> str | BaseRespo
     )
 
 
-@page(f"{WEBHOOK}/test", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS, form_page=show_webhook)
+@webhook_page(f"{WEBHOOK}/test", "POST", form_page=show_webhook)
 def try_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     """Send a test, and redirect to its delivery."""
     result = service.test(webhook_id, by=scope.by)
@@ -215,7 +208,7 @@ def try_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_delivery", **url_args)
 
 
-@page(f"{WEBHOOK}/delete", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page(f"{WEBHOOK}/delete", "POST")
 def delete_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     with forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
         service.delete(webhook_id, by=scope.by)
@@ -224,7 +217,7 @@ def delete_webhook(scope: AccountScope, webhook_id: str) -> BaseResponse:
     )
 
 
-@page("/console/webhook/filter/check", "POST", role=ADMIN, portal=PortalPage.WEBHOOKS)
+@webhook_page("/console/webhook/filter/check", "POST")
 def check_webhook_filter() -> str:
     text = checks.submitted()
     return checks.verdict_of_expression(

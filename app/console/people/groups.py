@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -24,12 +26,10 @@ MAX_SUGGESTED = 100
 ONE_GROUP = "/console/groups/<uuid:group_id>"
 
 
-@page(
-    "/console/groups",
-    role=ADMIN,
-    in_account=True,
-    menu=MenuItem(PEOPLE, 2, lazy_gettext("Groups"), "folder"),
-)
+group_page = partial(page, role=ADMIN, in_account=True)
+
+
+@group_page("/console/groups", menu=MenuItem(PEOPLE, 2, lazy_gettext("Groups"), "folder"))
 def show_groups(scope: AccountScope) -> str:
     """The groups of the account."""
     listing = lists.from_request("console.show_groups", **scope.url_args)
@@ -42,13 +42,13 @@ def show_groups(scope: AccountScope) -> str:
     )
 
 
-@page("/console/groups/new", role=ADMIN, in_account=True)
+@group_page("/console/groups/new")
 def show_new_group(scope: AccountScope, form: Form | None = None) -> Page:
     """The form for a new group."""
     return (form or Form()).render("console/groups/new.html", scope=scope)
 
 
-@page("/console/groups/new", "POST", role=ADMIN, in_account=True, form_page=show_new_group)
+@group_page("/console/groups/new", "POST", form_page=show_new_group)
 def create_group(scope: AccountScope) -> BaseResponse:
     """Create a group."""
     form = forms.submitted("name", "description")
@@ -57,7 +57,7 @@ def create_group(scope: AccountScope) -> BaseResponse:
     return _redirect(gettext("The group %(name)s is created.", name=group.name), scope, group.id)
 
 
-@page(ONE_GROUP, role=ADMIN, in_account=True)
+@group_page(ONE_GROUP)
 def show_group(scope: AccountScope, group_id: str, form: Form | None = None) -> Page:
     form = form or Form()
     group = groups.get(scope.account.id, group_id)
@@ -69,7 +69,7 @@ def show_group(scope: AccountScope, group_id: str, form: Form | None = None) -> 
     return form.render("console/groups/one.html", **context)
 
 
-@page(ONE_GROUP, "POST", role=ADMIN, in_account=True, form_page=show_group)
+@group_page(ONE_GROUP, "POST", form_page=show_group)
 def change_group(scope: AccountScope, group_id: str) -> BaseResponse:
     """Save a group's name and description."""
     form = forms.submitted("name", "description")
@@ -80,21 +80,14 @@ def change_group(scope: AccountScope, group_id: str) -> BaseResponse:
     return _redirect(gettext("The group %(name)s is saved.", name=group.name), scope, group_id)
 
 
-@page(f"{ONE_GROUP}/candidates", role=ADMIN, retry_stale=True, in_account=True)
+@group_page(f"{ONE_GROUP}/candidates", retry_stale=True)
 def show_candidates(scope: AccountScope, group_id: str) -> dict[str, object]:
     """Users of the account whom a text finds, for scripts that search while one types."""
     group = groups.get(scope.account.id, group_id)
     return {"options": user_lists.search_options(group.account_id, request.args.get("text", ""))}
 
 
-@page(
-    f"{ONE_GROUP}/members",
-    "POST",
-    role=ADMIN,
-    renders_form=True,
-    in_account=True,
-    form_page=show_group,
-)
+@group_page(f"{ONE_GROUP}/members", "POST", renders_form=True, form_page=show_group)
 def add_member(scope: AccountScope, group_id: str) -> BaseResponse:
     """Add a user to the group."""
     form = forms.submitted("email")
@@ -106,13 +99,13 @@ def add_member(scope: AccountScope, group_id: str) -> BaseResponse:
     )
 
 
-@page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST", role=ADMIN, in_account=True)
+@group_page(f"{ONE_GROUP}/members/<uuid:user_id>/remove", "POST")
 def remove_member(scope: AccountScope, group_id: str, user_id: str) -> BaseResponse:
     groups.remove_member(scope.account.id, group_id, user_id)
     return _redirect(gettext("The user is removed from the group."), scope, group_id)
 
 
-@page(f"{ONE_GROUP}/delete", "POST", role=ADMIN, in_account=True, form_page=show_group)
+@group_page(f"{ONE_GROUP}/delete", "POST", form_page=show_group)
 def delete_group(scope: AccountScope, group_id: str) -> BaseResponse:
     """Delete a group."""
     with forms.ignore_already_deleted(scope.account.id, "groups", group_id):

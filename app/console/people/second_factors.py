@@ -160,14 +160,17 @@ def show_second_factors(form: Form | None = None) -> Page:
     )
 
 
-@page(
-    f"{PROFILE}/app",
-    "POST",
+change_page = partial(
+    page,
+    method="POST",
     role=USER,
     recent_sign_in=True,
-    form_page=show_second_factors,
     is_hosted=True,
+    form_page=show_second_factors,
 )
+
+
+@change_page(f"{PROFILE}/app")
 def add_app() -> Page | BaseResponse:
     """Show the secret of a new authenticator app, or confirm it by a code."""
     caller, form = guard.require_caller(), forms.submitted("name", "code", "confirm", "factor")
@@ -187,14 +190,7 @@ def passkey_registration_options() -> BaseResponse:
     return jsonify(token=token, options=options)
 
 
-@page(
-    f"{PROFILE}/passkeys",
-    "POST",
-    role=USER,
-    recent_sign_in=True,
-    form_page=show_second_factors,
-    is_hosted=True,
-)
+@change_page(f"{PROFILE}/passkeys")
 def add_passkey() -> BaseResponse:
     caller, form = guard.require_caller(), forms.submitted("passkey_name", "assertion")
     sent = second_factor.credential(form["assertion"])
@@ -203,28 +199,14 @@ def add_passkey() -> BaseResponse:
     return _added(mfa.add_passkey(by, sent["token"], name, sent["credential"]))
 
 
-@page(
-    f"{PROFILE}/<uuid:factor_id>/remove",
-    "POST",
-    role=USER,
-    recent_sign_in=True,
-    is_hosted=True,
-    form_page=show_second_factors,
-)
+@change_page(f"{PROFILE}/<uuid:factor_id>/remove")
 def remove_factor(factor_id: str) -> BaseResponse:
     mfa.remove(auth.get_user(guard.require_caller()), factor_id)
     notice = gettext("The second factor is removed.")
     return redirect_with_notice(notice, ".show_second_factors")
 
 
-@page(
-    f"{PROFILE}/codes",
-    "POST",
-    role=USER,
-    recent_sign_in=True,
-    form_page=show_second_factors,
-    is_hosted=True,
-)
+@change_page(f"{PROFILE}/codes")
 def renew_codes() -> BaseResponse:
     """Make new recovery codes."""
     return _show_once(mfa.renew_recovery_codes(auth.get_user(guard.require_caller())))

@@ -35,20 +35,17 @@ def tabs(scope: AccountScope) -> TemplateContext:
     return {"scope": scope, "pending_invitations": pending}
 
 
-@page(
-    "/console/team",
-    role=ADMIN,
-    portal=PortalPage.TEAM,
-    in_account=True,
-    menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"),
-)
+team_page = partial(page, role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+
+
+@team_page("/console/team", menu=MenuItem(PEOPLE, 1, lazy_gettext("Team"), "users-group"))
 def show_team(scope: AccountScope) -> str:
     """The users of the account."""
     listing = user_lists.load("console.show_team", scope.account.id, scope.url_args)
     return render_template("console/team/list.html", listing=listing, **tabs(scope))
 
 
-@page("/console/team/invitations", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+@team_page("/console/team/invitations")
 def show_invitations(scope: AccountScope) -> str:
     choices = {"status": names.states(tuple(InvitationState))}
     listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
@@ -85,7 +82,7 @@ class InviteForm(Form):
         return self
 
 
-@page("/console/team/invite", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+@team_page("/console/team/invite")
 def show_invite(scope: AccountScope, form: Form | None = None) -> Page:
     if form is None:
         form = Form({"role": "viewer"})
@@ -104,14 +101,7 @@ def show_invite(scope: AccountScope, form: Form | None = None) -> Page:
     )
 
 
-@page(
-    "/console/team/invite",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.TEAM,
-    in_account=True,
-    form_page=show_invite,
-)
+@team_page("/console/team/invite", "POST", form_page=show_invite)
 def invite(scope: AccountScope) -> BaseResponse:
     """Invite one or more addresses to the account, all or none."""
     form = forms.submitted("email", "role", selected="groups", kind=InviteForm)
@@ -137,20 +127,13 @@ def invite(scope: AccountScope) -> BaseResponse:
     return _redirect(notice, scope)
 
 
-@page("/console/team/service-users/new", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+@team_page("/console/team/service-users/new")
 def show_new_service_user(scope: AccountScope, form: Form | None = None) -> Page:
     form = form or Form({"role": "viewer"})
     return form.render("console/team/service_user.html", scope=scope, **choices())
 
 
-@page(
-    "/console/team/service-users/new",
-    "POST",
-    role=ADMIN,
-    portal=PortalPage.TEAM,
-    in_account=True,
-    form_page=show_new_service_user,
-)
+@team_page("/console/team/service-users/new", "POST", form_page=show_new_service_user)
 def create_service_user(scope: AccountScope) -> BaseResponse:
     """Create a service user, and redirect to its page."""
     form = forms.submitted("name", "role")
@@ -165,7 +148,7 @@ def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
     return redirect_with_notice(notice, "console.show_invitations", **scope.url_args)
 
 
-@page(f"{INVITATION}/resend", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+@team_page(f"{INVITATION}/resend", "POST")
 def resend_invitation(scope: AccountScope, invitation_id: str) -> BaseResponse:
     """Mail a new link."""
     invitation, _ = invitations.resend(scope.account.id, invitation_id, {}, by=scope.by)
@@ -175,7 +158,7 @@ def resend_invitation(scope: AccountScope, invitation_id: str) -> BaseResponse:
     return _redirect(notice, scope)
 
 
-@page(f"{INVITATION}/cancel", "POST", role=ADMIN, portal=PortalPage.TEAM, in_account=True)
+@team_page(f"{INVITATION}/cancel", "POST")
 def cancel_invitation(scope: AccountScope, invitation_id: str) -> BaseResponse:
     invitations.cancel(scope.account.id, invitation_id)
     notice = gettext("The invitation is cancelled. Its link no longer works.")
