@@ -90,10 +90,14 @@ def create_app(settings: Config | None = None) -> Application:
 
         tracing.init_app(app, settings.otel_exporter_otlp_endpoint)
     if settings.extensions:
-        from app.extensions import loading
+        from app.extensions import commands, loading
+        from app.extensions import settings as extension_settings
 
         features()  # in its order, which what extensions import would change
         loading.load(settings.extensions)
+        extension_settings.check()
+        for one in commands.of_extensions():
+            app.cli.add_command(one)
     app.load_later(_load_features, _load_routes)
     return app
 

@@ -55,7 +55,6 @@ CATCH_ALL = {
     "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
     "app.extensions.jobs": 1,  # what a handler raises, for the thread of its job
-    "app.extensions.loading": 1,  # what an import raises, which ends the start with a sentence
     "app.jobs.rq_queues": 1,  # a task that cannot be enqueued, which the sweep finds
     "app.jobs.wakeups": 2,  # lost connections of the sender and the listener
     "app.realtime.hub": 3,  # a look, an account or a subscription without its database

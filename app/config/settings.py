@@ -18,6 +18,7 @@ from app.config import dev_keys, parsing
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SHORTEST_TOKEN = 16
+OF_EXTENSIONS = "SERVICE_X_"
 SHORTEST_SECRET = 32
 
 
@@ -360,6 +361,12 @@ def child_environment(**more: str) -> dict[str, str]:
     return {**os.environ, **more}
 
 
+def of_extensions() -> Mapping[str, str]:
+    """Return the settings of extensions that the environment has, by variable."""
+    found = {name: text.strip() for name, text in os.environ.items()}
+    return {name: text for name, text in found.items() if text and name.startswith(OF_EXTENSIONS)}
+
+
 def is_under_process_manager() -> bool:
     """Whether honcho or foreman started this process beside others of the Procfile."""
     names = ("HONCHO_PROCESS_NAME", "PS")
@@ -396,9 +403,11 @@ def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, object]) -
 def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
     """Variables that look like settings, such as misspelt ones: ignored, they would mislead."""
     known = [f"SERVICE_{name.upper()}" for name, _ in _settings()]
+    # Those of extensions are known once these are loaded (app/extensions/settings.py).
+    others = OF_EXTENSIONS if environ.get("SERVICE_EXTENSIONS", "").strip() else "\0"
     for variable in sorted(environ):
         is_set = variable.startswith("SERVICE_") and environ[variable].strip()
-        if is_set and variable not in known:
+        if is_set and variable not in known and not variable.startswith(others):
             near = difflib.get_close_matches(variable, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
             yield f"{variable} is not a setting.{hint}"

@@ -44,8 +44,8 @@ _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
 
 
 @contextmanager
-def refuse_transactions(error: Exception) -> Iterator[None]:
-    """Raise this error from every `transaction()` inside the block."""
+def refuse_transactions(error: Exception | None) -> Iterator[None]:
+    """Raise this error from every `transaction()` inside the block; None allows them again."""
     token = _refusal.set(error)
     try:
         yield

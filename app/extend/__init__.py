@@ -1,7 +1,7 @@
 """The public names for extensions: they follow semantic versioning (docs/extensions.md)."""
 
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
-from app.extend import fields
+from app.extend import fields, http, tables
 from app.extensions.caller import Caller, Records
 from app.extensions.decorators import (
     after_create,
@@ -18,9 +18,12 @@ from app.extensions.decorators import (
     periodic,
     workflow_step,
 )
+from app.extensions.pages import PageRequest
 from app.extensions.running import Refused
+from app.extensions.settings import setting
 from app.web.access import account_admin, anonymous, signed_in, superadmin
-from app.web.schemas import Schema
+from app.web.languages import gettext
+from app.web.schemas import Schema, example
 
 __all__ = [
     "Caller",
@@ -28,6 +31,7 @@ __all__ = [
     "Forbidden",
     "InvalidValues",
     "NotFound",
+    "PageRequest",
     "Records",
     "Refused",
     "Schema",
@@ -42,11 +46,16 @@ __all__ = [
     "command",
     "console_page",
     "endpoint",
+    "example",
     "field_type",
     "fields",
+    "gettext",
+    "http",
     "on",
     "periodic",
+    "setting",
     "signed_in",
     "superadmin",
+    "tables",
     "workflow_step",
 ]

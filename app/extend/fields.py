@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marshmallow.fields import Boolean, Date, Decimal, Dict, Float, List, Nested, String
 
-from app.web.fields import Choice, Integer, Text, Timestamp
+from app.web.fields import Choice, Id, Integer, Text, Timestamp
 
 __all__ = [
     "Boolean",
@@ -13,6 +13,7 @@ __all__ = [
     "Decimal",
     "Dict",
     "Float",
+    "Id",
     "Integer",
     "List",
     "Nested",

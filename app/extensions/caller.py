@@ -22,6 +22,7 @@ from app.context.actor import Actor, ActorKind
 from app.errors import Forbidden, NotFound
 from app.extensions import running
 from app.extensions.registry import Handler
+from app.extensions.tables import Rows, TableT
 from app.records import service
 from app.records.store import limit_size
 from app.records.store.reads import ListQuery
@@ -234,6 +235,10 @@ class Caller:
         """Return the records of a collection, as this caller may use them."""
         return Records(self, collection)
 
+    def table(self, model: type[TableT]) -> Rows[TableT]:
+        """Return the rows of a table of the extension, in the account of this caller."""
+        return Rows(self._acting, model)
+
     @contextmanager
     def as_service(self, name: str, *, account: str | None = None) -> Iterator[Caller]:
         """A caller with the rights of an active service user of the account, within the block.
@@ -271,7 +276,8 @@ class Caller:
         # No user, who could lose the right; and no key, which has scopes.
         operator = Principal(account=of, home=system, role=ADMIN)
         details = {"reason": reason, "extension": handler.extension, "handler": handler.name}
-        with tenancy.in_account(of.id), self._named():
+        # Also where a read is answered, which may not write otherwise.
+        with tenancy.in_account(of.id), self._named(), db.refuse_transactions(None):
             record(Event(of.id, EventKind.EXTENSION_AS_OPERATOR, details=details))
         # A rollback takes the entry along, as it does what was written; this line stays.
         log.info("extension acts as operator", account=of.id, **details)

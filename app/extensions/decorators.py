@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from app.extensions import field_types, registry
+from app.extensions import endpoints, field_types, registry
 from app.extensions.registry import Kind, LoadError
 from app.operator import types
 from app.web import access as levels
 from app.web.access import ViewAccess
+from app.web.schemas import Schema
 from app.workflows.language import cron as schedules
 from app.workflows.language.definition import PROPERTIES
 
@@ -79,14 +80,27 @@ def endpoint(
     method: str,
     path: str,
     *,
-    body: type[Any] | None = None,
-    answer: type[Any] | None = None,
+    body: type[Schema] | Schema | None = None,
+    answer: type[Schema] | Schema | None = None,
+    query: type[Schema] | Schema | None = None,
     access: ViewAccess = levels.signed_in,
-    **options: Any,
+    status: int | None = None,
 ) -> Callable[[F], F]:
-    """Answer requests to `/api/v1/x/{extension}{path}` with what `(caller, body)` returns."""
-    options |= {"method": method, "path": path, "body": body, "answer": answer, "access": access}
-    return _register(Kind.ENDPOINT, f"{method} {path}", **options)
+    """Answer requests to `/api/v1/x/{extension}{path}` with what `(caller, body)` returns.
+
+    Parts of the path such as `<uuid:id>` and the `query` are further arguments, by name. `answer`
+    is the schema of what is returned; without one the status is 204. A GET must not write, nor a
+    POST whose access says `reads=True`.
+    """
+    options: dict[str, Any] = {
+        "body": body,
+        "answer": answer,
+        "query": query,
+        "access": access,
+        "status": status,
+    }
+    endpoints.check_endpoint(method, path, **options)
+    return _register(Kind.ENDPOINT, f"{method} {path}", method=method, path=path, **options)
 
 
 def periodic(cron: str, *, accounts: bool = False) -> Callable[[F], F]:
@@ -118,10 +132,24 @@ def field_type(name: str) -> Callable[[F], F]:
 
 
 def command(name: str) -> Callable[[F], F]:
-    """Add a command to `bin/atrium`, called with the words after it."""
+    """Add a command to `bin/atrium`, called with the words after it; prints a text it returns."""
+    endpoints.check_command(name)
     return _register(Kind.COMMAND, name)
 
 
-def console_page(path: str, *, title: str, **options: Any) -> Callable[[F], F]:
-    """Add a page to the console: `(caller, request)` returns the HTML of its part."""
-    return _register(Kind.CONSOLE_PAGE, path, title=title, **options)
+def console_page(
+    path: str,
+    *,
+    title: str,
+    access: ViewAccess = levels.account_admin,
+    methods: Sequence[str] = ("GET",),
+    menu: bool = True,
+) -> Callable[[F], F]:
+    """Add a page to the console: `(caller, request)` returns the HTML of its part.
+
+    It is escaped unless a template rendered it (`render`). With `methods=("GET", "POST")` it takes
+    forms, too. Its place is `/console/x/{extension}{path}`, and in the menu unless `menu=False`.
+    """
+    endpoints.check_page(path, title, access, methods)
+    options = {"title": title, "access": access, "methods": tuple(methods), "menu": menu}
+    return _register(Kind.CONSOLE_PAGE, path, path=path, **options)

@@ -34,11 +34,13 @@ class Kind(StrEnum):
     FIELD_TYPE = "field_type"
     COMMAND = "command"
     CONSOLE_PAGE = "console_page"
+    SETTING = "setting"
+    TABLE = "table"
 
 
 OF_COLLECTIONS = tuple(kind for kind in Kind if kind.startswith(("before_", "after_")))
 """Kinds whose subject is a collection."""
-UNIQUE = (Kind.WORKFLOW_STEP, Kind.FIELD_TYPE, Kind.COMMAND)
+UNIQUE = (Kind.WORKFLOW_STEP, Kind.FIELD_TYPE, Kind.COMMAND, Kind.SETTING, Kind.TABLE)
 """Kinds whose subject only one extension may register."""
 UNIQUE_WITHIN = (Kind.ENDPOINT, Kind.CONSOLE_PAGE)
 """Kinds whose subject an extension may register once: its name is part of the address."""
@@ -125,20 +127,26 @@ def announce() -> None:
         callback()
 
 
+def current(name: str) -> Extension:
+    """The extension that is being loaded. Raises LoadError with a name that needs one."""
+    if _loading is None:
+        raise LoadError(
+            f"{name} is registered outside of an extension: SERVICE_EXTENSIONS loads them,"
+            " and app.extend.testing in tests."
+        )
+    return _loading
+
+
 def add(kind: Kind, function: Callable[..., Any], subject: str, **options: Any) -> None:
     """Register a handler of the extension that is being loaded.
 
     Raises LoadError if none is, or if what it is called for or its name is taken.
     """
     name = getattr(function, "__name__", "a handler")
-    if _loading is None:
-        raise LoadError(
-            f"{name} is registered outside of an extension: SERVICE_EXTENSIONS loads them,"
-            " and app.extend.testing in tests."
-        )
+    extension = current(name)
     if not isinstance(subject, str) or not subject or not callable(function):
         raise LoadError(f"@{kind} of {name} needs a text and a function.")
-    handler = Handler(kind, _loading.name, function, subject, options)
+    handler = Handler(kind, extension.name, function, subject, options)
     for other in handlers():
         is_same = (other.kind, other.subject) == (kind, subject)
         is_own = other.extension == handler.extension

@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -110,9 +112,12 @@ def run(
     passing: tuple[type[Exception], ...] = REFUSALS,
     seconds: float | None = None,
     is_incomplete: bool = False,
+    named: Mapping[str, Any] | None = None,
+    then: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Call a handler with its caller, which ends with the call, and return what it returns.
 
+    Or what `then` makes of that, whose errors are the handler's, too. `named` are more arguments.
     Raises what is of `passing`, what makes the request run again, and what says that the database
     is away; HandlerFailed for everything else. `seconds` bounds it outside of requests. What it
     raises when it `is_incomplete` is the fault of what it is given, and not counted as a failure.
@@ -127,7 +132,8 @@ def run(
     try:
         with tracing.handler(handler.name, handler.kind):
             given = arguments if caller is None else (caller, *arguments)
-            returned = copy_context().run(_call, handler, given, limit, most)
+            call = partial(handler.function, *given, **(named or {}))
+            returned = copy_context().run(_call, handler, call, then, limit, most)
         result = "done"
     except (Stale, SQLAlchemyError):
         raise
@@ -147,7 +153,13 @@ def run(
     return returned
 
 
-def _call(handler: Handler, given: tuple[Any, ...], limit: Limit, seconds: float | None) -> Any:
+def _call(
+    handler: Handler,
+    call: Callable[[], Any],
+    then: Callable[[Any], Any] | None,
+    limit: Limit,
+    seconds: float | None,
+) -> Any:
     # In a copy of the context, so that it leaves nothing behind in that of the request.
     deadline.limit.set(limit)
     replaced, extension = actor.source.get(), handler.extension
@@ -155,12 +167,14 @@ def _call(handler: Handler, given: tuple[Any, ...], limit: Limit, seconds: float
         lambda: replaced()._replace(kind=ActorKind.EXTENSION, id=extension, name=extension)
     )
     if seconds is None or _running.watch is not None:  # one within another has the time of that
-        return handler.function(*given)
+        result = call()
+        return then(result) if then else result
     watch = _running.watch = _Watch(threading.get_ident(), seconds)
     try:
         watch.start(seconds, None)
         try:
-            return handler.function(*given)
+            result = call()
+            return then(result) if then else result
         finally:
             watch.end()
     except HandlerTimeout:

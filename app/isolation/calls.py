@@ -23,10 +23,13 @@ from app.accounts.models import ADMIN
 from app.collections import definitions
 from app.collections.definitions import Definition
 from app.collections.fields import PEOPLE
+from app.db import Base
+from app.extensions import tables
 from app.isolation.rows import RESUMED, STEPS
 from app.isolation.tenants import MAIL_DOMAIN, Tenant, table_by_parameter
 from app.rules import Type
-from app.web import PREFIX
+from app.web import EXTENSIONS, PREFIX, examples
+from app.web.app import IntegerPath, UuidPath
 from app.web.openapi import api
 
 PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
@@ -144,6 +147,9 @@ class RouteBook:
 
     def calls(self, method: str, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield calls of the route with the owner's ids, alone and below the caller's objects."""
+        if is_of_extension(rule):
+            yield from self._calls_of_extension(method, rule, owner, caller)
+            return
         # One group's creation meets a stored key of the owner (`Idempotency-Key`).
         is_repeated = rule.rule == f"{PREFIX}/groups"
         key = {"Idempotency-Key": f"{owner.mark}-idempotency_keys-key"} if is_repeated else {}
@@ -157,6 +163,14 @@ class RouteBook:
 
     def queries(self, rule: Rule, owner: Tenant, caller: Tenant) -> Iterator[Call]:
         """Yield queries of the caller's own lists with the owner's ids and marks."""
+        if is_of_extension(rule):
+            for table in self._tables_for(rule):
+                path = _path_of_extension(rule, table, caller)
+                required, every = self._query_of_extension(rule, table, owner)
+                for name, text in every.items():
+                    sent = urlencode(required | {name: text})
+                    yield Call("GET", rule.rule, f"{path}?{sent}")
+            return
         for path, definition in self._paths_with_ids(rule, caller):
             shared = self.paths.get(PARAMETER.sub(r"{\1}", rule.rule), {}).get("parameters", ())
             parameters = [*shared, *self._operation(rule, "GET").get("parameters", ())]
@@ -170,6 +184,47 @@ class RouteBook:
                 queries += list(record_queries(rule.rule, definition, owner))
             for query in queries:
                 yield Call("GET", rule.rule, f"{path}?{urlencode(query)}")
+
+    def _tables_for(self, rule: Rule) -> list[str]:
+        """The tables of whose rows a route of an extension may want ids; nothing says which."""
+        own = tables.prefix_of(rule.rule.partition("/x/")[2].partition("/")[0])
+        of_extension = [name for name in Base.metadata.tables if name.startswith(own)]
+        return [*(one.table_name for one in self.collections), *of_extension] or ["records"]
+
+    def _calls_of_extension(
+        self, method: str, rule: Rule, owner: Tenant, caller: Tenant
+    ) -> Iterator[Call]:
+        content = self._operation(rule, method).get("requestBody", {}).get("content", {})
+        example = content.get("application/json", {}).get("example")
+        accounts = (owner, caller) if "account_id" in rule.arguments else (owner,)
+        calls = dict[str, Call]()
+        for table, of in product(self._tables_for(rule), accounts):
+            path = _path_of_extension(rule, table, owner, {"account_id": of})
+            if method in READ_METHODS:
+                required, _ = self._query_of_extension(rule, table, owner)
+                path += f"?{urlencode(required)}" if required else ""
+            body = _with_ids(_adapted(example, owner), owner.id_of(table)) if example else None
+            # One call for all tables if no id stands in it.
+            key = f"{path} {_with_ids(example, table)}"
+            calls.setdefault(key, Call(method, rule.rule, path, body))
+        yield from calls.values()
+
+    def _query_of_extension(
+        self, rule: Rule, table: str, owner: Tenant
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """The required parameters of a query, and all of them."""
+        required, every = dict[str, str](), dict[str, str]()
+        for parameter in self._operation(rule, "GET").get("parameters", ()):
+            if parameter.get("in") == "query":
+                name, schema = parameter["name"], parameter.get("schema", {})
+                texts = {"integer": "1", "number": "1", "boolean": "true", "string": owner.mark}
+                text = texts.get(str(schema.get("type")))
+                text = owner.id_of(table) if schema.get("format") == "uuid" else text
+                value = _query_value(name, owner) or schema.get("enum", [text])[0]
+                if value is not None:
+                    every[name] = value
+                    required |= {name: value} if parameter.get("required") else {}
+        return required, every
 
     def _paths(self, rule: Rule, owner: Tenant, caller: Tenant, method: str) -> Iterator[str]:
         names = [
@@ -235,6 +290,26 @@ def _path(rule: Rule, parts: Mapping[str, str]) -> str:
 
 def _is_record_route(rule: Rule) -> bool:
     return rule.rule.startswith(f"{PREFIX}/records/")
+
+
+def is_of_extension(rule: Rule) -> bool:
+    """Whether an extension answers, of whose ids and values nothing is known but their form."""
+    return "/x/" in rule.rule and rule.rule.startswith((EXTENSIONS, "/console"))
+
+
+def _path_of_extension(
+    rule: Rule, table: str, owner: Tenant, overrides: Mapping[str, Tenant] = {}
+) -> str:
+    """The path with the id of the owner's row, in the place of each that no name tells more of."""
+    by_kind = {UuidPath: owner.id_of(table), IntegerPath: FIXED_VALUES["number"]}
+    text = f"{owner.mark}-text"
+    parts = {
+        name: overrides.get(name, owner).id_of(table_by_parameter()[name])
+        if name in table_by_parameter()
+        else by_kind.get(type(rule._converters[name]), text)
+        for name in PARAMETER.findall(rule.rule)
+    }
+    return _path(rule, parts)
 
 
 def _names_collection(rule: Rule) -> bool:
@@ -303,6 +378,15 @@ def _adapted(example: object, tenant: Tenant, name: str = "") -> object:
     if name == "account":
         return _unique()
     return _unique() if name == "name" else example
+
+
+def _with_ids(value: Any, id: str) -> Any:
+    """A body with this id in the place of each that stands in the example."""
+    if isinstance(value, dict):
+        return {name: _with_ids(one, id) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_with_ids(one, id) for one in value]
+    return id if value in (examples.UUID, examples.USER_ID) else value
 
 
 def _webhook(tenant: Tenant) -> object:

@@ -24,7 +24,15 @@ from app.accounts.models import ADMIN
 from app.console.shell.portal import RULE
 from app.isolation import callers, filling
 from app.isolation.callers import Caller
-from app.isolation.calls import DIRECTORY, PAGES, SCIM, Call, RouteBook, UnknownParameter
+from app.isolation.calls import (
+    DIRECTORY,
+    PAGES,
+    SCIM,
+    Call,
+    RouteBook,
+    UnknownParameter,
+    is_of_extension,
+)
 from app.isolation.tenants import Tenant
 from app.web import PREFIX
 
@@ -194,13 +202,22 @@ class Proof:
         """Check that the victim itself can read its data; else the check proves nothing."""
         callers_by_name = callers.for_tenant(self.app, self.victim)
         for method, rule in self.rules:
-            if method != "GET" or callers.is_public(self.app, rule.endpoint):
+            # Code of one's own may keep what any request brings it.
+            is_kept = method == "POST" and is_of_extension(rule)
+            if not (method == "GET" or is_kept) or callers.is_public(self.app, rule.endpoint):
                 continue
+            answers = []
             for call in self._calls(method, rule, self.victim):
-                answer = self._send(callers_by_name[call.main_caller], call)
-                if answer.status_code >= 400 and answer.status_code != 403:
-                    message = f"the account's own admin gets {answer.status_code}"
-                    self._uncovered(call, ADMIN, message)
+                caller = callers_by_name[call.main_caller]
+                answer = self._send(caller, call)
+                answers.append((call, answer.status_code))
+                if is_of_extension(rule):
+                    self._search(call, caller, answer, of=self.stranger)
+            # Of the ids that an extension is called with, one is that of what it looks for.
+            is_answered = is_of_extension(rule) and any(status < 400 for _, status in answers)
+            for call, status in () if is_answered or is_kept else answers:
+                if status >= 400 and status != 403:
+                    self._uncovered(call, ADMIN, f"the account's own admin gets {status}")
 
     def _try_route(self, method: str, rule: Rule) -> None:
         of_api = not rule.rule.startswith(PAGES)
@@ -257,12 +274,16 @@ class Proof:
         if refused and not _sent(replace(call, path=""), caller, self.victim):
             self._uncovered(call, caller.name, f"example refused: {answer.get_data(as_text=True)}")
 
-    def _search(self, call: Call, caller: Caller, answer: TestResponse) -> None:
+    def _search(
+        self, call: Call, caller: Caller, answer: TestResponse, of: Tenant | None = None
+    ) -> None:
+        """Look for what another account has, which is the victim's by default."""
+        other = of or self.victim
         text = _content(answer).decode(errors="replace")
         text += "\n".join(f"{name}: {value}" for name, value in answer.headers)
-        for sent in sorted(_sent(call, caller, self.victim), key=len, reverse=True):
+        for sent in sorted(_sent(call, caller, other), key=len, reverse=True):
             text = text.replace(sent, "")
-        for needle in self.victim.needles:
+        for needle in other.needles:
             position = text.find(needle)
             if position >= 0:
                 start = max(0, position - EXCERPT_CHARACTERS)

@@ -20,6 +20,7 @@ from app.collections import definitions
 from app.db import Base, policies
 from app.db.policy import Sample
 from app.db.types import UtcDateTime
+from app.extensions import registry
 from app.isolation.tenants import Tenant, table_by_parameter
 from app.sso.saml import keys as saml_keys
 
@@ -76,6 +77,9 @@ def hook(tenant: Tenant) -> dict[str, object]:
 @cache
 def _referred_tables() -> dict[str, str]:
     return table_by_parameter() | dict.fromkeys(WRITERS, "users")
+
+
+registry.on_change(_referred_tables.cache_clear)
 
 
 def _resolve(value: object, tenant: Tenant) -> object:

@@ -11,6 +11,7 @@ from app.accounts.models import User
 from app.auth import api_keys
 from app.db import policies
 from app.db.policy import Placement
+from app.extensions import registry
 from app.ids import new_id
 from app.sso.scim import tokens
 
@@ -27,6 +28,9 @@ def table_by_parameter() -> dict[str, str]:
         for id_name in policy.id_names
     }
     return tables | {"hook_id": "hooks"}  # workflows of another kind
+
+
+registry.on_change(table_by_parameter.cache_clear)
 
 
 @dataclass

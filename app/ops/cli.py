@@ -17,6 +17,8 @@ from app import config, db
 from app.auth import bootstrap
 from app.collections import revisions as core
 from app.db import engine, reencryption, row_security, sharding
+from app.extensions import registry
+from app.extensions import settings as extension_settings
 from app.jobs import worker
 from app.ops import command
 
@@ -86,13 +88,18 @@ def _migrate() -> None:
     from flask_migrate import upgrade
 
     upgrade()
+    if registry.EXTENSIONS:
+        from app.extensions import migrations
+
+        for name in migrations.upgrade():
+            click.echo(f"Tables of the extension {name} migrated.")
 
 
 @click.command(cls=command.Command, epilog="Example: atrium settings | grep MAIL")
 @with_appcontext
 def settings() -> None:
     """List all settings; secrets show only whether they are set."""
-    for variable, value, help in config.current().listing():
+    for variable, value, help in (*config.current().listing(), *extension_settings.listing()):
         click.echo(f"{variable:40} {value:40} {help}")
 
 

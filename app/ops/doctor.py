@@ -15,6 +15,7 @@ from app.db.errors import error_summary
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
 from app.extensions import loading as extensions
+from app.extensions import migrations, registry
 from app.jobs import queue
 from app.ops import health
 from app.outbound import mail
@@ -25,7 +26,7 @@ MAX_DRIFT_SECONDS, MAX_NAMED, MAX_REPLICA_SECONDS = 2, 5, 5
 # Of the lines behind that of migrations; checks that are not named here come last.
 ORDER = (
     *("shards", "names", "types", "secrets", "audit", "worker", "backups", "replica"),
-    *("disk", "queue", "streams", "mail", "traces", "extensions"),
+    *("disk", "queue", "streams", "mail", "traces", "extensions", "tables"),
 )
 
 
@@ -55,6 +56,8 @@ def run_checks() -> Iterator[tuple[str, Finding]]:
     ]
     if has_tables and citus.is_sharded(db.connection()):
         checks.append(Check("shards", _shards))
+    if has_tables and (registry.of(registry.Kind.TABLE) or migrations.tables_in_database()):
+        checks.append(Check("tables", migrations.check))
     if settings.database_replica_url:
         checks.append(Check("replica", _replica))
     if settings.extensions:

@@ -100,6 +100,10 @@ GROUPS: dict[str, dict[str, Listed | None]] = {  # None: of Flask
         ),
     },
     "Develop": {
+        "extension": Listed(
+            "app.extensions.commands:extension",
+            "Write extensions: code of your own, loaded by SERVICE_EXTENSIONS.",
+        ),
         "routes": None,
         "run": None,
         "shell": None,

@@ -5,6 +5,8 @@ parameters it declares. `auth.guard` and the API description read the same decla
 """
 
 PREFIX = "/api/v1"
+EXTENSIONS = f"{PREFIX}/x"
+"""Below it are the endpoints of extensions."""
 VERSION = "0.3.0"
 """The release."""
 API_VERSION = "0.1.0"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
@@ -33,7 +33,7 @@ MIN_BYTES = 1400
 """Smaller responses fit into one packet anyway."""
 PAGE_LEVEL = 5
 MAX_PADDING = 100
-STATIC, VERSION_DIGITS = "static", 12
+STATIC, OTHERS, VERSION_DIGITS = "static", "x", 12
 VERSION = re.compile(f"[0-9a-f]{{{VERSION_DIGITS}}}", re.ASCII)
 CACHED_FOREVER = "public, max-age=31536000, immutable"
 GZIPPED, GZIP_LEVEL = frozenset({".css", ".js", ".json", ".svg"}), 9
@@ -102,18 +102,30 @@ def compress_page(response: Response) -> Response:
 
 
 def serve_static(app: Flask) -> None:
-    """Serve the static folder; `static(filename)` is the address of a file in templates."""
+    """Serve the static folder; `static(filename)` is the address of a file in templates.
+
+    Below `x/{name}/` are the files of the folders in `atrium.static`.
+    """
     folder = Path(app.static_folder or "")
+    others: Mapping[str, Path] = app.extensions.get("atrium.static", {})
+    folders = (folder, *others.values())
 
     def static(filename: str) -> str:
-        return url_for(STATIC, filename=f"{static_version(folder)}/{filename}")
+        return url_for(STATIC, filename=f"{static_version(*folders)}/{filename}")
+
+    def file_of(path: str) -> Response:
+        top, _, below = path.partition("/")
+        name, _, rest = below.partition("/")
+        if top == OTHERS and name in others:
+            return _static_file(others[name], rest)
+        return _static_file(folder, path)
 
     def send(filename: str) -> Response:
         first, _, rest = filename.partition("/")
         if not VERSION.fullmatch(first):
-            return _static_file(folder, filename)
-        response = _static_file(folder, rest)
-        if first == static_version(folder):
+            return file_of(filename)
+        response = file_of(rest)
+        if first == static_version(*folders):
             response.headers["Cache-Control"] = CACHED_FOREVER
         return response
 
@@ -121,21 +133,25 @@ def serve_static(app: Flask) -> None:
     app.add_template_global(static)
 
 
-def static_version(folder: Path) -> str:
-    """The version of the files in a folder: hex digits that change with any of them."""
-    return _static_version(folder, int(time.monotonic()))
+def static_version(*folders: Path) -> str:
+    """The version of the files in folders: hex digits that change with any of them."""
+    return _static_version(folders, int(time.monotonic()))
 
 
 @lru_cache(1)
-def _static_version(folder: Path, _second: int) -> str:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return _static_digest(folder, tuple((path, path.stat().st_mtime_ns) for path in files))
+def _static_version(folders: Sequence[Path], _second: int) -> str:
+    files = [
+        (folder, path, path.stat().st_mtime_ns)
+        for folder in folders
+        for path in sorted(path for path in folder.rglob("*") if path.is_file())
+    ]
+    return _static_digest(tuple(files))
 
 
 @lru_cache(1)
-def _static_digest(folder: Path, files: tuple[tuple[Path, int], ...]) -> str:
+def _static_digest(files: tuple[tuple[Path, Path, int], ...]) -> str:
     digest = sha256()
-    for path, _ in files:
+    for folder, path, _ in files:
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:VERSION_DIGITS]

@@ -6,9 +6,11 @@ profile, else the best of its Accept-Language. The API and stored texts are Engl
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import cast
 
 import flask_babel
@@ -25,6 +27,7 @@ DEFAULT = "en"
 LANGUAGES: Mapping[str, str] = {DEFAULT: "English", "de": "Deutsch"}
 """Each language's own name."""
 FOLDER = config.PROJECT / "app/translations"
+PLACE = "{}/LC_MESSAGES/{}.po"
 COOKIE, DAYS = "atrium_language", 365
 
 
@@ -35,10 +38,18 @@ def init_app(app: Flask) -> None:
 
 
 class _Catalogs(dict[tuple[str, str], Translations]):
-    """The translations by language and domain, without a step that compiles them first."""
+    """The translations by language and domain, without a step that compiles them first.
+
+    Texts that are not the application's are looked up in the folders of `atrium.translations`.
+    """
 
     def __missing__(self, key: tuple[str, str]) -> Translations:
-        self[key] = _translations(key[0])
+        texts = _translations(key[0], FOLDER)
+        for folder in config.running().extensions.get("atrium.translations", ()):
+            if (folder / PLACE.format(key[0], "messages")).is_file():
+                texts = copy.copy(texts)
+                texts.add_fallback(_translations(key[0], folder))
+        self[key] = texts
         return self[key]
 
 
@@ -51,18 +62,18 @@ class Messages(flask_babel.Domain):  # type: ignore[misc]  # flask_babel has no 
 
 
 @cache
-def _translations(language: str) -> Translations:
-    if language == DEFAULT:
+def _translations(language: str, folder: Path) -> Translations:
+    if language == DEFAULT and folder == FOLDER:
         return Translations()
     compiled = io.BytesIO()
-    write_mo(compiled, catalog(language, "messages"))  # takes 70 ms for 2,600 texts
+    write_mo(compiled, catalog(language, "messages", folder))  # takes 70 ms for 2,600 texts
     compiled.seek(0)
     return Translations(compiled)
 
 
-def catalog(language: str, domain: str) -> Catalog:
+def catalog(language: str, domain: str, folder: Path = FOLDER) -> Catalog:
     """The stored texts of a domain: `messages` of pages and mails, `errors` of services."""
-    with (FOLDER / language / f"LC_MESSAGES/{domain}.po").open("rb") as file:
+    with (folder / PLACE.format(language, domain)).open("rb") as file:
         return read_po(file, locale=language)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
@@ -13,7 +14,7 @@ import click
 import flask_smorest
 from flask import Blueprint, Flask, Response, make_response, render_template, request
 from flask.cli import with_appcontext
-from flask_smorest.spec import openapi_cli
+from flask_smorest.spec import MarshmallowPlugin, openapi_cli
 
 from app.types import JSONObject
 from app.web.access import public
@@ -23,6 +24,8 @@ from app.web.schemas import ErrorBody
 from app.web.serialization import json_response
 
 blueprint = Blueprint("apidocs", __name__)
+OF_EXTENSIONS = "x/"
+"""What the names of their blueprints begin with."""
 
 POLICY = {
     "default-src": "'none'",
@@ -58,7 +61,8 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
     def init_app(self, app: Flask, **options: object) -> None:
         """Serve the description."""
         self._undescribed = []
-        super().init_app(app, **options)
+        names = MarshmallowPlugin(schema_name_resolver=_schema_name)
+        super().init_app(app, spec_kwargs={"marshmallow_plugin": names, **options})
         self.register_field(Timestamp, "string", "date-time")
         self.register_field(DateTime, "string", "date-time")
         self.register_field(Id, "string", "uuid")
@@ -81,7 +85,11 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
             blueprints, self._undescribed = self._undescribed, []
             for blueprint in blueprints:
                 options = {"name": blueprint.name, "parameters": None}
-                blueprint.register_views_in_doc(self, self._app, self._spec, **options)
+                with warnings.catch_warnings():
+                    if blueprint.name.startswith(OF_EXTENSIONS):
+                        # Schemas of the same name are numbered.
+                        warnings.simplefilter("ignore", UserWarning)
+                    blueprint.register_views_in_doc(self, self._app, self._spec, **options)
                 self._spec.tag({"name": blueprint.name, "description": blueprint.description})
         return self._spec
 
@@ -109,6 +117,18 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         response = json_response(self.with_collections(deepcopy(spec)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
+
+
+def _schema_name(schema: Any) -> str:
+    """The name of a schema; of an extension's, behind that of its package."""
+    named = schema if isinstance(schema, type) else type(schema)
+    name = named.__name__.removesuffix("Schema") or named.__name__
+    top, _, below = named.__module__.partition(".")
+    if top in ("app", "flask_smorest"):
+        return name
+    package = below.partition(".")[0] if top == "extensions" else top
+    name = f"{package.title().replace('_', '')}{name}"
+    return f"{name}Patch" if getattr(schema, "partial", None) else name
 
 
 @lru_cache(2)

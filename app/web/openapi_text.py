@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from app import errors
 from app.errors import AppError, Malformed
 from app.types import JSONObject
-from app.web import serialization
+from app.web import EXTENSIONS, serialization
 from app.web.access import AccessLevel, ViewAccess
 
 WRITING = ("post", "put", "patch", "delete")
@@ -239,7 +239,10 @@ PATH_PARAMETERS = {
 def path_parameters(rule: str) -> list[JSONObject]:
     """Return the descriptions of a route's parameters."""
     names = re.findall(r"<(?:\w+:)?(\w+)>", rule)
-    return [{"in": "path", "name": name, "description": PATH_PARAMETERS[name]} for name in names]
+    known = PATH_PARAMETERS
+    if rule.startswith(f"{EXTENSIONS}/"):  # their names tell as much
+        known = {name: f"{name.replace('_', ' ').capitalize()}." for name in names} | known
+    return [{"in": "path", "name": name, "description": known[name]} for name in names]
 
 
 def options(base_url: str) -> JSONObject:

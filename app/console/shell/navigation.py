@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from flask import request, session
+from flask import Flask, current_app, request, session
 
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -108,10 +108,16 @@ def add(item: MenuItem, path: str, role: Role, *, in_account: bool) -> None:
     _pages.append(_Page(item, base, role, bool(account), in_account))
 
 
+def add_to(app: Flask, item: MenuItem, path: str, role: Role) -> None:
+    """Add a page to the sidebar of one application; superadmins open it within an account."""
+    page = _Page(item, path, role, names_account=False, in_account=True)
+    app.extensions.setdefault("atrium.menu", []).append(page)
+
+
 def groups(caller: Principal) -> Sequence[Group]:
     account = current_account(caller)
     found: list[tuple[tuple[Section, int], Entry]] = []
-    for page in _pages:
+    for page in (*_pages, *current_app.extensions.get("atrium.menu", ())):
         item, url, prefixes = page.item, page.path, [page.path, *page.item.below]
         is_hidden = (page.role is SUPERADMIN and not caller.is_superadmin) or (
             page.role is ADMIN and not caller.is_admin

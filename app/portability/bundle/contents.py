@@ -25,6 +25,11 @@ UNSIGNED = "unsigned"
 OTHER_RELEASE = (
     "The bundle is of revision {}, this database of {}: bring both instances to the same release."
 )
+OF_EXTENSIONS = "x_"
+OTHER_EXTENSION = (
+    "The bundle has the table {} of an extension that this instance lacks, or has in another"
+    " version: bring both instances to the same one."
+)
 UNTRUSTED = (
     "The bundle is {}. Who knows its passphrase could have written it."
     " If you trust where it is from, say --trust {}."
@@ -160,6 +165,10 @@ class _Check:
         name, columns = line["table"], line["columns"]
         collection = name.removeprefix("records/")
         known = {one["name"] for one in self._contents.definitions["collections"]}
+        if collection == name and name.startswith(OF_EXTENSIONS):
+            own = tables.bundled().get(name)
+            if own is None or columns != tables.names_of(tables.core_table(name)):
+                raise Conflict(OTHER_EXTENSION.format(name))
         if name in self._counts or (collection == name) != (name in tables.bundled()):
             raise Conflict(frames.CUT)
         if collection != name and collection not in known:

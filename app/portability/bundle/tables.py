@@ -18,6 +18,7 @@ from app.collections.fields import JsonText
 from app.db import Base, policies, policy_of
 from app.db.policy import Bundled
 from app.db.types import UtcDateTime
+from app.extensions import registry
 from app.outbound.header_values import ENCRYPTED
 from app.records.store import Octets
 
@@ -36,6 +37,9 @@ def bundled() -> Mapping[str, Bundled]:
     found = ((name, policy.bundle) for name, policy in policies().items())
     kept = [(name, bundle) for name, bundle in found if isinstance(bundle, Bundled)]
     return dict(sorted(kept, key=lambda item: (item[1].is_log, item[1].order)))
+
+
+registry.on_change(bundled.cache_clear)
 
 
 def included() -> list[sa.Table]:

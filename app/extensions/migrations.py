@@ -1,0 +1,233 @@
+"""The Alembic branches of extensions: revisions in their folder `migrations/`, each with a version
+table of its own, so that an extension that is gone leaves all others as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db
+from app.context import tenancy
+from app.db import Base, citus, row_security
+from app.db.types import Text, UtcDateTime
+from app.errors import Conflict
+from app.extensions import registry, tables
+from app.extensions.registry import Extension
+from app.web.feature import Finding
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
+
+MAX_NAMED = 5
+REVISION = '''"""{text}
+
+Revision ID: {id}
+Create Date: {created_at}
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from app.extend.tables import Text, UtcDateTime
+
+revision = "{id}"
+down_revision = {before!r}
+branch_labels = {labels!r}
+depends_on = None
+
+
+def upgrade() -> None:
+    """Apply the revision."""
+    {upgrade}
+
+
+def downgrade() -> None:
+    """Revert the revision."""
+    {downgrade}
+'''
+
+
+def upgrade() -> list[str]:
+    """Apply the revisions of all loaded extensions; returns the extensions that had new ones."""
+    changed = [one.name for one in registry.EXTENSIONS.values() if _upgrade(one)]
+    postgres = db.db.engine.dialect.name == "postgresql"
+    if changed and postgres and config.current().row_security_enabled:
+        row_security.install(db.db.engine)
+    return changed
+
+
+def _upgrade(extension: Extension) -> bool:
+    from alembic.runtime.environment import EnvironmentContext  # only here: it takes memory
+
+    script = _script(extension)
+    if script is None or not script.get_heads():
+        return False
+    with _connection() as connection:
+        before = _applied(connection, extension)
+        environment = EnvironmentContext(
+            _alembic_config(), script, fn=lambda at, _: script._upgrade_revs("heads", at)
+        )
+        with environment:
+            environment.configure(connection=connection, version_table=_version_table(extension))
+            with environment.begin_transaction():
+                environment.run_migrations()
+        if citus.is_sharded(connection):
+            present = sa.inspect(connection).get_table_names()
+            for name in _own_tables(extension):
+                if name in present and not _is_distributed(connection, name):
+                    connection.exec_driver_sql(citus.distribution(name))
+        return before != _applied(connection, extension)
+
+
+def create(name: str, text: str) -> Path:
+    """Write a revision with what the tables of an extension lack; returns its file.
+
+    Raises Conflict if there is none, or if the database lacks an earlier one.
+    """
+    from alembic.autogenerate import produce_migrations, render_python_code
+    from alembic.operations.ops import CreateTableOp
+    from alembic.runtime.migration import MigrationContext
+
+    extension = registry.EXTENSIONS.get(name)
+    if extension is None or extension.folder is None:
+        raise Conflict(f"No package {name} is loaded: add it to SERVICE_EXTENSIONS.")
+    folder = extension.folder / "migrations"
+    folder.mkdir(exist_ok=True)
+    script = _script(extension)
+    heads = script.get_heads() if script else []
+    with _connection() as connection:
+        if set(heads) != _applied(connection, extension):
+            raise Conflict("The database lacks earlier revisions: run bin/atrium release first.")
+        options = {
+            "version_table": _version_table(extension),
+            "target_metadata": Base.metadata,
+            "include_name": lambda table, kind, _: kind != "table" or _owner(table) == name,
+            "include_object": lambda _, table, kind, *rest: (
+                kind != "table" or _owner(table) == name
+            ),
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        found = produce_migrations(context, Base.metadata)
+        if found.upgrade_ops is None or found.upgrade_ops.is_empty():
+            raise Conflict("The tables are as the revisions make them: there is nothing to do.")
+        for one in found.upgrade_ops.ops:
+            if isinstance(one, CreateTableOp):
+                one.info = {}  # the policy
+        up, down = (
+            render_python_code(ops, render_item=_rendered, migration_context=context)  # type: ignore[arg-type]
+            for ops in (found.upgrade_ops, found.downgrade_ops)
+        )
+    number = f"{len(list(folder.glob('[0-9]*.py'))) + 1:04d}"
+    words = "_".join(re.findall("[a-z0-9]+", text.lower())[:6])
+    file = folder / f"{number}_{words}.py"
+    file.write_text(
+        REVISION.format(
+            text=text.replace('"', "'").replace("\\", "/"),
+            id=f"{name}_{number}",
+            created_at=clock.iso(clock.now()),
+            before=heads[0] if heads else None,
+            labels=None if heads else (name,),
+            upgrade=up,
+            downgrade=down,
+        )
+    )
+    return file
+
+
+def check() -> Finding:
+    """Whether the tables of the loaded extensions are there, and those of others are left over."""
+    present = tables_in_database()
+    with tenancy.as_owner(), db.db.engine.connect() as connection:
+        behind = [
+            one.name
+            for one in registry.EXTENSIONS.values()
+            if (script := _script(one)) and not set(script.get_heads()) <= _applied(connection, one)
+        ]
+    declared = [name for one in registry.EXTENSIONS.values() for name in _own_tables(one)]
+    if behind:
+        return Finding("fail", f"{_named(behind)}: tables are missing. Run bin/atrium release.")
+    if missing := sorted({*declared} - {*present}):
+        return Finding("fail", f"no revision makes {_named(missing)}: bin/atrium extension migrate")
+    if left := [name for name in present if _owner(name) is None]:
+        return Finding(
+            "warn",
+            f"the extensions of {_named(left)} are not loaded: their rows are in no bundle, and"
+            " stay when an account is closed",
+        )
+    return Finding("ok", f"{len(declared)} of extensions, up to date")
+
+
+def _owner(table: str) -> str | None:
+    """The loaded extension whose tables have names like this one's."""
+    prefixes = {tables.prefix_of(name): name for name in registry.EXTENSIONS}
+    fitting = [prefix for prefix in prefixes if table.startswith(prefix)]
+    return prefixes[max(fitting, key=len)] if fitting else None
+
+
+def tables_in_database() -> list[str]:
+    """The names of all tables of extensions, loaded or not."""
+    with tenancy.as_owner(), db.db.engine.connect() as connection:
+        names = sa.inspect(connection).get_table_names()
+    return [name for name in names if name.startswith(tables.PREFIX)]
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _script(extension: Extension) -> ScriptDirectory | None:
+    from alembic.script import ScriptDirectory
+
+    folder = extension.folder and extension.folder / "migrations"
+    if folder is None or not folder.is_dir():
+        return None
+    return ScriptDirectory(str(folder), version_locations=[str(folder)])
+
+
+def _alembic_config() -> Any:
+    from alembic.config import Config
+
+    return Config()
+
+
+def _version_table(extension: Extension) -> str:
+    return f"alembic_version_{tables.prefix_of(extension.name)}".rstrip("_")
+
+
+def _applied(connection: sa.Connection, extension: Extension) -> set[str]:
+    table = sa.table(_version_table(extension), sa.column("version_num"))
+    if not sa.inspect(connection).has_table(table.name):
+        return set()
+    return set(connection.scalars(sa.select(table.c.version_num)))
+
+
+def _own_tables(extension: Extension) -> list[str]:
+    own = registry.of(registry.Kind.TABLE)
+    return [name for name, (one,) in own.items() if one.extension == extension.name]
+
+
+def _is_distributed(connection: sa.Connection, table: str) -> bool:
+    found = sa.text(
+        "SELECT count(*) FROM pg_dist_partition WHERE logicalrelid = to_regclass(:name)"
+    )
+    return bool(connection.scalar(found, {"name": table}))
+
+
+def _rendered(kind: str, item: object, autogenerate: object) -> str | bool:
+    if kind == "type" and isinstance(item, UtcDateTime):
+        return "UtcDateTime()"
+    return "Text" if item is Text else False
+
+
+@contextmanager
+def _connection() -> Iterator[sa.Connection]:
+    """A connection of the owner, in a transaction that changes the schema."""
+    with tenancy.as_owner(), db.transaction(changes_schema=True):
+        yield db.connection()

@@ -1,0 +1,98 @@
+"""Pages of extensions in the console."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.builders import Caller
+from tests.console.browser import HOSTILE, sign_in, token
+from tests.extensions.folders import Extended, extended
+
+PRICES, READING = "/console/x/shop/prices", "/console/x/shop/reading"
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Extended]:
+    """An application with the extension shop."""
+    with extended("sqlite", "shop") as one:
+        yield one
+
+
+def browser(shop: Extended, caller: Caller) -> FlaskClient:
+    client = shop.app.test_client()
+    assert sign_in(client, caller).status_code == 303
+    return client
+
+
+def test_page_has_the_frame_of_the_console(shop: Extended) -> None:
+    page = browser(shop, shop.cast.alice).get(PRICES)
+    assert page.status_code == 200
+    assert "<h1>Prices</h1>" in page.text
+    assert f'href="{PRICES}" aria-current="page"' in page.text
+    assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+    assert page.headers["Cache-Control"] == "no-store"
+
+
+def test_form_adds_a_price_and_leads_on(shop: Extended) -> None:
+    client = browser(shop, shop.cast.alice)
+    form = {"article": HOSTILE, "amount": "2"}
+    assert client.post(PRICES, data=form).status_code == 400  # without a token
+    answer = client.post(PRICES, data={"csrf_token": token(client), **form})
+    assert (answer.status_code, answer.location) == (303, PRICES)
+    page = client.get(PRICES).text
+    assert "Price added." in page
+    assert HOSTILE not in page
+    one = re.search(rf'{PRICES}/[0-9a-f-]{{36}}"', page)
+    assert one
+    detail = client.get(one[0][:-1]).text
+    assert "&lt;b&gt;" in detail
+    assert "<b>" not in detail
+    assert HOSTILE not in detail
+    assert f'<li class="breadcrumb-item"><a href="{PRICES}">Prices</a></li>' in detail
+    strangers = browser(shop, shop.cast.charlie)
+    assert strangers.get(one[0][:-1]).status_code == 404
+    assert "csrf_token" in strangers.get(PRICES).text
+
+
+def test_page_is_for_its_role(shop: Extended) -> None:
+    bob, nobody = browser(shop, shop.cast.bob), shop.app.test_client()
+    assert bob.get(PRICES).status_code == 403
+    page = bob.get(READING)
+    assert "bob" in page.text
+    assert f'href="{READING}"' in page.text
+    assert f'href="{PRICES}"' not in page.text
+    assert nobody.get(READING).status_code == 302
+    assert nobody.get(READING).location.startswith("/console/sign-in")
+
+
+def test_superadmins_open_it_in_an_account(shop: Extended) -> None:
+    root, account = browser(shop, shop.cast.root), shop.cast.alice.account_id
+    own = browser(shop, shop.cast.alice)
+    own.post(PRICES, data={"csrf_token": token(own), "article": "of acme", "amount": "2"})
+    within = PRICES.replace("/console", f"/console/accounts/{account}")
+    assert "of acme" in root.get(within).text
+    assert f'href="{within}"' in root.get("/console").text
+    assert "of acme" not in root.get(PRICES).text
+
+
+def test_texts_are_translated(shop: Extended) -> None:
+    client = browser(shop, shop.cast.alice)
+    page = client.get(PRICES, headers={"Accept-Language": "de"}).text
+    assert "<h1>Preisliste</h1>" in page
+    assert "Preis hinzufügen" in page
+    assert "Abmelden" in page  # the frame
+
+
+def test_static_files_have_an_address_with_a_version(shop: Extended) -> None:
+    client = browser(shop, shop.cast.alice)
+    found = re.search(r'href="(/static/[0-9a-f]{12}/x/shop/shop\.css)"', client.get(PRICES).text)
+    assert found
+    file = client.get(found[1], buffered=True)
+    assert "letter-spacing" in file.text
+    assert "immutable" in file.headers["Cache-Control"]
+    for path in ("x/shop/../__init__.py", "x/shop/missing.css", "x/other/shop.css"):
+        assert client.get(f"/static/{path}").status_code == 404

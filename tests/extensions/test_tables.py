@@ -1,0 +1,178 @@
+"""Tables of extensions: rows of one account, in all that is done with rows of accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from app import db
+from app.context import tenancy
+from app.db import policies
+from app.db.policy import OnClose
+from app.errors import Conflict
+from app.extensions import loading, migrations, registry
+from app.extensions.registry import LoadError
+from app.portability.bundle import tables as bundled
+from app.records import purge
+from tests.builders import Caller, make_collection
+from tests.bundle import accounts as bundles
+from tests.databases import DATABASES
+from tests.extensions.folders import Extended, extended
+
+TABLE = "x_shop_prices"
+MODEL = """
+from app.extend.tables import Mapped, Table, UniqueConstraint, mapped_column, Text
+
+class Thing(Table):
+    __tablename__ = "things"
+    name: Mapped[str] = mapped_column(Text)
+"""
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def database(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shop(database: str) -> Iterator[Extended]:
+    """An application with the extension shop, and a collection posts."""
+    with extended(database, "shop") as one:
+        make_collection(one.cast.root)
+        yield one
+
+
+def add(caller: Caller, article: str) -> str:
+    made = caller.post("x/shop/prices", {"article": article, "amount": 2})
+    assert made.status_code == 201, made.json
+    return str(made.json["id"])
+
+
+def test_rows_belong_to_one_account(shop: Extended) -> None:
+    alice, charlie = shop.cast.alice, shop.cast.charlie
+    id = add(alice, "saw")
+    assert alice.get(f"x/shop/prices/{id}").json["article"] == "saw"
+    assert charlie.get(f"x/shop/prices/{id}").status_code == 404
+    assert charlie.patch(f"x/shop/prices/{id}", {"amount": 3}).status_code == 404
+    assert charlie.delete(f"x/shop/prices/{id}").status_code == 404
+    assert charlie.get("x/shop/prices").json == []
+    assert alice.get("x/shop/prices?article=saw").json[0]["id"] == id
+    add(charlie, "saw")  # unique within each account
+    taken = alice.post("x/shop/prices", {"article": "saw", "amount": 2})
+    assert (taken.status_code, taken.json["field"]) == (409, "article")
+    assert alice.patch(f"x/shop/prices/{id.upper()}", {"amount": 3}).json["amount"] == 3
+    assert alice.delete(f"x/shop/prices/{id}").status_code == 204
+    assert alice.get(f"x/shop/prices/{id}").status_code == 404
+
+
+def test_changes_are_audited(shop: Extended) -> None:
+    alice, root = shop.cast.alice, shop.cast.root.acting_in("acme")
+    id = add(alice, "axe")
+    entries = root.get(f"audit-logs?table_name={TABLE}&record_id={id}").json["items"]
+    values = {one["column_name"]: one["new_value"] for one in entries}
+    assert values["article"] == "axe"
+    assert values["note"] == "***"
+    assert {one["actor"]["kind"] for one in entries} == {"extension"}
+
+
+def test_database_separates_accounts_too(shop: Extended) -> None:
+    add(shop.cast.alice, "drill")
+    with shop.app.app_context():
+        if db.has_one_writer():
+            return
+        with tenancy.in_account(shop.cast.charlie.account_id):
+            table = sa.table(TABLE, sa.column("account_id"))
+            seen = db.connection().scalars(sa.select(table.c.account_id).distinct()).all()
+    assert set(seen) <= {shop.cast.charlie.account_id}
+
+
+def test_policy_is_that_of_a_tenant_table(shop: Extended) -> None:
+    policy = policies()[TABLE]
+    assert policy.on_close is OnClose.DELETED
+    assert policy.id_names == ("price_id",)
+    assert TABLE in bundled.bundled()
+    with shop.app.app_context():
+        keys = sa.inspect(db.db.engine).get_pk_constraint(TABLE)["constrained_columns"]
+    assert keys == ["account_id", "id"]
+
+
+def test_doctor_sees_tables_of_extensions_that_are_gone(shop: Extended) -> None:
+    with shop.app.app_context():
+        assert migrations.check().state == "ok"
+        with registry.restored():
+            registry.EXTENSIONS.clear()
+            found = migrations.check()
+    assert found.state == "warn"
+    assert TABLE in found.message
+
+
+def test_revision_is_written_from_the_models() -> None:
+    files = {"stock/__init__.py": MODEL}
+    with extended("sqlite", files=files) as one, one.app.app_context():
+        assert migrations.check().state == "fail"  # a table without a revision
+        file = migrations.create("stock", "add things")
+        text = file.read_text()
+        assert file.name == "0001_add_things.py"
+        assert "op.create_table('x_stock_things'" in text
+        assert "posts" not in text
+        with pytest.raises(Conflict, match="release"):
+            migrations.create("stock", "again")
+        assert migrations.upgrade() == ["stock"]
+        assert migrations.upgrade() == []
+        assert migrations.check().state == "ok"
+        with pytest.raises(Conflict, match="nothing to do"):
+            migrations.create("stock", "again")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ('    __table_args__ = (UniqueConstraint("name"),)\n', "must begin with account_id"),
+        ('    __tablename__ = "Two Words"\n', "needs a __tablename__"),
+        ("    account_id: Mapped[str] = mapped_column(Text)\n", "key of x_stock_things"),
+    ],
+)
+def test_table_without_its_account_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, message: str
+) -> None:
+    folder = tmp_path / "extensions" / "stock"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(MODEL + changed)
+    monkeypatch.setattr(loading, "FOLDER", folder.parent)
+    before = set(db.Base.metadata.tables)
+    with registry.restored(), pytest.raises(LoadError, match=message):
+        loading.load(["stock"])
+    registry.announce()
+    assert set(db.Base.metadata.tables) == before
+
+
+def test_bundle_has_the_rows_and_closing_removes_them(shop: Extended, tmp_path: Path) -> None:
+    id = add(shop.cast.charlie, "bundled")
+    file = bundles.export(shop.app, tmp_path, "globex")
+    result = bundles.import_(shop.app, file, "--slug", "copied")
+    assert result.exit_code == 0, result.output
+    with shop.app.app_context():
+        price, account = (db.Base.metadata.tables[name] for name in (TABLE, "accounts"))
+        copy = db.connection().scalar(sa.select(account.c.id).where(account.c.slug == "copied"))
+        rows = sa.select(price.c.id, price.c.article).where(price.c.account_id == copy)
+        copied = db.connection().execute(rows.where(price.c.article == "bundled")).all()
+        assert [row.article for row in copied] == ["bundled"]
+        assert copied[0].id == id
+        purge.remove_account({"account_id": copy})
+        assert db.connection().execute(rows).all() == []
+
+
+def test_bundle_with_a_table_of_an_extension_that_is_not_there_says_so(
+    shop: Extended, tmp_path: Path
+) -> None:
+    add(shop.cast.charlie, "bundled elsewhere")
+    file = bundles.export(shop.app, tmp_path, "globex", "elsewhere.bundle")
+    with pytest.MonkeyPatch.context() as patch:
+        tables = {name: one for name, one in bundled.bundled().items() if name != TABLE}
+        patch.setattr(bundled, "bundled", lambda: tables)
+        result = bundles.import_(shop.app, file, "--slug", "elsewhere")
+    assert result.exit_code == 1
+    assert f"The bundle has the table {TABLE} of an extension" in result.output
