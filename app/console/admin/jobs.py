@@ -116,7 +116,10 @@ STATES = ("waiting", "running", "failed", "done")
         6,
         lazy_gettext("Jobs and health"),
         "activity",
-        below=("/console/health", "/console/migrations", "/console/outbox"),
+        below=(
+            *("/console/extensions", "/console/health", "/console/migrations"),
+            "/console/outbox",
+        ),
     ),
 )
 def show_jobs() -> str:

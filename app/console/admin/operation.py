@@ -1,10 +1,11 @@
-"""Schema revisions, health and the development outbox, for superadmins."""
+"""Schema revisions, health, extensions and the development outbox, for superadmins."""
 
 from __future__ import annotations
 
 import re
 import smtplib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flask import Response, render_template
@@ -20,8 +21,9 @@ from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
+from app.extensions import loading, registry, running
 from app.jobs import queue
-from app.ops import backup_runs, health
+from app.ops import backup_runs, health, metrics
 from app.ops.backup_runs import Overview
 from app.outbound import mail
 from app.web.languages import gettext, lazy_gettext
@@ -65,6 +67,52 @@ def show_migrations() -> str:
         current=revision_list["current_revision"],
         pending=sum(not one["is_applied"] for one in revision_list["revisions"]),
     )
+
+
+@dataclass
+class Figures:
+    """What the processes of this server have counted of a handler."""
+
+    calls: int = 0
+    failures: int = 0
+    slow: int = 0
+    """Calls that took longer than `running.SLOW_SECONDS`."""
+    seconds: float = 0.0
+
+    @property
+    def mean_milliseconds(self) -> int | None:
+        """How long a call takes; None without any."""
+        return round(self.seconds / self.calls * 1000) if self.calls else None
+
+
+@page("/console/extensions", role=SUPERADMIN)
+def show_extensions() -> str:
+    """The loaded extensions, what they handle, and how that went."""
+    handlers = {name: list(registry.handlers(name)) for name in registry.EXTENSIONS}
+    return render_template(
+        "console/operation/extensions.html",
+        extensions=registry.EXTENSIONS.values(),
+        handlers=handlers,
+        figures=_handler_figures(),
+        problems=list(loading.warnings()),
+    )
+
+
+def _handler_figures() -> Mapping[str, Figures]:
+    found = defaultdict[str, Figures](Figures)
+    for sample in (one for metric in metrics.counted().collect() for one in metric.samples):
+        figures = found[sample.labels.get("handler", "")]
+        match sample.name.removeprefix("atrium_extension_"):
+            case "calls_total" if sample.labels["result"] == "failed":
+                figures.failures += int(sample.value)
+            case "seconds_count":
+                figures.calls += int(sample.value)
+                figures.slow += int(sample.value)
+            case "seconds_bucket" if float(sample.labels["le"]) == running.SLOW_SECONDS:
+                figures.slow -= int(sample.value)
+            case "seconds_sum":
+                figures.seconds += sample.value
+    return found
 
 
 @page("/console/health", role=SUPERADMIN)
