@@ -68,10 +68,11 @@ def _note_change(event: RecordChanged) -> None:
         by, id = jobs.stored_caller(event.by), rows[-1]["id"]
         new = jobs.new(handler, values, account_id=event.account_id, by=by, record_id=id)
         db.before_commit(queue.enqueue_many, new)
-    if _listeners and not event.definition.announced:  # else it happens, too
+    type = f"{types.RECORDS}.{event.operation}"
+    if type in _listeners and not event.definition.announced:  # else it happens, too
         row = event.record or event.previous or {}
         about = {"collection": event.definition.name, "record_id": row.get("id")}
-        _note_event(Happened(event.account_id, f"records.{event.operation}", about))
+        _note_event(Happened(event.account_id, type, about))
 
 
 def stored_values(definition: Any, row: JSONMapping) -> JSONObject:
