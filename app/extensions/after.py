@@ -22,11 +22,11 @@ from app.context.actor import Actor, ActorKind
 from app.db.functions import database_now
 from app.events import Happened, RecordChanged
 from app.extensions import jobs, registry
+from app.extensions.before import as_json
 from app.extensions.registry import Handler, Kind
 from app.jobs import JobState
 from app.operator import store, types
-from app.types import JSONMapping, JSONObject
-from app.web import serialization
+from app.types import JSONObject
 
 CHANGES = {"create": Kind.AFTER_CREATE, "update": Kind.AFTER_UPDATE, "delete": Kind.AFTER_DELETE}
 PEOPLE = (None, ActorKind.USER, ActorKind.OPERATOR)
@@ -64,7 +64,7 @@ def _listen() -> None:
 def _note_change(event: RecordChanged) -> None:
     for handler in _after.get((CHANGES[event.operation], event.definition.name.lower()), ()):
         rows = [row for row in (event.previous, event.record) if row is not None]
-        values = [stored_values(event.definition, row) for row in rows]
+        values = [as_json(event.definition, event.definition.columns, row) for row in rows]
         by, id = jobs.stored_caller(event.by), rows[-1]["id"]
         new = jobs.new(handler, values, account_id=event.account_id, by=by, record_id=id)
         db.before_commit(queue.enqueue_many, new)
@@ -73,16 +73,6 @@ def _note_change(event: RecordChanged) -> None:
         row = event.record or event.previous or {}
         about = {"collection": event.definition.name, "record_id": row.get("id")}
         _note_event(Happened(event.account_id, type, about))
-
-
-def stored_values(definition: Any, row: JSONMapping) -> JSONObject:
-    """A stored record in the form of the API, whoever may see what of it."""
-    shown = {
-        name: None if row.get(name) is None else field.shown(row[name])
-        for name, field in definition.columns.items()
-    }
-    values: JSONObject = serialization.plain(shown)
-    return values
 
 
 def _note_event(event: Happened) -> None:

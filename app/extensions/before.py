@@ -79,7 +79,7 @@ class BeforeHandlers:
         for index, row in enumerate(rows):
             if not problems.has(index):
                 definition = access.definition
-                record = _as_json(definition, definition.fields, _as_stored(definition, row))
+                record = as_json(definition, definition.fields, _as_stored(definition, row))
                 self._apply(access, row, row, (), record, index, problems, missing)
             problems.add(index, missing.get(index, ()))
 
@@ -99,9 +99,9 @@ class BeforeHandlers:
         stored = [name for name in definition.columns if name not in definition.computed]
         for index, (row, values) in enumerate(zip(rows, changed, strict=True)):
             if not problems.has(index):
-                old = _as_json(definition, definition.columns, row)
+                old = as_json(definition, definition.columns, row)
                 will_be = {**row, **_as_stored(definition, values)}
-                record = _as_json(definition, stored, will_be)
+                record = as_json(definition, stored, will_be)
                 self._apply(access, row, values, (old,), record, index, problems, missing)
             problems.add(index, missing.get(index, ()))
         if changes.handler_writes() == before:
@@ -163,7 +163,7 @@ class BeforeHandlers:
         for row in rows:
             caller, refused = _in_account(by, row["account_id"]), list[JSONMapping]()
             for handler in self.handlers:
-                record = _as_json(definition, definition.columns, row)
+                record = as_json(definition, definition.columns, row)
                 refused += _refusals(handler, caller, record)
             found.append(refused)
         return found
@@ -199,7 +199,7 @@ def _in_account(by: Principal, account_id: str) -> Principal:
     return by.acting_in(principals.find_active_account(account_id))
 
 
-def _as_json(definition: Definition, names: Iterable[str], row: Row) -> JSONObject:
+def as_json(definition: Definition, names: Iterable[str], row: Row) -> JSONObject:
     """Fields of a record that is stored, or will be, in the form of the API."""
     record = {name: row.get(name) for name in names}
     for name, encode, json_type in definition.encoders:

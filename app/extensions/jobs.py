@@ -6,7 +6,6 @@ so that no other work waits for the code of an extension, and for a limited time
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -32,7 +31,7 @@ from app.extensions import registry, running
 from app.extensions.caller import Caller
 from app.extensions.collected import ACCOUNT_GONE, Collected
 from app.extensions.registry import Handler, Kind
-from app.extensions.running import HandlerFailed
+from app.extensions.running import HandlerFailed, HandlerTimeout
 from app.ids import new_id
 from app.jobs import JobError, NewJob, worker
 from app.jobs.rq_queues import EXTENSIONS
@@ -49,11 +48,8 @@ GRACE_SECONDS = 5
 AT_ONCE = 4
 RUN_LATER = (Kind.AFTER_CREATE, Kind.AFTER_UPDATE, Kind.AFTER_DELETE, Kind.ON, Kind.PERIODIC)
 TOO_DEEP = f"Not run: the chain of handlers is longer than {MAX_DEPTH}."
+TOO_LONG = "{} took longer than {:g} s."
 UNREADABLE = "No key in SERVICE_ENCRYPTION_KEY decrypts the data of this job."
-
-
-class TimedOut(BaseException):
-    """Raised in a handler whose time is over; no `except Exception` of its own catches it."""
 
 
 def kind_of(handler: Handler) -> str:
@@ -142,7 +138,7 @@ def run(payload: JSONMapping) -> None:
     handler = registry.find(Kind(payload["on"]), payload["name"])
     if handler is None:
         raise JobError(f"{payload['name']} does not handle {payload['on']} any more.")
-    within(MAX_SECONDS, handler, lambda: _attempt(handler, payload))
+    within(handler, MAX_SECONDS, lambda: _attempt(handler, payload))
 
 
 def _attempt(handler: Handler, payload: JSONMapping) -> None:
@@ -153,7 +149,7 @@ def _attempt(handler: Handler, payload: JSONMapping) -> None:
     by = restored_caller(payload["account_id"], payload)
     trigger_depth.chain.set(Chain(payload["depth"], payload["root"]))
     collected = Collected()
-    call(handler, by, args, collected, payload["key"], payload["request"])
+    call(handler, by, args, collected, payload["key"], payload["request"], MAX_SECONDS)
     collected.store(jobs.finish_running)
 
 
@@ -164,8 +160,9 @@ def call(
     collected: Collected,
     key: str,
     request_id: str | None,
+    seconds: float,
 ) -> Any:
-    """Call a handler for a principal, and return what it returns."""
+    """Call a handler for a principal, for so long at most, and return what it returns."""
     nobody = actor.ANONYMOUS if by.account else actor.SYSTEM
     id = by.user_id
     user = Actor(id, by.email, by.name or by.email) if id else nobody
@@ -174,17 +171,14 @@ def call(
     caller = Caller(by, handler, collected, is_system=is_system, idempotency_key=key)
     acting = actor.acting(user._replace(request_id=request_id))
     with acting, tenancy.scoped_to(by.tenancy), reads.by_path("extension"):
-        try:
-            return running.run(handler, caller, *args)
-        except HandlerFailed as failure:  # whose job says why
-            raise failure.__cause__ or failure from None
+        return running.run(handler, caller, *args, seconds=seconds)
 
 
-def within(seconds: float, handler: Handler, work: Callable[[], Any]) -> Any:
-    """Call a function in a thread, for so long at most; returns what it returns.
+def within(handler: Handler, seconds: float, work: Callable[[], Any]) -> Any:
+    """Call a function that calls a handler in a thread of its own; returns what it returns.
 
-    After that it is interrupted. A thread that is stuck outside of Python is left alone: what it
-    wrote later would lack a valid claim. Raises JobError.
+    A thread that goes on after the handler's time, as it is stuck outside of Python, is left alone:
+    what it writes later is stored only if its claim is still the last one. Raises JobError.
     """
     app, outcome = current_app._get_current_object(), list[Any]()  # type: ignore[attr-defined]
 
@@ -192,7 +186,7 @@ def within(seconds: float, handler: Handler, work: Callable[[], Any]) -> Any:
         with app.app_context():
             try:
                 outcome.append((work(), None))
-            except BaseException as error:  # noqa: BLE001 - raised in the job's own thread
+            except Exception as error:  # noqa: BLE001 - raised in the job's own thread
                 outcome.append((None, error))
             finally:
                 db.db.session.remove()
@@ -200,26 +194,20 @@ def within(seconds: float, handler: Handler, work: Callable[[], Any]) -> Any:
     context = copy_context()
     thread = threading.Thread(target=context.run, args=[target], name=handler.name, daemon=True)
     thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        _interrupt(thread)
-        thread.join(GRACE_SECONDS)
+    thread.join(seconds + GRACE_SECONDS)
     if not outcome:
         log.error("handler does not end", extension=handler.extension, handler=handler.name)
-    result, error = outcome[0] if outcome else (None, TimedOut())
-    if isinstance(error, TimedOut):
-        raise JobError(f"{handler.name} took longer than {seconds:g} s.") from error
+        raise JobError(TOO_LONG.format(handler.name, seconds))
+    result, error = outcome[0]
+    if isinstance(error, HandlerFailed):
+        error = error.__cause__ or error
+    if isinstance(error, HandlerTimeout):
+        raise JobError(TOO_LONG.format(handler.name, seconds)) from error
     if isinstance(error, JobError | jobs.LeaseLost):
         raise error
     if error is not None:
         raise JobError(told(error, handler)) from error
     return result
-
-
-def _interrupt(thread: threading.Thread) -> None:
-    # As RQ's timeouts do; it takes effect once the thread runs Python again.
-    ident = ctypes.c_ulong(thread.ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(TimedOut))
 
 
 def told(error: BaseException, handler: Handler) -> str:

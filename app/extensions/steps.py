@@ -40,14 +40,15 @@ def _run(
 
     def call() -> object:
         trigger_depth.chain.set(chain)
-        output = jobs.call(handler, by, [input], collected, key, instance_id)
+        seconds = external_steps.OWN_SECONDS
+        output = jobs.call(handler, by, [input], collected, key, instance_id, seconds)
         try:
             return serialization.plain(output)
         except TypeError as error:
             raise JobError(NOT_JSON.format(handler.name)) from error
 
     try:
-        output = jobs.within(external_steps.OWN_SECONDS, handler, call)
+        output = jobs.within(handler, external_steps.OWN_SECONDS, call)
     except JobError as error:
         raise external_steps.Failed(str(error)) from error
 
