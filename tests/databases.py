@@ -110,7 +110,7 @@ def left_to_slow(items: Sequence[Any]) -> list[Any]:
 
 
 def folder_of(item: Any) -> str:
-    """The folder of a test in tests/."""
+    """The folder of a test in tests/, or `examples`."""
     return _path(item.path).partition("/")[0]
 
 
@@ -152,7 +152,8 @@ def _name(item: Any) -> tuple[str, str]:
 # Cached, as a test has many items.
 @cache
 def _path(path: Path) -> str:
-    return path.relative_to(TESTS).as_posix()
+    folder = TESTS if path.is_relative_to(TESTS) else TESTS.parent  # those of examples
+    return path.relative_to(folder).as_posix()
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -359,6 +360,18 @@ def metrics_folder() -> str | None:
 def child_environment(**more: str) -> dict[str, str]:
     """Return the environment for a child process."""
     return {**os.environ, **more}
+
+
+@contextmanager
+def with_extension_settings(values: Mapping[str, str]) -> Iterator[None]:
+    """Add those of these variables that are settings of extensions to the environment, in tests."""
+    before = dict(os.environ)
+    os.environ.update({n: text for n, text in values.items() if n.startswith(OF_EXTENSIONS)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def of_extensions() -> Mapping[str, str]:

@@ -34,7 +34,8 @@ from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.auth import passwords, tokens
 from app.config import Config
-from app.extensions import loading
+from app.config.settings import with_extension_settings
+from app.extensions import loading, migrations, registry
 from app.extensions.registry import Extension
 from app.jobs import Job, queue, worker
 from app.ops import cli
@@ -70,10 +71,13 @@ class Instance(AbstractContextManager["Instance"]):
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="atrium-")))
             stack.enter_context(loading.loaded(*map(_source, self._extensions)))
+            stack.enter_context(with_extension_settings(self._settings))
             environ = {**ENVIRONMENT, "SERVICE_INSTANCE_DIR": str(folder), **self._settings}
+            environ["SERVICE_EXTENSIONS"] = ",".join(registry.EXTENSIONS)
             self.app = create_app(Config.from_env(environ))
             with self.app.app_context():
                 _fill(db.db.engine)
+                migrations.upgrade()
                 db.db.engine.dispose()  # the clock of connections from now on is that of tests
                 sa.event.listen(db.db.engine, "connect", _read_our_clock)
                 stack.callback(db.db.engine.dispose)
@@ -142,6 +146,13 @@ class Instance(AbstractContextManager["Instance"]):
                     with suppress(worker.JobFailed):  # it is one of `failed_jobs`
                         run()
         raise AssertionError(f"After {MAX_ROUNDS} rounds there is still a job that is due.")
+
+    def run_command(self, *words: str) -> str:
+        """Run a command as `bin/atrium` does; returns what it prints. Fails if the command does."""
+        result = self.app.test_cli_runner().invoke(args=words)
+        if result.exit_code:
+            raise AssertionError(f"It ended with {result.exit_code}: {result.output}")
+        return result.output
 
     def failed_jobs(self) -> list[tuple[str, str]]:
         """The kind and the error of each job that failed, those that will be tried again too."""

@@ -8,10 +8,18 @@ from typing import Any
 import click
 from flask.cli import with_appcontext
 
-from app.extensions import registry
+from app.config import Config
+from app.extensions import loading, registry, scaffold
 from app.extensions.registry import Handler, Kind, LoadError
 from app.ops import command
 from app.ops.listed import GROUPS
+
+NEXT_STEPS = """Created. Its code is in {code}.
+
+  make test T=extensions/{name}            runs its tests
+  SERVICE_EXTENSIONS={name} make run       starts Atrium with it
+
+docs/extensions.md says what it may do."""
 
 
 @click.group(cls=command.Group, epilog="Example: atrium extension migrate shop prices")
@@ -28,6 +36,32 @@ def migrate(name: str, text: str) -> None:
     from app.extensions import migrations
 
     click.echo(f"Written: {migrations.create(name, text)}. Read it, then run bin/atrium release.")
+
+
+@extension.command(cls=command.Command, epilog="Example: atrium extension new shop")
+@click.argument("name")
+def new(name: str) -> None:
+    """Write an extension into extensions/NAME: a hook, an endpoint, and tests of both."""
+    folder = scaffold.create(name)
+    click.echo(NEXT_STEPS.format(name=name, code=folder / name / "__init__.py"))
+
+
+@extension.command("list", cls=command.Command, epilog="Example: atrium extension list")
+def list_() -> None:
+    """List the extensions that can be loaded, and which of them SERVICE_EXTENSIONS names."""
+    chosen = Config.from_env().extensions
+    found = [
+        (one.name, scaffold.version(one), str(one.folder or "installed"))
+        for one in loading.available()
+    ]
+    found += [(name, "", "") for name in chosen if name not in {one[0] for one in found}]
+    for name, version, place in sorted(found):
+        state = "loaded" if name in chosen else "not loaded"
+        click.echo(f"{name:20} {version:10} {state if place else 'missing':10} {place}".rstrip())
+    if not found:
+        click.echo(
+            f"There is none. Write one: bin/atrium extension new NAME, into {loading.FOLDER}"
+        )
 
 
 def of_extensions() -> list[click.Command]:

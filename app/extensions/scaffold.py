@@ -10,11 +10,20 @@ from pathlib import Path
 from app.config import PROJECT
 from app.errors import BadRequest, Conflict
 from app.extensions import loading
+from app.extensions.registry import Extension
 
 TEMPLATE = PROJECT / "examples" / "starter"
 STARTER = "starter"
 """The name of the extension there."""
+VERSION = re.compile(r"""^__version__ = ["'](.+)["']""", re.MULTILINE)
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
+
+
+def version(extension: Extension) -> str:
+    """The version of an extension that need not be loaded; empty if it says none."""
+    files = extension.folder.glob("**/__init__.py") if extension.folder else ()
+    found = (VERSION.search(file.read_text(errors="replace")) for file in sorted(files))
+    return extension.version or next((one[1] for one in found if one), "")
 
 
 def create(name: str) -> Path:

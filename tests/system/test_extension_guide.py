@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,39 @@ import requests
 
 from tests.processes import environment, started, wait_for
 from tests.project import PROJECT, free_port
+from tests.test_docs import FENCED
 
 PAGE = (PROJECT / "docs" / "extensions.md").read_text()
 BLOCK = re.compile(r"^```python (extensions/\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COPIED = ("app", "bin", "examples/starter")
+# What knows its own place; the rest is linked.
+COPIED = ("app", "bin", "deploy", "examples/starter", "wsgi.py")
+LEFT_OUT = (".git", ".venv", "extensions", "instance")
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout of one's own, with the packages of this one."""
+    """A checkout of one's own, with the packages of this one, which `make` takes for the newest."""
     folder = tmp_path / "atrium"
+    ignored = shutil.ignore_patterns("__pycache__")
     for name in COPIED:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
-    for place in PROJECT.iterdir():
-        if not (folder / place.name).exists() and place.name not in (
-            ".git",
-            "instance",
-            "extensions",
-        ):
-            (folder / place.name).symlink_to(place.resolve())
+        if (PROJECT / name).is_dir():
+            shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(PROJECT / name, folder / name)
+    _link(PROJECT, folder, LEFT_OUT)
+    _link(PROJECT / ".venv", folder / ".venv")
+    for stamp in (".created", ".runtime", ".dev"):
+        (folder / ".venv" / stamp).unlink(missing_ok=True)
+    for stamp in (".created", ".runtime", ".dev"):
+        (folder / ".venv" / stamp).touch()
     return folder
+
+
+def _link(source: Path, folder: Path, left_out: Sequence[str] = ()) -> None:
+    folder.mkdir(exist_ok=True)
+    for place in source.iterdir():
+        if place.name not in left_out and not (folder / place.name).exists():
+            (folder / place.name).symlink_to(place.resolve())
 
 
 def run(command: str, checkout: Path, **settings: str) -> str:
@@ -54,7 +67,7 @@ def run(command: str, checkout: Path, **settings: str) -> str:
 def test_guide_leads_from_an_empty_folder_to_a_tested_endpoint(
     checkout: Path, tmp_path: Path
 ) -> None:
-    commands = re.findall(r"^    (\S.*)$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^    (\S.*)$", FENCED.sub("", PAGE), re.MULTILINE)
     assert commands[:3] == [
         "bin/atrium extension new shop",
         "make test T=extensions/shop",
