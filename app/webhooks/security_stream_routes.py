@@ -13,25 +13,13 @@ from app.outbound.address_policy import LONGEST_URL
 from app.types import JSONObject
 from app.web import fields
 from app.web.access import account_admin
+from app.web.examples import USER_ID
 from app.web.fields import doc
 from app.web.schemas import Schema, View, example
 from app.webhooks import security_streams, signing
 from app.webhooks.security_streams import Revealed
 
 LARGEST = 2**63 - 1
-EXAMPLE = {
-    "url": "https://siem.example.com/atrium",
-    "is_enabled": True,
-    "sent_number": 12,
-    "failing_since": None,
-    "last_error": None,
-    "last_sent_at": "2026-11-20T12:00:00.123456Z",
-    "created_by": "019a9f00-0000-7000-8000-00000000000a",
-    "owner_id": "019a9f00-0000-7000-8000-00000000000a",
-    "paused_at": None,
-    "created_at": "2026-11-20T11:00:00.123456Z",
-    "updated_at": "2026-11-20T11:00:00.123456Z",
-}
 TEST = {"success": False, "response_body": "", "error": "The receiver responded with 503."}
 SECRET = {"secret": "4f" * 32, "signing_secret": signing.signing_secret("4f" * 32)}
 
@@ -57,6 +45,7 @@ class SecurityStreamBody(Schema):
     is_enabled=True,
     sent_number=12,
     last_sent_at="2026-11-20T12:00:00.123456Z",
+    owner_id=USER_ID,
 )
 class SecurityStreamView(View):
     """Where a security log is sent, and how far."""
@@ -107,7 +96,7 @@ def get_security_stream() -> SecurityStream:
 
 
 @blueprint.route("/security-log/stream", methods=["PUT"])
-@blueprint.arguments(SecurityStreamBody, example={"url": EXAMPLE["url"]})
+@blueprint.arguments(SecurityStreamBody, example={"url": "https://siem.example.com/atrium"})
 @blueprint.response(200, SecurityStreamSecret, example={**SECRET})
 @account_admin(recent_sign_in=True, api_keys=False)
 def put_security_stream(body: Body) -> JSONObject:
@@ -164,7 +153,7 @@ def delete_security_stream() -> Response:
 
 def _shown(revealed: Revealed) -> JSONObject:
     stream, secret = revealed.stream, revealed.secret
-    shown: JSONObject = {name: getattr(stream, name) for name in EXAMPLE}
+    shown: JSONObject = {name: getattr(stream, name) for name in SecurityStreamView().fields}
     signing_secret = signing.signing_secret(secret) if secret else None
     return {**shown, "secret": secret, "signing_secret": signing_secret}
 
