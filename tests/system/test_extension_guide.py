@@ -105,6 +105,10 @@ def check_served(checkout: Path, tmp_path: Path) -> None:
             headers={"Authorization": f"Bearer {token}"},
         )
         assert price == {"cents": 2250}
+        described = requests.get(f"{address}/openapi.json", timeout=20).json()
+        assert "/api/v1/x/shop/prices" in described["paths"]
+        types = described["components"]["schemas"]["FieldDefinition"]["properties"]["type"]
+        assert "iban" in types["enum"]
 
 
 def post(url: str, **options: Any) -> Any:
