@@ -1,8 +1,12 @@
-"""`python -m clients.description` writes the API description that the clients are built from."""
+"""`python -m clients.description` writes the API description that the clients are built from.
+
+With SERVICE_EXTENSIONS it has the endpoints of these extensions, for clients of one's own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -31,6 +35,7 @@ def main() -> None:
     """Write the description."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {"SERVICE_ENV": "test", "SERVICE_INSTANCE_DIR": folder}
+        settings["SERVICE_EXTENSIONS"] = os.environ.get("SERVICE_EXTENSIONS", "")
         DESCRIPTION.write_text(describe(create_app(Config.from_env(settings))))
 
 

@@ -9,6 +9,7 @@ from app.config.settings import (
     current,
     is_under_process_manager,
     metrics_folder,
+    names_extensions,
     running,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "current",
     "is_under_process_manager",
     "metrics_folder",
+    "names_extensions",
     "running",
 ]

@@ -374,6 +374,11 @@ def with_extension_settings(values: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+def names_extensions() -> bool:
+    """Whether the environment names extensions to load."""
+    return bool(os.environ.get("SERVICE_EXTENSIONS", "").strip())
+
+
 def of_extensions() -> Mapping[str, str]:
     """Return the settings of extensions that the environment has, by variable."""
     found = {name: text.strip() for name, text in os.environ.items()}

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 from flask.cli import FlaskGroup, ScriptInfo
 
-from app import web
+from app import config, web
 from app.ops.listed import COMMANDS, GROUPS, Commands
 
 
 class Atrium(Commands, FlaskGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, without the application that FlaskGroup would load."""
-        return sorted({*self.commands, *COMMANDS})
+        """Return the names of all commands, without the application that FlaskGroup would load.
+
+        Those of extensions are known to the application alone.
+        """
+        return sorted({*self.commands, *COMMANDS, *self._of_extensions(ctx)})
+
+    def _of_extensions(self, ctx: click.Context) -> Mapping[str, click.Command]:
+        if not config.names_extensions():
+            return {}
+        app = ctx.ensure_object(ScriptInfo).load_app()
+        return {name: one for name, one in app.cli.commands.items() if name not in self.commands}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by group; one without a group comes last."""
         names = self.list_commands(ctx)
         others = {name for name in names if not any(name in group for group in GROUPS.values())}
-        for title, group in {**GROUPS, "Other": dict.fromkeys(sorted(others))}.items():
+        known = {**self._of_extensions(ctx), **self.commands}
+        for title, group in {**GROUPS, "Extensions": dict.fromkeys(sorted(others))}.items():
             commands = {
-                name: click.Command(name, help=listed.help) if listed else self.commands[name]
+                name: click.Command(name, help=listed.help) if listed else known[name]
                 for name, listed in group.items()
             }
             rows = [(name, one.get_short_help_str(70)) for name, one in commands.items()]

@@ -24,7 +24,7 @@ from app.web.schemas import ErrorBody
 from app.web.serialization import json_response
 
 blueprint = Blueprint("apidocs", __name__)
-OF_EXTENSIONS = "x/"
+OF_EXTENSIONS = "x_"
 """What the names of their blueprints begin with."""
 
 POLICY = {

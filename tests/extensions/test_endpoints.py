@@ -12,6 +12,8 @@ from tests.builders import Caller, make_collection
 from tests.databases import DATABASES
 from tests.extensions.folders import Extended, extended
 from tests.receivers import receiving
+from tests.security.reading import events
+from tests.usage.test_quotas import limit
 
 UNKNOWN_ID = "019a9f00-0000-7000-8000-00000000dead"
 
@@ -177,13 +179,13 @@ def test_endpoints_are_described(shop: Extended) -> None:
     quote = description["paths"]["/api/v1/x/shop/quotes"]["post"]
     assert quote["operationId"] == "x_shop_quote"
     assert quote["summary"] == "Quote a price."
-    assert quote["tags"] == ["x/shop"]
+    assert quote["tags"] == ["x_shop"]
     answer = quote["responses"]["201"]["content"]["application/json"]["schema"]
     assert answer == {"$ref": "#/components/schemas/ShopQuote"}
     assert {"400", "401", "403", "409", "422", "429"} <= {*quote["responses"]}
     path = description["paths"]["/api/v1/x/shop/prices/{price_id}"]["parameters"]
     assert path[-1]["description"] == "Price id."
-    assert {"name": "x/shop"}.items() <= description["tags"][-1].items()
+    assert {"name": "x_shop"}.items() <= description["tags"][-1].items()
 
 
 def test_users_of_another_origin_get_no_cors(alice: Caller) -> None:
@@ -192,3 +194,31 @@ def test_users_of_another_origin_get_no_cors(alice: Caller) -> None:
     alice.patch("account", {"cors_origins": ["https://app.example"]})
     answer = alice.get("x/shop/titles", headers={"Origin": "https://app.example"})
     assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
+
+
+def test_endless_endpoint_is_stopped_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        "from app.extend import endpoint\n"
+        '@endpoint("POST", "/endless")\ndef endless(caller, body):\n    while True:\n        pass\n'
+    )
+    files, changes = {"stuck/__init__.py": text}, {"statement_seconds": 1}
+    with extended("sqlite", files=files, changes=changes) as one:
+        answer = one.cast.alice.post("x/stuck/endless")
+    assert answer.status_code == 500
+    lines = [one for one in capsys.readouterr().out.splitlines() if "extension failed" in one]
+    assert '"handler":"stuck.endless"' in lines[0]
+
+
+def test_calls_count_towards_the_quota_of_requests(shop: Extended) -> None:
+    root, charlie = shop.cast.root, shop.cast.charlie
+    limit(root, charlie, requests=0)
+    charlie.get("x/shop/titles")  # by what was cached
+    refused = charlie.get("x/shop/titles")
+    limit(root, charlie, requests=1_000_000)
+    assert refused.json["error"] == "quota_exceeded"
+
+
+def test_look_of_a_superadmin_is_in_the_log_of_the_account(shop: Extended) -> None:
+    assert shop.cast.root.acting_in("acme").get("x/shop/prices").status_code == 200
+    seen = events(shop.cast.alice, kind="operator.request")
+    assert "/api/v1/x/shop/prices" in str(seen)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 from flask import Flask
+from flask.cli import ScriptInfo
 
 from app.config import Config, ConfigError
 from app.extensions import commands, loading, registry, settings
@@ -115,7 +116,12 @@ def test_doctor_names_loaded_extensions(shop: Extended) -> None:
     assert "shop" in line
 
 
-def test_help_lists_commands_of_extensions(shop: Extended) -> None:
+def test_help_lists_commands_of_extensions(shop: Extended, monkeypatch: pytest.MonkeyPatch) -> None:
     group = Atrium(name="atrium", add_version_option=False)
-    group.load_app = lambda: shop.app  # type: ignore[attr-defined]
-    assert "price-list" in shop.app.cli.list_commands(None)  # type: ignore[arg-type]
+    info = ScriptInfo(create_app=lambda: shop.app)
+    monkeypatch.delenv("SERVICE_EXTENSIONS", raising=False)
+    assert "price-list" not in CliRunner().invoke(group, ["--help"], obj=info).output
+    monkeypatch.setenv("SERVICE_EXTENSIONS", "shop")
+    told = CliRunner().invoke(group, ["--help"], obj=info).output
+    assert "price-list  " in told.partition("Extensions:")[2]
+    assert "Print the words." in told

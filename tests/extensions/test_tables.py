@@ -30,6 +30,31 @@ class Thing(Table):
     __tablename__ = "things"
     name: Mapped[str] = mapped_column(Text)
 """
+NOTES = """
+from app.extend import Schema, endpoint, fields
+from app.extend.tables import ForeignKeyConstraint, Mapped, Table, Text, mapped_column
+
+class Note(Table):
+    __tablename__ = "notes"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
+        ),
+    )
+    user_id: Mapped[str] = mapped_column(Text)
+    text: Mapped[str] = mapped_column(Text)
+
+class Body(Schema):
+    text = fields.Text()
+
+@endpoint("POST", "/notes", body=Body)
+def add(caller, body):
+    caller.table(Note).create(user_id=caller.user.id, text=body["text"])
+
+@endpoint("GET", "/notes", answer=Body(many=True))
+def show(caller, body):
+    return caller.table(Note).list()
+"""
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -176,3 +201,18 @@ def test_bundle_with_a_table_of_an_extension_that_is_not_there_says_so(
         result = bundles.import_(shop.app, file, "--slug", "elsewhere")
     assert result.exit_code == 1
     assert f"The bundle has the table {TABLE} of an extension" in result.output
+
+
+def test_rows_of_a_person_end_with_them(database: str) -> None:
+    files = {"notes/__init__.py": NOTES}
+    with extended(database, files=files) as one:
+        with one.app.app_context():
+            migrations.create("notes", "notes of people")
+            migrations.upgrade()
+        alice, bob, root = one.cast.alice, one.cast.bob, one.cast.root.acting_in("acme")
+        assert bob.post("x/notes/notes", {"text": "of bob"}).status_code == 204
+        assert alice.post("x/notes/notes", {"text": "of alice"}).status_code == 204
+        assert alice.delete(f"account/users/{bob.id}").status_code == 204
+        assert alice.get("x/notes/notes").json == [{"text": "of alice"}]
+        entries = root.get("audit-logs?table_name=x_notes_notes&operation=DELETE").json["items"]
+        assert "of bob" in {entry["old_value"] for entry in entries}
