@@ -18,6 +18,7 @@ from app.extend.testing import Client, Instance
 from app.extensions import registry
 from app.types import JSONMapping
 
+pytestmark = pytest.mark.usefixtures("first_instance")
 DONE: list[str] = []
 MANIFEST = """
 version: 1

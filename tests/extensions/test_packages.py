@@ -13,6 +13,7 @@ from app.extend.testing import Instance
 from app.extensions import loading, registry
 from tests.project import PROJECT
 
+pytestmark = pytest.mark.usefixtures("first_instance")
 EXAMPLES = ("order_numbers", "day_sheet", "starter")
 
 

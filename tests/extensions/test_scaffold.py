@@ -11,6 +11,8 @@ from app.extend.testing import Instance
 from app.extensions import loading, registry, scaffold
 from app.extensions.registry import Kind
 
+pytestmark = pytest.mark.usefixtures("first_instance")
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -58,3 +60,21 @@ def test_package_and_folder_of_one_name_are_ambiguous(folder: Path) -> None:
     (folder / "greeter" / "__init__.py").touch()
     with pytest.raises(registry.LoadError, match="ambiguous"):
         loading.find("greeter")
+
+
+def test_commands_begin_and_list_extensions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Instance() as instance:
+        assert "extension new NAME" in instance.run_command("extension", "list")
+        assert "make test T=extensions/greeter" in instance.run_command(
+            "extension", "new", "greeter"
+        )
+        with pytest.raises(AssertionError, match="exists already"):
+            instance.run_command("extension", "new", "greeter")
+        monkeypatch.setenv("SERVICE_EXTENSIONS", "greeter,no_such")
+        monkeypatch.setenv("SERVICE_INSTANCE_DIR", str(folder.parent))
+        greeter, missing = instance.run_command("extension", "list").splitlines()
+        assert greeter.split() == ["greeter", "0.1.0", "loaded", str(folder / "greeter")]
+        assert missing.split() == ["no_such", "missing"]
+        monkeypatch.setenv("SERVICE_EXTENSIONS", "")
+        (greeter,) = instance.run_command("extension", "list").splitlines()
+        assert "not loaded" in greeter
