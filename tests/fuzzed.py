@@ -32,6 +32,11 @@ OF_ALL = {
     "entry_id": "audit-logs",
     "audit_id": "audit-logs?table_name=col_books&operation=UPDATE",
 }
+# Names of what `furnish` makes one of.
+FURNISHED = (
+    *("domain_id", "explain_id", "export_id", "file_id"),
+    *("language", "scim_token_id", "setup_link_id"),
+)
 CLIENT = "https://client.example/signed-in"
 # Words that mean something; whatever else a request needs is made up.
 WORDS: dict[str, list[Any]] = {
@@ -55,6 +60,7 @@ WORDS: dict[str, list[Any]] = {
     "sort": ["title", "-pages"],
     "fields": ["title"],
     "expand": ["before"],
+    "template_name": ["small"],
     "X-Account-ID": ["acme", "globex", "none", "*"],
     "X-ES-Username": ["alice@acme.example"],
     "X-ES-Password": [PASSWORD],
@@ -91,6 +97,8 @@ def known(app: Flask, cast: Cast) -> dict[str, list[Any]]:
     found = {name: _ids(alice, path) for name, path in OF_ACME.items()}
     found |= {name: _ids(cast.root, path) for name, path in OF_ALL.items()}
     records = [id for name in ("books", "posts") for id in _ids(alice, f"records/{name}")]
+    for name in ("webhook_id", "delivery_id"):
+        found[name] = [*found.get(name, [made[name]]), made[f"operator_{name}"]]
     return {
         **WORDS,
         **found,
@@ -98,7 +106,8 @@ def known(app: Flask, cast: Cast) -> dict[str, list[Any]]:
         "record_id": records,
         "ids": [records[:1], records],
         "records": [[{"title": "one"}], [{"id": records[0], "data": {"title": "two"}}]],
-        **{name: [made[name]] for name in ("delivery_id", "explain_id", "file_id")},
+        "kind": [made["mail_kind"]],
+        **{name: [made[name]] for name in FURNISHED},
         "invitation": [*_ids(alice, "invitations"), made["token"]],
     }
 
@@ -114,10 +123,15 @@ def _more(app: Flask, cast: Cast, made: dict[str, str]) -> dict[str, list[Any]]:
     alice.post("admin/configuration", {"category": "saml_providers", **okta})
     hooked = running.make_workflow(alice, [running.create("one")], {"type": "webhook"})
     Caller(app).post(f"workflow-webhooks/{hooked['trigger']['token']}", {})
+    link = alice.post(f"files/{made['file_id']}/link", {}).json["url"]
     signing_in = {"account": "acme", "email": alice.email, "password": PASSWORD}
     session = Caller(app).post("auth/login", signing_in).json
     return {
-        "token": [made["reset_token"], hooked["trigger"]["token"]],
+        "token": [
+            *(made[f"{name}_token"] for name in ("reset", "undo", "keep", "magic")),
+            hooked["trigger"]["token"],
+            link.rpartition("/")[2],
+        ],
         "refresh_token": [session["refresh_token"]],
     }
 

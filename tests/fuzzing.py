@@ -34,7 +34,7 @@ DOWNLOADS = {
         "{account_id}/{file_id}",
         "download/{account_id}/{file_id}",
     )
-}
+} | {"GET /api/v1/product/logo"}
 # An answer has no more bytes than so many of every caller's, and so many for each that was sent.
 MOST_BYTES, MOST_BYTES_PER_BYTE = 2**20, 40
 ALWAYS_LEFT = ("Authorization", "X-API-Key", "Cookie")  # each caller has its own

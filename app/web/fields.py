@@ -125,6 +125,15 @@ def describe_alternatives(
     return {}
 
 
+def describe_sizes(
+    converter: object, field: ma.fields.Field[Any], ret: dict[str, object], **options: object
+) -> dict[str, object]:
+    """Describe the most entries of an object, which apispec takes for the length of a text."""
+    if isinstance(field, ma.fields.Dict) and "maxLength" in ret:
+        ret["maxProperties"] = ret.pop("maxLength")
+    return {}
+
+
 def required_by_service(
     converter: object, field: ma.fields.Field[Any], **options: object
 ) -> dict[str, bool]:

@@ -19,7 +19,14 @@ from flask_smorest.spec import MarshmallowPlugin, openapi_cli
 from app.types import JSONObject
 from app.web.access import public
 from app.web.app import IntegerPath, LargeIntegerPath, UuidPath, loaded
-from app.web.fields import DateTime, Id, Timestamp, describe_alternatives, required_by_service
+from app.web.fields import (
+    DateTime,
+    Id,
+    Timestamp,
+    describe_alternatives,
+    describe_sizes,
+    required_by_service,
+)
 from app.web.schemas import ErrorBody
 from app.web.serialization import json_response
 
@@ -69,6 +76,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
         self.ma_plugin.converter.add_parameter_attribute_function(required_by_service)
         self.ma_plugin.converter.add_attribute_function(describe_alternatives)
+        self.ma_plugin.converter.add_attribute_function(describe_sizes)
         for numbers in (IntegerPath, LargeIntegerPath):
             self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
 

@@ -57,7 +57,7 @@ class LogoArgs(Schema):
 
 @blueprint.route("/logo", methods=["GET"])
 @blueprint.arguments(LogoArgs, location="query")
-@blueprint.response(200, schema=BYTES, content_type="image/*", example="(bytes)")
+@blueprint.response(200, schema=BYTES, content_type="application/octet-stream", example="(bytes)")
 @blueprint.fails(404)
 @public(across_accounts=True)
 def get_logo(args: Query) -> Response:
