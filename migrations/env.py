@@ -15,8 +15,9 @@ metadata = current_app.extensions["migrate"].db.metadata
 
 
 def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
-    """Exclude the tables of collections."""
-    return not (type_ == "table" and (name or "").startswith("col_"))
+    """Exclude the tables of collections and of extensions, which have revisions of their own."""
+    others = ("col_", "x_", "alembic_version_")
+    return not (type_ == "table" and (name or "").startswith(others))
 
 
 def rendered(kind: str, item: object, autogenerate: object) -> str | bool:

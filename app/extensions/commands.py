@@ -38,7 +38,9 @@ def migrate(name: str, text: str) -> None:
     click.echo(f"Written: {migrations.create(name, text)}. Read it, then run bin/atrium release.")
 
 
-@extension.command(cls=command.Command, epilog="Example: atrium extension new shop")
+@extension.command(
+    cls=command.Command, epilog="Example: atrium extension new shop", with_appcontext=False
+)
 @click.argument("name")
 def new(name: str) -> None:
     """Write an extension into extensions/NAME: a hook, an endpoint, and tests of both."""
@@ -46,7 +48,9 @@ def new(name: str) -> None:
     click.echo(NEXT_STEPS.format(name=name, code=folder / name / "__init__.py"))
 
 
-@extension.command("list", cls=command.Command, epilog="Example: atrium extension list")
+@extension.command(
+    "list", cls=command.Command, epilog="Example: atrium extension list", with_appcontext=False
+)
 def list_() -> None:
     """List the extensions that can be loaded, and which of them SERVICE_EXTENSIONS names."""
     chosen = Config.from_env().extensions

@@ -222,3 +222,11 @@ def test_look_of_a_superadmin_is_in_the_log_of_the_account(shop: Extended) -> No
     assert shop.cast.root.acting_in("acme").get("x/shop/prices").status_code == 200
     seen = events(shop.cast.alice, kind="operator.request")
     assert "/api/v1/x/shop/prices" in str(seen)
+
+
+def test_read_may_take_an_operators_rights_which_is_logged(shop: Extended, alice: Caller) -> None:
+    shop.cast.charlie.post("records/posts", {"title": "of globex alone"})
+    titles = alice.get("x/shop/all-titles").json["titles"]
+    assert "of globex alone" not in titles
+    (event,) = events(alice, kind="extension.as_operator")
+    assert event["details"]["handler"] == "shop.all_titles"

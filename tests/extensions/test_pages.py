@@ -96,3 +96,12 @@ def test_static_files_have_an_address_with_a_version(shop: Extended) -> None:
     assert "immutable" in file.headers["Cache-Control"]
     for path in ("x/shop/../__init__.py", "x/shop/missing.css", "x/other/shop.css"):
         assert client.get(f"/static/{path}").status_code == 404
+
+
+def test_audit_log_of_the_console_shows_rows_of_extensions(shop: Extended) -> None:
+    own = browser(shop, shop.cast.alice)
+    own.post(PRICES, data={"csrf_token": token(own), "article": "in the log", "amount": "2"})
+    root, account = browser(shop, shop.cast.root), shop.cast.alice.account_id
+    page = root.get(f"/console/audit?account={account}", follow_redirects=True)
+    assert page.status_code == 200
+    assert "in the log" in page.text

@@ -125,3 +125,10 @@ def test_help_lists_commands_of_extensions(shop: Extended, monkeypatch: pytest.M
     told = CliRunner().invoke(group, ["--help"], obj=info).output
     assert "price-list  " in told.partition("Extensions:")[2]
     assert "Print the words." in told
+
+
+def test_extensions_are_listed_where_none_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_EXTENSIONS", "missing")
+    told = CliRunner().invoke(commands.extension, ["list"], obj=ScriptInfo(create_app=None))
+    assert told.exit_code == 0, told.output
+    assert "missing" in told.output

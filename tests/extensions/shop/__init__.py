@@ -142,6 +142,14 @@ def add_posts(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+@endpoint("GET", "/all-titles", answer=Schema.from_dict({"titles": fields.List(fields.String())}))
+def all_titles(caller: Caller, body: None) -> dict[str, Any]:
+    """List the titles of posts that the rules hide, too."""
+    with caller.as_operator("titles for everybody") as operator:
+        found = operator.records("posts").list()["items"]
+    return {"titles": [one["title"] for one in found]}
+
+
 @endpoint("GET", "/writes")
 def write_in_read(caller: Caller, body: None) -> None:
     """Write, although a GET must not."""
