@@ -1,12 +1,14 @@
 """The instructions of a request, beside those of the floor: figures that no busy machine blurs.
 
-    python -m bench.instructions [in-process|gunicorn|membership] [--update]
+    python -m bench.instructions [in-process|gunicorn|membership|hook] [--update]
 
 Valgrind counts what the processor executes for warm requests on SQLite, to the product and to
 `bench/floor.py`, in a process that calls the application, and in one of gunicorn's that it is sent
 to. Their ratio hardly depends on the machine, Python or libraries. Exits with 1 if one is more than
 5 % above that of `bench/instructions.json`, which `--update` writes. `membership` counts a create
-under a rule that asks for a membership beside one under none, which may take 1.3 times as many.
+under a rule that asks for a membership beside one under none, which may take 1.3 times as many;
+`hook` one that an extension's handler, which does nothing, is called before, beside one without
+any extension: 1.05 times as many.
 """
 
 from __future__ import annotations
@@ -42,6 +44,18 @@ from tests.project import PROGRAMS, PROJECT, free_port
 KEPT = Path(__file__).with_suffix(".json")
 WAYS = ("in-process", "gunicorn")
 MEMBERSHIP, MOST_OF_MEMBERSHIP = "membership", 1.3
+HOOK, MOST_OF_HOOK = "hook", 1.05
+EXTENSION = {
+    "nothing.py": """
+from app.extend import before_create
+
+@before_create("posts")
+def nothing(caller, record):
+    pass
+""",
+    "nothing-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n",
+    "nothing-1.dist-info/entry_points.txt": "[atrium.extensions]\nnothing = nothing\n",
+}
 MEMBER = "@any(members, project = @record.project && user = @request.auth.id)"
 RECORDS = 1000
 # Requests before, rounds, and requests that each of those counts.
@@ -112,10 +126,12 @@ class InProcess:
             raise SystemExit("a request failed")
 
 
-def answer(application: WSGIApplication) -> None:
+def answer(place: str) -> None:
     """Run the requests that stdin brings; what the application logs goes to stderr."""
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    module, _, name = place.partition(":")
+    application: WSGIApplication = getattr(importlib.import_module(module), name)
     environs: Iterator[WSGIEnvironment] = iter([])
     for line in sys.stdin:
         asked = json.loads(line)
@@ -293,20 +309,49 @@ def measure_membership() -> float:
     return ratio
 
 
+def measure_hook() -> float:
+    """Print the instructions of a create without an extension and with one; returns their ratio."""
+    folder = Path(tempfile.mkdtemp())
+    env = environment(folder, SERVICE_DATABASE_URL=f"sqlite:///{folder / 'atrium.db'}")
+    app = application(Config.from_env(env))
+    cast = builders.make_cast(app)
+    filled(app, cast, RECORDS, NEW, schema=FIELDS)
+    with app.app_context():
+        db.db.engine.dispose()
+    for name, text in EXTENSION.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    env |= {"PYTHONHASHSEED": "0"}
+    with_one = {"SERVICE_EXTENSIONS": "nothing", "PYTHONPATH": str(folder)}
+    caller = {"Authorization": cast.alice.headers["Authorization"]}
+    request = Request("POST", "/api/v1/records/posts", caller, NEW)
+    counts = []
+    for more in ({}, with_one):
+        with running("in-process", "wsgi:app", env | more, folder) as target:
+            others = background(target, folder)
+            counts.append(count(target, folder, itertools.repeat(request), others, MANY))
+    ratio = round(counts[1] / counts[0], 3)
+    say(f"  create, hook {counts[1]:12,} of {counts[0]:12,} = {ratio:.3f}")
+    return ratio
+
+
 def main() -> None:
     """Print the figures, and compare or keep their ratios."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", nargs="?", choices=(*WAYS, MEMBERSHIP))
+    parser.add_argument("way", nargs="?", choices=(*WAYS, MEMBERSHIP, HOOK))
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--answer", metavar="APPLICATION", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.answer:
-        module, _, name = options.answer.partition(":")
-        answer(getattr(importlib.import_module(module), name))
+        answer(options.answer)
         return
     if options.way == MEMBERSHIP:
         if (ratio := measure_membership()) > MOST_OF_MEMBERSHIP:
             raise SystemExit(f"a create under a membership takes {ratio} times one under no rule")
+        return
+    if options.way == HOOK:
+        if (ratio := measure_hook()) > MOST_OF_HOOK:
+            raise SystemExit(f"a create with a hook takes {ratio} times one without an extension")
         return
     kept: dict[str, dict[str, float]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     found = {}

@@ -21,7 +21,7 @@ def count(metric: Counter | Gauge, *labels: str, amount: float = 1) -> None:
 def observe(metric: Histogram, seconds: float, *labels: str) -> None:
     """Add to a histogram, unless the metrics directory is missing or full."""
     try:
-        metric.labels(*labels).observe(seconds)
+        (metric.labels(*labels) if labels else metric).observe(seconds)
     except OSError as error:
         _log_uncounted(type(error).__name__)
 

@@ -32,6 +32,7 @@ from app.types import JSONMapping, JSONObject
 from app.web import serialization
 
 MAX_DEPTH = 8
+CONTAINERS = (dict, list)
 _depth: ContextVar[int] = ContextVar("before_depth", default=0)
 _handlers: dict[tuple[str, str], BeforeHandlers] = {}
 KINDS = (
@@ -79,7 +80,7 @@ class BeforeHandlers:
         for index, row in enumerate(rows):
             if not problems.has(index):
                 definition = access.definition
-                record = as_json(definition, definition.fields, _as_stored(definition, row))
+                record = as_json(definition, definition.fields, row)
                 self._apply(access, row, row, (), record, index, problems, missing)
             problems.add(index, missing.get(index, ()))
 
@@ -100,8 +101,7 @@ class BeforeHandlers:
         for index, (row, values) in enumerate(zip(rows, changed, strict=True)):
             if not problems.has(index):
                 old = as_json(definition, definition.columns, row)
-                will_be = {**row, **_as_stored(definition, values)}
-                record = as_json(definition, stored, will_be)
+                record = as_json(definition, stored, {**row, **values})
                 self._apply(access, row, values, (old,), record, index, problems, missing)
             problems.add(index, missing.get(index, ()))
         if changes.handler_writes() == before:
@@ -124,7 +124,10 @@ class BeforeHandlers:
         missing: Missing,
     ) -> None:
         """Call them for a record, and put what they have changed among its values."""
-        shown = {name: _copied(value) for name, value in record.items()}
+        shown = record.copy()
+        for name, value in record.items():
+            if value.__class__ in CONTAINERS:
+                shown[name] = deepcopy(value)
         by = _in_account(access.caller, row["account_id"])
         refused = list[JSONMapping]()
         lacks = bool(missing.get(index))
@@ -136,10 +139,10 @@ class BeforeHandlers:
                     raise
                 break  # the answer says what is missing
         problems.add(index, refused)
-        set_values = {name: record.get(name) for name in record.keys() | shown.keys()}
-        set_values = {n: one for n, one in set_values.items() if n not in shown or one != shown[n]}
-        if set_values:
-            body = self._as_sent(access.definition, set_values)
+        if record != shown:
+            names = record.keys() | shown.keys()
+            new = {n: record.get(n) for n in names if n not in shown or record.get(n) != shown[n]}
+            body = self._as_sent(access.definition, new)
             values |= clean_handled(access, row, body, index, problems)
             left = missing.get(index, ())
             missing[index] = [one for one in left if values.get(one["field"]) is None]
@@ -204,18 +207,9 @@ def as_json(definition: Definition, names: Iterable[str], row: Row) -> JSONObjec
     record = {name: row.get(name) for name in names}
     for name, encode, json_type in definition.encoders:
         value = record.get(name)
-        if value is not None and value.__class__ is not json_type:
+        if value.__class__ in CONTAINERS:  # cleaned, and not stored yet
+            record[name] = deepcopy(value)
+        elif value is not None and value.__class__ is not json_type:
             shown = encode(value)
             record[name] = serialization.plain(shown) if shown.__class__ is Fragment else shown
     return record
-
-
-def _as_stored(definition: Definition, values: Values) -> Values:
-    """Cleaned values as the database returns them."""
-    fields = definition.fields
-    differing = [n for n in values if n in fields and fields[n].reads_differently]
-    return {**values, **{name: fields[name].read_back(values[name]) for name in differing}}
-
-
-def _copied(value: object) -> object:
-    return deepcopy(value) if isinstance(value, dict | list) else value

@@ -96,6 +96,9 @@ class WritingNow:
             service.delete(collection, id, by=by)
 
 
+NOW = WritingNow()
+
+
 @contextmanager
 def undone_if_refused() -> Iterator[None]:
     """Write as part of the open transaction; what is refused leaves nothing, so it may go on."""
@@ -195,7 +198,7 @@ class Caller:
         self._principal, self._handler, self._is_system = principal, handler, is_system
         self.idempotency_key = idempotency_key
         """Of a job or a workflow's step: the same whenever it runs again. None elsewhere."""
-        self._writing: Writing = writing or WritingNow()
+        self._writing: Writing = writing or NOW
         self._acts_as: Actor | None = None
         self._has_ended = False
 

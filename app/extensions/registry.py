@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.config import ConfigError
+from app.types import cached_property
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +73,7 @@ class Handler:
     """A collection, type of events, "POST /quotes", cron line, step, type, command or path."""
     options: Mapping[str, Any]
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of its function behind that of its extension, as logs and metrics have it."""
         return f"{self.extension}.{self.function.__name__}"

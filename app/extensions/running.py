@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from app import config
 from app.accounts.usage.quotas import QuotaExceeded
 from app.context import actor, deadline, metrics, tracing
 from app.context.actor import ActorKind
-from app.context.deadline import Limit
+from app.context.deadline import Client, Limit
 from app.db.versioned_cache import Stale
 from app.db.watch import STEP_SECONDS, Watch
 from app.errors import (
@@ -166,10 +166,10 @@ def _call(
     actor.source.set(
         lambda: replaced()._replace(kind=ActorKind.EXTENSION, id=extension, name=extension)
     )
-    if seconds is None or _running.watch is not None:  # one within another has the time of that
+    watch = _running.watch
+    if seconds is None or watch.is_running:  # one within another has the time of that
         result = call()
         return then(result) if then else result
-    watch = _running.watch = _Watch(threading.get_ident(), seconds)
     try:
         watch.start(seconds, None)
         try:
@@ -180,8 +180,6 @@ def _call(
     except HandlerTimeout:
         watch.end()  # it may have come just before
         raise
-    finally:
-        _running.watch = None
 
 
 def failed(handler: Handler, reason: Exception) -> HandlerFailed:
@@ -191,8 +189,9 @@ def failed(handler: Handler, reason: Exception) -> HandlerFailed:
 
 
 def _count(handler: Handler, result: str, seconds: float, error: BaseException | None) -> None:
-    metrics.count(CALLS, handler.extension, handler.name, result)
-    metrics.observe(SECONDS, seconds, handler.extension, handler.name)
+    counter, histogram = _metrics(handler.extension, handler.name, result)
+    metrics.count(counter)
+    metrics.observe(histogram, seconds)
     if error is None and seconds < SLOW_SECONDS:
         return
     about = {"extension": handler.extension, "handler": handler.name, "kind": handler.kind}
@@ -206,24 +205,23 @@ def _count(handler: Handler, result: str, seconds: float, error: BaseException |
 def check_time() -> None:
     """Raise HandlerTimeout if the time of the running handler is up."""
     watch = _running.watch
-    if watch is not None and watch.is_late():
+    if watch.is_running and time.monotonic() > watch.ends:
         raise HandlerTimeout
 
 
-class _Running(threading.local):
-    watch: _Watch | None = None
-
-
-_running = _Running()
-
-
 class _Watch(Watch):
-    """Watches over the Python code of a handler, in the thread that runs it."""
+    """Watches over the Python code of handlers in a thread."""
 
-    def __init__(self, thread: int, seconds: float) -> None:
+    def __init__(self) -> None:
         super().__init__(lambda: None)
-        self._thread, self._has_raised = thread, False
-        self._ends = time.monotonic() + seconds
+        self._thread = threading.get_ident()
+        self.is_running = self._has_raised = False
+        self.ends = 0.0
+
+    def start(self, seconds: float, client: Client | None) -> None:
+        """Watch a handler that begins now."""
+        self.is_running, self.ends = True, time.monotonic() + seconds
+        super().start(seconds, client)
 
     def check(self) -> float | None:
         """Raise HandlerTimeout in its code if its time is up."""
@@ -239,16 +237,26 @@ class _Watch(Watch):
                 self.until = time.monotonic() + REPEAT_SECONDS
             return STEP_SECONDS
 
-    def is_late(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() > self._ends
-
     def end(self) -> None:
         """Raise nothing from now on, also not what is under way."""
-        with self._lock:
-            self.until = None
+        self.stop()
         if self._has_raised:
             _raise_in(self._thread, None)
+            self._has_raised = False
+        self.is_running = False
+
+
+class _Running(threading.local):
+    def __init__(self) -> None:
+        self.watch = _Watch()
+
+
+_running = _Running()
+
+
+@lru_cache
+def _metrics(extension: str, handler: str, result: str) -> tuple[Counter, Histogram]:
+    return CALLS.labels(extension, handler, result), SECONDS.labels(extension, handler)
 
 
 def _is_in_product(frame: FrameType | None) -> bool:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bench.instructions import KEPT, MEMBERSHIP, WAYS
+from bench.instructions import HOOK, KEPT, MEMBERSHIP, WAYS
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -25,3 +25,10 @@ def test_create_under_a_membership_takes_few_more_instructions() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "create, membership" in done.stdout
+
+
+def test_create_with_a_hook_takes_few_more_instructions() -> None:
+    command = [sys.executable, "-m", "bench.instructions", HOOK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "create, hook" in done.stdout

@@ -243,6 +243,8 @@ def clean_updates(
 
 
 def _without_missing(index: int, found: list[Problem], missing: Missing) -> list[Problem]:
+    if not found:
+        return found
     missing[index] = [one for one in found if one["code"] in MISSING]
     return [one for one in found if one["code"] not in MISSING]
 
