@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from app import extend
-from app.extend import fields, testing
+from app.extend import fields, http, tables, testing
+from app.extensions.tables import Rows
 from app.web.access import ViewAccess
 from tests.project import PROJECT
 
@@ -45,6 +46,15 @@ def sections() -> Iterator[str]:
         yield from _class(name, one)
     yield "## Fields of schemas\n"
     yield f"{inspect.getdoc(fields)}\n\n{', '.join(f'`fields.{one}`' for one in fields.__all__)}.\n"
+    yield "## app.extend.http\n"
+    for name in ("request", "get", "post"):
+        yield from _function(name, getattr(http, name))
+    for one in (http.HttpResponse, http.HttpError):
+        yield from _class(one.__name__, one)
+    yield "## app.extend.tables\n"
+    yield f"For a model: {', '.join(f'`{one}`' for one in tables.__all__)}.\n"
+    for one in (tables.Table, Rows):
+        yield from _class(one.__name__, one)
     yield "## app.extend.testing\n"
     for one in KIT:
         yield from _class(one.__name__, one)
