@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import create_app
 from app.config import ConfigError
+from app.extensions.registry import LoadError
 
 IS_COMMAND = "FLASK_RUN_FROM_CLI" in os.environ  # commands such as doctor say it themselves
 
@@ -33,6 +34,8 @@ try:
         if not IS_COMMAND and (refusal := engine.pooler_refusal()):
             sys.exit(f"The database cannot be used: {refusal}")
         bootstrap.create_from_settings()
+except LoadError as error:
+    sys.exit(str(error))
 except ConfigError as error:
     sys.exit(f"The settings are not usable:\n{error}")
 except SQLAlchemyError:

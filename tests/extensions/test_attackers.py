@@ -332,6 +332,24 @@ def test_operators_rights_are_named_in_the_log_and_stay_in_the_account(posts: Ca
     assert event["user_id"] == posts.bob.id
 
 
+def test_operators_reads_of_personal_data_are_logged(posts: Cast) -> None:
+    fields = [{"name": "phone", "type": "text", "pii": True}]
+    make_collection(posts.root, "people", fields, list_rule=None)
+    make_record(posts.alice, "people", phone="0049-4711")
+    seen = []
+
+    def look(caller: Any, record: dict[str, Any]) -> None:
+        with caller.as_operator("look") as operator:
+            seen.extend(one["phone"] for one in operator.records("people").list()["items"])
+
+    with loading.loaded(shop(look)):
+        make_record(posts.bob)
+    assert seen == ["0049-4711"]
+    events = posts.alice.get("account/security-log?kind=personal_data.read").json["items"]
+    assert events
+    assert events[0]["details"]["fields"] == ["phone"]
+
+
 def test_system_names_its_rights(posts: Cast) -> None:
     make_service(posts.alice, "robot", "admin")
     handler = registry.Handler(Kind.PERIODIC, "shop", print, "0 3 * * *", {})

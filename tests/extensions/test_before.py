@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -461,3 +462,48 @@ def test_console_calls_handlers(orders: Cast) -> None:
         answer = admin.send(place, do="save", f_title="bad")
         assert (answer.status_code, "Not this one." in answer.text) == (400, True)
         assert "A-acme" in admin.done(place, do="save", f_title="a")
+
+
+def test_handlers_run_again_with_a_transaction_that_is_tried_again(orders: Cast) -> None:
+    calls = []
+    lines = next(
+        one for one in orders.root.get("collections").json["items"] if one["name"] == "lines"
+    )
+
+    def change_collection() -> None:
+        answer = orders.root.patch(f"collections/{lines['id']}", {"create_rule": ""})
+        assert answer.status_code == 200, answer.json
+
+    def shop() -> None:
+        @before_create("lines")
+        def count(caller: Any, record: dict[str, Any]) -> None:
+            calls.append(record["text"])
+            if len(calls) == 1:
+                thread = Thread(target=change_collection)
+                thread.start()
+                thread.join()
+
+    make_record(orders.bob, "lines", text="first")
+    with loading.loaded(shop):
+        make_record(orders.bob, "lines", text="second")
+    assert calls == ["second", "second"]
+    assert orders.bob.get("records/lines").json["total"] == 2
+
+
+def test_user_who_leaves_is_refused_by_handlers_of_records(orders: Cast) -> None:
+    """What goes with a user is asked for, too."""
+    fields = [{"name": "owner", "type": "user", "on_delete": "cascade"}]
+    make_collection(orders.root, "cars", fields)
+    make_record(orders.bob, "cars", owner=orders.bob.id)
+
+    def shop() -> None:
+        @before_delete("cars")
+        def keep(caller: Any, record: dict[str, Any]) -> None:
+            raise Refused(code="stays", message="It stays.")
+
+    with loading.loaded(shop):
+        answer = orders.alice.delete(f"account/users/{orders.bob.id}")
+        assert answer.status_code == 400, answer.json
+        assert answer.json["details"][0]["code"] == "stays"
+    assert orders.alice.get("records/cars").json["total"] == 1
+    assert orders.alice.delete(f"account/users/{orders.bob.id}").status_code < 300
