@@ -67,7 +67,7 @@ def _note_change(event: RecordChanged) -> None:
         values = [as_json(event.definition, event.definition.columns, row) for row in rows]
         by, id = jobs.stored_caller(event.by), rows[-1]["id"]
         new = jobs.new(handler, values, account_id=event.account_id, by=by, record_id=id)
-        db.before_commit(queue.enqueue_many, new)
+        db.before_commit(jobs.enqueue, new)
     type = f"{types.RECORDS}.{event.operation}"
     if type in _listeners and not event.definition.announced:  # else it happens, too
         row = event.record or event.previous or {}
@@ -93,7 +93,7 @@ def _note_event(event: Happened) -> None:
             by=_person(who, event.account_id),
             record_id=event.data.get("record_id"),
         )
-        db.before_commit(queue.enqueue_many, new)
+        db.before_commit(jobs.enqueue, new)
 
 
 def _person(who: Actor, account_id: str) -> JSONObject:

@@ -36,6 +36,8 @@ from app.ids import new_id
 from app.jobs import JobError, NewJob, worker
 from app.jobs.rq_queues import EXTENSIONS
 from app.types import JSONMapping, JSONObject
+from app.web import rate_limits
+from app.web.rate_limits import Limit
 from app.workflows.triggers.start import MAX_DEPTH
 
 log = structlog.get_logger()
@@ -46,8 +48,12 @@ LEASE_SECONDS = 300
 MAX_SECONDS = 900
 GRACE_SECONDS = 5
 AT_ONCE = 4
+MAX_PER_CHAIN = 10_000
+"""Calls that one change may lead to by further handlers, in a day."""
+CHAIN = Limit("extension-chain", MAX_PER_CHAIN, 86_400)
 RUN_LATER = (Kind.AFTER_CREATE, Kind.AFTER_UPDATE, Kind.AFTER_DELETE, Kind.ON, Kind.PERIODIC)
 TOO_DEEP = f"Not run: the chain of handlers is longer than {MAX_DEPTH}."
+TOO_WIDE = f"Not run, as others: the chain of handlers has called {MAX_PER_CHAIN:,}."
 TOO_LONG = "{} took longer than {:g} s."
 UNREADABLE = "No key in SERVICE_ENCRYPTION_KEY decrypts the data of this job."
 
@@ -82,6 +88,24 @@ def new(
     }
     refusal = TOO_DEEP if depth + 1 > MAX_DEPTH else None
     return NewJob(account_id, kind_of(handler), payload, refusal)
+
+
+def enqueue(new: Sequence[NewJob]) -> None:
+    """Enqueue jobs in the open transaction: of a chain no more than MAX_PER_CHAIN a day.
+
+    The depth of a chain alone does not bound it, as each handler may write many records.
+    """
+    admitted, chains = list[NewJob](), dict[str, list[NewJob]]()
+    for one in new:
+        is_first = one.payload["depth"] == 1
+        (admitted if is_first else chains.setdefault(one.payload["root"], [])).append(one)
+    for root, own in chains.items():
+        total = rate_limits.increment(CHAIN.of(root), len(own))
+        room = max(0, MAX_PER_CHAIN - total + len(own))
+        admitted += own[:room]
+        if room < len(own) and total - len(own) <= MAX_PER_CHAIN:
+            admitted.append(own[room]._replace(refusal=TOO_WIDE))  # which stands for the others
+    jobs.enqueue_many(admitted)
 
 
 def stored_caller(by: Principal) -> JSONObject:

@@ -231,6 +231,25 @@ def test_handlers_that_trigger_each_other_come_to_an_end(app: Flask, cast: Cast)
     assert (last.status, last.last_error) == (JobState.FAILED, handler_jobs.TOO_DEEP)
 
 
+def test_chain_of_handlers_is_bounded_in_width(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(caller: Caller, record: Any) -> None:
+        for n in range(2):
+            caller.records("posts").create({"title": f"{record['title']}{n}"})
+
+    monkeypatch.setattr(handler_jobs, "MAX_PER_CHAIN", 9)
+    make_collection(cast.root)
+    with loaded(after_posts(twice)):
+        make_record(cast.alice, title="")
+        while run_due(app):
+            pass
+    refused = [one for one in jobs_of(app) if one.status == JobState.FAILED]
+    assert [one.last_error for one in refused] == [handler_jobs.TOO_WIDE]
+    assert len(jobs_of(app)) == 1 + 9 + 1
+    assert len(titles(cast.alice)) == 1 + 2 * 10
+
+
 def test_caller_has_the_rights_of_now(app: Flask, cast: Cast) -> None:
     calls, counts = Calls(), list[int]()
 
@@ -428,7 +447,7 @@ def test_failed_jobs_stand_in_the_console_with_their_extension(app: Flask, cast:
         (job,) = jobs_of(app)
         browser = Browser(app, cast.root)
         page = browser.get("jobs?status=failed").text
-        assert "extensions.shop.fail" in page
+        assert "Extension: shop.fail" in page
         assert "ZeroDivisionError" in page
         browser.done(f"jobs/{job.account_id}/{job.id}/retry")
         (job,) = jobs_of(app)

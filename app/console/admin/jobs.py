@@ -24,6 +24,7 @@ from app.context import shown_accounts
 from app.db import counts
 from app.db.functions import database_now
 from app.errors import NotFound
+from app.extensions.jobs import PREFIX
 from app.jobs import TABLE, JobState, queue
 from app.web.languages import gettext, lazy_gettext
 from app.webhooks.models import DELIVERIES
@@ -292,4 +293,6 @@ def _delivery_figures() -> Iterator[Figure]:
 
 def name_of_kind(kind: str) -> str:
     """The name of a kind of job; a kind that another release defines is its own name."""
+    if kind.startswith(PREFIX):
+        return gettext("Extension: %(name)s", name=kind.removeprefix(PREFIX))
     return str(NAMES.get(kind, kind))
