@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from flask import Flask
 
+from app.context import tracing
+from app.context.spans import Span
 from app.extend import Refused, before_create, before_update
 from app.extensions import loading, registry
 from app.extensions.registry import Extension
@@ -81,3 +84,28 @@ def test_collection_that_extensions_name_keeps_its_name(cast: Cast) -> None:
         assert problem["code"] == "collection_in_use"
         assert "shop.check_title" in problem["message"]
     assert cast.root.patch(path, {"name": "articles"}).status_code == 200
+
+
+def test_call_has_a_span(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_collection(cast.root)
+    spans = []
+
+    class Exporter:
+        """Takes note of spans."""
+
+        def inner_span(self, name: str, attributes: Mapping[str, str]) -> Span:
+            spans.append((name, dict(attributes)))
+            return Span()
+
+        def ids(self) -> dict[str, str]:
+            return {}
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: Span() if name.endswith("_span") else False
+
+    with loading.loaded(shop):
+        monkeypatch.setattr(tracing, "_exporting", Exporter())
+        make_record(cast.bob, title="a")
+    kind = {"atrium.extension.kind": "before_create"}
+    handler = {"atrium.extension.handler": "shop.check_title"}
+    assert spans == [("extension shop.check_title", handler | kind)]
