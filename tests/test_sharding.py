@@ -57,6 +57,8 @@ CREATE FUNCTION stubs.create_distributed_function(name text) RETURNS void LANGUA
   INSERT INTO stubs.functions VALUES (name::regprocedure) $$;
 CREATE FUNCTION stubs.column_to_column_name(name regclass, key text) RETURNS text LANGUAGE sql
 AS 'SELECT key';
+CREATE FUNCTION stubs.relation_is_a_known_shard(name regclass) RETURNS boolean LANGUAGE sql AS $$
+  SELECT name::text ~ '_[0-9]{6}$' $$;
 GRANT USAGE ON SCHEMA stubs TO PUBLIC;
 GRANT ALL ON ALL TABLES IN SCHEMA stubs TO PUBLIC;
 GRANT ALL ON ALL SEQUENCES IN SCHEMA stubs TO PUBLIC;
@@ -189,6 +191,27 @@ def test_shard_command_second_run_changes_nothing(sharded: Flask) -> None:
     assert (result.exit_code, result.output) == (0, "All tables are distributed.\n")
     with sharded.app_context():
         assert read(PLACED) == before
+
+
+def test_shard_command_after_an_upgrade_leaves_shards_alone(sharded: Flask) -> None:
+    """Of shared tables, the coordinator has shards among its own tables."""
+    of_shard = "SELECT oid FROM pg_constraint WHERE conname = 'fk_of_shard'"
+    made = (
+        "CREATE TABLE sessions_102008 (role_id integer CONSTRAINT fk_of_shard REFERENCES roles)",
+        "DELETE FROM stubs.pg_dist_partition WHERE logicalrelid = 'template_jobs'::regclass",
+    )
+    with sharded.app_context(), tenancy.as_owner(), db.transaction() as session:
+        for statement in made:
+            session.execute(sa.text(statement))
+    with sharded.app_context():
+        before = read(of_shard)
+    result = sharded.test_cli_runner().invoke(args=["shard"])
+    assert (result.exit_code, result.output) == (0, "1 tables distributed.\n")
+    with sharded.app_context():
+        assert read(of_shard) == before != []
+        with tenancy.as_owner(), db.transaction() as session:
+            session.execute(sa.text("DROP TABLE sessions_102008"))
+        assert read(KEYS) == sharded.extensions["foreign_keys"]
 
 
 def test_shard_command_new_collections_are_distributed(sharded: Flask, cast: Cast) -> None:

@@ -43,6 +43,7 @@ FOREIGN_KEYS = sa.text("""
 SELECT conrelid::regclass::text AS source, format('%I', conname) AS name,
   pg_get_constraintdef(oid) AS definition
 FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace
+  AND NOT relation_is_a_known_shard(conrelid)
 ORDER BY 1, 2
 """)
 # They would count rows that are moved, on a worker that has no tables of counts yet.
@@ -52,6 +53,7 @@ SELECT tgrelid::regclass::text AS source, format('%I', tgname) AS name,
 FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = tgfoid
 WHERE (starts_with(proname, 'count_') OR proname = 'measure_records')
   AND NOT tgisinternal AND p.pronamespace = current_schema()::regnamespace
+  AND NOT relation_is_a_known_shard(tgrelid)
 ORDER BY 1, 2
 """)
 # What runs on workers: functions of rules and triggers, and what these call. Those of a database

@@ -212,7 +212,8 @@ def test_security_stream_without_owner_is_not_paused(app: Flask, cast: Cast, dan
     with receiving() as log:
         dan.put(STREAM, {"url": log.url})
         with app.app_context(), db.transaction() as session:
-            session.execute(sa.update(SecurityStream).values(created_by=None))
+            own = SecurityStream.account_id == cast.alice.account_id
+            session.execute(sa.update(SecurityStream).where(own).values(created_by=None))
         WAYS["deactivated"](cast, dan)
         send(app)
         assert log.requests
