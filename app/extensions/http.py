@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from app import config
 from app.outbound import client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
 
+_withheld: ContextVar[list[str] | None] = ContextVar("withheld", default=None)
 LONGEST_SECONDS = 30
 MAX_CHARACTERS = 1_000_000
 
@@ -57,6 +60,10 @@ def request(
     the URL is `trusted`, as that of a setting is, and never one that users name. `timeout` is in
     seconds, at most 30; in a web request all of it takes 3 seconds at most. Follows no redirects.
     """
+    withheld = _withheld.get()
+    if withheld is not None:
+        withheld.append(url)
+        raise HttpError("Requests to other services are withheld.")
     sent = dict(headers or {})
     if json is not None:
         body = orjson.dumps(json)
@@ -70,6 +77,17 @@ def request(
     except (RequestRefused, RequestFailed) as error:
         raise HttpError(str(error)) from error
     return HttpResponse(found.status, found.body)
+
+
+@contextmanager
+def withholding() -> Iterator[list[str]]:
+    """Send nothing in the block, whose calls try what handlers do; yields the URLs meant."""
+    found = list[str]()
+    token = _withheld.set(found)
+    try:
+        yield found
+    finally:
+        _withheld.reset(token)
 
 
 def get(url: str, **options: Any) -> HttpResponse:

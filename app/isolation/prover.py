@@ -22,6 +22,7 @@ from werkzeug.test import TestResponse
 from app import config, db, jobs
 from app.accounts.models import ADMIN
 from app.console.shell.portal import RULE
+from app.extensions import http
 from app.isolation import callers, filling
 from app.isolation.callers import Caller
 from app.isolation.calls import (
@@ -137,6 +138,8 @@ class Proof:
         self.book, self.report = RouteBook.of(app), Report()
         self.rules = list(self.book.routes(pattern))
         self.own = callers.for_tenant(app, stranger)
+        self.asking = set[str]()
+        """Routes of extensions that ask other services, which the check withholds."""
 
     def run(self) -> None:
         """Run the whole check, reads first."""
@@ -193,7 +196,11 @@ class Proof:
 
     def _send(self, caller: Caller, call: Call) -> TestResponse:
         self.report.requests += 1
-        return caller.send(call)
+        with http.withholding() as withheld:
+            answer = caller.send(call)
+        if withheld:
+            self.asking.add(call.route)
+        return answer
 
     def _admin(self, call: Call) -> Caller:
         return self.own[call.main_caller]
@@ -297,6 +304,8 @@ class Proof:
         self.report.leaks.append(Finding(call.method, call.route, caller.name, message))
 
     def _uncovered(self, call: Call, caller: str, message: str) -> None:
+        if call.route in self.asking:  # it fails without the answer of another service
+            return
         finding = Finding(call.method, call.route, caller, message[:300])
         if finding not in self.report.uncovered:
             self.report.uncovered.append(finding)

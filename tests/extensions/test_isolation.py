@@ -12,7 +12,7 @@ from tests.extensions.folders import extended
 pytestmark = pytest.mark.long
 
 HEAD = """
-from app.extend import Schema, account_admin, console_page, endpoint, fields, tables
+from app.extend import Refused, Schema, account_admin, console_page, endpoint, fields, http
 from app.extend.tables import Mapped, Table, Text, mapped_column
 
 class Titles(Schema):
@@ -53,6 +53,14 @@ def note(caller, body, *, note_id):
 def remove(caller, body, *, note_id):
     """Delete a note."""
     caller.table(Note).delete(note_id)
+
+@endpoint("POST", "/rates", body=Wanted, answer=Titles)
+def rates(caller, body):
+    """Ask another service."""
+    try:
+        http.post("http://127.0.0.1:9/rates", json={})
+    except http.HttpError as error:
+        raise Refused(code="unreachable", message=str(error)) from error
 
 @console_page("/notes", title="Notes")
 def notes(caller, request):
@@ -127,7 +135,7 @@ def check(leak: str) -> Report:
 
 def test_extension_without_a_leak_passes() -> None:
     report = check("")
-    assert report.routes == 7  # the page has two addresses
+    assert report.routes == 8  # the page has two addresses
     assert not report.leaks
     assert not report.uncovered
 
