@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any
 
 from app import extend
@@ -77,12 +80,34 @@ def _function(name: str, function: Any, level: str = "###") -> Iterator[str]:
 def _class(name: str, kind: Any) -> Iterator[str]:
     yield f"### {name}\n"
     yield f"{ERRORS.get(name) or inspect.getdoc(kind)}\n"
-    for key, one in vars(kind).items() if name not in (*ERRORS, "Schema") else ():
+    if name in (*ERRORS, "Schema"):
+        return
+    yield from _attributes(kind)
+    for key, one in vars(kind).items():
         if isinstance(one, property) and not key.startswith("_"):
             yield f"#### {key}\n"
             yield f"{inspect.getdoc(one)}\n"
         elif callable(one) and not key.startswith("_"):
             yield from _function(key, inspect.unwrap(one), "####")
+
+
+def _attributes(kind: Any) -> Iterator[str]:
+    """Those with a text below them in the class or its `__init__`, or only with a type."""
+    (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    makes = [
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    ]
+    for body in (tree.body, *(one.body for one in makes)):
+        for one, below in pairwise([*body, ast.Pass()]):
+            target = one.target if isinstance(one, ast.AnnAssign) else None
+            target = one.targets[0] if isinstance(one, ast.Assign) else target
+            name = ast.unparse(target).removeprefix("self.") if target else "_"
+            is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            if name.isidentifier() and not name.startswith("_") and (is_text or body is tree.body):
+                yield f"#### {name}\n"
+                if is_text:
+                    yield f"{inspect.cleandoc(str(below.value.value))}\n"  # type: ignore[attr-defined]
 
 
 def main() -> None:
