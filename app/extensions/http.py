@@ -28,6 +28,7 @@ class HttpResponse:
     """An answer, whatever its status."""
 
     status: int
+    """The status, such as 200."""
     text: str
     """At most 1,000,000 characters."""
 

@@ -36,9 +36,11 @@ class PageRequest:
     """The request for a page of an extension."""
 
     method: str
+    """`GET` or `POST`."""
     args: Values
     """The values of the query."""
     form: Values
+    """The values of the form that was sent."""
     renderer: Callable[[str, Mapping[str, object]], Markup]
 
     def render(self, template: str, **values: object) -> Markup:

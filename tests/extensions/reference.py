@@ -92,22 +92,19 @@ def _class(name: str, kind: Any) -> Iterator[str]:
 
 
 def _attributes(kind: Any) -> Iterator[str]:
-    """Those with a text below them in the class or its `__init__`, or only with a type."""
+    """Those with a text below them, in the class or its `__init__`."""
     (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
-    makes = [
-        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
-    ]
-    for body in (tree.body, *(one.body for one in makes)):
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+    for body in (tree.body, *(one.body for one in functions if one.name == "__init__")):
         for one, below in pairwise([*body, ast.Pass()]):
             target = one.target if isinstance(one, ast.AnnAssign) else None
             target = one.targets[0] if isinstance(one, ast.Assign) else target
             name = ast.unparse(target).removeprefix("self.") if target else "_"
             is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-            if name.isidentifier() and not name.startswith("_") and (is_text or body is tree.body):
+            if is_text and name.isidentifier() and not name.startswith("_"):
                 yield f"#### {name}\n"
-                if is_text:
-                    yield f"{inspect.cleandoc(str(below.value.value))}\n"  # type: ignore[attr-defined]
+                yield f"{inspect.cleandoc(str(below.value.value))}\n"  # type: ignore[attr-defined]
 
 
 def main() -> None:
