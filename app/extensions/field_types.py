@@ -14,7 +14,7 @@ from app.collections import fields
 from app.collections.fields.face import Face, WidgetKind
 from app.extensions import registry, running
 from app.extensions.registry import Handler, Kind, LoadError
-from app.extensions.running import Refused
+from app.extensions.running import HandlerFailed, Refused
 from app.types import JSONObject
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
@@ -59,10 +59,10 @@ class ExtensionField(fields.Field):
 
     @property
     def column_default(self) -> str | None:
-        """The default as it is stored; as it was sent if the class has become stricter since."""
+        """The default as it is stored; as it was sent if the class does not take it any more."""
         try:
             return None if self.default is None else self.clean(self.default)
-        except fields.InvalidValue:
+        except (fields.InvalidValue, HandlerFailed):  # records are read whatever it thinks of that
             return str(self.default)
 
     def definition_problems(self) -> Iterator[str]:

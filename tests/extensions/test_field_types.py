@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from json import loads
 from typing import Any, ClassVar
 
@@ -184,19 +184,33 @@ def test_whatever_else_it_raises_is_a_500_in_its_name(
     assert cast.alice.post("records/payees", {"iban": IBAN}).status_code == 201
 
 
-def test_without_its_extension_values_are_read_and_not_written(
-    app: Flask, cast: Cast, loaded: None
+@pytest.mark.parametrize("error", [Refused(code="no", message="No."), ZeroDivisionError()])
+def test_default_that_the_class_takes_no_more_keeps_nobody_from_reading(
+    app: Flask, cast: Cast, error: Exception
 ) -> None:
-    made = make_collection(cast.root, "payees", [*SCHEMA, {"name": "note", "type": "text"}])
-    record = make_record(cast.alice, "payees", iban=IBAN, note="x")
-    with loading.loaded():
-        fields.TYPES.pop("iban")
-        forget(app)
-        check_missing(app, cast, made, record)
+    field = {"name": "iban", "type": "iban", "default": IBAN, "required": True}
+    with loading.loaded(bank):
+        make_collection(cast.root, "payees", [field])
+        made = make_record(cast.alice, "payees")
+
+    def refuse(self: object, value: str, options: dict[str, Any]) -> str:
+        raise error
+
     forget(app)
+    of("iban", check=lambda: read(cast, made["id"]), clean=refuse)
 
 
-def check_missing(app: Flask, cast: Cast, made: Any, record: Any) -> None:
+def read(cast: Cast, id: str) -> None:
+    """The record is read, and a new one is not made with the default."""
+    assert cast.alice.get(f"records/payees/{id}").json["iban"] == IBAN
+    assert cast.alice.post("records/payees", {}).status_code in (400, 500)
+
+
+def test_without_its_extension_values_are_read_and_not_written(app: Flask, cast: Cast) -> None:
+    with loading.loaded(bank):
+        made = make_collection(cast.root, "payees", [*SCHEMA, {"name": "note", "type": "text"}])
+        record = make_record(cast.alice, "payees", iban=IBAN, note="x")
+    forget(app)
     alice, root = cast.alice, cast.root
     place = f"records/payees/{record['id']}"
     assert alice.get(place).json["iban"] == IBAN
@@ -227,8 +241,8 @@ def check_missing(app: Flask, cast: Cast, made: Any, record: Any) -> None:
     assert answer.status_code == 200, answer.json
 
 
-def of(name: str, **members: Any) -> None:
-    """An extension with a type of this name; members that are None are left out."""
+def of(name: str, check: Callable[[], None] = lambda: None, **members: Any) -> None:
+    """Load an extension with a type of this name; members that are None are left out."""
 
     def kind() -> None:
         whole = {"clean": lambda self, value, options: value, "label": "x"}
@@ -236,7 +250,7 @@ def of(name: str, **members: Any) -> None:
         field_type(name)(type("Kind", (), {k: v for k, v in whole.items() if v is not None}))
 
     with loading.loaded(kind):
-        pass
+        check()
 
 
 @pytest.mark.parametrize(
