@@ -21,11 +21,12 @@ from app.extend import (
 )
 from app.extensions import jobs as handler_jobs
 from app.extensions.loading import loaded
-from app.jobs import JobState
+from app.jobs import JobState, worker
 from app.workflows.triggers.start import MAX_DEPTH
 from tests.builders import Caller as Client
 from tests.builders import Cast, change_user, make_collection, make_record
 from tests.extensions.running import data_of, jobs_of, make_due, run_due
+from tests.mailbox import outbox
 
 Calls = list[tuple[Any, ...]]
 
@@ -79,15 +80,12 @@ def test_handlers_get_stored_values_once(app: Flask, cast: Cast) -> None:
 def test_handlers_hear_every_door_and_cascade(app: Flask, cast: Cast) -> None:
     calls: Calls = []
 
+    def noted(caller: Caller, record: Any) -> None:
+        calls.append((record["title"],))
+
     def shop() -> None:
         for name in ("posts", "comments"):
-
-            @after_delete(name)
-            @after_create(name)
-            def noted(caller: Caller, record: Any) -> None:
-                calls.append((record["title"],))
-
-            noted.__name__ = f"noted_{name}"
+            after_delete(name)(after_create(name)(noted))
 
     make_collection(cast.root)
     reference = {"name": "post", "type": "reference", "collection": "posts"}
@@ -385,6 +383,55 @@ def test_endless_handler_is_cut_and_others_go_on(
         assert (job.status, job.last_error) == ("pending", "shop.endless took longer than 0.3 s.")
         released.set()
     assert titles(cast.alice, "notes") == []
+
+
+@pytest.mark.long
+def test_worker_goes_on_beside_endless_handlers(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job has a thread, and each other kind of work a loop of its own."""
+    released, stop = threading.Event(), threading.Event()
+    done, begun = Calls(), Calls()
+
+    def endless(caller: Caller, record: Any) -> None:
+        if record["title"] == "endless":
+            begun.append(())
+            released.wait(60)
+        done.append((record["title"],))
+
+    def serve() -> None:
+        with app.app_context():
+            worker.serve(stop)
+
+    make_collection(cast.root)
+    with loaded(after_posts(endless)):
+        for _ in range(handler_jobs.AT_ONCE - 1):
+            make_record(cast.alice, title="endless")
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            assert until(lambda: len(begun) == handler_jobs.AT_ONCE - 1)
+            make_record(cast.alice, title="quick")
+            assert (
+                cast.alice.post("account/users", {"email": "zoe@acme.example"}).status_code == 201
+            )
+            assert until(lambda: done == [("quick",)])
+            assert until(lambda: len(outbox(app)) == 1)
+            released.set()
+            assert until(lambda: len(done) == handler_jobs.AT_ONCE)
+        finally:
+            released.set()
+            stop.set()
+            thread.join(30)
+    assert {one.status for one in jobs_of(app)} == {JobState.DONE}
+
+
+def until(reached: Callable[[], bool], seconds: float = 20) -> bool:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not reached() and time.monotonic() < end:
+        time.sleep(0.02)
+    return reached()
 
 
 def test_handler_that_ends_its_process_fails_its_job_alone(app: Flask, cast: Cast) -> None:

@@ -15,6 +15,7 @@ from app.workflows.engine import control_steps, external_steps
 from tests.builders import Cast, make_collection
 from tests.console.browser import Browser
 from tests.console.test_workflow_steps import Fields, opened
+from tests.manifest.manifests import exported
 from tests.workflows.running import (
     create,
     instance,
@@ -140,6 +141,22 @@ def test_endless_step_fails(app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPa
         "failed",
         "shop.pay took longer than 0.3 s.",
     )
+
+
+def test_manifest_carries_the_step(app: Flask, cast: Cast) -> None:
+    with loaded(billing(lambda caller, input: None)):
+        workflow = make_workflow(cast.alice, [charge()])
+        manifest = exported(cast.root, "?accounts=acme")
+        cast.alice.delete(f"workflows/{workflow['id']}")
+        plan = cast.root.post("manifest/plan", {"manifest": manifest}).json
+        assert plan["problems"] == []
+        body = {"manifest": manifest, "plan_hash": plan["plan_hash"]}
+        assert cast.root.post("manifest/apply", body).status_code == 200
+        (made,) = cast.alice.get("workflows").json["items"]
+        assert made["steps"] == workflow["steps"]
+        cast.alice.delete(f"workflows/{made['id']}")
+    plan = cast.root.post("manifest/plan", {"manifest": manifest}).json
+    assert [one["code"] for one in plan["problems"]] == ["type_invalid"]
 
 
 WRONG = [
