@@ -20,6 +20,10 @@ from app.context import shown_accounts
 SYSTEM_COLUMNS = frozenset({"account_id", "created_at", "updated_at", "version"})
 
 
+OF_EXTENSIONS = "x_"
+"""What the names of extensions' tables begin with."""
+
+
 @dataclass(frozen=True)
 class Audited:
     """Each change of a row is an entry of the audit log.

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.schema import AddConstraint
 
 from app import clock, config, db
 from app.context import tenancy
 from app.db import Base, citus, row_security
+from app.db.policy import OF_EXTENSIONS
 from app.db.types import Text, UtcDateTime
 from app.errors import Conflict
 from app.extensions import registry, tables
@@ -73,16 +75,41 @@ def _upgrade(extension: Extension) -> bool:
         environment = EnvironmentContext(
             _alembic_config(), script, fn=lambda at, _: script._upgrade_revs("heads", at)
         )
-        with environment:
+        with environment, _distributing(connection):
             environment.configure(connection=connection, version_table=_version_table(extension))
             with environment.begin_transaction():
                 environment.run_migrations()
-        if citus.is_sharded(connection):
-            present = sa.inspect(connection).get_table_names()
-            for name in _own_tables(extension):
-                if name in present and not _is_distributed(connection, name):
-                    connection.exec_driver_sql(citus.distribution(name))
         return before != _applied(connection, extension)
+
+
+@contextmanager
+def _distributing(connection: sa.Connection) -> Iterator[None]:
+    """Distribute the tables that the block makes, if the database is sharded.
+
+    A foreign key to another distributed table can only come after that.
+    """
+    keys = list[sa.ForeignKeyConstraint]()
+
+    def leave_out_keys(table: sa.Table, _connection: sa.Connection, **options: object) -> None:
+        keys[:] = table.foreign_key_constraints
+        table.constraints.difference_update(keys)
+
+    def distribute(table: sa.Table, connection: sa.Connection, **options: object) -> None:
+        if citus.COLUMN in table.c:
+            connection.exec_driver_sql(citus.distribution(table.name))
+        for key in keys:
+            connection.execute(AddConstraint(key))
+
+    if not citus.is_sharded(connection):
+        yield
+        return
+    sa.event.listen(sa.Table, "before_create", leave_out_keys)
+    sa.event.listen(sa.Table, "after_create", distribute)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Table, "before_create", leave_out_keys)
+        sa.event.remove(sa.Table, "after_create", distribute)
 
 
 def create(name: str, text: str) -> Path:
@@ -174,7 +201,7 @@ def tables_in_database() -> list[str]:
     """The names of all tables of extensions, loaded or not."""
     with tenancy.as_owner(), db.db.engine.connect() as connection:
         names = sa.inspect(connection).get_table_names()
-    return [name for name in names if name.startswith(tables.PREFIX)]
+    return [name for name in names if name.startswith(OF_EXTENSIONS)]
 
 
 def _named(names: list[str]) -> str:

@@ -17,7 +17,7 @@ from app.audit import append
 from app.auth.principal import Principal
 from app.db import Base, policies
 from app.db.errors import violation_of
-from app.db.policy import Audited, Bundled, TablePolicy
+from app.db.policy import OF_EXTENSIONS, Audited, Bundled, TablePolicy
 from app.db.types import Id, UtcDateTime
 from app.errors import Conflict, NotFound
 from app.extensions import registry
@@ -25,7 +25,6 @@ from app.extensions.registry import Kind, LoadError
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 
-PREFIX = "x_"
 NAME = re.compile("[a-z][a-z0-9_]{0,29}", re.ASCII)
 OWN = ("account_id", "id", "created_at", "updated_at")
 FIRST_ORDER = 10_000
@@ -106,7 +105,7 @@ def _check(table: sa.Table) -> None:
 
 def prefix_of(extension: str) -> str:
     """What the names of an extension's tables begin with."""
-    return f"{PREFIX}{extension}_"
+    return f"{OF_EXTENSIONS}{extension}_"
 
 
 @registry.on_change

@@ -14,6 +14,7 @@ from app.audit.log import AUDIT
 from app.audit.security_log import entries
 from app.audit.security_log.log import SECURITY
 from app.collections import revisions
+from app.db.policy import OF_EXTENSIONS
 from app.errors import Conflict
 from app.portability.bundle import exporting, frames, tables
 from app.portability.bundle.exporting import Progress, ignore
@@ -25,7 +26,6 @@ UNSIGNED = "unsigned"
 OTHER_RELEASE = (
     "The bundle is of revision {}, this database of {}: bring both instances to the same release."
 )
-OF_EXTENSIONS = "x_"
 OTHER_EXTENSION = (
     "The bundle has the table {} of an extension that this instance lacks, or has in another"
     " version: bring both instances to the same one."
