@@ -29,7 +29,6 @@ from app.records.store.reads import ListQuery
 from app.records.write import changes
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
-from app.web.paging import page_body
 
 log = structlog.get_logger()
 
@@ -150,6 +149,8 @@ class Records:
             if cursor is not None:
                 answer = service.walk(self._collection, query, by=by)
                 return _plain({**answer, "items": limit_size(answer["items"])})
+            from app.web.paging import page_body  # which loads what only routes need
+
             items, number = service.page(self._collection, query, by=by)
             return _plain(page_body(limit_size(items), number, {"skip": skip, "limit": limit}))
 
