@@ -12,6 +12,7 @@ import pytest
 from flask import Flask
 
 from app import db
+from app.auth import principal as principals
 from app.context import deadline
 from app.extend import Caller as ExtensionsCaller
 from app.extend import Forbidden, NotFound, Refused, before_create, before_update
@@ -384,6 +385,14 @@ def test_read_only_and_scoped_keys_stay_what_they_are(posts: Cast) -> None:
         answer = scoped.post("records/posts", {"title": "a"})
         assert (answer.status_code, answer.json["error"]) == (403, "scope_denied")
     assert seen == ["api_key"]
+    handler = registry.Handler(Kind.ENDPOINT, "shop", print, "GET /notes", {})
+    with posts.bob.app.app_context():
+        bob = principals.for_user(posts.bob.account_id, posts.bob.id)
+        assert bob is not None
+        notes = ExtensionsCaller(replace(bob, read_only=True), handler).records("notes")
+        for call in (lambda: notes.create({}), lambda: notes.update("x", {})):
+            with pytest.raises(Forbidden, match="read-only"):
+                call()
 
 
 def test_inner_writes_count_in_quotas(posts: Cast) -> None:
