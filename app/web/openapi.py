@@ -132,7 +132,8 @@ def _schema_name(schema: Any) -> str:
     named = schema if isinstance(schema, type) else type(schema)
     name = named.__name__.removesuffix("Schema") or named.__name__
     top, _, below = named.__module__.partition(".")
-    if top in ("app", "flask_smorest"):
+    # Those made by calls of `type` have the module of their metaclass.
+    if top in ("abc", "app", "flask_smorest"):
         return name
     package = below.partition(".")[0] if top == "extensions" else top
     name = f"{package.title().replace('_', '')}{name}"
