@@ -14,7 +14,7 @@ from app.auth import guard
 from app.extensions import answering, registry
 from app.extensions.registry import Handler, Kind
 from app.types import JSONObject
-from app.web import EXTENSIONS
+from app.web import EXTENSIONS, openapi
 from app.web.access import READ_METHODS
 from app.web.app import get_g
 from app.web.blueprint import Blueprint
@@ -29,6 +29,7 @@ class UnfitAnswer(TypeError):
 
 def init_app(app: Flask) -> None:
     """Add the endpoints of the loaded extensions."""
+    openapi.packages.update({one.package: name for name, one in registry.EXTENSIONS.items()})
     found = (one for handlers in registry.of(Kind.ENDPOINT).values() for one in handlers)
     in_order = sorted(found, key=lambda one: list(registry.EXTENSIONS).index(one.extension))
     for name, handlers in groupby(in_order, key=lambda one: one.extension):

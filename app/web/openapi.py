@@ -33,6 +33,8 @@ from app.web.serialization import json_response
 blueprint = Blueprint("apidocs", __name__)
 OF_EXTENSIONS = "x_"
 """What the names of their blueprints begin with."""
+packages: dict[str, str] = {}
+"""The packages of the extensions that endpoints come from, with the extensions' names."""
 
 POLICY = {
     "default-src": "'none'",
@@ -128,16 +130,14 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
 
 
 def _schema_name(schema: Any) -> str:
-    """The name of a schema; of an extension's, behind that of its package."""
+    """The name of a schema; of an extension's, behind that of the extension."""
     named = schema if isinstance(schema, type) else type(schema)
     name = named.__name__.removesuffix("Schema") or named.__name__
-    top, _, below = named.__module__.partition(".")
-    # Those made by calls of `type` have the module of their metaclass.
-    if top in ("abc", "app", "flask_smorest"):
-        return name
-    package = below.partition(".")[0] if top == "extensions" else top
-    name = f"{package.title().replace('_', '')}{name}"
-    return f"{name}Patch" if getattr(schema, "partial", None) else name
+    for package, extension in packages.items():
+        if f"{named.__module__}.".startswith(f"{package}."):
+            name = f"{extension.title().replace('_', '')}{name}"
+            return f"{name}Patch" if getattr(schema, "partial", None) else name
+    return name
 
 
 @lru_cache(2)
