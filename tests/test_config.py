@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from contextlib import closing
 from dataclasses import replace
@@ -412,6 +413,7 @@ def test_setup_command_creates_superadmin_once(app: Flask) -> None:
     assert login(app, shown["email"], shown["password"]).status_code == 200
     saved = app.extensions["atrium.config"].instance_dir / bootstrap.CREDENTIALS
     assert shown["password"] in saved.read_text()
+    assert os.path.relpath(saved) in first.output
     assert saved.stat().st_mode & 0o777 == 0o600
     second = run(app, "setup")
     assert second.exit_code == 0

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import config, db
 from app.audit import append
+from app.audit.security_log import reads
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import actor, deadline, tenancy
@@ -46,7 +47,8 @@ class _Write:
     def do(self) -> None:
         by = renewed(self.by)
         acting = actor.acting(self.actor)
-        with tenancy.in_account(by.require_account_id()), acting, append.by_current_actor():
+        in_account = tenancy.in_account(by.require_account_id())
+        with in_account, acting, append.by_current_actor(), reads.shown_to_nobody():
             if self.operation == "create":
                 records.create(self.collection, self.values, by=by, record_id=self.id)
             elif self.operation == "update":

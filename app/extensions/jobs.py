@@ -187,11 +187,11 @@ def call(
     seconds: float,
 ) -> Any:
     """Call a handler for a principal, for so long at most, and return what it returns."""
-    nobody = actor.ANONYMOUS if by.account else actor.SYSTEM
-    id = by.user_id
-    user = Actor(id, by.email, by.name or by.email) if id else nobody
     # Of a periodic job: no rights but those that it names.
     is_system = handler.kind is Kind.PERIODIC
+    nobody = actor.ANONYMOUS if by.account and not is_system else actor.SYSTEM
+    id = by.user_id
+    user = Actor(id, by.email, by.name or by.email) if id else nobody
     caller = Caller(by, handler, collected, is_system=is_system, idempotency_key=key)
     acting = actor.acting(user._replace(request_id=request_id))
     with acting, tenancy.scoped_to(by.tenancy), reads.by_path("extension"):

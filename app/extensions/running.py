@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
 from app.accounts.usage.quotas import QuotaExceeded
+from app.audit.security_log import reads
 from app.context import actor, deadline, metrics, tracing
 from app.context.actor import ActorKind
 from app.context.deadline import Client, Limit
@@ -162,6 +163,7 @@ def _call(
 ) -> Any:
     # In a copy of the context, so that it leaves nothing behind in that of the request.
     deadline.limit.set(limit)
+    reads.is_shown.set(True)
     replaced, extension = actor.source.get(), handler.extension
     actor.source.set(
         lambda: replaced()._replace(kind=ActorKind.EXTENSION, id=extension, name=extension)

@@ -5,6 +5,7 @@ The functions import what only their command uses.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import Any
@@ -71,7 +72,8 @@ def setup() -> None:
     credentials = bootstrap.create_for_development()
     base_url = config.current().base_url
     if credentials:
-        click.echo(f"\n  The first superadmin, also in instance/{bootstrap.CREDENTIALS}:\n")
+        file = config.current().instance_dir / bootstrap.CREDENTIALS
+        click.echo(f"\n  The first superadmin, also in {os.path.relpath(file)}:\n")
         click.echo(
             f"    account   system\n    email     {credentials[0]}"
             f"\n    password  {credentials[1]}\n"

@@ -18,6 +18,7 @@ from app.extend import (
     after_create,
     after_delete,
     after_update,
+    before_create,
 )
 from app.extensions import jobs as handler_jobs
 from app.extensions.loading import loaded
@@ -27,6 +28,7 @@ from tests.builders import Caller as Client
 from tests.builders import Cast, change_user, make_collection, make_record
 from tests.extensions.running import data_of, jobs_of, make_due, run_due
 from tests.mailbox import outbox
+from tests.security.reading import events as log_events
 
 Calls = list[tuple[Any, ...]]
 
@@ -499,3 +501,29 @@ def test_failed_jobs_stand_in_the_console_with_their_extension(app: Flask, cast:
         browser.done(f"jobs/{job.account_id}/{job.id}/retry")
         (job,) = jobs_of(app)
         assert job.status == JobState.PENDING
+
+
+def test_writes_of_a_job_are_no_reads_of_the_operator(app: Flask, cast: Cast) -> None:
+    def close(caller: Caller, record: Any) -> None:
+        with caller.as_operator("close it") as operator:
+            operator.records("posts").update(record["id"], {"title": "closed"})
+            operator.records("notes").create({"title": "a note"})
+
+    def look(caller: Caller, record: Any) -> None:
+        with caller.as_operator("look") as operator:
+            operator.records("notes").list()
+
+    for name in ("posts", "notes"):
+        make_collection(cast.root, name)
+    make_record(cast.alice, "notes", title="old")
+
+    def shop() -> None:
+        after_create("posts")(close)
+        before_create("notes")(look)
+
+    with loaded(shop):
+        make_record(cast.bob, title="a")
+        run_due(app)
+        assert [one.last_error for one in jobs_of(app)] == [None]
+    (read,) = log_events(cast.alice, kind="operator.records_read")  # of the hook alone
+    assert (read["target_type"], read["details"]["count"]) == ("col_notes", 1)

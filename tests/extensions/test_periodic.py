@@ -133,6 +133,24 @@ def test_caller_of_an_account_stays_in_it(app: Flask, cast: Cast) -> None:
     assert refused == ["acme"]
 
 
+def test_changes_in_each_account_are_the_systems(app: Flask, cast: Cast) -> None:
+    def add(caller: Caller) -> None:
+        with caller.as_operator("nightly") as operator:
+            operator.records("posts").create({"title": "a"})
+
+    make_collection(cast.root)
+    with loaded(nightly(add, accounts=True)):
+        schedule(app)
+        make_due(app)
+        run_due(app)
+    entry = cast.root.acting_in("acme").get("audit-logs?limit=1").json["items"][0]
+    assert (entry["user_id"], entry["user_name"], entry["actor"]["id"]) == (
+        "system",
+        "system",
+        "shop",
+    )
+
+
 def test_due_time_goes_on_where_a_worker_died(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,8 @@ current_route: ContextVar[Route | None] = ContextVar("route", default=None)
 """The route of the current request, whose reads are collected."""
 collector: ContextVar[Collector | None] = ContextVar("reads", default=None)
 _path: ContextVar[str | None] = ContextVar("path", default=None)
+is_shown: ContextVar[bool] = ContextVar("is shown", default=True)
+"""Whether somebody sees what is rendered."""
 
 
 @contextmanager
@@ -98,6 +100,16 @@ def by_path(path: str) -> Iterator[None]:
         yield
     finally:
         _path.reset(token)
+
+
+@contextmanager
+def shown_to_nobody() -> Iterator[None]:
+    """Note no reads inside the block, whose answers are dropped; handlers that it calls do read."""
+    token = is_shown.set(False)
+    try:
+        yield
+    finally:
+        is_shown.reset(token)
 
 
 @contextmanager
@@ -196,7 +208,7 @@ def note(
     It is by the path of `by_path`, else that of the request.
     """
     fields = tuple(sorted(fields))
-    if not fields and (by.home is None or by.home.id == account_id):
+    if not is_shown.get() or (not fields and (by.home is None or by.home.id == account_id)):
         return
     current = _collector()
     path = _path.get() or (DEFAULT_PATH if current is None else current.path)
