@@ -22,7 +22,7 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import orjson
 import sqlalchemy as sa
@@ -32,11 +32,13 @@ from werkzeug.test import TestResponse
 from app import clock, config, create_app, db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
+from app.accounts.models import Account as AccountRow
 from app.auth import passwords, tokens
 from app.config import Config
 from app.config.settings import with_extension_settings
 from app.extensions import loading, migrations, registry
 from app.extensions.registry import Extension
+from app.extensions.running import HandlerFailed
 from app.jobs import Job, queue, worker
 from app.ops import cli
 from app.types import JSONMapping, JSONObject
@@ -55,13 +57,21 @@ ENVIRONMENT = {
 class Instance(AbstractContextManager["Instance"]):
     """An instance of Atrium with extensions, on SQLite, that is gone at the end of its `with`.
 
+    What a handler raises in a request, other than a refusal, is raised by the client that sent it;
+    with `raises=False` the answer is a 500, as elsewhere.
+
     Each extension is its name, as SERVICE_EXTENSIONS has it; the folder of its project, with a
     package of the same name; or a function that registers handlers. Settings are given by name:
     `Instance("shop", SERVICE_QUOTAS="records=5")`.
     """
 
-    def __init__(self, *extensions: str | Path | Callable[[], object], **settings: str) -> None:
-        self._extensions, self._settings = extensions, settings
+    def __init__(
+        self,
+        *extensions: str | Path | Callable[[], object],
+        raises: bool = True,
+        **settings: str,
+    ) -> None:
+        self._extensions, self._settings, self._raises = extensions, settings, raises
         self._stack = ExitStack()
         self._travel: Any = None
         self.app: Flask
@@ -75,6 +85,9 @@ class Instance(AbstractContextManager["Instance"]):
             environ = {**ENVIRONMENT, "SERVICE_INSTANCE_DIR": str(folder), **self._settings}
             environ["SERVICE_EXTENSIONS"] = ",".join(registry.EXTENSIONS)
             self.app = create_app(Config.from_env(environ))
+            if self._raises:
+                self.app.config["PROPAGATE_EXCEPTIONS"] = True
+                self.app.register_error_handler(HandlerFailed, _raise_cause)
             with self.app.app_context():
                 _fill(db.db.engine)
                 migrations.upgrade()
@@ -100,10 +113,11 @@ class Instance(AbstractContextManager["Instance"]):
         return Client(self)
 
     def account(self, slug: str, name: str | None = None) -> Account:
-        """Create an account."""
+        """An account, created if there is none with this slug."""
         with self.app.app_context():
-            made = accounts.create_account(name or slug.title(), slug)
-            return Account(self, made.id, slug, made.name)
+            found = db.db.session.query(AccountRow).filter_by(slug=slug).first()
+            found = found or accounts.create_account(name or slug.title(), slug)
+            return Account(self, found.id, slug, found.name)
 
     def collection(
         self, name: str, fields: Mapping[str, str | JSONMapping], **properties: Any
@@ -130,7 +144,8 @@ class Instance(AbstractContextManager["Instance"]):
         """Do what workers would, until nothing is due.
 
         That is after hooks, events and periodic jobs of extensions, mails, webhooks, workflows, and
-        what the product does by itself. Retries wait for their time: `move_clock`.
+        what the product does by itself. Retries and periodic jobs wait for their time:
+        `move_clock`. What fails is in `failed_jobs`.
         """
         with self.app.app_context():
             worker.schedule_periodic()
@@ -175,6 +190,8 @@ class Instance(AbstractContextManager["Instance"]):
         package time-machine, which `make test` installs.
         """
         if self._travel is None:
+            with self.app.app_context():
+                worker.schedule_periodic()  # else their first time would be after this move
             travel = import_module("time_machine").travel(clock.now(), tick=True)
             self._travel = self._stack.enter_context(travel)
         self._travel.shift(timedelta(**by))
@@ -225,6 +242,7 @@ class Client:
         self._instance, self.user_id, self.account_id = instance, user_id, account_id
         self.email, self._slug = email, slug
         self._browser: Any = None
+        self._is_signed_in = False
 
     def request(self, method: str, path: str, json: object = None, **options: Any) -> TestResponse:
         """Send a request; a path without a leading slash is one of the API.
@@ -261,26 +279,35 @@ class Client:
         return self.request("DELETE", path, **options)
 
     def open_page(self, path: str, language: str = "en") -> TestResponse:
-        """Open a page of the console, signed in, in a language: `open_page("/console/records")`."""
-        answer: TestResponse = self._console().get(path, headers={"Accept-Language": language})
+        """Open a page of the console, in a language: `open_page("/console/records")`.
+
+        Where the role does not open the console, the answer is that of the sign-in, a 403. A
+        superadmin opens pages of an account at `/console/accounts/{id}/...`.
+        """
+        browser, refusal = self._console()
+        answer: TestResponse = refusal or browser.get(path, headers={"Accept-Language": language})
         return answer
 
     def send_form(self, path: str, **form: object) -> TestResponse:
         """Send a form of a page of the console."""
-        browser = self._console()
+        browser, refusal = self._console()
         data = {"csrf_token": _csrf_token(browser, path), **form}
-        answer: TestResponse = browser.post(path, data=data)
+        answer: TestResponse = refusal or browser.post(path, data=data)
         return answer
 
-    def _console(self) -> Any:
+    def _console(self) -> tuple[Any, TestResponse | None]:
+        """A browser that is signed in, and the answer if that is refused."""
         if self._browser is None:
             self._browser = self._instance.app.test_client()
+        if self.user_id is not None and not self._is_signed_in:
             form = {"account": self._slug, "email": self.email, "password": PASSWORD}
             token = _csrf_token(self._browser, "/console/sign-in")
             page = "/console/sign-in"
-            answer = self._browser.post(page, data={"csrf_token": token, **form})
-            assert answer.status_code == 303, f"{self.email} may not open the console"  # noqa: S101
-        return self._browser
+            answer: TestResponse = self._browser.post(page, data={"csrf_token": token, **form})
+            if answer.status_code != 303:
+                return self._browser, answer
+            self._is_signed_in = True
+        return self._browser, None
 
     def _token(self) -> str:
         with self._instance.app.app_context():
@@ -299,6 +326,10 @@ def _expect(answer: TestResponse, status: int) -> JSONObject:
 def _csrf_token(browser: Any, path: str) -> str:
     found = CSRF_TOKEN.search(browser.get(path).text)
     return found[1] if found else ""
+
+
+def _raise_cause(error: HandlerFailed) -> NoReturn:
+    raise error.__cause__ if isinstance(error.__cause__, Exception) else error
 
 
 @cache

@@ -13,7 +13,7 @@ from app.extensions.caller import Caller
 from app.extensions.registry import Handler
 
 
-class WroteInRead(RuntimeError):
+class WroteInRead(running.Misuse):
     """A write of a handler that answers reads."""
 
 

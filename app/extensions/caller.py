@@ -10,7 +10,7 @@ from typing import Protocol
 import sqlalchemy as sa
 import structlog
 
-from app import db
+from app import db, rules
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User, UserKind
 from app.audit import append
 from app.audit.security_log.models import EventKind
@@ -19,9 +19,10 @@ from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.context.actor import Actor, ActorKind
-from app.errors import Forbidden, NotFound
+from app.errors import Forbidden, InvalidValues, NotFound
 from app.extensions import running
 from app.extensions.registry import Handler
+from app.extensions.running import Misuse, Refused
 from app.extensions.tables import Rows, TableT
 from app.records import service
 from app.records.store import limit_size
@@ -126,6 +127,7 @@ class Records:
         self,
         *,
         filter: str | None = None,
+        values: JSONMapping | None = None,
         sort: str | None = None,
         fields: str | None = None,
         expand: str | None = None,
@@ -136,16 +138,20 @@ class Records:
     ) -> JSONObject:
         """Return a page of at most 100 records: `items`, and `total` if wanted.
 
+        `values` stand in the filter for `{name}`, quoted: `filter="state IN {states} && title =
+        {title}", values={"states": ["open", "new"], "title": title}`. They are texts, numbers,
+        booleans, None, dates, UUIDs, and lists of these. What a caller sent belongs nowhere else.
+
         With `cursor`, empty for the first page, it has `next_cursor` and `has_more` instead. The
-        parameters are those of the API.
+        parameters are those of the API. If they are invalid, the handler fails.
         """
         if not 1 <= limit <= MAX_LIMIT or skip < 0:
-            raise ValueError(f"limit is from 1 to {MAX_LIMIT}, and skip at least 0")
-        given = {"filter": filter, "sort": sort, "fields": fields, "expand": expand}
-        given["cursor"] = cursor
+            raise Misuse(f"limit is from 1 to {MAX_LIMIT}, and skip at least 0")
+        given = {"filter": _filter(filter, values), "sort": sort, "cursor": cursor}
+        given |= {"fields": fields, "expand": expand}
         parameters = {name: [value] for name, value in given.items() if value is not None}
         query = ListQuery(parameters=parameters, skip=skip, limit=limit, count=total)
-        with self._caller._acting() as by:
+        with self._caller._acting() as by, _own_parameters():
             if cursor is not None:
                 answer = service.walk(self._collection, query, by=by)
                 return _plain({**answer, "items": limit_size(answer["items"])})
@@ -156,12 +162,13 @@ class Records:
 
     def get(self, id: str, *, fields: str | None = None, expand: str | None = None) -> JSONObject:
         """Return a record. Raises NotFound, also for one that the caller may not view."""
-        with self._caller._acting() as by:
+        with self._caller._acting() as by, _own_parameters():
             return _plain(service.get(self._collection, id, fields, expanded=expand, by=by))
 
-    def count(self, *, filter: str | None = None) -> int:
-        """Return the number of records that the caller may list."""
-        return int(self.list(filter=filter, fields="id", limit=1, total=True)["total"])
+    def count(self, *, filter: str | None = None, values: JSONMapping | None = None) -> int:
+        """Return the number of records that the caller may list; `values` are those of `list`."""
+        page = self.list(filter=filter, values=values, fields="id", limit=1, total=True)
+        return int(page["total"])
 
     def create(self, values: JSONMapping) -> JSONObject:
         """Create a record; returns it as the caller may view it."""
@@ -177,6 +184,36 @@ class Records:
         """Delete a record, and what `on_delete` says goes with it."""
         with self._caller._acting({}) as by:
             self._caller._writing.delete(self._collection, id, by)
+
+
+def _filter(text: str | None, values: JSONMapping | None) -> str | None:
+    """A filter with its values. Raises Misuse, or Refused for a text that no field can have."""
+    if values is None or text is None:
+        if values:
+            raise Misuse("Values belong to a filter.")
+        return text
+    try:
+        return rules.filled(text, values)
+    except rules.UnfitText as error:
+        message = "Too long, or with a character that no text holds."
+        raise Refused(str(error), code="invalid_value", message=message) from error
+    except rules.RuleError as error:
+        raise Misuse(f"filter: {error}") from error
+
+
+@contextmanager
+def _own_parameters() -> Iterator[None]:
+    """Raise Misuse for a filter, or alike, that is invalid: its extension wrote it, not a caller.
+
+    A cursor may be a caller's.
+    """
+    try:
+        yield
+    except InvalidValues as error:
+        if any("cursor" in str(one["field"]) for one in error.details):
+            raise
+        wrong = ", ".join(f"{one['field']}: {one['code']}" for one in error.details)
+        raise Misuse(f"Invalid parameters: {wrong}.") from error
 
 
 def _plain(answer: JSONMapping) -> JSONObject:

@@ -13,6 +13,7 @@ from flask import Flask, Response
 from app.auth import guard
 from app.extensions import answering, registry
 from app.extensions.registry import Handler, Kind
+from app.extensions.running import Misuse
 from app.types import JSONObject
 from app.web import EXTENSIONS, openapi
 from app.web.access import READ_METHODS
@@ -23,7 +24,7 @@ from app.web.schemas import Schema
 from app.web.serialization import dumps, json_response
 
 
-class UnfitAnswer(TypeError):
+class UnfitAnswer(Misuse):
     """An answer that does not fit the schema that its endpoint declares."""
 
 

@@ -19,7 +19,7 @@ import structlog
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
-from app import crypto, db, jobs
+from app import config, crypto, db, jobs
 from app.audit.security_log import reads
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -47,6 +47,7 @@ ATTEMPTS = 6  # the first retry after 10 s, the last within an hour
 LEASE_SECONDS = 300
 MAX_SECONDS = 900
 GRACE_SECONDS = 5
+LONGEST_REASON = 1000
 AT_ONCE = 4
 MAX_PER_CHAIN = 10_000
 """Calls that one change may lead to by further handlers, in a day."""
@@ -235,7 +236,10 @@ def within(handler: Handler, seconds: float, work: Callable[[], Any]) -> Any:
 
 
 def told(error: BaseException, handler: Handler) -> str:
-    """What a handler raised, in words without values: its name, fields and codes, and the place."""
+    """What a handler raised: its name, fields and codes, and the place.
+
+    Without values, but in development, where the message is there.
+    """
     parts = [type(error).__name__]
     if isinstance(error, AppError):
         details = error.extra.get("details") or ()
@@ -247,7 +251,9 @@ def told(error: BaseException, handler: Handler) -> str:
     frames = [one for one in extract_tb(error.__traceback__) if one.filename.startswith(own)]
     if frames:
         parts.append(f"in {Path(frames[-1].filename).name}, line {frames[-1].lineno}")
-    return " ".join(parts)
+    if isinstance(error, running.Misuse) or config.current().env == "development":
+        parts.append(f"({error})")
+    return " ".join(parts)[:LONGEST_REASON]
 
 
 @worker.loop("extensions", EXTENSIONS)

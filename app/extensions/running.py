@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
@@ -79,6 +80,10 @@ class Refused(InvalidValues):
             text.encode()  # raises UnicodeEncodeError for lone surrogates
         super().__init__([problem(field, code, message)])
         self.field, self.code, self.message = field, code, message
+
+
+class Misuse(ValueError):
+    """What an extension asked for and cannot have, in words without values, which the log has."""
 
 
 class HandlerFailed(AppError):
@@ -196,12 +201,16 @@ def _count(handler: Handler, result: str, seconds: float, error: BaseException |
     metrics.observe(histogram, seconds)
     if error is None and seconds < SLOW_SECONDS:
         return
-    about = {"extension": handler.extension, "handler": handler.name, "kind": handler.kind}
-    location: JSONObject = {"type": "", "where": []} if error is None else error_location(error)
+    about: JSONObject = {"extension": handler.extension, "handler": handler.name}
+    about |= {"kind": handler.kind, "ms": round(seconds * 1000)}
     if error is None:
-        log.warning("extension is slow", **about, ms=round(seconds * 1000))
+        log.warning("extension is slow", **about)
+    elif config.current().env == "development":
+        trace = "".join(traceback.format_exception(error))
+        log.error("extension failed", **about, traceback=trace)
     else:
-        log.error("extension failed", **about, ms=round(seconds * 1000), **location)
+        reason = {"reason": str(error)} if isinstance(error, Misuse) else {}
+        log.error("extension failed", **about, **reason, **error_location(error))
 
 
 def check_time() -> None:

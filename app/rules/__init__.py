@@ -72,7 +72,7 @@ from app.rules.check import ANYTHING, Scope, condition, value
 from app.rules.cost import Budget, OverBudget
 from app.rules.evaluate import OLD, UNKNOWN, Context, Subject, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
-from app.rules.lexer import KEYWORDS
+from app.rules.lexer import KEYWORDS, UnfitText, filled
 from app.rules.nodes import (
     Fragment,
     Inner,
@@ -119,12 +119,14 @@ __all__ = [
     "Subject",
     "Subquery",
     "Type",
+    "UnfitText",
     "composed",
     "condition",
     "deciding",
     "depends_on_caller",
     "depends_on_time",
     "evaluate",
+    "filled",
     "fixed_fields",
     "goes_through_list",
     "holds",

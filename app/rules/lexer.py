@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from itertools import pairwise
+from uuid import UUID
 
 from app.rules import values
 from app.rules.nodes import RuleError
@@ -17,6 +22,11 @@ TOKEN = re.compile(
       | (?P<symbol>\|\||&&|!=|!~|<=|>=|[=<>~!+\-*/%()\[\],.])""",
     re.VERBOSE | re.DOTALL,
 )
+PARAMETER = re.compile(
+    r"""(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\{(?P<name>[A-Za-z_]\w*)\}|["'{]""",
+    re.DOTALL | re.ASCII,
+)
+LONGEST_VALUE = 1000
 FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # characters that no database stores
 KEYWORDS = frozenset({"AND", "OR", "NOT", "IN", "IS", "NULL", "true", "false", "null"})
 
@@ -54,6 +64,52 @@ def tokens(text: str) -> list[Token]:
         if touches and one.kind == "number" and following.kind in ("name", "keyword", "number"):
             raise RuleError(f"A number ends before {following}.", following.start)
     return [*found, Token("end", "", len(text), len(text))]
+
+
+class UnfitText(ValueError):
+    """A text that no literal can have: too long, or with a character that no database stores."""
+
+
+def filled(text: str, given: Mapping[str, object]) -> str:
+    """An expression with literals of the `given` values in place of each `{name}`.
+
+    In quotes `{name}` stays as it is. Raises RuleError for what is not given, not used or no value,
+    UnfitText with the name of a text that is none.
+    """
+    used = set[str]()
+
+    def literal(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name is None and found["text"] is None:
+            raise RuleError(f"Here stands a single {found[0]}.", found.start())
+        if name is None:
+            return found[0]
+        if name not in given:
+            raise RuleError(f"{found[0]} has no value.", found.start())
+        used.add(name)
+        return _literal(given[name], found)
+
+    done = PARAMETER.sub(literal, text)
+    if unused := sorted(given.keys() - used):
+        raise RuleError(f"{', '.join(unused)} stands nowhere in the text.", 0)
+    return done
+
+
+def _literal(value: object, place: re.Match[str]) -> str:
+    if isinstance(value, date | UUID):
+        value = str(value) if isinstance(value, UUID) else value.isoformat()
+    if isinstance(value, str):
+        if FORBIDDEN.search(value) or len(value) > LONGEST_VALUE:
+            raise UnfitText(place["name"])
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"[{', '.join(_literal(one, place) for one in value)}]"
+    if value is None:
+        return "null"
+    if not isinstance(value, int | float | Decimal) or not math.isfinite(value):
+        raise RuleError(f"{place[0]} has a value of no type of this language.", place.start())
+    return values.written(value if isinstance(value, int | float) else float(value))
 
 
 def _token(kind: str, raw: str, start: int, end: int) -> Token:

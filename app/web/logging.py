@@ -73,8 +73,10 @@ def _render_text(logger: WrappedLogger, level: str, event: EventDict) -> str:
         words += [str(event.pop("status", "")), f"{event.pop('ms', '')} ms"]
     else:
         _add_request(event)
+    trace = str(event.pop("traceback", "")).splitlines()
     words += [f"{key}={value!s}" for key, value in event.items() if value is not None]
-    return " ".join(words).encode("unicode_escape").decode()
+    lines = (" ".join(words), *(f"    {one}" for one in trace))
+    return "\n".join(one.encode("unicode_escape").decode() for one in lines)
 
 
 def _add_request(event: EventDict) -> None:

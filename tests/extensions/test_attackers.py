@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from threading import Thread
 from typing import Any
 
@@ -15,7 +16,17 @@ from app import db
 from app.auth import principal as principals
 from app.context import deadline
 from app.extend import Caller as ExtensionsCaller
-from app.extend import Forbidden, NotFound, Refused, before_create, before_update
+from app.extend import (
+    Forbidden,
+    NotFound,
+    Refused,
+    Schema,
+    before_create,
+    before_update,
+    endpoint,
+    fields,
+)
+from app.extend.testing import Instance
 from app.extensions import loading, registry, running
 from app.extensions.caller import system
 from app.extensions.registry import Kind
@@ -466,3 +477,102 @@ def test_statements_of_handlers_have_a_deadline_in_jobs(app: Flask) -> None:
 def named_limit() -> float | None:
     limit = deadline.limit.get()
     return limit.seconds if limit else None
+
+
+HOSTILE = ['" || true || title = "', "' || true || '", "\\", '\\" || true || "', "{other}", "@now"]
+
+
+def test_values_of_a_filter_are_no_part_of_its_language(posts: Cast) -> None:
+    found: list[list[str]] = []
+    titles = ["plain", *HOSTILE]
+    for title in titles:
+        make_record(posts.bob, title=title)
+
+    def search(caller: Any, record: dict[str, Any]) -> None:
+        for title in titles:
+            values = {
+                "title": title,
+                "ids": [caller.user.id, None],
+                "n": -1.5,
+                "at": datetime.now(UTC),
+            }
+            page = caller.records("posts").list(
+                filter="title = {title} && '{title}' != 'x' && created_by IN {ids} && {n} < 0"
+                " && created_at < {at}",
+                values=values,
+            )
+            found.append([one["title"] for one in page["items"]])
+            count = caller.records("posts").count(filter="title = {a}", values={"a": title})
+            assert count == 1
+        with pytest.raises(Refused):
+            caller.records("posts").list(filter="title = {a}", values={"a": "\0"})
+
+    with loading.loaded(shop(search)):
+        assert posts.bob.post("records/posts", {"title": "b"}).status_code == 201
+    assert found == [[title] for title in titles]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"filter": "titel = 'a'"},
+        {"filter": "title = "},
+        {"filter": "title = {title}"},
+        {"filter": "title = {title}", "values": {"title": object()}},
+        {"filter": "title = {title}", "values": {"title": float("nan")}},
+        {"filter": "title = 'a'", "values": {"title": "a"}},
+        {"filter": "title = 'a {title}", "values": {"title": "' || true"}},
+        {"values": {"title": "a"}},
+        {"sort": "titel"},
+        {"fields": "titel"},
+        {"limit": 500},
+    ],
+    ids=repr,
+)
+def test_invalid_parameters_are_the_handlers_fault(
+    posts: Cast, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def search(caller: Any, record: dict[str, Any]) -> None:
+        caller.records("posts").list(**asked)
+
+    with loading.loaded(shop(search)):
+        answer = posts.bob.post("records/posts", {"title": "a"})
+    assert (answer.status_code, answer.json["error"]) == (500, "internal_error")
+    assert '"type":"Misuse"' in capsys.readouterr().out
+
+
+def test_invalid_filter_of_an_endpoint_is_not_its_callers() -> None:
+    def finder() -> None:
+        @endpoint("GET", "/found")
+        def found(caller: ExtensionsCaller, body: None) -> None:
+            caller.records("posts").list(filter="nothing = 1")
+
+        @endpoint("GET", "/next", query=Cursor)
+        def next_(caller: ExtensionsCaller, body: None, query: dict[str, Any]) -> None:
+            caller.records("posts").list(cursor=query["cursor"])
+
+    class Cursor(Schema):
+        cursor = fields.Text(required=True)
+
+    with Instance(finder, raises=False) as instance:
+        instance.collection("posts", {"title": "text"})
+        ann = instance.account("acme").user("ann")
+        assert ann.get("x/finder/found").status_code == 500
+        assert ann.get("x/finder/next?cursor=mine").status_code == 400
+
+
+def test_development_alone_logs_what_was_raised(
+    posts: Cast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(caller: Any, record: dict[str, Any]) -> None:
+        raise KeyError("the card 4711")
+
+    settings = posts.bob.app.extensions["atrium.config"]
+    for env in ("production", "development"):
+        posts.bob.app.extensions["atrium.config"] = replace(settings, env=env)
+        with loading.loaded(shop(fail)):
+            assert posts.bob.post("records/posts", {"title": "a"}).status_code == 500
+        printed = capsys.readouterr().out
+        assert ("the card 4711" in printed) == (env == "development")
+        assert "extension failed" in printed
+    assert "in fail" in printed  # the traceback

@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from jinja2 import TemplateNotFound
 
 from app import clock, config, jobs
 from app.collections import fields
 from app.db import transaction
-from app.extend import Caller, after_create, field_type, on, periodic
+from app.extend import (
+    Caller,
+    PageRequest,
+    Refused,
+    after_create,
+    before_create,
+    console_page,
+    endpoint,
+    field_type,
+    on,
+    periodic,
+)
 from app.extend.testing import Client, Instance
 from app.extensions import registry
 from app.types import JSONMapping
@@ -71,6 +83,7 @@ def test_people_are_of_their_account_and_role() -> None:
     with Instance() as instance:
         instance.collection("posts", {"title": "text"}, create_rule="@has_role(editor)")
         acme, globex = instance.account("acme", "Acme Inc."), instance.account("globex")
+        assert instance.account("acme").id == acme.id
         ann, eve = acme.user("ann"), globex.user("eve", role="editor")
         assert ann.get("auth/me").json["email"] == "ann@acme.example"
         assert acme.user("ann").user_id == ann.user_id
@@ -147,6 +160,10 @@ def test_pages_of_the_console_are_opened_and_forms_sent() -> None:
         page = "/console/profile"
         assert ann.open_page(page).status_code in (200, 302)
         assert instance.anybody.get("/console").status_code == 302
+        assert instance.anybody.open_page("/console").status_code == 302
+        viewer = instance.account("acme").user("bob", role="viewer")
+        assert viewer.open_page("/console").status_code == 403
+        assert viewer.send_form(page, name="Bob").status_code == 403
 
 
 def test_migrated_database_is_kept_for_the_next_instance() -> None:
@@ -193,7 +210,6 @@ def test_handlers_after_the_commit_and_at_night_run_with_the_jobs() -> None:
         for name, field in (("orders", "title"), ("notes", "text")):
             instance.collection(name, {field: "text"})
         ann = instance.account("acme").user("ann")
-        instance.run_jobs()
         order = ann.post("records/orders", {"title": "Lamp"}).json
         assert ann.get("records/notes").json["items"] == []
         instance.run_jobs()
@@ -207,3 +223,55 @@ def test_handlers_after_the_commit_and_at_night_run_with_the_jobs() -> None:
         instance.run_jobs()
         assert nights == ["records.delete", "acme"]
         assert instance.failed_jobs() == []
+
+
+def test_periodic_handlers_run_once_the_clock_has_moved() -> None:
+    days: list[str] = []
+
+    def shop() -> None:
+        @periodic("0 3 * * *")
+        def count(caller: Caller) -> None:
+            days.append(clock.iso(clock.now()))
+
+    with Instance(shop) as instance:
+        instance.move_clock(days=31)
+        instance.run_jobs()
+        assert len(days) == 1
+        instance.move_clock(days=1)
+        instance.run_jobs()
+        assert len(days) == 2
+
+
+def erring() -> None:
+    @endpoint("POST", "/fail")
+    def fail(caller: Caller, body: None) -> None:
+        raise ZeroDivisionError("by no means")
+
+    @endpoint("POST", "/refuse")
+    def refuse(caller: Caller, body: None) -> None:
+        raise Refused(code="no", message="No.")
+
+    @before_create("posts")
+    def search(caller: Caller, record: dict[str, Any]) -> None:
+        caller.records("posts").list(limit=500)
+
+    @console_page("/page", title="Page")
+    def page(caller: Caller, request: PageRequest) -> str:
+        return request.render("missing.html")
+
+
+def test_client_raises_what_a_handler_raised() -> None:
+    with Instance(erring) as instance:
+        instance.collection("posts", {"title": "text"})
+        ann = instance.account("acme").user("ann")
+        with pytest.raises(ZeroDivisionError, match="by no means"):
+            ann.post("x/erring/fail")
+        with pytest.raises(ValueError, match="limit is from 1 to 100"):
+            ann.post("records/posts", {"title": "a"})
+        with pytest.raises(TemplateNotFound, match=r"missing\.html"):
+            ann.open_page("/console/x/erring/page")
+        assert ann.post("x/erring/refuse").status_code == 400
+        assert ann.post("x/erring/missing").status_code == 404
+    with Instance(erring, raises=False) as instance:
+        answer = instance.account("acme").user("ann").post("x/erring/fail")
+        assert (answer.status_code, answer.json["error"]) == (500, "internal_error")
