@@ -89,12 +89,15 @@ def record_of_collection(
 
 @contextmanager
 def by_current_actor() -> Iterator[None]:
-    """Record the changes of the block, part of a transaction, as of the actor inside the block."""
+    """Record the changes of the block, part of a transaction, as of the actor inside the block.
+
+    Blocks within it have actors of their own.
+    """
     acting = actor.current()
     changes = db.pending(_append, last=True)
     start = len(changes)
     yield
-    changes[start:] = [one._replace(acting=acting) for one in changes[start:]]
+    changes[start:] = [one._replace(acting=one.acting or acting) for one in changes[start:]]
 
 
 def text(value: object) -> str | None:

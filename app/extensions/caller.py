@@ -238,6 +238,7 @@ class Caller:
         """Of a job or a workflow's step: the same whenever it runs again. None elsewhere."""
         self._writing: Writing = writing or NOW
         self._acts_as: Actor | None = None
+        self._outer: Caller | None = None
         self._has_ended = False
 
     @property
@@ -347,7 +348,7 @@ class Caller:
     def _inner(self, principal: Principal, acting: Actor) -> Iterator[Caller]:
         key = self.idempotency_key
         inner = Caller(principal, self._handler, self._writing, idempotency_key=key)
-        inner._acts_as = acting
+        inner._acts_as, inner._outer = acting, self
         try:
             yield inner
         finally:
@@ -358,14 +359,16 @@ class Caller:
         self._has_ended = True
 
     def _check_not_ended(self) -> None:
+        running.check_time()
         if self._has_ended:
             raise RuntimeError(ENDED)
+        if self._outer is not None:  # its block may never be left
+            self._outer._check_not_ended()
 
     @contextmanager
     def _acting(self, values: JSONMapping | None = None) -> Iterator[Principal]:
         """Act in the caller's account in the extension's name; `values` are to be written."""
         self._check_not_ended()
-        running.check_time()
         by = self._principal
         if self._is_system:
             raise Forbidden(NO_RIGHTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -143,6 +144,10 @@ def test_others_write_while_a_handler_of_a_create_runs(posts: Cast) -> None:
         MemoryError(),
         NotFound(),
         Exception("\ud800"),
+        asyncio.CancelledError("4711"),
+        GeneratorExit(),
+        KeyboardInterrupt(),
+        type("Own", (BaseException,), {})("4711"),
     ],
     ids=repr,
 )
@@ -282,7 +287,7 @@ def make_service(admin: Caller, name: str, role: str) -> str:
 def test_service_user_is_one_of_the_account(posts: Cast) -> None:
     robot = make_service(posts.alice, "robot", "admin")
     make_service(posts.charlie, "foreign", "admin")
-    stashed, told = [], []
+    stashed, told, blocks = [], [], list[Any]()
 
     def serve(caller: Any, record: dict[str, Any]) -> None:
         with caller.as_service("robot") as service:
@@ -294,7 +299,8 @@ def test_service_user_is_one_of_the_account(posts: Cast) -> None:
                 pass
         with pytest.raises(RuntimeError, match="has ended"):
             service.records("notes").list()
-        stashed.append(caller)
+        blocks.extend([caller.as_service("robot"), caller.as_operator("keep")])
+        stashed.extend([caller, *(one.__enter__() for one in blocks)])  # and never left
 
     with loading.loaded(shop(serve)):
         make_record(posts.bob)
@@ -306,6 +312,36 @@ def test_service_user_is_one_of_the_account(posts: Cast) -> None:
     for caller in stashed:  # what a handler keeps has no rights any more
         with posts.bob.app.app_context(), pytest.raises(RuntimeError, match="has ended"):
             caller.records("notes").list()
+
+
+@pytest.mark.both_databases
+def test_writes_within_writes_are_logged_as_of_their_own_extension(posts: Cast) -> None:
+    robot = make_service(posts.alice, "robot", "admin")
+    make_collection(posts.root, "orders")
+
+    def outer() -> None:
+        @before_create("orders")
+        def post(caller: Any, record: dict[str, Any]) -> None:
+            caller.records("posts").create({"title": "by outer"})
+
+    def inner() -> None:
+        @before_create("posts")
+        def note(caller: Any, record: dict[str, Any]) -> None:
+            with caller.as_service("robot") as service:
+                service.records("notes").create({"title": "by inner"})
+
+    with loading.loaded(outer, inner):
+        make_record(posts.bob, "orders")
+    found = {}
+    for table in ("orders", "posts", "notes"):
+        url = f"account/audit-logs?table_name=col_{table}"
+        found[table] = {
+            (one["actor"]["name"], one["user_id"]) for one in posts.alice.get(url).json["items"]
+        }
+    bob = posts.bob.id
+    assert found["posts"] == {("outer", bob)}
+    assert found["notes"] == {("inner", robot)}
+    assert {user for _, user in found["orders"]} == {bob}
 
 
 def test_operators_rights_are_named_in_the_log_and_stay_in_the_account(posts: Cast) -> None:
