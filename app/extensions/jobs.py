@@ -211,7 +211,7 @@ def within(handler: Handler, seconds: float, work: Callable[[], Any]) -> Any:
         with app.app_context():
             try:
                 outcome.append((work(), None))
-            except Exception as error:  # noqa: BLE001 - raised in the job's own thread
+            except BaseException as error:  # noqa: BLE001 - raised in the job's own thread
                 outcome.append((None, error))
             finally:
                 db.db.session.remove()

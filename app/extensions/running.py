@@ -146,7 +146,7 @@ def run(
     except passing as error:
         result = "failed" if isinstance(error, HandlerFailed) else "refused"
         raise
-    except (Exception, SystemExit, HandlerTimeout) as error:
+    except BaseException as error:  # a worker must not end by what a handler raises
         if is_incomplete and isinstance(error, Exception):
             result = "refused"
         else:

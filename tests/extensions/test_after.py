@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -104,6 +105,18 @@ def test_handlers_hear_every_door_and_cascade(app: Flask, cast: Cast) -> None:
         cast.alice.delete(f"records/posts/{post['id']}")
         run_due(app)
         assert sorted(calls) == [("last",), ("of it",)]
+
+
+def test_job_says_what_was_raised_whatever_its_class(app: Flask, cast: Cast) -> None:
+    def cancelled(caller: Caller, record: Any) -> None:
+        raise asyncio.CancelledError
+
+    make_collection(cast.root)
+    with loaded(after_posts(cancelled)):
+        make_record(cast.alice)
+        run_due(app)
+        (job,) = jobs_of(app)
+    assert job.last_error.startswith("CancelledError in test_after.py, line ")
 
 
 def test_change_that_is_rolled_back_has_no_job(app: Flask, cast: Cast) -> None:
