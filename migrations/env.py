@@ -37,6 +37,8 @@ def run() -> None:
         connection.begin(),
     ):
         if postgres:
+            # Citus: before anything else, as shards and what all nodes share change together.
+            connection.exec_driver_sql("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4711)")
         else:
             connection.connection.dbapi_connection.begin()

@@ -20,7 +20,7 @@ from app.collections import revisions
 from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
 from app.ops import cli
-from tests import builders
+from tests import builders, sql
 from tests.audit.chains import verified
 from tests.conftest import settings_for
 
@@ -83,6 +83,14 @@ def test_migrations_downgrade_and_upgrade_again(empty: Flask) -> None:
         assert set(sa.inspect(db.db.engine).get_table_names()) <= {"alembic_version"}
     flask_migrate.upgrade(directory=DIRECTORY)
     assert differences() == []
+
+
+def test_migrations_change_shards_and_what_nodes_share_together(empty: Flask) -> None:
+    with sql.statements(empty) as sent:
+        flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
+    made = next(place for place, one in enumerate(sent) if "CREATE TABLE" in one)
+    has_modes = "SET LOCAL citus.multi_shard_modify_mode = 'sequential'" in sent[:made]
+    assert has_modes is (db.db.engine.dialect.name == "postgresql")
 
 
 ACCOUNT = (

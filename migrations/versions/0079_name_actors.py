@@ -34,8 +34,6 @@ HALF_ERASED = "(NEW.actor_salts IS NULL AND NEW.actor_name IS NOT NULL)"
 def upgrade() -> None:
     """Apply the revision; what processes of the version before write has no actor."""
     if op.get_bind().dialect.name == "postgresql":
-        # On Citus this and 0080 change shards, and then functions of all nodes.
-        op.execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         # In the order in which writers lock them.
         op.execute("LOCK TABLE audit_heads, audit_changes IN ACCESS EXCLUSIVE MODE")
     for table in TABLES:

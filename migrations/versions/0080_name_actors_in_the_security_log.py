@@ -25,9 +25,6 @@ TABLES = ("security_pending", "security_events")
 
 def upgrade() -> None:
     """Apply the revision; what processes of the version before write has no actor."""
-    if op.get_bind().dialect.name == "postgresql":
-        # On Citus it changes shards, and then a function of all nodes.
-        op.execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
     for table in TABLES:
         op.add_column(table, sa.Column("digest_version", sa.BigInteger()))
         for name in NAMING:
