@@ -23,7 +23,7 @@ from app.errors import Forbidden, InvalidValues, NotFound
 from app.extensions import running
 from app.extensions.registry import Handler
 from app.extensions.running import Misuse, Refused
-from app.extensions.tables import Rows, TableT
+from app.extensions.tables import Rows, TableT, as_stored
 from app.records import service
 from app.records.store import limit_size
 from app.records.store.reads import ListQuery
@@ -163,7 +163,8 @@ class Records:
     def get(self, id: str, *, fields: str | None = None, expand: str | None = None) -> JSONObject:
         """Return a record. Raises NotFound, also for one that the caller may not view."""
         with self._caller._acting() as by, _own_parameters():
-            return _plain(service.get(self._collection, id, fields, expanded=expand, by=by))
+            place = (self._collection, as_stored(id))
+            return _plain(service.get(*place, fields, expanded=expand, by=by))
 
     def count(self, *, filter: str | None = None, values: JSONMapping | None = None) -> int:
         """Return the number of records that the caller may list; `values` are those of `list`."""
@@ -178,12 +179,12 @@ class Records:
     def update(self, id: str, values: JSONMapping) -> JSONObject:
         """Set these fields of a record; returns it as the caller may view it."""
         with self._caller._acting(values) as by:
-            return _plain(self._caller._writing.update(self._collection, id, values, by))
+            return _plain(self._caller._writing.update(self._collection, as_stored(id), values, by))
 
     def delete(self, id: str) -> None:
         """Delete a record, and what `on_delete` says goes with it."""
         with self._caller._acting({}) as by:
-            self._caller._writing.delete(self._collection, id, by)
+            self._caller._writing.delete(self._collection, as_stored(id), by)
 
 
 def _filter(text: str | None, values: JSONMapping | None) -> str | None:
@@ -279,7 +280,7 @@ class Caller:
 
     def table(self, model: type[TableT]) -> Rows[TableT]:
         """Return the rows of a table of the extension, in the account of this caller."""
-        return Rows(self._acting, model)
+        return Rows(self._acting, model, self._handler.extension)
 
     @contextmanager
     def as_service(self, name: str, *, account: str | None = None) -> Iterator[Caller]:

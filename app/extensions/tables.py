@@ -103,6 +103,13 @@ def _check(table: sa.Table) -> None:
             raise LoadError(f"a foreign key of {table.name} must begin with account_id.")
 
 
+def as_stored(id: str) -> str:
+    """An id in the form of the database. Raises NotFound for what can be none."""
+    if "\0" in id or not id.isascii():
+        raise NotFound
+    return id.lower()
+
+
 def prefix_of(extension: str) -> str:
     """What the names of an extension's tables begin with."""
     return f"{OF_EXTENSIONS}{extension}_"
@@ -131,7 +138,11 @@ class Rows(Generic[TableT]):
     Changes are audited. All errors are those of the API: NotFound, Conflict.
     """
 
-    def __init__(self, acting: Acting, model: type[TableT]) -> None:
+    def __init__(self, acting: Acting, model: type[TableT], extension: str) -> None:
+        own = registry.of(Kind.TABLE).get(getattr(model, "__tablename__", ""), ())
+        # The product's models hold passwords, which no extension touches.
+        if not any(one.function is model and one.extension == extension for one in own):
+            raise TypeError(f"{model!r} is no table of the extension {extension}.")
         self._acting, self._model = acting, model
 
     def list(
@@ -189,8 +200,7 @@ class Rows(Generic[TableT]):
         return sa.select(self._model).where(own, *conditions)
 
     def _row(self, by: Principal, id: str) -> TableT:
-        key = {"id": str(id).lower()}
-        row = None if "\0" in id else db.db.session.scalar(self._query(by, key))
+        row = db.db.session.scalar(self._query(by, {"id": as_stored(id)}))
         if row is None:
             raise NotFound
         found: TableT = row
@@ -208,13 +218,11 @@ class Rows(Generic[TableT]):
 
     @contextmanager
     def _changing(self) -> Iterator[tuple[Principal, Any]]:
+        # Within an open transaction what is refused leaves nothing, so it may go on.
+        begin = db.savepoint if db.in_transaction() else db.transaction
         try:
-            with (
-                self._acting({}) as by,
-                db.transaction() as session,
-                append.by_current_actor(),
-            ):
-                yield by, session
+            with self._acting({}) as by, begin(), append.by_current_actor():
+                yield by, db.db.session
         except IntegrityError as error:
             violation = violation_of(error)
             if violation.kind not in ("unique", "foreign_key"):

@@ -56,6 +56,46 @@ def show(caller, body):
     return caller.table(Note).list()
 """
 
+PRYING = """
+@endpoint("GET", "/prying/<string:name>", answer=Body)
+def pry(caller, body, *, name):
+    models = {one.class_.__name__: one.class_ for one in Table.registry.mappers}
+    try:
+        caller.table({**models, "Table": Table}[name])
+    except TypeError:
+        return {"text": "refused"}
+    return {"text": "open"}
+"""
+CAUGHT = """
+from app.extend import Conflict, NotFound, Schema, endpoint, fields
+from app.extend.tables import Mapped, Table, UniqueConstraint, mapped_column, Text
+
+class Thing(Table):
+    __tablename__ = "things"
+    __table_args__ = (UniqueConstraint("account_id", "name"),)
+    name: Mapped[str] = mapped_column(Text)
+
+@endpoint("POST", "/twice", answer=Schema.from_dict({"names": fields.List(fields.String())}))
+def twice(caller, body):
+    things = caller.table(Thing)
+    saw = things.create(name="saw")
+    try:
+        things.create(name="saw")
+    except Conflict:
+        things.update(saw["id"], name="saw")
+    other = things.create(name="axe")
+    for id in (other["id"] + "x", "a\\0", "\\ud800"):
+        try:
+            things.update(id, name="drill")
+        except NotFound:
+            pass
+    try:
+        things.update(other["id"], name="saw")
+    except Conflict:
+        caller.records("posts").create({"title": "after"})
+    return {"names": [one["name"] for one in things.list()]}
+"""
+
 
 @pytest.fixture(scope="module", params=DATABASES)
 def database(request: pytest.FixtureRequest) -> str:
@@ -216,3 +256,30 @@ def test_rows_of_a_person_end_with_them(database: str) -> None:
         assert alice.get("x/notes/notes").json == [{"text": "of alice"}]
         entries = root.get("audit-logs?table_name=x_notes_notes&operation=DELETE").json["items"]
         assert "of bob" in {entry["old_value"] for entry in entries}
+
+
+def test_only_own_tables_are_open(database: str) -> None:
+    files = {"notes/__init__.py": NOTES + PRYING, "things/__init__.py": MODEL}
+    with extended(database, files=files) as one:
+        alice = one.cast.alice
+        for name in ("User", "Table", "Thing"):
+            assert alice.get(f"x/notes/prying/{name}").json == {"text": "refused"}
+        assert alice.get("x/notes/prying/Note").json == {"text": "open"}
+
+
+def test_handler_goes_on_after_what_is_refused(database: str) -> None:
+    with extended(database, files={"things/__init__.py": CAUGHT}) as one:
+        make_collection(one.cast.root)
+        with one.app.app_context():
+            migrations.create("things", "things")
+            migrations.upgrade()
+        answer = one.cast.alice.post("x/things/twice")
+        assert (answer.status_code, answer.json) == (200, {"names": ["saw", "axe"]})
+        (post,) = one.cast.alice.get("records/posts").json["items"]
+        assert post["title"] == "after"
+        root = one.cast.root.acting_in("acme")
+        entries = root.get("audit-logs?table_name=x_things_things").json["items"]
+        assert [entry["new_value"] for entry in entries if entry["column_name"] == "name"] == [
+            "axe",
+            "saw",
+        ]
