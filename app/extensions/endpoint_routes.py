@@ -11,7 +11,7 @@ import orjson
 from flask import Flask, Response
 
 from app.auth import guard
-from app.extensions import answering, registry
+from app.extensions import answering, endpoints, registry
 from app.extensions.registry import Handler, Kind
 from app.extensions.running import Misuse
 from app.types import JSONObject
@@ -56,7 +56,8 @@ def _add(blueprint: Blueprint, handler: Handler) -> None:
     def view(*parsed: JSONObject, **parts: str) -> Response:
         arguments = iter(parsed)  # that of the outermost decorator comes first
         sent, by = next(arguments) if body else None, get_g().principal
-        named = {**parts, **({"query": next(arguments)} if query else {})}
+        named = endpoints.arguments(options["path"], parts)
+        named |= {"query": next(arguments)} if query else {}
         then = partial(_response, schema=answer, status=status)
         response: Response = answering.answer(
             handler, by, sent, reads=is_read, named=named, then=then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.extensions.registry import LoadError
@@ -18,6 +18,8 @@ LEVELS = {
     AccessLevel.SUPERADMIN: "superadmin",
 }
 PARAMETER = r"<(?:(?:uuid|string|integer):)?[a-z][a-z0-9_]*>"
+READ: Mapping[str, Callable[[str], object]] = {"uuid": str.lower, "integer": int}
+"""How a handler gets what the path has: ids are in small letters everywhere."""
 PATH = re.compile(rf"(?:/(?:[A-Za-z0-9][A-Za-z0-9._~-]*|{PARAMETER}))+")
 COMMAND = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 TAKEN = ("query", "account_id")
@@ -30,6 +32,12 @@ def check_path(path: str) -> None:
         raise LoadError(f"{path!r} is no path such as /quotes/<uuid:quote_id>.")
     if len(names) != len({*names}) or {*names} & {*TAKEN}:
         raise LoadError(f"a parameter of {path} is named twice, or {' or '.join(TAKEN)}.")
+
+
+def arguments(path: str, parts: Mapping[str, str]) -> dict[str, object]:
+    """The parts of an address as a handler gets them."""
+    kinds = {name: kind for kind, name in re.findall("<([a-z]+):([a-z0-9_]+)>", path)}
+    return {name: READ.get(kinds.get(name, ""), str)(part) for name, part in parts.items()}
 
 
 def check_access(access: object, *, levels: tuple[AccessLevel, ...] = tuple(LEVELS)) -> None:

@@ -19,7 +19,7 @@ from app.console.shell import guard, navigation, scopes
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, USER, PageAccess, Role
 from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.navigation import IN_ACCOUNT, MenuItem, Section
-from app.extensions import answering, registry
+from app.extensions import answering, endpoints, registry
 from app.extensions.pages import PageRequest, Redirect, Values
 from app.extensions.registry import Handler, Kind
 from app.web.access import READ_METHODS, AccessLevel, console_session
@@ -40,6 +40,10 @@ def init_app(app: Flask) -> None:
     if templates:
         own = [app.jinja_loader] if app.jinja_loader else []
         app.jinja_loader = ChoiceLoader([*own, PrefixLoader({"x": PrefixLoader(templates)})])
+        # Whatever they are named: Flask escapes in `.html` and few others.
+        app.jinja_env.autoescape = lambda name: (
+            (name or "").startswith("x/") or app.select_jinja_autoescape(name)
+        )
     app.extensions["atrium.static"] = {
         name: folder / "static" for name, folder in folders.items() if (folder / "static").is_dir()
     }
@@ -82,7 +86,7 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
             scope.by,
             asked,
             reads=request.method in READ_METHODS,
-            named=parts,
+            named=endpoints.arguments(handler.subject, parts),
             then=_checked,
         )
         if isinstance(part, Redirect):

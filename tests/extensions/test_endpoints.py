@@ -9,6 +9,7 @@ import pytest
 
 from tests.auth.test_operator_keys import operator
 from tests.builders import Caller, make_collection
+from tests.console.browser import sign_in
 from tests.databases import DATABASES
 from tests.extensions.folders import Extended, extended
 from tests.receivers import receiving
@@ -16,6 +17,33 @@ from tests.security.reading import events
 from tests.usage.test_quotas import limit
 
 UNKNOWN_ID = "019a9f00-0000-7000-8000-00000000dead"
+
+PARTS = """
+from app.extend import Schema, console_page, endpoint, fields, signed_in
+
+class Parts(Schema):
+    parts = fields.String()
+
+@endpoint("GET", "/<uuid:id>/<integer:number>/<string:code>/<other>", answer=Parts)
+def parts(caller, body, **parts):
+    return {"parts": repr([*parts.values()])}
+
+@console_page("/<uuid:id>/<integer:number>", title="Parts", access=signed_in)
+def page(caller, request, *, id, number):
+    return f"{id} {number + 1}"
+
+@endpoint("GET", "/posts/<string:post_id>", answer=Parts)
+def post(caller, body, post_id):
+    return {"parts": caller.records("posts").get(post_id)["title"]}
+
+@endpoint("PATCH", "/posts/<string:post_id>")
+def change_post(caller, body, post_id):
+    caller.records("posts").update(post_id, {"title": "changed"})
+
+@endpoint("DELETE", "/posts/<string:post_id>")
+def remove_post(caller, body, post_id):
+    caller.records("posts").delete(post_id)
+"""
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -230,3 +258,23 @@ def test_read_may_take_an_operators_rights_which_is_logged(shop: Extended, alice
     assert "of globex alone" not in titles
     (event,) = events(alice, kind="extension.as_operator")
     assert event["details"]["handler"] == "shop.all_titles"
+
+
+def test_parts_of_a_path_have_their_types(database: str) -> None:
+    with extended(database, files={"parts/__init__.py": PARTS}) as one:
+        make_collection(one.cast.root)
+        alice, id = one.cast.alice, "019a9f00-0000-7000-8000-00000000beef"
+        assert alice.get(f"x/parts/{id.upper()}/007/007/a").json == {
+            "parts": f"['{id}', 7, '007', 'a']"
+        }
+        client = one.app.test_client()
+        sign_in(client, alice)
+        assert f"{id} 8" in client.get(f"/console/x/parts/{id.upper()}/007").text
+        post = alice.post("records/posts", {"title": "of acme"}).json["id"]
+        assert alice.get(f"x/parts/posts/{post.upper()}").json == {"parts": "of acme"}
+        assert alice.patch(f"x/parts/posts/{post.upper()}").status_code == 204
+        assert alice.get(f"records/posts/{post}").json["title"] == "changed"
+        for unknown in (f"{post}x", "%F0%9F%98%80", "x"):
+            assert alice.get(f"x/parts/posts/{unknown}").status_code == 404
+        assert alice.delete(f"x/parts/posts/{post.upper()}").status_code == 204
+        assert alice.get(f"records/posts/{post}").status_code == 404

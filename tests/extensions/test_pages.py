@@ -105,3 +105,20 @@ def test_audit_log_of_the_console_shows_rows_of_extensions(shop: Extended) -> No
     page = root.get(f"/console/audit?account={account}", follow_redirects=True)
     assert page.status_code == 200
     assert "in the log" in page.text
+
+
+def test_templates_are_escaped_whatever_they_are_named() -> None:
+    page = (
+        "from app.extend import console_page\n"
+        '@console_page("/page", title="Page")\n'
+        "def page(caller, request):\n"
+        '    return request.render(request.args.get("name"), value="<i>x</i>")\n'
+    )
+    names = ("a.html", "a.html.j2", "a.jinja", "a.txt")
+    files = {f"named/templates/{name}": "<p>{{ value }}</p>" for name in names}
+    files["named/templates/outer.html"] = '{% include "x/named/a.txt" %}'
+    with extended("sqlite", files={"named/__init__.py": page, **files}) as one:
+        client = browser(one, one.cast.alice)
+        for name in (*names, "outer.html"):
+            text = client.get(f"/console/x/named/page?name={name}").text
+            assert "<p>&lt;i&gt;x&lt;/i&gt;</p>" in text, name
