@@ -5,8 +5,9 @@ table of its own, so that an extension that is gone leaves all others as they ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 MAX_NAMED = 5
+VERSIONS = "alembic_version_"
 REVISION = '''"""{text}
 
 Revision ID: {id}
@@ -131,13 +133,12 @@ def create(name: str, text: str) -> Path:
     with _connection() as connection:
         if set(heads) != _applied(connection, extension):
             raise Conflict("The database lacks earlier revisions: run bin/atrium release first.")
+        owner = _owners(sa.inspect(connection).get_table_names())
         options = {
             "version_table": _version_table(extension),
             "target_metadata": Base.metadata,
-            "include_name": lambda table, kind, _: kind != "table" or _owner(table) == name,
-            "include_object": lambda _, table, kind, *rest: (
-                kind != "table" or _owner(table) == name
-            ),
+            "include_name": lambda table, kind, _: kind != "table" or owner(table) == name,
+            "include_object": lambda _, table, kind, *rest: kind != "table" or owner(table) == name,
         }
         context = MigrationContext.configure(connection, opts=options)
         found = produce_migrations(context, Base.metadata)
@@ -153,6 +154,7 @@ def create(name: str, text: str) -> Path:
     number = f"{len(list(folder.glob('[0-9]*.py'))) + 1:04d}"
     words = "_".join(re.findall("[a-z0-9]+", text.lower())[:6])
     file = folder / f"{number}_{words}.py"
+    _revisions.cache_clear()
     file.write_text(
         REVISION.format(
             text=text.replace('"', "'").replace("\\", "/"),
@@ -169,19 +171,15 @@ def create(name: str, text: str) -> Path:
 
 def check() -> Finding:
     """Whether the tables of the loaded extensions are there, and those of others are left over."""
-    present = tables_in_database()
-    with tenancy.as_owner(), db.db.engine.connect() as connection:
-        behind = [
-            one.name
-            for one in registry.EXTENSIONS.values()
-            if (script := _script(one)) and not set(script.get_heads()) <= _applied(connection, one)
-        ]
-    declared = [name for one in registry.EXTENSIONS.values() for name in _own_tables(one)]
+    names = _table_names()
+    declared, behind = [*registry.of(registry.Kind.TABLE)], lacking()
     if behind:
         return Finding("fail", f"{_named(behind)}: tables are missing. Run bin/atrium release.")
-    if missing := sorted({*declared} - {*present}):
+    if missing := sorted({*declared} - {*names}):
         return Finding("fail", f"no revision makes {_named(missing)}: bin/atrium extension migrate")
-    if left := [name for name in present if _owner(name) is None]:
+    owner = _owners(names)
+    of_extensions = (name for name in names if name.startswith(OF_EXTENSIONS))
+    if left := [name for name in of_extensions if owner(name) not in registry.EXTENSIONS]:
         return Finding(
             "warn",
             f"the extensions of {_named(left)} are not loaded: their rows are in no bundle, and"
@@ -190,18 +188,51 @@ def check() -> Finding:
     return Finding("ok", f"{len(declared)} of extensions, up to date")
 
 
-def _owner(table: str) -> str | None:
-    """The loaded extension whose tables have names like this one's."""
-    prefixes = {tables.prefix_of(name): name for name in registry.EXTENSIONS}
-    fitting = [prefix for prefix in prefixes if table.startswith(prefix)]
-    return prefixes[max(fitting, key=len)] if fitting else None
+def lacking() -> list[str]:
+    """The loaded extensions of which the database lacks revisions; newer ones are fine."""
+    with tenancy.as_owner():
+        return [one.name for one in registry.EXTENSIONS.values() if _lacks(db.connection(), one)]
 
 
-def tables_in_database() -> list[str]:
-    """The names of all tables of extensions, loaded or not."""
+def _lacks(connection: sa.Connection, extension: Extension) -> bool:
+    heads, known = _revisions(extension)
+    applied = _applied(connection, extension) if heads else heads
+    return not heads <= applied and applied <= known
+
+
+@cache  # read once: the folder may belong to another version later
+def _revisions(extension: Extension) -> tuple[frozenset[str], frozenset[str]]:
+    """The newest revisions of an extension's files, and all."""
+    script = _script(extension)
+    if script is None:
+        return frozenset(), frozenset()
+    return frozenset(script.get_heads()), frozenset(one.revision for one in script.walk_revisions())
+
+
+def _owners(names: Iterable[str]) -> Callable[[str], str | None]:
+    """A function that names the extension of a table, loaded or not, by the tables that exist.
+
+    An extension that is not loaded has its version table, and its name may begin as another's.
+    """
+    prefix = f"{VERSIONS}{OF_EXTENSIONS}"
+    away = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    extensions = {tables.prefix_of(one): one for one in (*registry.EXTENSIONS, *away)}
+
+    def owner(table: str) -> str | None:
+        fitting = [one for one in extensions if table.startswith(one)]
+        return extensions[max(fitting, key=len)] if fitting else None
+
+    return owner
+
+
+def has_tables() -> bool:
+    """Whether the database has tables of extensions, loaded or not."""
+    return any(name.startswith(OF_EXTENSIONS) for name in _table_names())
+
+
+def _table_names() -> list[str]:
     with tenancy.as_owner(), db.db.engine.connect() as connection:
-        names = sa.inspect(connection).get_table_names()
-    return [name for name in names if name.startswith(OF_EXTENSIONS)]
+        return sa.inspect(connection).get_table_names()
 
 
 def _named(names: list[str]) -> str:
@@ -225,7 +256,7 @@ def _alembic_config() -> Any:
 
 
 def _version_table(extension: Extension) -> str:
-    return f"alembic_version_{tables.prefix_of(extension.name)}".rstrip("_")
+    return f"{VERSIONS}{tables.prefix_of(extension.name)}".rstrip("_")
 
 
 def _applied(connection: sa.Connection, extension: Extension) -> set[str]:
@@ -233,18 +264,6 @@ def _applied(connection: sa.Connection, extension: Extension) -> set[str]:
     if not sa.inspect(connection).has_table(table.name):
         return set()
     return set(connection.scalars(sa.select(table.c.version_num)))
-
-
-def _own_tables(extension: Extension) -> list[str]:
-    own = registry.of(registry.Kind.TABLE)
-    return [name for name, (one,) in own.items() if one.extension == extension.name]
-
-
-def _is_distributed(connection: sa.Connection, table: str) -> bool:
-    found = sa.text(
-        "SELECT count(*) FROM pg_dist_partition WHERE logicalrelid = to_regclass(:name)"
-    )
-    return bool(connection.scalar(found, {"name": table}))
 
 
 def _rendered(kind: str, item: object, autogenerate: object) -> str | bool:

@@ -56,7 +56,7 @@ def run_checks() -> Iterator[tuple[str, Finding]]:
     ]
     if has_tables and citus.is_sharded(db.connection()):
         checks.append(Check("shards", _shards))
-    if has_tables and (registry.of(registry.Kind.TABLE) or migrations.tables_in_database()):
+    if has_tables and (registry.of(registry.Kind.TABLE) or migrations.has_tables()):
         checks.append(Check("tables", migrations.check))
     if settings.database_replica_url:
         checks.append(Check("replica", _replica))

@@ -11,6 +11,7 @@ from app import config, db, jobs, web
 from app.collections import revisions
 from app.db import disk, postgres_driver, sqlite_driver
 from app.db.postgres_driver import Driver
+from app.extensions import registry
 from app.web import fields
 from app.web.access import public
 from app.web.blueprint import Blueprint
@@ -53,6 +54,11 @@ def checks() -> dict[str, str]:
         missing = "missing: run bin/atrium db upgrade" if "database" in results else "unknown"
         results.setdefault("database", postgres_driver.session_refusal(error) or "unreachable")
         results.setdefault("migrations", missing)
+    if results["migrations"] == "ok" and registry.EXTENSIONS:
+        from app.extensions import migrations  # takes memory
+
+        lacking = ", ".join(migrations.lacking())
+        results["extensions"] = f"{lacking}: run bin/atrium release" if lacking else "ok"
     file = db.sqlite_file()
     if file and results["database"] == "ok" and sqlite_driver.is_locked(file, LONGEST_LOCK_SECONDS):
         results["database"] = LOCKED
@@ -96,7 +102,7 @@ def ready() -> Response:
     """Check database, migrations, disk and queue; a 503 names what is unavailable.
 
     Needs no credential. Only `database` and `migrations` are always checked: `disk` with SQLite,
-    `queue` with Redis. Never rate-limited.
+    `queue` with Redis, `extensions` for the tables of those that are loaded. Never rate-limited.
     """
     results = checks()
     ok = all(result == OK for result in results.values())

@@ -22,7 +22,7 @@ from tests.bundle import accounts as bundles
 from tests.databases import DATABASES
 from tests.extensions.folders import Extended, extended
 
-TABLE = "x_shop_prices"
+TABLE, VERSION = "x_shop_prices", "alembic_version_x_stock"
 MODEL = """
 from app.extend.tables import Mapped, Table, UniqueConstraint, mapped_column, Text
 
@@ -183,13 +183,39 @@ def test_revision_is_written_from_the_models() -> None:
         assert file.name == "0001_add_things.py"
         assert "op.create_table('x_stock_things'" in text
         assert "posts" not in text
+        ready = one.app.test_client().get("/ready")
+        expected = "stock: run bin/atrium release"
+        assert (ready.status_code, ready.json["checks"]["extensions"]) == (503, expected)
         with pytest.raises(Conflict, match="release"):
             migrations.create("stock", "again")
         assert migrations.upgrade() == ["stock"]
         assert migrations.upgrade() == []
         assert migrations.check().state == "ok"
+        assert one.app.test_client().get("/ready").json["checks"]["extensions"] == "ok"
+        # That of a newer process, while this one still runs.
+        newer = sa.update(sa.table(VERSION, sa.column("version_num"))).values(version_num="newer")
+        with tenancy.as_owner(), db.transaction() as session:
+            session.execute(newer)
+        assert migrations.check().state == "ok"
+        assert migrations.lacking() == []
+        with tenancy.as_owner(), db.transaction() as session:
+            session.execute(newer.values(version_num="stock_0001"))
         with pytest.raises(Conflict, match="nothing to do"):
             migrations.create("stock", "again")
+
+
+def test_revision_leaves_tables_alone_of_extensions_that_are_away(database: str) -> None:
+    files = {"stock/__init__.py": MODEL, "stock_old/__init__.py": MODEL}
+    with extended(database, files=files) as one, one.app.app_context():
+        for name in ("stock", "stock_old"):
+            migrations.create(name, "add things")
+        assert migrations.upgrade() == ["stock", "stock_old"]
+        with registry.restored():
+            del registry.EXTENSIONS["stock_old"]
+            found = migrations.check()
+            with pytest.raises(Conflict, match="nothing to do"):
+                migrations.create("stock", "again")
+    assert (found.state, "x_stock_old_things" in found.message) == ("warn", True)
 
 
 @pytest.mark.parametrize(
