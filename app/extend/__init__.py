@@ -18,7 +18,7 @@ from app.extensions.decorators import (
     periodic,
     workflow_step,
 )
-from app.extensions.pages import PageRequest
+from app.extensions.pages import PageRequest, Redirect
 from app.extensions.running import Refused
 from app.extensions.settings import setting
 from app.web.access import account_admin, anonymous, signed_in, superadmin
@@ -33,6 +33,7 @@ __all__ = [
     "NotFound",
     "PageRequest",
     "Records",
+    "Redirect",
     "Refused",
     "Schema",
     "account_admin",

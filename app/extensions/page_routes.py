@@ -9,16 +9,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flask import Flask, current_app, flash, redirect, render_template, request
+from flask import Flask, current_app, flash, redirect, render_template, request, url_for
 from jinja2 import ChoiceLoader, FileSystemLoader, PrefixLoader
 from markupsafe import Markup, escape
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console.shell import guard, navigation, scopes
+from app.accounts import tenants
+from app.console.shell import guard, lists, navigation, scopes
 from app.console.shell.access import ADMIN, HOME, SUPERADMIN, USER, PageAccess, Role
 from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.navigation import IN_ACCOUNT, MenuItem, Section
+from app.errors import NotFound
 from app.extensions import answering, endpoints, registry
 from app.extensions.pages import PageRequest, Redirect, Values
 from app.extensions.registry import Handler, Kind
@@ -68,10 +70,13 @@ def _parents(handler: Handler, pages: Sequence[Handler]) -> list[Handler]:
 def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]) -> None:
     options, extension = handler.options, handler.extension
     below = f"/x/{extension}"
+    endpoint = f"{blueprint.name}.x_{extension}_{handler.function.__name__}"
     role, section = ROLES[options["access"].level]
 
     @guard.retry_stale
     def view(account_id: str | None = None, **parts: str) -> BaseResponse | str:
+        if account_id is None and role is not SUPERADMIN and guard.require_caller().is_superadmin:
+            return _choice(handler, endpoint, parts)
         scope = scopes.account_or_own_scope(account_id)
         base = request.root_path + (f"{IN_ACCOUNT}/{account_id}" if account_id else HOME) + below
         context = {"page_url": lambda path: base + path, "asset": partial(_asset, extension)}
@@ -91,7 +96,7 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
         )
         if isinstance(part, Redirect):
             if part.message:
-                flash(part.message)
+                flash(part.message, "error" if part.is_error else "message")
             return redirect(base + part.path, 303)
         above = tuple((gettext(one.options["title"]), base + one.subject) for one in parents)
         title = gettext(options["title"])
@@ -102,13 +107,27 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
     view.__name__, view.__doc__ = handler.function.__name__, handler.function.__doc__
     described: Any = console_session(view)
     described.page = PageAccess(role=role, recent_sign_in=options["access"].recent_sign_in)
-    endpoint = f"{blueprint.name}.x_{extension}_{handler.function.__name__}"
     path = below + handler.subject
     for rule in (f"{HOME}{path}", f"{ACCOUNT}{path}"):
         app.add_url_rule(rule, endpoint, described, methods=options["methods"])
     if options["menu"] and "GET" in options["methods"] and "<" not in path:
         item = MenuItem(section, position, lazy_gettext(options["title"]), "puzzle")
         navigation.add_to(app, item, f"{HOME}{path}", role)
+
+
+def _choice(handler: Handler, endpoint: str, parts: Mapping[str, Any]) -> BaseResponse | str:
+    """For superadmins, whose own account has no data: the page of the current one, or a choice."""
+    current = navigation.home_account_id(guard.require_caller())
+    if request.method in READ_METHODS and current:
+        return redirect(url_for(endpoint, account_id=current, **parts))
+    if request.method not in READ_METHODS or parts:
+        raise NotFound(gettext("Choose an account."))
+    listing = lists.from_request(endpoint, view="all")
+    listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
+    title = gettext(handler.options["title"])
+    return render_template(
+        "console/extension_accounts.html", title=title, listing=listing, endpoint=endpoint
+    )
 
 
 def _checked(part: object) -> str | Redirect:

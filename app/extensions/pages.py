@@ -25,10 +25,11 @@ class Values:
 
 @dataclass(frozen=True)
 class Redirect:
-    """The answer to a form: go on to a page of the extension."""
+    """The answer to a form: go on to a page of the extension. `PageRequest.redirect` makes it."""
 
     path: str
     message: str | None
+    is_error: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,6 @@ class PageRequest:
         """
         return self.renderer(template, values)
 
-    def redirect(self, path: str, message: str | None = None) -> Redirect:
-        """Go on to a page of the extension by its path, and show a message there."""
-        return Redirect(path, message)
+    def redirect(self, path: str, message: str | None = None, *, error: bool = False) -> Redirect:
+        """Go on to a page of the extension by its path, and show a message or an error there."""
+        return Redirect(path, message, error)

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app import jobs
 from app.context import tracing
 from app.context.spans import Span
-from app.extend import Refused, before_create, before_update
+from app.db import transaction
+from app.extend import Refused, after_delete, before_create, before_update, setting
 from app.extensions import loading, registry
 from app.extensions.registry import Extension
 from tests.builders import Cast, make_collection, make_record
@@ -30,6 +33,27 @@ def shop() -> None:
 
     @before_update("ordres")
     def misspelt(caller: Any, old: Any, record: Any) -> None: ...
+
+
+def test_failed_jobs_are_counted_as_failures(app: Flask, cast: Cast) -> None:
+    def mourning() -> None:
+        setting("rate", default="", help="no handler")
+
+        @after_delete("posts")
+        def mourn(caller: Any, record: dict[str, Any]) -> None: ...
+
+    make_collection(cast.root)
+    with loading.loaded(mourning):
+        for _ in range(2):
+            post = make_record(cast.bob)
+            assert cast.bob.delete(f"records/posts/{post['id']}").status_code == 204
+        with app.app_context(), transaction() as session:
+            session.execute(sa.update(jobs.TABLE).values(status=jobs.JobState.FAILED))
+        page = Browser(app, cast.root).get("extensions").text
+    row = page[page.index("mourning.mourn") :].partition("</tr>")[0]
+    assert '<span class="state bad">2</span>' in row
+    assert 'href="/console/jobs?kind=extensions.mourning.mourn"' in row
+    assert "SERVICE_X_MOURNING_RATE" not in page  # settings are not called
 
 
 def test_page_lists_extensions_with_calls_and_failures(app: Flask, cast: Cast) -> None:

@@ -76,7 +76,28 @@ def test_superadmins_open_it_in_an_account(shop: Extended) -> None:
     within = PRICES.replace("/console", f"/console/accounts/{account}")
     assert "of acme" in root.get(within).text
     assert f'href="{within}"' in root.get("/console").text
-    assert "of acme" not in root.get(PRICES).text
+    fresh = browser(shop, shop.cast.root)
+    choice = fresh.get(PRICES)
+    assert "Choose an account." in choice.text
+    assert f'href="{within}"' in choice.text
+    assert "of acme" not in choice.text
+    one = PRICES + "/00000000-0000-0000-0000-000000000009"
+    assert fresh.get(one).status_code == 404
+    form = {"csrf_token": token(fresh), "article": "of nobody", "amount": "2"}
+    assert fresh.post(PRICES, data=form).status_code == 404
+    assert root.get(PRICES).location == within  # the account chosen before
+
+
+def test_refusal_of_a_form_is_shown(shop: Extended) -> None:
+    client = browser(shop, shop.cast.alice)
+    form = {"csrf_token": token(client), "amount": "2"}
+    refused = client.post(PRICES, data={**form, "article": "lead"})
+    assert refused.status_code == 400
+    assert "<code>article</code>: Lead is too heavy." in refused.text
+    refused = client.post(PRICES, data={**form, "article": "iron"})
+    assert (refused.status_code, refused.text.count("Iron is too hard.")) == (400, 1)
+    answer = client.post(PRICES, data={**form, "article": "gold"}, follow_redirects=True)
+    assert '<p class="alert alert-danger" role="alert">Gold has no price.</p>' in answer.text
 
 
 def test_texts_are_translated(shop: Extended) -> None:

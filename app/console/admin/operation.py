@@ -8,10 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import sqlalchemy as sa
 from flask import Response, render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import clock, config, db, web
+from app import clock, config, db, jobs, web
 from app.audit import append
 from app.collections import revisions
 from app.console.shell import lists
@@ -22,7 +23,9 @@ from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
 from app.extensions import loading, registry, running
-from app.jobs import queue
+from app.extensions.jobs import PREFIX, RUN_LATER, kind_of
+from app.extensions.registry import Kind
+from app.jobs import JobState, queue
 from app.ops import backup_runs, health, metrics
 from app.ops.backup_runs import Overview
 from app.outbound import mail
@@ -37,6 +40,9 @@ CHECKS = {
     "queue": lazy_gettext("Queue"),
 }
 MAIL_TIMEOUT_SECONDS = 3
+NOT_CALLED = (Kind.SETTING, Kind.TABLE)
+ELSEWHERE = (Kind.WORKFLOW_STEP, Kind.COMMAND)
+"""Called by other processes, whose calls this server does not count."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,21 @@ class Figures:
 @page("/console/extensions", role=SUPERADMIN)
 def show_extensions() -> str:
     """The loaded extensions, what they handle, and how that went."""
-    handlers = {name: list(registry.handlers(name)) for name in registry.EXTENSIONS}
+    handlers = {
+        name: [one for one in registry.handlers(name) if one.kind not in NOT_CALLED]
+        for name in registry.EXTENSIONS
+    }
+    kind, failed = jobs.TABLE.c.kind, jobs.TABLE.c.status == JobState.FAILED
+    own = sa.select(kind, sa.func.count().label("failed")).where(failed, kind.startswith(PREFIX))
     return render_template(
         "console/operation/extensions.html",
         extensions=registry.EXTENSIONS.values(),
         handlers=handlers,
         figures=_handler_figures(),
+        kind_of=kind_of,
+        in_jobs=RUN_LATER,
+        elsewhere=ELSEWHERE,
+        failed_jobs={row.kind: row.failed for row in db.connection().execute(own.group_by(kind))},
         problems=list(loading.warnings()),
     )
 

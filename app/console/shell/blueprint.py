@@ -41,7 +41,15 @@ from app.console.shell.forms import Page
 from app.console.shell.navigation import MenuItem
 from app.console.shell.portal import PortalEnded
 from app.db.errors import UNAVAILABLE
-from app.errors import AppError, BadRequest, Gone, Malformed, NotFound, RecentSignInRequired
+from app.errors import (
+    AppError,
+    BadRequest,
+    Gone,
+    InvalidValues,
+    Malformed,
+    NotFound,
+    RecentSignInRequired,
+)
 from app.outbound import mail
 from app.web import error_handlers, html, languages
 from app.web.access import console_session, public
@@ -180,10 +188,16 @@ def render_error(error: AppError) -> Response:
     if isinstance(error, guard.ConsoleClosed):
         return brand.add_headers(make_response(_closed_page(), error.status))
     custom_message = forms.error_text(error.message) if isinstance(error, NotFound) else None
+    # A refusal has its reason as the message.
+    is_general = isinstance(error, InvalidValues) and error.message == InvalidValues.message
     page = render_template(
         "console/problem.html",
         title=TITLES.get(error.status, gettext("Request failed")),
         problem=custom_message or MESSAGES.get(error.status, forms.error_text(error.message)),
+        details=[
+            (one["field"], forms.error_text(one["message"]))
+            for one in (error.extra["details"] if is_general else ())
+        ],
         back=guard.referring_page(),
         reference=g.get("correlation_id"),
     )

@@ -6,7 +6,9 @@ from typing import Any
 
 from app.extend import (
     Caller,
+    InvalidValues,
     PageRequest,
+    Redirect,
     Refused,
     Schema,
     account_admin,
@@ -190,11 +192,19 @@ def fetch_rate(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
 
 
 @console_page("/prices", title="Prices", methods=("GET", "POST"))
-def show_prices(caller: Caller, request: PageRequest) -> Any:
+def show_prices(caller: Caller, request: PageRequest) -> str | Redirect:
     """The prices, and a form for a new one."""
     prices = caller.table(Price)
     if request.method == "POST":
-        prices.create(article=request.form.get("article"), amount=float(request.form.get("amount")))
+        article = request.form.get("article")
+        if article == "gold":
+            return request.redirect("/prices", gettext("Gold has no price."), error=True)
+        if article == "lead":
+            problem = {"field": "article", "code": "too_heavy", "message": "Lead is too heavy."}
+            raise InvalidValues([problem])
+        if article == "iron":
+            raise Refused("article", code="too_hard", message="Iron is too hard.")
+        prices.create(article=article, amount=float(request.form.get("amount")))
         return request.redirect("/prices", gettext("Price added."))
     return request.render("prices.html", prices=prices.list())
 
