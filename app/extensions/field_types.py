@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import orjson
@@ -15,7 +14,6 @@ from app.collections.fields.face import Face, WidgetKind
 from app.extensions import registry, running
 from app.extensions.registry import Handler, Kind, LoadError
 from app.extensions.running import HandlerFailed, Refused
-from app.types import JSONObject
 
 NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 LONGEST = 2048  # characters of a value, as of a `url`
@@ -49,7 +47,12 @@ class ExtensionField(fields.Field):
             raise fields.InvalidValue("too_long", f"Must have at most {LONGEST} characters.")
         try:
             given = rules.composed(value), dict(self.options)
-            cleaned = running.run(self.handler, None, *given, passing=(Refused,))
+            cleaned = running.run(
+                *(self.handler, None, *given),
+                passing=(Refused,),
+                function=self.checker.clean,
+                then=_checked,
+            )
         except Refused as refusal:
             (found,) = refusal.details
             raise fields.InvalidValue(found["code"], found["message"]) from None
@@ -70,7 +73,7 @@ class ExtensionField(fields.Field):
         check = getattr(self.checker, "check_options", None)
         if check is not None:
             try:
-                running.run(replace(self.handler, function=check), None, dict(self.options))
+                running.run(self.handler, None, dict(self.options), function=check)
             except Refused as refusal:
                 yield refusal.details[0]["message"]
 
@@ -96,15 +99,12 @@ def check(name: str, kind: Any) -> None:
         raise LoadError(f"{called}: its schema is no JSON ({error}).") from None
 
 
-def _cleaning(name: str, checker: Any) -> Callable[[str, JSONObject], str]:
-    def clean(value: str, options: JSONObject) -> str:
-        text = checker.clean(value, options)
-        if not isinstance(text, str) or len(text) > LONGEST:
-            raise TypeError(f"clean must return a text of at most {LONGEST} characters")
-        return text
-
-    clean.__name__ = name
-    return clean
+def _checked(text: object) -> str:
+    """What `clean` has returned. Raises TypeError, and UnicodeEncodeError for lone surrogates."""
+    if not isinstance(text, str) or len(text) > LONGEST or "\0" in text:
+        raise TypeError(f"clean must return a text of at most {LONGEST} characters, without NUL")
+    text.encode()
+    return text
 
 
 @registry.on_change
@@ -123,7 +123,7 @@ def register() -> None:
             "json_schema": author.schema,
             "known_options": ("index", *getattr(author, "options", ())),
             "checker": checker,
-            "handler": replace(handler, function=_cleaning(author.__name__, checker)),
+            "handler": handler,
             "__doc__": author.__doc__,
         }
         fields.register(type(author.__name__, (ExtensionField,), members))

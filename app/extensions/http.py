@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from app import config
+from app.extensions import running
 from app.outbound import client
 from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
 
@@ -61,6 +62,7 @@ def request(
     the URL is `trusted`, as that of a setting is, and never one that users name. `timeout` is in
     seconds, at most 30; in a web request all of it takes 3 seconds at most. Follows no redirects.
     """
+    running.check_time()
     withheld = _withheld.get()
     if withheld is not None:
         withheld.append(url)

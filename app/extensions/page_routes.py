@@ -21,7 +21,7 @@ from app.console.shell.access import ADMIN, HOME, SUPERADMIN, USER, PageAccess, 
 from app.console.shell.blueprint import ACCOUNT, blueprint
 from app.console.shell.navigation import IN_ACCOUNT, MenuItem, Section
 from app.errors import NotFound
-from app.extensions import answering, endpoints, registry
+from app.extensions import answering, endpoints, registry, running
 from app.extensions.pages import PageRequest, Redirect, Values
 from app.extensions.registry import Handler, Kind
 from app.web.access import READ_METHODS, AccessLevel, console_session
@@ -82,6 +82,7 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
         context = {"page_url": lambda path: base + path, "asset": partial(_asset, extension)}
 
         def render(template: str, values: Mapping[str, object]) -> Markup:
+            running.check_time()
             name = f"x/{extension}/{template}"
             return Markup(render_template(name, **context, **values))  # noqa: S704 - of a template
 

@@ -1,7 +1,8 @@
 """Runs handlers: measured, bounded, in their extension's name, with their errors as the product's.
 
-A handler of a request has the time that a statement of a request has. Past it, an exception ends
-its Python code; a call into C is not interrupted, and ends when it ends (docs/extensions.md).
+All handlers of a request together have the time that a statement of it has. Past it, an exception
+ends their Python code; a call into C is not interrupted, and ends when it ends
+(docs/extensions.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any, Protocol
@@ -41,6 +42,7 @@ from app.errors import (
     error_location,
     problem,
 )
+from app.extensions import registry
 from app.extensions.registry import Handler
 from app.types import JSONObject
 
@@ -51,6 +53,10 @@ REPEAT_SECONDS = 1
 """A handler that goes on after its time is up is told again after so long."""
 LONGEST_MESSAGE, LONGEST_FIELD, LONGEST_CODE = 1000, 200, 80
 PRODUCT = str(config.PROJECT / "app") + "/"
+OF_ANSWERS = tuple(
+    PRODUCT + one for one in ("extensions/endpoint_routes.py", "web/fields.py", "web/schemas.py")
+)
+"""Modules that only read what a handler has returned, which may have no end either."""
 LABELS = ("extension", "handler")
 
 CALLS = Counter(
@@ -63,6 +69,8 @@ SECONDS = Histogram(
     "atrium_extension_seconds", "Time that handlers of extensions take.", LABELS, registry=None
 )
 METRICS = (CALLS, SECONDS)
+_used: ContextVar[tuple[Limit | None, float]] = ContextVar("handlers' time", default=(None, 0))
+"""A limit, such as that of a request, and how long handlers have run under it."""
 
 
 class Refused(InvalidValues):
@@ -119,26 +127,33 @@ def run(
     seconds: float | None = None,
     is_incomplete: bool = False,
     named: Mapping[str, Any] | None = None,
+    function: Callable[..., Any] | None = None,
     then: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Call a handler with its caller, which ends with the call, and return what it returns.
 
-    Or what `then` makes of that, whose errors are the handler's, too. `named` are more arguments.
-    Raises what is of `passing`, what makes the request run again, and what says that the database
-    is away; HandlerFailed for everything else. `seconds` bounds it outside of requests. What it
-    raises when it `is_incomplete` is the fault of what it is given, and not counted as a failure.
+    Or what `then` makes of that, whose errors are the handler's, too. `named` are more arguments;
+    `function` is called in its place. Raises what is of `passing`, what makes the request run
+    again, and what says that the database is away; HandlerFailed for everything else. `seconds`
+    bounds it outside of requests, in which it has the time that those before it have left, and
+    raises TooExpensive past that. What it raises when it `is_incomplete` is the fault of what it is
+    given, and not counted as a failure.
     """
-    limit = deadline.limit.get()
+    limit, used = deadline.limit.get(), 0.0
     if limit is None:
         limit = Limit(config.current().statement_seconds)
-        most = seconds
+        most = limit.seconds if seconds is None else seconds
     else:
-        most = limit.seconds
+        of, before = _used.get()
+        used = before if of is limit else 0.0
+        most = limit.seconds - used
+        if most <= 0:
+            raise TooExpensive(limit.seconds)
     started, result, failure = time.monotonic(), "interrupted", None
     try:
         with tracing.handler(handler.name, handler.kind):
             given = arguments if caller is None else (caller, *arguments)
-            call = partial(handler.function, *given, **(named or {}))
+            call = partial(function or handler.function, *given, **(named or {}))
             returned = copy_context().run(_call, handler, call, then, limit, most)
         result = "done"
     except (Stale, SQLAlchemyError):
@@ -151,11 +166,15 @@ def run(
             result = "refused"
         else:
             result, failure = "failed", error
+        if used and isinstance(error, HandlerTimeout):
+            raise TooExpensive(limit.seconds) from error
         raise HandlerFailed from error
     finally:
         if caller is not None:
             caller._end()
-        _count(handler, result, time.monotonic() - started, failure)
+        took = time.monotonic() - started
+        _used.set((limit, used + took))
+        _count(handler, result, took, failure)
     return returned
 
 
@@ -242,7 +261,7 @@ class _Watch(Watch):
             left = self.until - time.monotonic()
             if left > 0:
                 return min(STEP_SECONDS, left + 0.001)
-            if not _is_in_product(sys._current_frames().get(self._thread)):
+            if _is_in_extension(sys._current_frames().get(self._thread)):
                 _raise_in(self._thread, HandlerTimeout)
                 self._has_raised = True
                 self.until = time.monotonic() + REPEAT_SECONDS
@@ -270,16 +289,23 @@ def _metrics(extension: str, handler: str, result: str) -> tuple[Counter, Histog
     return CALLS.labels(extension, handler, result), SECONDS.labels(extension, handler)
 
 
-def _is_in_product(frame: FrameType | None) -> bool:
-    """Whether the handler has called the product, whose code must not be interrupted anywhere.
+def _is_in_extension(frame: FrameType | None) -> bool:
+    """Whether code of an extension runs, or what it has called, but not the product.
 
-    It looks at the time itself: `check_time`, and `app/db/watch.py`.
+    The product's code must not be interrupted anywhere, except where it calls an extension's again,
+    such as a template. It looks at the time itself: `check_time`, and `app/db/watch.py`.
     """
+    extensions = [*registry.EXTENSIONS.values()]
     while frame is not None and frame.f_code is not _CALL:
-        if frame.f_code.co_filename.startswith(PRODUCT):
-            return True
+        file, module = frame.f_code.co_filename, f"{frame.f_globals.get('__name__')}."
+        for one in extensions:
+            is_inside = one.folder is not None and file.startswith(f"{one.folder}/")
+            if is_inside or module.startswith(f"{one.package}."):
+                return True
+        if file.startswith(PRODUCT) and file not in OF_ANSWERS:
+            return False
         frame = frame.f_back
-    return frame is None
+    return frame is not None
 
 
 _CALL: CodeType = _call.__code__

@@ -32,6 +32,9 @@ from app.extensions import loading, registry, running
 from app.extensions.caller import system
 from app.extensions.registry import Kind
 from tests.builders import Caller, Cast, make_collection, make_record
+from tests.console.browser import sign_in
+from tests.extensions.folders import extended
+from tests.receivers import receiving
 from tests.usage.test_quotas import limit
 
 Handler = Callable[[Any, dict[str, Any]], object]
@@ -115,6 +118,100 @@ def test_endless_handler_ends_with_the_time_of_a_request(
         make_record(posts.charlie)
     assert time.monotonic() - began < 4
     assert posts.alice.get("records/notes").json["total"] == 0
+
+
+ENDLESS = """
+from itertools import repeat
+from app.extend import *
+from app.extend import http
+
+class Query(Schema):
+    url = fields.String()
+
+class Answer(Schema):
+    lines = fields.List(fields.String())
+
+def lines():
+    while True:
+        yield "x"
+        if False: break
+
+@endpoint("GET", "/requests", query=Query)
+def ask(caller, body, query):
+    while True:
+        http.get(query["url"], trusted=True)
+
+@endpoint("GET", "/lines", answer=Answer)
+def answer(caller, body):
+    return {"lines": lines()}
+
+@endpoint("GET", "/repeated", answer=Answer(many=True))
+def repeated(caller, body):
+    return repeat({})
+
+@console_page("/page", title="Endless")
+def page(caller, request):
+    return request.render("page.html")
+
+@field_type("endless")
+class Endless:
+    label = "Endless"
+    schema = {"type": "string"}
+    def clean(self, value, options):
+        while value == "x":
+            pass
+        return value
+"""
+TEMPLATE = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.long
+def test_what_the_product_calls_for_a_handler_ends_with_the_time_of_a_request() -> None:
+    """Templates, answers, field types; and requests, which are nearly all that their loop does."""
+    files = {"endless/__init__.py": ENDLESS, "endless/templates/page.html": TEMPLATE}
+    with (
+        receiving(lambda request: (time.sleep(0.3), (200, "ok"))[1]) as service,
+        extended("sqlite", files=files, changes={"statement_seconds": 1}) as one,
+    ):
+        alice = one.cast.alice
+        make_collection(one.cast.root, "kept", [{"name": "a", "type": "endless"}])
+        browser = one.app.test_client()
+        sign_in(browser, alice)
+        calls: dict[str, Callable[[], Any]] = {
+            "requests": lambda: alice.get("x/endless/requests", query_string={"url": service.url}),
+            "lines": lambda: alice.get("x/endless/lines"),
+            "repeated": lambda: alice.get("x/endless/repeated"),
+            "page": lambda: browser.get("/console/x/endless/page"),
+            "field type": lambda: alice.post("records/kept", {"a": "x"}),
+        }
+        for name, call in calls.items():
+            began = time.monotonic()
+            answer = call()
+            assert answer.status_code == 500, (name, answer.text)
+            assert 0.9 < time.monotonic() - began < 4, name
+        assert make_record(alice, "kept", a="y")["a"] == "y"
+
+
+@pytest.mark.long
+@pytest.mark.both_databases
+def test_handlers_of_one_request_share_its_time(posts: Cast, hurried: None) -> None:
+    def pause(caller: Any, old: dict[str, Any], record: dict[str, Any]) -> None:
+        time.sleep(0.3)
+
+    def shop() -> None:
+        before_update("posts")(pause)
+
+    ids = [make_record(posts.bob, title="a")["id"] for _ in range(20)]
+    changes = [{"id": id, "data": {"title": "b"}} for id in ids]
+    with loading.loaded(shop):
+        began = time.monotonic()
+        answer = posts.bob.patch("records/posts/batch", {"records": changes})
+        assert time.monotonic() - began < 3
+        assert (answer.status_code, answer.json["error"]) == (400, "too_expensive")
+        # The next request has its own.
+        assert posts.bob.patch("records/posts/batch", {"records": changes[:2]}).status_code == 200
+    titles = [one["title"] for one in posts.bob.get("records/posts").json["items"]]
+    assert sorted(titles) == ["a"] * 18 + ["b"] * 2
 
 
 def test_others_write_while_a_handler_of_a_create_runs(posts: Cast) -> None:

@@ -20,6 +20,7 @@ from tests.console.browser import Browser, beside
 from tests.console.test_records import form_of
 from tests.console.test_schemas import inputs
 
+SPOILED = {"nul": "a\0b", "surrogate": "\ud800", "long": "a" * 3000}
 IBAN, OTHER = "DE89370400440532013000", "GB82WEST12345698765432"
 PATTERN = "^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$"
 SCHEMA = [
@@ -48,6 +49,8 @@ def bank() -> None:
         def clean(self, value: str, options: dict[str, Any]) -> str:
             if value == "raise":
                 raise ZeroDivisionError
+            if value in SPOILED:
+                return SPOILED[value]
             number = value.replace(" ", "").upper()
             if not re.fullmatch(PATTERN, number) or not is_consistent(number):
                 raise Refused(code="invalid_iban", message="Must be an IBAN.")
@@ -173,14 +176,23 @@ def test_console_offers_and_shows_it(app: Flask, cast: Cast, payees: str) -> Non
     assert stored[1]["options"] == {"countries": ["DE", "GB"], "index": True}
 
 
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("raise", "ZeroDivisionError"),
+        ("nul", "TypeError"),
+        ("long", "TypeError"),
+        ("surrogate", "UnicodeEncodeError"),
+    ],
+)
 def test_whatever_else_it_raises_is_a_500_in_its_name(
-    cast: Cast, payees: str, capsys: pytest.CaptureFixture[str]
+    cast: Cast, payees: str, capsys: pytest.CaptureFixture[str], value: str, error: str
 ) -> None:
-    answer = cast.alice.post("records/payees", {"iban": "raise"})
-    assert (answer.status_code, "Zero" in answer.text) == (500, False)
+    answer = cast.alice.post("records/payees", {"iban": value})
+    assert (answer.status_code, "Error" in answer.text) == (500, False)
     lines = [loads(line) for line in capsys.readouterr().out.splitlines()]
     (failed,) = [line for line in lines if line["event"] == "extension failed"]
-    assert (failed["handler"], failed["type"]) == ("bank.Iban", "ZeroDivisionError")
+    assert (failed["handler"], failed["type"]) == ("bank.Iban", error)
     assert cast.alice.post("records/payees", {"iban": IBAN}).status_code == 201
 
 
