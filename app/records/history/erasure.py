@@ -28,6 +28,7 @@ from app.collections import table as tables
 from app.collections.definitions import Definition
 from app.context import tenancy
 from app.db import filters, versioned_cache
+from app.db.policy import OF_EXTENSIONS
 from app.errors import Forbidden, NotFound
 from app.records import service as records
 from app.records import store
@@ -202,12 +203,16 @@ def _erase_traces_of_user(target: JSONMapping) -> Erased:
             is_home = one == account_id
             events.publish(events.UserErased(one, user_id, frozenset(emails), is_home))
         invitation_ids = _invitations_to(account_id, emails)
-        key_ids = _api_key_ids(account_id, user_id)
+        rows = [
+            (table, id)
+            for table, column in (("api_keys", "created_by"), *_keys_of_extensions())
+            for id in sorted(_rows_of(account_id, table, column, user_id))
+        ]
         values = erase.erase_values(account_id, "users", user_id)
         values += sum(
             erase.erase_values(account_id, "invitations", id) for id in sorted(invitation_ids)
         )
-        values += sum(erase.erase_values(account_id, "api_keys", id) for id in sorted(key_ids))
+        values += sum(erase.erase_values(account_id, table, id) for table, id in rows)
         actors = sum(
             erase.erase_actor(account_id, user_id, email) for email in sorted(emails | {""})
         )
@@ -268,10 +273,24 @@ def _invitations_to(account_id: str, emails: set[str]) -> set[str]:
     return {id for id, email in rows if accounts.email_key(email) in keys}
 
 
-def _api_key_ids(account_id: str, user_id: str) -> set[str]:
+def _rows_of(account_id: str, table: str, column: str, user_id: str) -> set[str]:
     is_owned = sa.or_(LOG.c.old_value == user_id, LOG.c.new_value == user_id)
-    conditions = (*_is_of_column(account_id, "api_keys", "created_by"), is_owned)
+    conditions = (*_is_of_column(account_id, table, column), is_owned)
     return set(db.connection().scalars(sa.select(LOG.c.record_id).where(*conditions)))
+
+
+def _keys_of_extensions() -> list[tuple[str, str]]:
+    """The tables whose rows end with a user, and their columns, of extensions loaded or not."""
+    inspector = sa.inspect(db.connection())
+    names = [name for name in inspector.get_table_names() if name.startswith(OF_EXTENSIONS)]
+    found = inspector.get_multi_foreign_keys(filter_names=names) if names else {}
+    return [
+        (table, key["constrained_columns"][key["referred_columns"].index("id")])
+        for (_, table), keys in sorted(found.items())
+        for key in keys
+        if key["referred_table"] == User.__tablename__
+        and key.get("options", {}).get("ondelete") == "CASCADE"
+    ]
 
 
 def _is_of_column(account_id: str, table: str, column: str) -> tuple[Any, ...]:
