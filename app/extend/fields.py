@@ -1,4 +1,8 @@
-"""Fields of schemas, as the API uses them: those of marshmallow, and bounded ones."""
+"""Fields of schemas, as the API uses them: those of marshmallow, and bounded ones.
+
+All take marshmallow's options, such as `required=True`, `allow_none=True` and `load_default=5`. The
+bounds of numbers hold for answers, too, and stand in the API description.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,13 @@ def sections() -> Iterator[str]:
     for name, one in classes.items():
         yield from _class(name, one)
     yield "## Fields of schemas\n"
-    yield f"{inspect.getdoc(fields)}\n\n{', '.join(f'`fields.{one}`' for one in fields.__all__)}.\n"
+    yield f"{inspect.getdoc(fields)}\n"
+    kinds = {name: getattr(fields, name) for name in fields.__all__}
+    own = {name: kind for name, kind in kinds.items() if kind.__module__.startswith("app.")}
+    others = ", ".join(f"`fields.{name}`" for name in kinds if name not in own)
+    yield f"{others} are those of [marshmallow](https://marshmallow.readthedocs.io).\n"
+    for name, kind in own.items():
+        yield from _function(f"fields.{name}", kind)
     yield "## app.extend.http\n"
     for name in ("request", "get", "post"):
         yield from _function(name, getattr(http, name))
@@ -73,6 +79,7 @@ def _function(name: str, function: Any, level: str = "###") -> Iterator[str]:
     )
     yield f"{level} {name}\n"
     text = re.sub(r"ViewAccess\(.*?'([a-z ]+)'.*?\)(?=[,)])", r"\1", str(shown))
+    text = re.sub(r"\*, load_default=.*metadata=None", "**options", text)  # of marshmallow
     yield f"`{name}{text.replace('signed in', 'signed_in')}`\n"
     yield f"{inspect.getdoc(function)}\n"
 
