@@ -88,8 +88,12 @@ def check(name: str, kind: Any) -> None:
         raise LoadError(f"{called}: the product has a field type of this name.")
     if not isinstance(kind, type) or not callable(getattr(kind, "clean", None)):
         raise LoadError(f"{called}: decorate a class with clean(self, value, options).")
-    if not getattr(kind, "label", None):
+    registry.check_runs(kind.clean, f"clean of {called}")
+    label, options = getattr(kind, "label", None), getattr(kind, "options", ())
+    if not isinstance(label, str) or not label:
         raise LoadError(f"{called}: give the class a label, which forms show.")
+    if not isinstance(options, list | tuple) or not all(isinstance(one, str) for one in options):
+        raise LoadError(f"{called}: options must be a list of names.")
     schema = getattr(kind, "schema", None)
     if not isinstance(schema, dict) or schema.get("type") != "string":
         raise LoadError(f'{called}: its schema must be a dict with "type": "string".')
@@ -97,6 +101,10 @@ def check(name: str, kind: Any) -> None:
         orjson.dumps(schema)
     except TypeError as error:
         raise LoadError(f"{called}: its schema is no JSON ({error}).") from None
+    try:
+        kind()
+    except Exception as error:
+        raise LoadError(f"{called}: the class is called without arguments ({error}).") from error
 
 
 def _checked(text: object) -> str:

@@ -97,7 +97,7 @@ def _load(extension: Extension) -> None:
         _forget(extension)
         if isinstance(error, LoadError):
             raise _refusal(extension.name, str(error)) from error
-        if not isinstance(error, Exception | SystemExit):
+        if isinstance(error, KeyboardInterrupt):  # of who starts it
             raise
         raise _refusal(extension.name, _summary(error, extension)) from error
 

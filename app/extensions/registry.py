@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +47,19 @@ UNIQUE = (Kind.WORKFLOW_STEP, Kind.FIELD_TYPE, Kind.COMMAND, Kind.SETTING, Kind.
 """Kinds whose subject only one extension may register."""
 UNIQUE_WITHIN = (Kind.ENDPOINT, Kind.CONSOLE_PAGE)
 """Kinds whose subject an extension may register once: its name is part of the address."""
+ONE_EACH = (Kind.PERIODIC, Kind.CONSOLE_PAGE)
+"""Kinds of which a function may have one, as its name stands for it."""
+ARGUMENTS: Mapping[Kind, str] = {
+    **dict.fromkeys(OF_COLLECTIONS, "caller, record"),
+    **dict.fromkeys((Kind.BEFORE_UPDATE, Kind.AFTER_UPDATE), "caller, old, record"),
+    Kind.ON: "caller, event",
+    Kind.ENDPOINT: "caller, body",
+    Kind.PERIODIC: "caller",
+    Kind.WORKFLOW_STEP: "caller, input",
+    Kind.CONSOLE_PAGE: "caller, request",
+}
+"""What handlers are called with."""
+PATH_PARAMETER = re.compile("([a-z0-9_]+)>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,12 +156,17 @@ def current(name: str) -> Extension:
 def add(kind: Kind, function: Callable[..., Any], subject: str, **options: Any) -> None:
     """Register a handler of the extension that is being loaded.
 
-    Raises LoadError if none is, or if what it is called for or its name is taken.
+    Raises LoadError if none is, if what it is called for or its name is taken, or for a function
+    that cannot be called as it will be.
     """
     name = getattr(function, "__name__", "a handler")
     extension = current(name)
     if not isinstance(subject, str) or not subject or not callable(function):
         raise LoadError(f"@{kind} of {name} needs a text and a function.")
+    check_runs(function, f"@{kind} of {name}")
+    if kind in ARGUMENTS:
+        named = PATH_PARAMETER.findall(options.get("path", ""))
+        _check_arguments(kind, function, [*named, *(["query"] if options.get("query") else [])])
     handler = Handler(kind, extension.name, function, subject, options)
     for other in handlers():
         is_same = (other.kind, other.subject) == (kind, subject)
@@ -155,7 +175,30 @@ def add(kind: Kind, function: Callable[..., Any], subject: str, **options: Any) 
             raise LoadError(f"{other.name} and {handler.name} are both @{kind} {subject}.")
         if is_own and other.name == handler.name and other.function is not function:
             raise LoadError(f"two of its handlers are named {name}, which logs cannot tell apart.")
+        if is_own and other.kind == kind in ONE_EACH and other.function is function:
+            raise LoadError(f"{name} is @{kind} twice: write a function for each.")
     _registered.handlers.setdefault(kind, {}).setdefault(subject, []).append(handler)
+
+
+def check_runs(function: Callable[..., Any], called: str) -> None:
+    """Raise LoadError for what has no name, and for what does not run when it is called."""
+    if not hasattr(function, "__name__"):
+        raise LoadError(f"{called} needs a function: def one that calls it.")
+    never = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(one(function) for one in never):
+        raise LoadError(f"{called} must not be async, nor have a yield: nothing would run it.")
+
+
+def _check_arguments(kind: Kind, function: Callable[..., Any], named: Sequence[str]) -> None:
+    given = ARGUMENTS[kind].split(", ")
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*given, **dict.fromkeys(named))
+    except TypeError as error:
+        expected = ", ".join([*given, *named])
+        name = function.__name__
+        raise LoadError(f"@{kind} of {name} is called with ({expected}): {error}.") from None
+    except ValueError:  # a built-in function that does not say what it takes
+        return
 
 
 @contextmanager
@@ -164,6 +207,8 @@ def loading(extension: Extension) -> Iterator[None]:
     global _loading
     if extension.name in EXTENSIONS:
         raise LoadError("an extension of that name is loaded already.")
+    if _loading is not None:
+        raise LoadError(f"{_loading.name} loads it: only SERVICE_EXTENSIONS does that.")
     outer, _loading = _loading, extension
     try:
         with restored(unless_done=True):

@@ -25,6 +25,19 @@ def number(caller, record):
 
 
 COMMAND = "from app.extend import command\n@command('a')"
+READ = "from app.extend import endpoint\n"
+TWICE = "from app.extend import periodic\n"
+PAGES = "from app.extend import console_page\n@console_page('/a', title='A')\n"
+FIELD_TYPE = """
+from app.extend import field_type
+
+@field_type("kind")
+class Kind:
+    label = "Kind"
+    schema = {{"type": "string"}}
+    def clean(self, value, options): return value
+    {}
+"""
 STEP = "from app.extend import workflow_step\n@workflow_step('charge')\ndef charge(c, i): pass\n"
 
 
@@ -114,6 +127,37 @@ def test_names_that_cannot_be_found_say_why(folder: Path) -> None:
             f"{COMMAND}\ndef a(): pass\n{COMMAND}\ndef b(): pass",
             "shop.a and shop.b are both @command a",
         ),
+        ("import asyncio\nraise asyncio.CancelledError('stop')", "CancelledError: stop"),
+        (
+            "from app.extensions import loading\nloading.load(['shop'])",
+            "cannot be loaded: shop loads it: only SERVICE_EXTENSIONS does that.",
+        ),
+        (
+            "from functools import partial\nbefore_create('lines')(partial(print, 1))",
+            "@before_create of a handler needs a function",
+        ),
+        (HOOK.replace("number", "late").replace("def", "async def"), "late must not be async"),
+        (HOOK.replace("number", "many").replace("pass", "yield"), "many must not be async"),
+        (
+            HOOK.replace("create", "update").replace("number", "few"),
+            "@before_update of few is called with (caller, old, record): too many positional",
+        ),
+        (
+            f"{READ}@endpoint('GET', '/a/<uuid:id>')\ndef read(caller, body): pass",
+            "@endpoint of read is called with (caller, body, id): got an unexpected keyword",
+        ),
+        (
+            f"{TWICE}@periodic('0 3 * * *')\n@periodic('0 4 * * *')\ndef both(caller): pass",
+            "both is @periodic twice",
+        ),
+        (
+            f"{PAGES}@console_page('/b', title='B')\ndef both(caller, request): pass",
+            "both is @console_page twice",
+        ),
+        (FIELD_TYPE.format("def __init__(self, a): pass"), "the class is called without arguments"),
+        (FIELD_TYPE.format("options = 3"), "options must be a list of names"),
+        (FIELD_TYPE.format("label = 5"), "give the class a label"),
+        (FIELD_TYPE.format("async def clean(self, value, options): pass"), "must not be async"),
     ],
 )
 def test_what_fails_is_one_sentence_and_leaves_nothing(
