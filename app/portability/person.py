@@ -21,6 +21,7 @@ from app.accounts import attributes, users
 from app.accounts.attributes import Kind, Level
 from app.accounts.models import User
 from app.audit import sealing as changes
+from app.audit.append import HIDDEN
 from app.audit.entries import CHANGES, Mask, columns, readable
 from app.audit.security_log import entries as security
 from app.audit.security_log import sealing
@@ -36,6 +37,7 @@ from app.collections.definitions import Definition
 from app.collections.fields.field import PEOPLE
 from app.context import deadline
 from app.db import Base
+from app.db.policy import OF_EXTENSIONS, Audited
 from app.errors import AnswerTooLarge, Forbidden
 from app.files.models import FILES
 from app.records.read import views
@@ -124,6 +126,7 @@ class Person:
             "files": self._files,
             "audit_log": self._audit_log,
             "security_log": self._security_log,
+            **({"rows": self._rows} if _extended() else {}),
         }
         for name, items in lists.items():
             yield b',"%s":[' % name.encode()
@@ -145,6 +148,8 @@ class Person:
         yield Entry("files.jsonl", _lines(self._files()), is_compressed=True)
         yield Entry("audit_log.jsonl", _lines(self._audit_log()), is_compressed=True)
         yield Entry("security_log.jsonl", _lines(self._security_log()), is_compressed=True)
+        if _extended():
+            yield Entry("rows.jsonl", _lines(self._rows()), is_compressed=True)
         content = {**self._profile, "hidden_records": dict(self.hidden)}
         yield Entry("person.json", [dumps(content)], is_compressed=True)
 
@@ -225,6 +230,32 @@ class Person:
                 yield {**row, "collection": collection}
             after = rows[-1]["id"]
 
+    def _rows(self) -> Iterator[JSONObject]:
+        """The rows of extensions that refer to the person; to them, those that end with them."""
+        for table, keys in _extended().items():
+            shown = [
+                key for key in keys if not self.is_own or (key.ondelete or "").upper() == "CASCADE"
+            ]
+            if not shown:
+                continue
+            named = {element.parent.name for key in shown for element in key.elements}
+            named.discard("account_id")
+            audit = table.info["policy"].audit
+            hidden = audit.hidden if isinstance(audit, Audited) else ()
+            is_theirs = sa.or_(*(table.c[name] == self.id for name in named))
+            query = sa.select(table).where(table.c.account_id == self.account_id, is_theirs)
+            query, after = query.order_by(table.c.id).limit(PIECE), ""
+            while rows := db.connection().execute(query.where(table.c.id > after)).mappings().all():
+                for row in rows:
+                    relations = sorted(name for name in named if row[name] == self.id)
+                    values = {
+                        name: HIDDEN if name in hidden and value is not None else value
+                        for name, value in row.items()
+                        if name != "account_id"
+                    }
+                    yield {"table": table.name, "relations": relations, "row": values}
+                after = rows[-1]["id"]
+
     def _audit_log(self) -> Iterator[JSONObject]:
         """The changes that they made, then those of their user by others; as a caller sees them."""
         changes.settle(self.account_id)
@@ -277,6 +308,20 @@ def of(user_id: str, *, by: Principal) -> Person:
     user = users.get(None if is_of_any else by.require_account_id(), user_id)
     acting = by if by.account_id == user.account_id else principals.in_new_account(by, user.account)
     return Person(user, acting, is_own=is_self and not by.is_admin)
+
+
+def _extended() -> dict[sa.Table, list[sa.ForeignKeyConstraint]]:
+    """The tables of the loaded extensions that refer to users, with their keys."""
+    keys = {
+        table: [
+            key
+            for key in table.foreign_key_constraints
+            if key.referred_table.name == User.__tablename__
+        ]
+        for name, table in sorted(Base.metadata.tables.items())
+        if name.startswith(OF_EXTENSIONS)
+    }
+    return {table: found for table, found in keys.items() if found}
 
 
 def _visible(access: Access, ids: Sequence[str]) -> dict[str, JSONObject]:

@@ -43,6 +43,8 @@ class PersonArgs(Schema):
 class PersonView(View):
     """What is held of a person, as far as the caller may see it."""
 
+    optional = ("rows",)
+
     exported_at = fields.Timestamp()
     account = ma.fields.Dict()
     user = ma.fields.Dict(**doc("The profile, with `attributes` and `role`."))
@@ -65,6 +67,10 @@ class PersonView(View):
         ma.fields.Dict(), **doc("Changes that they made, then changes of their user.")
     )
     security_log = ma.fields.List(ma.fields.Dict(), **doc("Their events, and those about them."))
+    rows = ma.fields.List(
+        ma.fields.Dict(),
+        **doc("Rows of extensions that refer to the person: `table`, `relations` and `row`."),
+    )
     hidden_records = ma.fields.Dict(
         **doc("How many records by collection name you that you may not view.")
     )

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -52,6 +52,8 @@ def plain(value: object) -> Any:
 def _default(value: object) -> str:
     if isinstance(value, datetime):
         return clock.iso(value)
+    if isinstance(value, date):
+        return value.isoformat()
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +28,8 @@ from tests.extensions.folders import Extended, extended
 
 TABLE, VERSION = "x_shop_prices", "alembic_version_x_stock"
 MODEL = """
+from datetime import datetime
+from decimal import Decimal
 from app.extend.tables import Mapped, Table, UniqueConstraint, mapped_column, Text
 
 class Thing(Table):
@@ -32,6 +37,7 @@ class Thing(Table):
     name: Mapped[str] = mapped_column(Text)
 """
 NOTES = """
+from datetime import date
 from app.extend import Schema, endpoint, fields
 from app.extend.tables import ForeignKeyConstraint, Mapped, Table, Text, mapped_column
 
@@ -42,15 +48,19 @@ class Note(Table):
             ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
         ),
     )
+    __hidden__ = ("secret",)
     user_id: Mapped[str] = mapped_column(Text)
     text: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(Text)
+    due_on: Mapped[date]
 
 class Body(Schema):
     text = fields.Text()
 
 @endpoint("POST", "/notes", body=Body)
 def add(caller, body):
-    caller.table(Note).create(user_id=caller.user.id, text=body["text"])
+    values = {"text": body["text"], "secret": "x", "due_on": date(2026, 12, 1)}
+    caller.table(Note).create(user_id=caller.user.id, **values)
 
 @endpoint("GET", "/notes", answer=Body(many=True))
 def show(caller, body):
@@ -62,7 +72,7 @@ PRYING = """
 def pry(caller, body, *, name):
     models = {one.class_.__name__: one.class_ for one in Table.registry.mappers}
     try:
-        caller.table({**models, "Table": Table}[name])
+        caller.table({**models, "Table": Table, "Note": Note}[name])
     except TypeError:
         return {"text": "refused"}
     return {"text": "open"}
@@ -225,6 +235,8 @@ def test_revision_leaves_tables_alone_of_extensions_that_are_away(database: str)
         ('    __table_args__ = (UniqueConstraint("name"),)\n', "must begin with account_id"),
         ('    __tablename__ = "Two Words"\n', "needs a __tablename__"),
         ("    account_id: Mapped[str] = mapped_column(Text)\n", "key of x_stock_things"),
+        ("    price: Mapped[Decimal]\n", "x_stock_things.price has no form"),
+        ("    due_at: Mapped[datetime]\n", "x_stock_things.due_at has no form"),
     ],
 )
 def test_table_without_its_account_is_refused(
@@ -279,6 +291,15 @@ def test_rows_of_a_person_end_with_them(database: str) -> None:
         alice, bob, root = one.cast.alice, one.cast.bob, one.cast.root.acting_in("acme")
         assert bob.post("x/notes/notes", {"text": "of bob"}).status_code == 204
         assert alice.post("x/notes/notes", {"text": "of alice"}).status_code == 204
+        for caller in (bob, alice, root):
+            answer = caller.get(f"users/{bob.id}/export")
+            (found,) = json.loads(answer.get_data())["rows"]
+            assert (found["table"], found["relations"]) == ("x_notes_notes", ["user_id"])
+            assert (found["row"]["text"], found["row"]["secret"]) == ("of bob", "***")
+            assert (found["row"]["due_on"], found["row"].get("account_id")) == ("2026-12-01", None)
+        archive = alice.get(f"users/{bob.id}/export?format=zip").get_data()
+        with zipfile.ZipFile(io.BytesIO(archive)) as unpacked:
+            assert b"of bob" in unpacked.read("rows.jsonl")
         assert alice.delete(f"account/users/{bob.id}").status_code == 204
         assert alice.get("x/notes/notes").json == [{"text": "of alice"}]
         log = "audit-logs?table_name=x_notes_notes&limit=100"
