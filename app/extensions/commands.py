@@ -48,6 +48,17 @@ def new(name: str) -> None:
     click.echo(NEXT_STEPS.format(name=name, code=folder / name / "__init__.py"))
 
 
+@extension.command("run", cls=command.Command, epilog="Example: atrium extension run shop.remind")
+@click.argument("name")
+@with_appcontext
+def run_now(name: str) -> None:
+    """Have a worker run the periodic handler NAME at once, in each of its accounts."""
+    from app.extensions import periodic
+
+    periodic.make_due(name)
+    click.echo(f"{name} is due. A worker runs it, and then at its next time.")
+
+
 @extension.command(
     "list", cls=command.Command, epilog="Example: atrium extension list", with_appcontext=False
 )

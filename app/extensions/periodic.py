@@ -14,10 +14,12 @@ import sqlalchemy as sa
 
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.db.functions import database_now
+from app.errors import NotFound
 from app.extensions import registry
 from app.extensions.jobs import kind_of, new
 from app.extensions.registry import Handler, Kind
-from app.jobs import JobState
+from app.jobs import JobState, worker
 from app.types import JSONMapping
 from app.workflows.language import cron
 from app.workflows.triggers.schedules import database_time
@@ -39,6 +41,21 @@ def register() -> None:
 def _seconds_to_next(text: str) -> int:
     now = database_time()
     return math.ceil((cron.following(text, now) - now).total_seconds())
+
+
+def make_due(name: str) -> None:
+    """Let workers run a handler at once, and then at its next time. Raises NotFound."""
+    handler = registry.find(Kind.PERIODIC, name)
+    if handler is None:
+        raise NotFound(f"No loaded extension has a periodic handler {name}.")
+    worker.schedule_periodic()
+    table, kind = jobs.TABLE.c, f"{kind_of(handler)}{SUFFIX}"
+    row = (table.account_id == jobs.INSTANCE, table.kind == kind)
+    waiting = sa.update(jobs.TABLE).where(*row, table.status == JobState.PENDING)
+    with db.transaction() as session:
+        due = waiting.values(due_at=database_now()).returning(table.id)
+        for id in session.scalars(due):
+            jobs.announce_on_commit(jobs.queue_of(kind), jobs.INSTANCE, id)
 
 
 def _fire(handler: Handler, payload: JSONMapping) -> None:

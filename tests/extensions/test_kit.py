@@ -240,6 +240,11 @@ def test_periodic_handlers_run_once_the_clock_has_moved() -> None:
         instance.move_clock(days=1)
         instance.run_jobs()
         assert len(days) == 2
+        assert "is due" in instance.run_command("extension", "run", "shop.count")
+        instance.run_jobs()
+        assert len(days) == 3
+        with pytest.raises(AssertionError, match="has a periodic handler"):
+            instance.run_command("extension", "run", "shop.x")
 
 
 def erring() -> None:

@@ -188,3 +188,14 @@ def test_due_time_goes_on_where_a_worker_died(
 def test_cron_line_is_checked_at_load(app: Flask, cron: str) -> None:
     with pytest.raises(LoadError), loaded(nightly(lambda caller: None, cron, accounts=False)):
         pass
+
+
+def test_handler_is_made_due_by_hand(app: Flask, cast: Cast) -> None:
+    calls: Calls = []
+    with loaded(nightly(lambda caller: calls.append(caller.account.slug), accounts=True)):
+        with app.app_context():
+            handler_periods.make_due("shop.<lambda>")
+        run_due(app)
+        assert sorted(calls) == ["acme", "globex"]
+        (row,) = jobs_of(app, "shop.<lambda>.schedule")
+        assert (row.due_at.hour, row.status) == (3, JobState.PENDING)
