@@ -132,8 +132,9 @@ class BeforeHandlers:
         refused = list[JSONMapping]()
         lacks = bool(missing.get(index))
         for handler in self.handlers:
+            given = deepcopy(old) if old and len(self.handlers) > 1 else old
             try:
-                refused += _refusals(handler, by, *old, record, is_incomplete=lacks)
+                refused += _refusals(handler, by, *given, record, is_incomplete=lacks)
             except HandlerFailed:
                 if not lacks:
                     raise

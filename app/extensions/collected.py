@@ -8,7 +8,7 @@ commit has written nothing, and nothing runs again after it: each write happens 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +17,13 @@ from sqlalchemy.exc import DBAPIError
 from app import config, db
 from app.audit import append
 from app.audit.security_log import reads
+from app.auth import api_keys
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.context import actor, deadline, tenancy
 from app.context.actor import Actor
 from app.db import errors, versioned_cache
-from app.errors import Forbidden
+from app.errors import Forbidden, Unauthorized
 from app.ids import new_id
 from app.jobs import JobError
 from app.records import service as records
@@ -108,6 +109,15 @@ class Collected:
         raise JobError("Too many concurrent changes.")
 
 
+def current_caller(home_id: str, user_id: str, api_key_id: str | None) -> Principal | None:
+    """A user, or one of their keys, as they may act now; None if they may not any more."""
+    if api_key_id is None:
+        return principals.for_user(home_id, user_id)
+    with suppress(Unauthorized):
+        return api_keys.authenticate_by_id(home_id, api_key_id)
+    return None
+
+
 def renewed(by: Principal) -> Principal:
     """The caller with the rights of now, and no more than it was given.
 
@@ -120,15 +130,7 @@ def renewed(by: Principal) -> Principal:
         home = account if by.home is by.account else by.home
         return replace(by, account=account, home=home)
     with tenancy.across_accounts():
-        user = principals.for_user(by.home.id, by.user_id)
+        user = current_caller(by.home.id, by.user_id, by.api_key_id)
     if user is None:
         raise Forbidden("The user lost access.")
-    return replace(
-        user.acting_in(account),
-        mfa=by.mfa,
-        api_key_id=by.api_key_id,
-        api_key_name=by.api_key_name,
-        scopes=by.scopes,
-        operator_scopes=by.operator_scopes,
-        read_only=by.read_only,
-    )
+    return replace(user.acting_in(account), mfa=by.mfa)

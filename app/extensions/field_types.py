@@ -86,9 +86,10 @@ def check(name: str, kind: Any) -> None:
         raise LoadError(f"{called}: use 2 to 40 small letters, digits and underscores.")
     if built_in is not None and not issubclass(built_in, ExtensionField):
         raise LoadError(f"{called}: the product has a field type of this name.")
-    if not isinstance(kind, type) or not callable(getattr(kind, "clean", None)):
+    clean = getattr(kind, "clean", None)
+    if not isinstance(kind, type) or not callable(clean):
         raise LoadError(f"{called}: decorate a class with clean(self, value, options).")
-    registry.check_runs(kind.clean, f"clean of {called}")
+    registry.check_runs(clean, f"clean of {called}")
     label, options = getattr(kind, "label", None), getattr(kind, "options", ())
     if not isinstance(label, str) or not label:
         raise LoadError(f"{called}: give the class a label, which forms show.")

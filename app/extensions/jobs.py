@@ -6,6 +6,7 @@ so that no other work waits for the code of an extension, and for a limited time
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -26,10 +27,11 @@ from app.auth.principal import Principal
 from app.context import actor, tenancy, trigger_depth
 from app.context.actor import Actor
 from app.context.trigger_depth import Chain
+from app.db import versioned_cache
 from app.errors import AppError
 from app.extensions import registry, running
 from app.extensions.caller import Caller
-from app.extensions.collected import ACCOUNT_GONE, Collected
+from app.extensions.collected import ACCOUNT_GONE, Collected, current_caller
 from app.extensions.registry import Handler, Kind
 from app.extensions.running import HandlerFailed, HandlerTimeout
 from app.ids import new_id
@@ -56,6 +58,7 @@ RUN_LATER = (Kind.AFTER_CREATE, Kind.AFTER_UPDATE, Kind.AFTER_DELETE, Kind.ON, K
 TOO_DEEP = f"Not run: the chain of handlers is longer than {MAX_DEPTH}."
 TOO_WIDE = f"Not run, as others: the chain of handlers has called {MAX_PER_CHAIN:,}."
 TOO_LONG = "{} took longer than {:g} s."
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,62}")
 UNREADABLE = "No key in SERVICE_ENCRYPTION_KEY decrypts the data of this job."
 
 
@@ -110,39 +113,33 @@ def enqueue(new: Sequence[NewJob]) -> None:
 
 
 def stored_caller(by: Principal) -> JSONObject:
-    """Whom a job acts for: a user, and how the credential was limited."""
+    """Whom a job acts for: a user, and the credential, whose limits it has then."""
     if by.user_check is None or by.home is None:
         return {}
-    operator_scopes = None if by.operator_scopes is None else sorted(by.operator_scopes)
-    limits = {
-        "mfa": by.mfa,
-        "api_key_id": by.api_key_id,
-        "api_key_name": by.api_key_name,
-        "scopes": by.scopes,
-        "operator_scopes": operator_scopes,
-        "read_only": by.read_only,
-    }
+    limits = {"mfa": by.mfa, "api_key_id": by.api_key_id}
     return {"user_id": by.user_id, "home_id": by.home.id, "limits": limits}
 
 
 def restored_caller(account_id: str, stored: JSONMapping) -> Principal:
-    """The caller of a job: nobody if the user may not act any more. Raises JobError."""
+    """The caller of a job: nobody if the user or the key may not act any more. Raises JobError."""
     if account_id == jobs.INSTANCE:
         return Principal(None)
     account = principals.find_active_account(account_id)
     if account is None:
         raise JobError(ACCOUNT_GONE, is_final=True)
     user_id, home_id = stored.get("user_id"), stored.get("home_id")
-    user = None
+    user, limits = None, stored.get("limits") or {}
     if user_id and home_id:
         with tenancy.across_accounts():
-            user = principals.for_user_verified(home_id, user_id)
+            user = current_caller(home_id, user_id, limits.get("api_key_id"))
+            try:
+                versioned_cache.verify(user.version_checks if user else ())
+            except versioned_cache.Stale:
+                with versioned_cache.reloading():
+                    user = current_caller(home_id, user_id, limits.get("api_key_id"))
     if user is None or (home_id != account_id and not user.is_superadmin):
         return principals.anonymous(account)
-    limits = dict(stored.get("limits") or {})
-    if limits.get("operator_scopes") is not None:
-        limits["operator_scopes"] = frozenset(limits["operator_scopes"])
-    return replace(user.acting_in(account), **limits)
+    return replace(user.acting_in(account), mfa=bool(limits.get("mfa")))
 
 
 @registry.on_change
@@ -243,7 +240,7 @@ def told(error: BaseException, handler: Handler) -> str:
     parts = [type(error).__name__]
     if isinstance(error, AppError):
         details = error.extra.get("details") or ()
-        found = [f"{one.get('field')}: {one.get('code')}" for one in details]
+        found = [_shown(one) for one in details]
         parts.append(f"({', '.join(found[:5]) or error.error})")
     extension = registry.EXTENSIONS.get(handler.extension)
     folder = extension.folder if extension else None
@@ -254,6 +251,12 @@ def told(error: BaseException, handler: Handler) -> str:
     if isinstance(error, running.Misuse) or config.current().env == "development":
         parts.append(f"({error})")
     return " ".join(parts)[:LONGEST_REASON]
+
+
+def _shown(problem: JSONMapping) -> str:
+    """The field and the code of a problem; what cannot be a field is a value that was one's key."""
+    field, code = problem.get("field"), problem.get("code")
+    return f"{field}: {code}" if field is None or NAME.fullmatch(str(field)) else str(code)
 
 
 @worker.loop("extensions", EXTENSIONS)

@@ -165,6 +165,19 @@ def test_writes_happen_at_the_end_and_all_or_none(app: Flask, cast: Cast) -> Non
     assert entries[0]["actor"] == {"kind": "extension", "id": "shop", "name": "shop"}
 
 
+def test_failure_quotes_no_keys_that_cannot_be_fields(app: Flask, cast: Cast) -> None:
+    def write(caller: Caller, record: Any) -> None:
+        caller.records("posts").create({"ann.secret@example.org": 1})
+
+    make_collection(cast.root)
+    with loaded(after_posts(write)):
+        make_record(cast.alice, title="a")
+        run_due(app)
+    error = jobs_of(app)[0].last_error
+    assert error.startswith("InvalidValues (unknown_field)")
+    assert "ann" not in error
+
+
 def test_refused_write_undoes_the_others(app: Flask, cast: Cast) -> None:
     def write(caller: Caller, record: Any) -> None:
         caller.records("notes").create({"title": "good"})
@@ -285,6 +298,38 @@ def test_caller_has_the_rights_of_now(app: Flask, cast: Cast) -> None:
         run_due(app)
     assert (calls, len(counts)) == ([("anonymous", None)], 2)
     assert jobs_of(app)[-1].last_error.startswith("Unauthorized")
+
+
+@pytest.mark.parametrize("is_revoked_within", [False, True])
+def test_key_that_was_revoked_meanwhile_has_no_rights(
+    app: Flask, cast: Cast, *, is_revoked_within: bool
+) -> None:
+    kinds: list[str] = []
+    made = cast.alice.post("api-keys", {"name": "k"}).json
+
+    def revoke() -> None:
+        assert cast.alice.delete(f"api-keys/{made['id']}").status_code == 204
+
+    def write(caller: Caller, record: Any) -> None:
+        kinds.append(caller.kind)
+        caller.records("notes").create({"title": "by key"})
+        if record["title"] == "b" and is_revoked_within:
+            revoke()
+
+    make_collection(cast.root)
+    make_collection(cast.root, "notes", create_rule='@request.auth.id != ""')
+    client = Client(app, **{"X-API-Key": made["key"]})
+    with loaded(after_posts(write)):
+        make_record(client, title="a")
+        run_due(app)
+        make_record(client, title="b")
+        if not is_revoked_within:
+            revoke()
+        run_due(app)
+    assert kinds == ["api_key", "api_key" if is_revoked_within else "anonymous"]
+    assert titles(cast.alice, "notes") == ["by key"]
+    refused = "Forbidden" if is_revoked_within else "Unauthorized"
+    assert jobs_of(app)[-1].last_error.startswith(refused)
 
 
 def test_limits_of_a_key_stay(app: Flask, cast: Cast) -> None:

@@ -115,6 +115,35 @@ def test_created_record_has_what_handlers_set(
     assert orders.bob.get(f"records/orders/{made['id']}").json["number"] == "A-acme"
 
 
+def test_handlers_do_not_see_what_others_do_to_the_old_record(orders: Cast) -> None:
+    seen = []
+
+    def shop() -> None:
+        @before_update("orders")
+        def spoil(caller: Any, old: dict[str, Any], record: dict[str, Any]) -> None:
+            old["title"] = "forged"
+            old["more"]["by"] = "forged"
+
+        @before_update("orders")
+        def see(caller: Any, old: dict[str, Any], record: dict[str, Any]) -> None:
+            seen.append((old["title"], old["more"], record["more"]))
+
+        @before_delete("orders")
+        def spoil_too(caller: Any, record: dict[str, Any]) -> None:
+            record["more"]["by"] = record["title"] = "forged"
+
+        @before_delete("orders")
+        def see_too(caller: Any, record: dict[str, Any]) -> None:
+            seen.append((record["title"], record["more"]))
+
+    made = make_record(orders.bob, "orders", title="a", number="1", more={"by": "x"})
+    with loading.loaded(shop):
+        path = f"records/orders/{made['id']}"
+        assert orders.bob.patch(path, {"price": 1}).status_code == 200
+        assert orders.bob.delete(path).status_code == 204
+    assert seen == [("a", {"by": "x"}, {"by": "x"}), ("a", {"by": "x"})]
+
+
 def test_nothing_is_called_once_an_extension_is_removed(orders: Cast) -> None:
     with loading.loaded(numbering):
         pass
