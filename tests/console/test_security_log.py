@@ -147,8 +147,8 @@ def test_console_security_log_groups_operator_requests_into_visit(app: Flask, ca
 
 def test_console_operator_visit_ends_with_pause(app: Flask, cast: Cast) -> None:
     acme, operator = cast.alice.account_id, Browser(app, cast.root)
-    later = clock.now() + security_log.LONGEST_PAUSE + timedelta(seconds=1)
     operator.get(f"usage/{acme}")
+    later = clock.now() + security_log.LONGEST_PAUSE + timedelta(seconds=1)
     with time_machine.travel(later, tick=True):
         Browser(app, cast.root).get(f"usage/{acme}")
         page = Browser(app, cast.alice).get(f"security-log/{acme}").text
