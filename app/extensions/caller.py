@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
 from app.context import actor, tenancy
 from app.context.actor import Actor, ActorKind
-from app.errors import Forbidden, InvalidValues, NotFound
+from app.errors import Forbidden, InvalidValues, NotFound, TooManyRequests
 from app.extensions import running
 from app.extensions.registry import Handler
 from app.extensions.running import Misuse, Refused
@@ -29,11 +29,13 @@ from app.records.store import limit_size
 from app.records.store.reads import ListQuery
 from app.records.write import changes
 from app.types import JSONMapping, JSONObject
-from app.web import serialization
+from app.web import rate_limits, serialization
+from app.web.rate_limits import Allowance, Limit
 
 log = structlog.get_logger()
 
 MAX_LIMIT, LONGEST_REASON = 100, 500
+NOTED = Limit("extension-as-operator", 1, 3600)
 ENDED = "The block of this caller has ended."
 NO_RIGHTS = "The system has no rights: name some by as_service or as_operator."
 OTHER_ACCOUNT = "A handler acts in the account of its caller alone."
@@ -309,7 +311,8 @@ class Caller:
     def as_operator(self, reason: str, *, account: str | None = None) -> Iterator[Caller]:
         """A caller whom the account's rules do not bind, within the block.
 
-        The account's security log says so, with the reason. The system names the account.
+        The account's security log says so, for each handler and reason once an hour. The system
+        names the account.
         """
         if not reason.strip() or len(reason) > LONGEST_REASON:
             raise ValueError(f"a reason has 1 to {LONGEST_REASON} characters")
@@ -321,7 +324,7 @@ class Caller:
         details = {"reason": reason, "extension": handler.extension, "handler": handler.name}
         # Also where a read is answered, which may not write otherwise.
         with tenancy.in_account(of.id), self._named(), db.refuse_transactions(None):
-            record(Event(of.id, EventKind.EXTENSION_AS_OPERATOR, details=details))
+            _note_operator(Event(of.id, EventKind.EXTENSION_AS_OPERATOR, details=details))
         # A rollback takes the entry along, as it does what was written; this line stays.
         log.info("extension acts as operator", account=of.id, **details)
         with self._inner(operator, actor.current()) as caller:
@@ -392,6 +395,23 @@ class Caller:
     def _named(self) -> AbstractContextManager[None]:
         extension = self._handler.extension
         return actor.acting_for(ActorKind.EXTENSION, extension, extension)
+
+
+def _note_operator(event: Event) -> None:
+    # Anybody may make a handler call it, so an event for each call would drown an account's log.
+    allowance = NOTED.of(event.account_id, event.details["handler"], event.details["reason"])
+    with suppress(TooManyRequests):
+        rate_limits.check(allowance)  # only reads: others may write meanwhile
+        with db.transaction():
+            counted = db.pending(_count)
+            if allowance not in counted:
+                counted.append(allowance)
+                record(event)
+
+
+def _count(allowances: Sequence[Allowance]) -> None:
+    for allowance in allowances:
+        rate_limits.increment(allowance, 1)
 
 
 def system(handler: Handler) -> Caller:

@@ -477,6 +477,38 @@ def test_operators_rights_are_named_in_the_log_and_stay_in_the_account(posts: Ca
     assert event["user_id"] == posts.bob.id
 
 
+@pytest.mark.both_databases
+def test_operators_rights_are_noted_once_an_hour_for_each_reason(posts: Cast) -> None:
+    """Else strangers who make a handler name them would fill the account's log."""
+
+    def operate(caller: Any, record: dict[str, Any]) -> None:
+        with caller.as_operator(f"because of {record['title']}"):
+            pass
+        if record["status"] == "refuse":
+            raise Refused(code="no", message="No.")
+
+    def reasons(admin: Caller) -> list[str]:
+        log = admin.get("account/security-log?kind=extension.as_operator").json["items"]
+        return sorted(one["details"]["reason"] for one in log)
+
+    fields = [{"name": name, "type": "text"} for name in ("title", "status")]
+    make_collection(posts.root, "orders", fields)
+
+    def shop() -> None:
+        before_create("orders")(operate)
+
+    with loading.loaded(shop):
+        refused = {"title": "a", "status": "refuse"}
+        assert posts.bob.post("records/orders", refused).status_code == 400
+        assert reasons(posts.alice) == []  # it was rolled back, and did not count
+        for title in ("a", "b", "a"):
+            batch = {"records": [{"title": title}] * 5}
+            assert posts.bob.post("records/orders/batch", batch).status_code == 201
+        make_record(posts.charlie, "orders", title="a")
+    assert reasons(posts.alice) == ["because of a", "because of b"]
+    assert reasons(posts.charlie) == ["because of a"]
+
+
 def test_operators_reads_of_personal_data_are_logged(posts: Cast) -> None:
     fields = [{"name": "phone", "type": "text", "pii": True}]
     make_collection(posts.root, "people", fields, list_rule=None)
