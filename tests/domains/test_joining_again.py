@@ -115,7 +115,7 @@ def test_deleted_user_sign_in_works_after_admin_creates_user(
 @pytest.mark.usefixtures("joining")
 def test_scim_deleted_user_sign_in_works_after_scim_creation(cast: Cast, stage: Stage) -> None:
     stage.oauth(cast.alice)
-    token = cast.alice.post("account/scim/tokens", {"name": "Entra"}).json["token"]
+    token = cast.alice.post("account/scim/tokens").json["token"]
     directory = Caller(stage.app)
     headers = {"Authorization": f"Bearer {token}"}
     person = {"schemas": ["urn:ietf:params:scim:schemas:core:2.0:User"], "userName": GONE}

@@ -41,12 +41,16 @@ collections:
 """
 
 
-@jobs.job("tests.noted", attempts=2)
-def note(payload: JSONMapping) -> None:
-    """A job that fails if it is told to."""
-    DONE.append(payload["text"])
-    if payload["text"] == "fail":
-        raise ZeroDivisionError
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind of jobs, each of which fails if it is told to."""
+
+    def note(payload: JSONMapping) -> None:
+        DONE.append(payload["text"])
+        if payload["text"] == "fail":
+            raise ZeroDivisionError
+
+    monkeypatch.setitem(jobs.KINDS, "tests.noted", jobs.Kind(note, attempts=2))
 
 
 def loud() -> None:
@@ -109,7 +113,7 @@ def test_manifests_are_applied() -> None:
             instance.collection("posts", {"title": "text"})
 
 
-def test_jobs_run_and_failed_ones_are_told_and_tried_again() -> None:
+def test_jobs_run_and_failed_ones_are_told_and_tried_again(noted: None) -> None:
     DONE.clear()
     with Instance() as instance:
         enqueue(instance, "fine")
