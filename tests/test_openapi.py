@@ -179,6 +179,7 @@ def test_openapi_operations_document_their_errors(described: Flask, spec: dict[s
         )
         assert [s for s in documented if s[0] in "23" or s == "101"], name
         assert not {"default", "500"} & documented, name
+    assert "409" in spec["paths"]["/api/v1/rules/fragments"]["put"]["responses"]
 
 
 def test_openapi_operations_state_their_security(described: Flask, spec: dict[str, Any]) -> None:
@@ -332,6 +333,16 @@ def test_openapi_bounds_are_described(spec: dict[str, Any], tmp_path: Path) -> N
         assert (found["minItems"], found["maxItems"]) == (1, most)
     functions = spec["paths"]["/api/v1/records/{collection}/aggregate"]["get"]["parameters"][0]
     assert (functions["name"], functions["required"]) == ("functions", True)
+    role_id = spec["paths"]["/api/v1/roles/{role_id}"]["parameters"][-1]
+    assert (role_id["name"], role_id["schema"]["maximum"]) == ("role_id", 2**31 - 1)
+    refused = {
+        "NewKey": ("scopes", [[], {"books": []}, {"books": ["list", "list"]}]),
+        "PortalBody": ("pages", [[], ["sso", "sso"]]),
+        "UpgradeBody": ("accounts", [[], "some", ["acme"] * 1001]),
+    }
+    for schema, (field, values) in refused.items():
+        wanted = validator(spec, schemas[schema]["properties"][field])
+        assert not any(wanted.is_valid(value) for value in values)
     for schema, types in {"NewWorkflow": workflows.TRIGGERS, "NewHook": hooks.TRIGGERS}.items():
         trigger = schemas[schema]["properties"]["trigger"]
         assert validator(spec, trigger).is_valid({"type": types[0], "event": "records.create"})

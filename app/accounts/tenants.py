@@ -165,6 +165,8 @@ def _own_problems(body: Settings) -> list[Problem | None]:
         if not is_safe_url(uri) or (field == "cors_origins" and not parsing.is_origin(uri)):
             message = f"Not a valid URL for this setting: {uri[:200]}"
             problems.append(problem(field, "invalid_url", message))
+    if body.get("mail_from") is not None:
+        problems.append(accounts.email_problem(body["mail_from"], "mail_from"))
     for origin in body.get("frame_ancestors", ()):
         if not may_frame(origin):
             message = f"Not an https origin such as https://app.example.com: {origin[:200]}"

@@ -89,21 +89,24 @@ OF_OPERATOR = ma.fields.List(
     validate=[ma.validate.Length(1, len(OPERATOR_SCOPES)), check_unique],
 )
 LISTED = {"type": "array", "items": {"type": "string", "enum": list(OPERATIONS)}}
+BOUNDS = {"minItems": 1, "uniqueItems": True}
 
 
 class ScopesField(fields.Alternatives):
     """Pairs of collections and operations or the older form, told apart by their keys.
 
-    Of an operator key a list.
+    Of an operator key a list. Those of a key (`shown`) can be empty for a renamed collection.
     """
 
     schemas = (Scopes,)
 
-    def __init__(self) -> None:
+    def __init__(self, *, shown: bool = False) -> None:
+        listed = LISTED if shown else LISTED | BOUNDS
+        of_operator = {"type": "array", "items": {"type": "string", "enum": list(OPERATOR_SCOPES)}}
         one_of = [
-            {"type": "object", "additionalProperties": LISTED},
+            {"type": "object", "additionalProperties": listed},
             {"$ref": f"#/components/schemas/{Scopes.__name__}"},
-            {"type": "array", "items": {"type": "string", "enum": list(OPERATOR_SCOPES)}},
+            of_operator | BOUNDS,
             {"type": "null"},
         ]
         super().__init__(allow_none=True, metadata={"anyOf": one_of, "description": SCOPES})
@@ -169,7 +172,7 @@ class KeyView(View):
     account_code = ma.fields.String()
     user_id = fields.Id(**doc("The user that it acts as."))
     created_by = fields.Id(**doc("The same as `user_id`."))
-    scopes = ScopesField()
+    scopes = ScopesField(shown=True)
     read_only = ma.fields.Boolean(**doc(READ_ONLY))
     ip_addresses = ma.fields.List(ma.fields.String(), allow_none=True)
     previous_valid_until = fields.Timestamp(

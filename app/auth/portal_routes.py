@@ -24,7 +24,7 @@ class PortalBody(Schema):
         fields.Choice(PAGES),
         required=True,
         validate=ma.validate.Length(1, len(PAGES)),
-        **doc("The pages that the session opens, in their order."),
+        **doc("The pages that the session opens, in their order.", uniqueItems=True),
     )
     user_id = fields.GivenId(**doc("The admin that the session acts as; by default the caller."))
     return_url = fields.Text(

@@ -374,6 +374,7 @@ def get_fragments() -> Response:
 @fragment_blueprint.arguments(FragmentArgs, location="query")
 @fragment_blueprint.arguments(Fragments, example=FRAGMENTS_EXAMPLE)
 @fragment_blueprint.response(200, Fragments, example=FRAGMENTS_EXAMPLE)
+@fragment_blueprint.fails(409)
 @superadmin(operator="definitions")
 def replace_fragments(args: JSONObject, body: JSONObject) -> Response:
     """Replace all fragments of rules.

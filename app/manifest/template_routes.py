@@ -73,7 +73,10 @@ class Accounts(ma.fields.Field[Any]):
 
 
 ACCOUNTS = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    "anyOf": [
+        {"type": "string", "enum": [upgrades.ALL]},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_SLUGS},
+    ],
     "description": "`all` that the template has filled, or slugs of any.",
 }
 

@@ -210,21 +210,18 @@ class UuidPath(BaseConverter):
 class IntegerPath(BaseConverter):
     """An integer of up to 31 bits; checked after authentication (422)."""
 
-    expected = "a whole number"
+    expected, largest = "a whole number", LARGEST_ROLE_ID
 
-    @staticmethod
-    def accepts(text: str) -> bool:
-        return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
+    @classmethod
+    def accepts(cls, text: str) -> bool:
+        """Whether the text is such an integer."""
+        return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) <= cls.largest
 
 
-class LargeIntegerPath(BaseConverter):
+class LargeIntegerPath(IntegerPath):
     """An integer of up to 63 bits; checked after authentication (422)."""
 
-    expected = "a whole number"
-
-    @staticmethod
-    def accepts(text: str) -> bool:
-        return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63
+    largest = 2**63 - 1
 
 
 class _Rule(Rule):

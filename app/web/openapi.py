@@ -80,7 +80,8 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         self.ma_plugin.converter.add_attribute_function(describe_alternatives)
         self.ma_plugin.converter.add_attribute_function(describe_sizes)
         for numbers in (IntegerPath, LargeIntegerPath):
-            self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
+            bounds = {"type": "integer", "minimum": 0, "maximum": numbers.largest}
+            self.register_converter(numbers, lambda path, bounds=bounds: bounds)
 
     def register_blueprint(self, blueprint: flask_smorest.Blueprint) -> None:
         """Register a blueprint; describes it later, as all together take half a second."""

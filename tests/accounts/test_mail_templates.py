@@ -167,6 +167,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "not closed": ({"html": "<p><b>{{ link }}</p>"}, "html", "invalid_html"),
     "a comment": ({"html": "{{ link }}<!-- [if mso] -->"}, "html", "invalid_html"),
     "a document": ({"html": "<!doctype html><p>{{ link }}</p>"}, "html", "invalid_html"),
+    "an empty address": ({"reply_to": ""}, "reply_to", "invalid_email"),
     "no address": ({"reply_to": "a@b\r\nBcc: c@d.example"}, "reply_to", "invalid_email"),
     "too many": ({"text": "{{ link }} " * 51}, "text", "too_many_items"),
 }

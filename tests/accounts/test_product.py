@@ -67,12 +67,18 @@ def test_product_is_set_by_superadmins_and_merges(cast: Cast) -> None:
     assert stored["links"] == {"reset_password": LINK}
     assert stored["support_email"] == "help@helpdesk.example"
     assert cast.root.put("product", {"name": None}).json["name"] is None
+    shown = cast.root.put("product", {"name": "", "logo": "", "accent_color": ""}).json
+    assert [shown[name] for name in ("name", "logo", "accent_color")] == [None] * 3
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a color by name": ({"accent_color": "red"}, "accent_color", "pattern_mismatch"),
     "a script as an address": ({"url": "javascript:alert(1)"}, "url", "invalid_url"),
     "no address": ({"support_email": "help"}, "support_email", "invalid_email"),
+    "an empty address": ({"support_email": ""}, "support_email", "invalid_email"),
+    "an empty front page": ({"url": ""}, "url", "invalid_url"),
+    "an empty page of terms": ({"terms_url": ""}, "terms_url", "invalid_url"),
+    "an empty page of privacy": ({"privacy_url": ""}, "privacy_url", "invalid_url"),
     "a kind that is none": ({"links": {"home": LINK}}, "links.home", "invalid_option"),
     "a link without token": ({"links": {"invitation": PAGE}}, "links.invitation", "invalid_url"),
     "an unknown placeholder": (

@@ -60,6 +60,7 @@ def test_sender_on_a_proved_domain_that_names_the_service(
     app: Flask, cast: Cast, dns: NameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert refused(ask(cast.alice)) == [("mail_from", "invalid_option")]
+    assert refused(ask(cast.alice, "")) == [("mail_from", "invalid_email")]
     offer(app, monkeypatch, **NAMED)
     assert refused(ask(cast.alice)) == [("mail_from", "not_verified")]
     prove(dns, cast.alice)

@@ -29,7 +29,6 @@ RULES = (
     ("", '"type":"signature"'),  # all headers of a signature, or none
     ("", '"type":"multipart"'),  # names of parts in UTF-8
     ("", "Not a valid integer."),  # 70.0 is one by JSON Schema
-    ("/roles/{role_id}", "Must be a whole number."),  # or is beyond 64 bits
     ("/invitations/{invitation}", "Must be a UUID."),  # where GET takes a token, too
     ("/invitations/{invitation}/resend", "Must be a UUID."),
     ("/collections", '"schema"],"msg":"Missing'),  # or its alias, fields
@@ -39,6 +38,11 @@ RULES = (
     ("/collections/{collection_id}/plan", '"schema"],"msg":"Missing'),
     ("/collections/{collection_id}/plan", "Differs from schema, whose other name it is."),
     ("/auth/register", '"account_name"],"msg":"Missing'),  # a name or a slug, by any of four names
+    ("/users", '"email"],"msg":"Missing'),  # of a person
+    ("/users", '"name"],"msg":"Missing'),  # of a service
+    ("/users", "A service user has neither an address nor a password."),
+    ("/account/export", "A zip archive is not encrypted."),
+    ("/account/export", '"passphrase"],"msg":"Missing'),  # of a bundle
     ("/users/{user_id}/password", '"new_password"],"msg":"Missing'),  # or its alias, password
     ("/mfa/verify", '"code"],"msg":"Missing'),  # by the method
     ("/mfa/verify", '"assertion"],"msg":"Missing'),

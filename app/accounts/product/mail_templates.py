@@ -189,9 +189,15 @@ def checked(kind: str, language: str, account_id: str | None, body: JSONMapping)
         settings.require_branding(account_id)
     values = {
         name: (body.get(name) or "").replace("\r\n", "\n").strip() or None
-        for name in ("subject", "text", "html", "reply_to")
+        for name in ("subject", "text", "html")
     }
-    template = Template(values["subject"] or "", values["text"], values["html"], values["reply_to"])
+    reply_to = body.get("reply_to")
+    template = Template(
+        values["subject"] or "",
+        values["text"],
+        values["html"],
+        None if reply_to is None else reply_to.strip(),
+    )
     if problems := list(_problems(template, one, of_account=account_id is not None)):
         raise InvalidValues(problems)
     return template
@@ -202,7 +208,9 @@ def _problems(template: Template, kind: MailKind, *, of_account: bool) -> Iterat
         yield problem("subject", "required", "Write a subject.")
     if not template.text and not template.html:
         yield problem("text", "required", NO_BODY)
-    if template.reply_to and (wrong := accounts.email_problem(template.reply_to, "reply_to")):
+    if template.reply_to is not None and (
+        wrong := accounts.email_problem(template.reply_to, "reply_to")
+    ):
         yield wrong
     tokens, faults = mail_markup.parse(
         template.html or "", _own_link_only if of_account else _may_lead_to

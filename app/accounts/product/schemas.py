@@ -25,7 +25,7 @@ EXAMPLE = {
 
 
 class FaceBody(Schema):
-    """A name, a logo, a colour and links; what is absent stays, null takes away."""
+    """A name, a logo, a colour and links; what is absent stays, null or "" takes away."""
 
     name = fields.Text(longest=100, allow_none=True)
     logo = fields.Text(longest=images.LONGEST, allow_none=True, **doc(LOGO))

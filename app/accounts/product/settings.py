@@ -92,19 +92,19 @@ def changes_links(body: JSONMapping) -> bool:
 
 
 def merged(stored: JSONMapping, body: JSONMapping) -> JSONObject:
-    """The stored settings with those of a body; a null link or value is taken away."""
+    """The stored settings with those of a body; a null or empty link or value is taken away."""
     links = {**stored.get("links", {}), **body.get("links", {})}
     value = {**stored, **body, "links": {kind: link for kind, link in links.items() if link}}
-    return {name: one for name, one in value.items() if one is not None}
+    return {name: one for name, one in value.items() if one not in (None, "")}
 
 
 def check(body: JSONMapping) -> None:
     """Check new settings of the product. Raises InvalidValues with all problems."""
     problems = [*_face_problems(body), *_link_problems(body)]
     for name in ("url", "privacy_url", "terms_url"):
-        if body.get(name) and not tenants.is_safe_url(body[name]):
+        if body.get(name) is not None and not tenants.is_safe_url(body[name]):
             problems.append(problem(name, "invalid_url", "Must be an http or https address."))
-    if body.get("support_email") and (
+    if body.get("support_email") is not None and (
         wrong := accounts.email_problem(body["support_email"], "support_email")
     ):
         problems.append(wrong)
