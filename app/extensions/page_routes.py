@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from flask import Flask, current_app, flash, redirect, render_template, request, url_for
 from jinja2 import ChoiceLoader, FileSystemLoader, PrefixLoader
@@ -33,6 +34,8 @@ ROLES: Mapping[AccessLevel, tuple[Role, Section]] = {
     AccessLevel.SUPERADMIN: (SUPERADMIN, Section.INSTANCE),
 }
 FIRST_POSITION = 1000
+OF_ADDRESSES = "/?&=#%:;,+@!$'()*"
+"""What a path that a page redirects to may have; other characters are quoted."""
 
 
 def init_app(app: Flask) -> None:
@@ -98,7 +101,7 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
         if isinstance(part, Redirect):
             if part.message:
                 flash(part.message, "error" if part.is_error else "message")
-            return redirect(base + part.path, 303)
+            return redirect(base + quote(part.path, safe=OF_ADDRESSES), 303)
         above = tuple((gettext(one.options["title"]), base + one.subject) for one in parents)
         title = gettext(options["title"])
         return render_template(

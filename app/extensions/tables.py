@@ -228,6 +228,8 @@ class Rows(Generic[TableT]):
         allowed = {*self._model.__table__.c.keys()} - {*OWN}
         if refused := sorted({*values} - allowed):
             raise TypeError(f"{self._model.__name__} takes no {', '.join(refused)}.")
+        if any(isinstance(value, str) and "\0" in value for value in values.values()):
+            raise ValueError("A text has a NUL character, which PostgreSQL cannot store.")
         return values
 
     @contextmanager

@@ -128,6 +128,25 @@ def test_audit_log_of_the_console_shows_rows_of_extensions(shop: Extended) -> No
     assert "in the log" in page.text
 
 
+def test_page_redirects_to_its_own_address() -> None:
+    page = (
+        "from app.extend import console_page\n"
+        '@console_page("/page", title="Page")\n'
+        "def page(caller, request):\n"
+        '    return request.redirect(request.args.get("to"))\n'
+    )
+    with extended("sqlite", files={"leading/__init__.py": page}) as one:
+        client = browser(one, one.cast.alice)
+        for to, place in (
+            ("/page%3Fa=1%26b=2%23c", "/page?a=1&b=2#c"),
+            ("/a%0D%0AX:%20y", "/a%0D%0AX:%20y"),
+            ("//other.example", "//other.example"),
+            ("/%C3%BC", "/%C3%BC"),
+        ):
+            answer = client.get(f"/console/x/leading/page?to={to}")
+            assert (answer.status_code, answer.location) == (303, f"/console/x/leading{place}")
+
+
 def test_templates_are_escaped_whatever_they_are_named() -> None:
     page = (
         "from app.extend import console_page\n"

@@ -101,6 +101,10 @@ def twice(caller, body):
         except NotFound:
             pass
     try:
+        things.create(name="a\\0b")
+    except ValueError:
+        pass
+    try:
         things.update(other["id"], name="saw")
     except Conflict:
         caller.records("posts").create({"title": "after"})
