@@ -131,8 +131,9 @@ class BeforeHandlers:
         by = _in_account(access.caller, row["account_id"])
         refused = list[JSONMapping]()
         lacks = bool(missing.get(index))
+        is_shared = old and len(self.handlers) > 1
         for handler in self.handlers:
-            given = deepcopy(old) if old and len(self.handlers) > 1 else old
+            given = deepcopy(old) if is_shared else old
             try:
                 refused += _refusals(handler, by, *given, record, is_incomplete=lacks)
             except HandlerFailed:

@@ -186,8 +186,10 @@ def _call(
     seconds: float | None,
 ) -> Any:
     # In a copy of the context, so that it leaves nothing behind in that of the request.
-    deadline.limit.set(limit)
-    reads.is_shown.set(True)
+    if deadline.limit.get() is not limit:  # setting what is set already costs, too
+        deadline.limit.set(limit)
+    if not reads.is_shown.get():
+        reads.is_shown.set(True)
     replaced, extension = actor.source.get(), handler.extension
     actor.source.set(
         lambda: replaced()._replace(kind=ActorKind.EXTENSION, id=extension, name=extension)
