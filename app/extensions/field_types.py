@@ -104,7 +104,7 @@ def check(name: str, kind: Any) -> None:
         raise LoadError(f"{called}: its schema is no JSON ({error}).") from None
     try:
         kind()
-    except Exception as error:
+    except TypeError as error:
         raise LoadError(f"{called}: the class is called without arguments ({error}).") from error
 
 
