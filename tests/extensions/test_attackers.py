@@ -683,7 +683,7 @@ def test_values_of_a_filter_are_no_part_of_its_language(posts: Cast) -> None:
         {"filter": "titel = 'a'"},
         {"filter": "title = "},
         {"filter": "title = {title}"},
-        {"filter": "title = {title}", "values": {"title": object()}},
+        {"filter": "title = {title}", "values": {"title": {1}}},
         {"filter": "title = {title}", "values": {"title": float("nan")}},
         {"filter": "title = 'a'", "values": {"title": "a"}},
         {"filter": "title = 'a {title}", "values": {"title": "' || true"}},
