@@ -31,7 +31,7 @@ from tests.webhooks.delivering import deliver, make_webhook
 
 LABELS = {
     *("method", "route", "status", "le", "protocol", "queue", "outcome", "limit"),
-    *("quota", "version", "python"),
+    *("quota", "version", "python", "extension", "handler", "result"),
 }
 TOKEN = "prometheus-shows-this"
 SHOWN = {"Authorization": f"Bearer {TOKEN}"}

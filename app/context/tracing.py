@@ -53,6 +53,11 @@ def close() -> None:
         _exporting.close()
 
 
+def is_on() -> bool:
+    """Whether spans are recorded; asked where even a span that does nothing costs too much."""
+    return _exporting is not None
+
+
 def request(method: str, traceparent: str | None) -> Span:
     """Return the span of a request, which continues the trace of its header `traceparent`."""
     if _exporting is None:

@@ -82,7 +82,8 @@ class BeforeHandlers:
                 definition = access.definition
                 record = as_json(definition, definition.fields, row)
                 self._apply(access, row, row, (), record, index, problems, missing)
-            problems.add(index, missing.get(index, ()))
+            if index in missing:
+                problems.add(index, missing[index])
 
     def updating(
         self,
@@ -128,7 +129,9 @@ class BeforeHandlers:
         for name, value in record.items():
             if value.__class__ in CONTAINERS:
                 shown[name] = deepcopy(value)
-        by = _in_account(access.caller, row["account_id"])
+        by, account_id = access.caller, row["account_id"]
+        if by.account_id != account_id:
+            by = _in_account(by, account_id)
         refused = list[JSONMapping]()
         lacks = bool(missing.get(index))
         is_shared = old and len(self.handlers) > 1
@@ -140,7 +143,8 @@ class BeforeHandlers:
                 if not lacks:
                     raise
                 break  # the answer says what is missing
-        problems.add(index, refused)
+        if refused:
+            problems.add(index, refused)
         if record != shown:
             names = record.keys() | shown.keys()
             new = {n: record.get(n) for n in names if n not in shown or record.get(n) != shown[n]}
@@ -178,14 +182,6 @@ def _refusals(
     handler: Handler, by: Principal, *records: JSONObject, is_incomplete: bool = False
 ) -> Sequence[JSONMapping]:
     """Call a handler; returns what it refuses."""
-    try:
-        _run(handler, by, *records, is_incomplete=is_incomplete)
-    except Refused as error:
-        return error.details
-    return ()
-
-
-def _run(handler: Handler, by: Principal, *records: JSONObject, is_incomplete: bool) -> None:
     depth = _depth.get()
     if depth >= MAX_DEPTH:
         raise running.failed(handler, RecursionError(f"handlers nest deeper than {MAX_DEPTH}"))
@@ -193,8 +189,11 @@ def _run(handler: Handler, by: Principal, *records: JSONObject, is_incomplete: b
     try:
         caller, passing = Caller(by, handler), running.BEFORE
         running.run(handler, caller, *records, passing=passing, is_incomplete=is_incomplete)
+    except Refused as error:
+        return error.details
     finally:
         _depth.reset(token)
+    return ()
 
 
 def _in_account(by: Principal, account_id: str) -> Principal:

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, Protocol
 
 import structlog
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import config
@@ -57,18 +57,13 @@ OF_ANSWERS = tuple(
     PRODUCT + one for one in ("extensions/endpoint_routes.py", "web/fields.py", "web/schemas.py")
 )
 """Modules that only read what a handler has returned, which may have no end either."""
-LABELS = ("extension", "handler")
 
-CALLS = Counter(
-    "atrium_extension_calls_total",
-    "Calls of handlers of extensions: done, refused, interrupted by the database, failed.",
-    (*LABELS, "result"),
+SECONDS = Histogram(
+    "atrium_extension_seconds",
+    "Time of calls of extensions' handlers: done, refused, interrupted by the database, failed.",
+    ("extension", "handler", "result"),
     registry=None,
 )
-SECONDS = Histogram(
-    "atrium_extension_seconds", "Time that handlers of extensions take.", LABELS, registry=None
-)
-METRICS = (CALLS, SECONDS)
 _used: ContextVar[tuple[Limit | None, float]] = ContextVar("handlers' time", default=(None, 0))
 """A limit, such as that of a request, and how long handlers have run under it."""
 
@@ -149,11 +144,14 @@ def run(
         most = limit.seconds - used
         if most <= 0:
             raise TooExpensive(limit.seconds)
+    given = arguments if caller is None else (caller, *arguments)
+    call = partial(function or handler.function, *given, **(named or {}))
     started, result, failure = time.monotonic(), "interrupted", None
     try:
-        with tracing.handler(handler.name, handler.kind):
-            given = arguments if caller is None else (caller, *arguments)
-            call = partial(function or handler.function, *given, **(named or {}))
+        if tracing.is_on():
+            with tracing.handler(handler.name, handler.kind):
+                returned = copy_context().run(_call, handler, call, then, limit, most)
+        else:
             returned = copy_context().run(_call, handler, call, then, limit, most)
         result = "done"
     except (Stale, SQLAlchemyError):
@@ -217,9 +215,7 @@ def failed(handler: Handler, reason: Exception) -> HandlerFailed:
 
 
 def _count(handler: Handler, result: str, seconds: float, error: BaseException | None) -> None:
-    counter, histogram = _metrics(handler.extension, handler.name, result)
-    metrics.count(counter)
-    metrics.observe(histogram, seconds)
+    metrics.observe(_metric(handler.extension, handler.name, result), seconds)
     if error is None and seconds < SLOW_SECONDS:
         return
     about: JSONObject = {"extension": handler.extension, "handler": handler.name}
@@ -252,8 +248,8 @@ class _Watch(Watch):
 
     def start(self, seconds: float, client: Client | None) -> None:
         """Watch a handler that begins now."""
-        self.is_running, self.ends = True, time.monotonic() + seconds
         super().start(seconds, client)
+        self.is_running, self.ends = True, self._started + seconds
 
     def check(self) -> float | None:
         """Raise HandlerTimeout in its code if its time is up."""
@@ -287,8 +283,8 @@ _running = _Running()
 
 
 @lru_cache
-def _metrics(extension: str, handler: str, result: str) -> tuple[Counter, Histogram]:
-    return CALLS.labels(extension, handler, result), SECONDS.labels(extension, handler)
+def _metric(extension: str, handler: str, result: str) -> Histogram:
+    return SECONDS.labels(extension, handler, result)
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:

@@ -65,7 +65,7 @@ for _metric in (
     *streams.METRICS,
     *pool.METRICS,
     *deliveries.METRICS,
-    *extensions.METRICS,
+    extensions.SECONDS,
     rate_limits.REFUSED,
     quotas.EXCEEDED,
 ):

@@ -269,8 +269,8 @@ def test_handler_that_raises_is_500_named_in_log_and_metric(
 def failures(handler: str) -> float:
     """The counted failures of a handler."""
     labels = {"extension": "shop", "handler": handler, "result": "failed"}
-    (metric,) = running.CALLS.collect()
-    totals = [one for one in metric.samples if one.name.endswith("_total")]
+    (metric,) = running.SECONDS.collect()
+    totals = [one for one in metric.samples if one.name.endswith("_count")]
     return sum(one.value for one in totals if one.labels == labels)
 
 

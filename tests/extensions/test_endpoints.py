@@ -32,15 +32,15 @@ def parts(caller, body, **parts):
 def page(caller, request, *, id, number):
     return f"{id} {number + 1}"
 
-@endpoint("GET", "/posts/<string:post_id>", answer=Parts)
+@endpoint("GET", "/entries/<string:post_id>", answer=Parts)
 def post(caller, body, post_id):
     return {"parts": caller.records("posts").get(post_id)["title"]}
 
-@endpoint("PATCH", "/posts/<string:post_id>")
+@endpoint("PATCH", "/entries/<string:post_id>")
 def change_post(caller, body, post_id):
     caller.records("posts").update(post_id, {"title": "changed"})
 
-@endpoint("DELETE", "/posts/<string:post_id>")
+@endpoint("DELETE", "/entries/<string:post_id>")
 def remove_post(caller, body, post_id):
     caller.records("posts").delete(post_id)
 """
@@ -154,15 +154,15 @@ def test_handler_sees_what_its_caller_may_see(shop: Extended) -> None:
 
 
 def test_all_that_a_handler_writes_is_one_transaction(alice: Caller) -> None:
-    assert alice.post("x/shop/posts", {"title": "two"}).status_code == 200
-    assert alice.post("x/shop/posts", {"title": "too much"}).status_code == 400
+    assert alice.post("x/shop/entries", {"title": "two"}).status_code == 200
+    assert alice.post("x/shop/entries", {"title": "too much"}).status_code == 400
     titles = alice.get("x/shop/titles").json["titles"]
     assert {"two", "two again"} <= {*titles}
     assert not [one for one in titles if one.startswith("too much")]
 
 
 def test_changes_name_the_extension(shop: Extended, alice: Caller) -> None:
-    alice.post("x/shop/posts", {"title": "audited"})
+    alice.post("x/shop/entries", {"title": "audited"})
     entry = shop.cast.root.acting_in("acme").get("audit-logs?limit=1").json["items"][0]
     assert entry["new_value"] == "audited again"
     assert entry["actor"] == {"kind": "extension", "id": "shop", "name": "shop"}
@@ -171,8 +171,8 @@ def test_changes_name_the_extension(shop: Extended, alice: Caller) -> None:
 
 def test_repeated_request_runs_once(alice: Caller) -> None:
     headers = {"Idempotency-Key": "once"}
-    first = alice.post("x/shop/posts", {"title": "idempotent"}, headers=headers)
-    again = alice.post("x/shop/posts", {"title": "idempotent"}, headers=headers)
+    first = alice.post("x/shop/entries", {"title": "idempotent"}, headers=headers)
+    again = alice.post("x/shop/entries", {"title": "idempotent"}, headers=headers)
     assert again.headers["Idempotent-Replayed"] == "true"
     assert (first.status_code, first.json) == (again.status_code, again.json)
     titles = alice.get("x/shop/titles").json["titles"]
@@ -271,10 +271,10 @@ def test_parts_of_a_path_have_their_types(database: str) -> None:
         sign_in(client, alice)
         assert f"{id} 8" in client.get(f"/console/x/parts/{id.upper()}/007").text
         post = alice.post("records/posts", {"title": "of acme"}).json["id"]
-        assert alice.get(f"x/parts/posts/{post.upper()}").json == {"parts": "of acme"}
-        assert alice.patch(f"x/parts/posts/{post.upper()}").status_code == 204
+        assert alice.get(f"x/parts/entries/{post.upper()}").json == {"parts": "of acme"}
+        assert alice.patch(f"x/parts/entries/{post.upper()}").status_code == 204
         assert alice.get(f"records/posts/{post}").json["title"] == "changed"
         for unknown in (f"{post}x", "%F0%9F%98%80", "x"):
-            assert alice.get(f"x/parts/posts/{unknown}").status_code == 404
-        assert alice.delete(f"x/parts/posts/{post.upper()}").status_code == 204
+            assert alice.get(f"x/parts/entries/{unknown}").status_code == 404
+        assert alice.delete(f"x/parts/entries/{post.upper()}").status_code == 204
         assert alice.get(f"records/posts/{post}").status_code == 404

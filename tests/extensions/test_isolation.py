@@ -34,7 +34,7 @@ def titles(caller, body):
     """List titles."""
     return titles_of(caller.records("posts"))
 
-@endpoint("GET", "/posts/<uuid:post_id>", answer=Titles)
+@endpoint("GET", "/entries/<uuid:post_id>", answer=Titles)
 def title(caller, body, *, post_id):
     """Get a title."""
     return {"titles": [caller.records("posts").get(post_id)["title"]]}

@@ -118,9 +118,9 @@ def _handler_figures() -> Mapping[str, Figures]:
     for sample in (one for metric in metrics.counted().collect() for one in metric.samples):
         figures = found[sample.labels.get("handler", "")]
         match sample.name.removeprefix("atrium_extension_"):
-            case "calls_total" if sample.labels["result"] == "failed":
-                figures.failures += int(sample.value)
             case "seconds_count":
+                if sample.labels["result"] == "failed":
+                    figures.failures += int(sample.value)
                 figures.calls += int(sample.value)
                 figures.slow += int(sample.value)
             case "seconds_bucket" if float(sample.labels["le"]) == running.SLOW_SECONDS:

@@ -134,8 +134,8 @@ def titles(caller: Caller, body: None) -> dict[str, Any]:
     return {"titles": [one["title"] for one in caller.records("posts").list()["items"]]}
 
 
-@endpoint("POST", "/posts", body=Schema.from_dict({"title": fields.Text()}), answer=Schema())
-def add_posts(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
+@endpoint("POST", "/entries", body=Schema.from_dict({"title": fields.Text()}), answer=Schema())
+def add_many(caller: Caller, body: dict[str, Any]) -> dict[str, Any]:
     """Create two posts, of which the second may be refused."""
     caller.records("posts").create({"title": body["title"]})
     caller.records("posts").create({"title": f"{body['title']} again"})
