@@ -348,20 +348,20 @@ def _fill(engine: sa.Engine) -> None:
     folder = config.PROJECT / "migrations"
     files = sorted(folder.rglob("*.py"))
     digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-    kept = config.PROJECT / ".pytest_cache" / "atrium" / f"{digest}.db"
-    if kept.exists():
-        with closing(sqlite3.connect(kept)) as source, _raw(engine) as target:
+    cached = config.PROJECT / ".pytest_cache" / "atrium" / f"{digest}.db"
+    if cached.exists():
+        with closing(sqlite3.connect(cached)) as source, _raw(engine) as target:
             source.backup(target)
         return
     cli.bind_migrate(config.running())
     import_module("flask_migrate").upgrade()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    draft = kept.with_suffix(f".{id(engine)}")
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    draft = cached.with_suffix(f".{id(engine)}")
     with closing(sqlite3.connect(draft)) as target, _raw(engine) as source:
         source.backup(target)
-    for other in kept.parent.glob("*.db"):  # of other migrations
+    for other in cached.parent.glob("*.db"):  # of other migrations
         other.unlink(missing_ok=True)
-    draft.replace(kept)
+    draft.replace(cached)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _note_change(event: RecordChanged) -> None:
 def _note_event(event: Happened) -> None:
     for handler in _listeners.get(event.type, ()):
         who = actor.current()
-        told = {
+        shown = {
             "id": event.id,
             "type": event.type,
             "account_id": event.account_id,
@@ -88,7 +88,7 @@ def _note_event(event: Happened) -> None:
         }
         new = jobs.new(
             handler,
-            [told],
+            [shown],
             account_id=event.account_id,
             by=_person(who, event.account_id),
             record_id=event.data.get("record_id"),

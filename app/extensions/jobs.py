@@ -228,11 +228,11 @@ def within(handler: Handler, seconds: float, work: Callable[[], Any]) -> Any:
     if isinstance(error, JobError | jobs.LeaseLost):
         raise error
     if error is not None:
-        raise JobError(told(error, handler)) from error
+        raise JobError(reason_of(error, handler)) from error
     return result
 
 
-def told(error: BaseException, handler: Handler) -> str:
+def reason_of(error: BaseException, handler: Handler) -> str:
     """What a handler raised: its name, fields and codes, and the place.
 
     Without values, but in development, where the message is there.

@@ -89,11 +89,13 @@ def _add(app: Flask, handler: Handler, position: int, parents: Sequence[Handler]
             name = f"x/{extension}/{template}"
             return Markup(render_template(name, **context, **values))  # noqa: S704 - of a template
 
-        asked = PageRequest(request.method, _values(request.args), _values(request.form), render)
+        page_request = PageRequest(
+            request.method, _values(request.args), _values(request.form), render
+        )
         part = answering.answer(
             handler,
             scope.by,
-            asked,
+            page_request,
             reads=request.method in READ_METHODS,
             named=endpoints.arguments(handler.subject, parts),
             then=_checked,

@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 SLOW_SECONDS = 1
 REPEAT_SECONDS = 1
-"""A handler that goes on after its time is up is told again after so long."""
+"""Seconds until a handler that goes on after its time is up is interrupted again."""
 LONGEST_MESSAGE, LONGEST_FIELD, LONGEST_CODE = 1000, 200, 80
 PRODUCT = str(config.PROJECT / "app") + "/"
 OF_ANSWERS = tuple(

@@ -154,11 +154,11 @@ def _run(row: sa.Row[Any]) -> None:
         with _lease_renewed(row, kind), tenancy.scoped_to(scope), span, acting:
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - recorded with the job
-        told = error if isinstance(error, JobError) else None
-        name = str(told or type(error).__name__)  # other messages may quote personal data
+        job_error = error if isinstance(error, JobError) else None
+        name = str(job_error or type(error).__name__)  # other messages may quote personal data
         log.warning("job failed", kind=row.kind, job=row.id, error=name)
         attempts = min(row.attempts, PERIODIC_RETRY) if kind.period else row.attempts
-        is_over = attempts >= kind.attempts or (told is not None and told.is_final)
+        is_over = attempts >= kind.attempts or (job_error is not None and job_error.is_final)
         if not kind.period and is_over:
             _give_up(row, name)
         delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
