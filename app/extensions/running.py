@@ -260,6 +260,7 @@ class _Watch(Watch):
             if left > 0:
                 return min(STEP_SECONDS, left + 0.001)
             if _is_in_extension(sys._current_frames().get(self._thread)):
+                _hide_dropped_timeouts()
                 _raise_in(self._thread, HandlerTimeout)
                 self._has_raised = True
                 self.until = time.monotonic() + REPEAT_SECONDS
@@ -307,6 +308,24 @@ def _is_in_extension(frame: FrameType | None) -> bool:
 
 
 _CALL: CodeType = _call.__code__
+_hook: Callable[[sys.UnraisableHookArgs], object] | None = None
+
+
+def _hide_dropped_timeouts() -> None:
+    """Have Python report no timeout that comes where it drops exceptions, such as in a destructor.
+
+    The handler goes on then, and is interrupted again.
+    """
+    global _hook
+    others = sys.unraisablehook
+    if others is _hook:
+        return
+
+    def hook(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is not HandlerTimeout:
+            others(dropped)
+
+    sys.unraisablehook = _hook = hook
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:

@@ -89,6 +89,20 @@ def loop_and_catch_everything(caller: Any, record: dict[str, Any]) -> None:
         pass
 
 
+class Endless:
+    """What its destructor raises, Python drops."""
+
+    def __del__(self) -> None:
+        while True:
+            pass
+
+
+def drop_without_end(caller: Any, record: dict[str, Any]) -> None:
+    Endless()
+    while True:
+        pass
+
+
 def read_without_end(caller: Any, record: dict[str, Any]) -> None:
     while True:
         caller.records("posts").count()
@@ -102,7 +116,10 @@ def write_without_end(caller: Any, record: dict[str, Any]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "handler",
-    [loop, loop_and_catch, loop_and_catch_everything, read_without_end, write_without_end],
+    [
+        *(loop, loop_and_catch, loop_and_catch_everything, drop_without_end),
+        *(read_without_end, write_without_end),
+    ],
 )
 def test_endless_handler_ends_with_the_time_of_a_request(
     posts: Cast, hurried: None, handler: Handler
