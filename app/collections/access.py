@@ -63,7 +63,7 @@ class Access:
     writable: frozenset[str]
     """The declared fields that the caller may send."""
     read_only: frozenset[str]
-    """Fields of the operation's list that are missing, or whose `writable_if` refuses."""
+    """Fields of the operation's list that nobody writes, or whose `writable_if` refuses."""
     operation: str
     condition: rules.Node | None = None
     """The condition that a record must meet; None for all records of the account."""
@@ -172,7 +172,7 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     writable = _writable(caller, definition, operation)
     closed = closed_fields(rule_caller(caller), definition, "writable_if")
-    read_only = closed.union(definition.missing)
+    read_only = closed.union(definition.unwritten)
     access = Access(
         definition,
         caller,

@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.collections import renaming, table
+from app.collections import definitions, renaming, table
 from app.collections.definitions import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, removed_choices
 from app.db.types import json_equal
@@ -205,7 +205,8 @@ class Change:
     def _restored(self, spec: JSONMapping) -> JSONObject:
         if spec["name"] in self.renames:
             return {**spec, "rename_from": self.renames[spec["name"]]}
-        is_empty = spec["name"] in self.lost and (spec["unique"] or spec["default"] is None)
+        default = None if definitions.default_expression(spec) else spec["default"]
+        is_empty = spec["name"] in self.lost and (spec["unique"] or default is None)
         return {**spec, **({"required": False, "default": None} if is_empty else {})}
 
     def lost_values(self) -> list[JSONObject]:
@@ -323,6 +324,8 @@ class Change:
         table_, count = self.old.table, sa.func.count()
         if field.required and field.default is None and not (old and old.required):
             message = "{count} records have no value. Set a default to fill them."
+            if field.default_expression:
+                message = "{count} records have no value. An expression fills new ones only."
             empty = sa.select(count).select_from(table_).where(value.is_(None))
             yield problem(field.name, "required", message), empty
         if old and field.max_bytes and field.max_bytes < (old.max_bytes or math.inf):

@@ -28,6 +28,7 @@ from app.collections.fields import (
     ListField,
     MissingField,
     ReferenceField,
+    SequenceField,
     encoders_of,
     kind_of,
 )
@@ -57,6 +58,7 @@ from app.rules import (
     value,
     walk,
 )
+from app.rules.matching import expect
 from app.rules.nodes import Literal
 from app.types import JSONMapping, cached_property
 from app.web.feature import Finding
@@ -68,7 +70,9 @@ MAX_NAMED = 5  # fields that `doctor` names
 PERSONS = ("created_by", "updated_by")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 RIGHTS = ("readable_if", "writable_if")
-PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name != "max_bytes"]
+DERIVED = ("max_bytes", "default_expression")
+PROPERTIES = [one.name for one in dataclasses.fields(Field) if one.name not in DERIVED]
+NOT_IN_DEFAULTS = "A default looks at the caller, the account and the time, not at other fields."
 
 
 class Span(NamedTuple):
@@ -124,6 +128,17 @@ class Definition:
     def missing(self) -> Mapping[str, MissingField]:
         """The fields whose type belongs to an extension that is not loaded; nobody writes them."""
         return {name: one for name, one in self.fields.items() if isinstance(one, MissingField)}
+
+    @cached_property
+    def sequences(self) -> Mapping[str, SequenceField]:
+        """The fields that number the records of each account."""
+        fields = self.fields.items()
+        return {name: one for name, one in fields if isinstance(one, SequenceField)}
+
+    @cached_property
+    def unwritten(self) -> frozenset[str]:
+        """The stored fields that nobody writes."""
+        return frozenset((*self.missing, *self.sequences))
 
     @cached_property
     def eras(self) -> Sequence[Era]:
@@ -207,6 +222,25 @@ class Definition:
             except RuleError:
                 node = NEVER
             if node is not None:
+                yield name, node
+
+    @cached_property
+    def defaults(self) -> Mapping[str, object]:
+        """What fields have that are not sent; null where `default_nodes` says it."""
+        return {name: field.default for name, field in self.fields.items()}
+
+    @cached_property
+    def default_nodes(self) -> Mapping[str, Node]:
+        """The expressions over the caller that give a default, by field."""
+        return dict(self._default_nodes())
+
+    def _default_nodes(self) -> Iterator[tuple[str, Node]]:
+        for name, field in self.fields.items():
+            if field.default_expression is not None:
+                try:
+                    node = default_node(field, is_stored=True)
+                except RuleError:  # its attribute is gone: nothing gives a value
+                    node = Literal(0, 0, None, type=Type.NULL)
                 yield name, node
 
     @cached_property
@@ -464,12 +498,36 @@ def caller_condition(
     return node
 
 
+def default_node(field: Field, names: Iterable[str] = (), *, is_stored: bool = False) -> Node:
+    """The checked expression of a field's default. Raises RuleError.
+
+    It looks at none of the fields `names`. A moment gives a `date` its day, in UTC.
+    """
+    refused = dict.fromkeys((*SYSTEM_FIELDS, *names), NOT_IN_DEFAULTS)
+    scope, text = Scope({}, refused=refused, is_stored=is_stored), field.default_expression or ""
+    if field.rule_type is not Type.DATE:
+        return value(text, scope, field.rule_type)
+    node = value(text, scope)
+    return node if node.type is Type.DATETIME else expect(node, Type.DATE)
+
+
+def default_expression(spec: JSONMapping) -> str | None:
+    """The text of `{"expression": "..."}` in place of a default; None if it is a plain value."""
+    default = spec.get("default")
+    if not isinstance(default, dict) or [*default] != ["expression"]:
+        return None
+    text, kind = default["expression"], kind_of(spec)
+    return text if isinstance(text, str) and kind is not None and kind.takes_expression else None
+
+
 def parse_field(spec: JSONMapping, max_bytes: int | None = None) -> Field:
     """The field of a valid schema entry; an indexed text has at most `max_bytes`."""
     properties = {key: spec[key] for key in PROPERTIES if key in spec}
     if "options" in properties:  # perhaps of an older release
         properties["options"] = with_composed_choices(properties["options"])
     kind = kind_of(spec)
+    if expression := default_expression(spec):
+        properties |= {"default": None, "default_expression": expression}
     if kind is None:
         return MissingField.of_type(spec["type"])(**properties, max_bytes=max_bytes)
     return kind(**properties, max_bytes=max_bytes)

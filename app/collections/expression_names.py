@@ -58,15 +58,18 @@ def field_problems(
 ) -> Iterator[JSONObject]:
     """The problems of names in expressions of fields, but for those of the `former` ones."""
     for spec in specs:
-        for key in ("expression", *RIGHTS):
-            found = problem_in(spec.get(key), of, getattr(former.get(spec["name"]), key, None))
+        texts = {key: spec.get(key) for key in ("expression", *RIGHTS)}
+        texts["default_expression"] = definitions.default_expression(spec)
+        for key, text in texts.items():
+            found = problem_in(text, of, getattr(former.get(spec["name"]), key, None))
             if found:
                 yield found | {"field": spec["name"]}
 
 
 def rules_and_rights(of: Definition) -> dict[str, str]:
-    """The rules, and the rights of fields as `salary.readable_if`, by their places."""
+    """The rules by their places, and of fields rights and defaults as `salary.readable_if`."""
     texts = {key: of.rules.get(key) for key in RULES}
+    texts |= {f"{spec['name']}.default": definitions.default_expression(spec) for spec in of.schema}
     texts |= {f"{spec['name']}.{right}": spec.get(right) for spec in of.schema for right in RIGHTS}
     return {place: text for place, text in texts.items() if text and is_expression(text)}
 
@@ -78,6 +81,8 @@ def with_texts(of: Definition, texts: Mapping[str, str]) -> Definition:
     for spec in schema:
         places = {right: f"{spec['name']}.{right}" for right in RIGHTS}
         spec |= {right: rights[place] for right, place in places.items() if place in rights}
+        if (place := f"{spec['name']}.default") in rights:
+            spec["default"] = {"expression": rights[place]}
     rules = {place: text for place, text in texts.items() if place not in rights}
     return replace(of, rules={**of.rules, **rules}, schema=tuple(schema))
 
@@ -141,7 +146,8 @@ def warnings(of: Definition) -> list[JSONObject]:
     found = []
     for key, text in rules_and_rights(of).items():
         gone = names.unknown_problem(text, role_test(of))
-        for one in [*([gone] if gone else []), *names.warnings(text, role_test(of))]:
+        unsound = () if key.endswith(".default") else names.warnings(text, role_test(of))
+        for one in [*([gone] if gone else []), *unsound]:
             found.append(one | {"field": f"{of.name}.{key}"})
     return found
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from app.collections import definitions, expression_names, fragments, index_builds, links, service
+from app.collections import (
+    definitions,
+    expression_names,
+    fragments,
+    index_builds,
+    links,
+    sequences,
+    service,
+)
 from app.web.feature import Check, Feature, Routes
 
 
@@ -26,6 +34,6 @@ def routes() -> Routes:
 FEATURE = Feature(
     routes=routes,
     jobs=(index_builds, service),
-    subscribers=(expression_names, fragments, links),
+    subscribers=(expression_names, fragments, links, sequences),
     checks=(Check("names", expression_names.check), Check("types", definitions.check_types)),
 )

@@ -89,9 +89,10 @@ def problems(schema: Sequence[Spec], specs: Sequence[Spec]) -> Iterator[JSONObje
 
 def _of_fields(schema: Sequence[Spec]) -> Iterator[Index]:
     for spec in schema:
-        is_indexed = (spec.get("options") or {}).get("index")
-        if spec.get("unique") or is_indexed or (kind_of(spec) or Field).is_indexed:
-            yield Index((IndexField(spec["name"], False),), bool(spec.get("unique")))
+        is_indexed, kind = (spec.get("options") or {}).get("index"), kind_of(spec) or Field
+        is_unique = bool(spec.get("unique")) or kind.is_unique
+        if is_unique or is_indexed or kind.is_indexed:
+            yield Index((IndexField(spec["name"], False),), is_unique)
 
 
 def _field_problems(

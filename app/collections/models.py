@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.policy import Audited, NotAudited, NotBundled, Noun, Placement, TablePolicy
+from app.db.policy import Audited, Bundled, NotAudited, NotBundled, Noun, Placement, TablePolicy
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.types import JSONMapping, JSONObject
@@ -95,6 +95,21 @@ class RecordLink(Base):
     target_id: Mapped[str] = mapped_column(Id)
     user_id: Mapped[str | None] = mapped_column(Id)
     """The target again, if it is a user, for the foreign key."""
+
+
+class RecordSequence(Base):
+    """The last number that a `sequence` field of an account has given (`sequences`)."""
+
+    __tablename__ = "record_sequences"
+    __policy__ = TablePolicy(
+        audit=NotAudited("numbers that records got, whose changes are audited"),
+        bundle=Bundled(order=341),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    collection_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    field: Mapped[str] = mapped_column(Text, primary_key=True)  # a renamed one is followed
+    value: Mapped[int] = mapped_column(sa.BigInteger)
 
 
 class RuleFragment(Base):

@@ -12,6 +12,8 @@ from app.collections.definitions import (
     Definition,
     caller_condition,
     computed_node,
+    default_expression,
+    default_node,
     parse_field,
 )
 from app.collections.fields import (
@@ -24,6 +26,7 @@ from app.collections.fields import (
     InvalidValue,
     MissingField,
     ReferenceField,
+    SequenceField,
     kind_of,
 )
 from app.errors import problem
@@ -54,8 +57,8 @@ DEFAULTS: JSONMapping = {
 }
 
 NO_FIELDS: Mapping[str, Field] = {}
-# Begins like an expression. Defaults are plain values, so such a text is refused.
-LOOKS_LIKE_EXPRESSION = re.compile(r"\s*(@request\.|@?now\(\)|@now\b|@[a-z_]+\()")
+# A plain default that begins so is meant as an expression.
+LOOKS_LIKE_EXPRESSION = re.compile(r"\s*(@(request|account)\.|@?now\(\)|@now\b|@[a-z_]+\()")
 
 Problem = JSONObject
 Spec = JSONMapping
@@ -109,7 +112,7 @@ def problems(
         else:
             result += [*_properties(spec), *_computed(spec), *_rights(spec, specs)]
             result += [*_reference(spec, targets), *_options(spec, max_bytes.get(spec["name"]))]
-            result += _default(spec, old)
+            result += _default(spec, specs, old)
     if all(spec["type"] in TYPES for spec in specs):
         result += _expressions(specs)
     return [*result, *indexes.problems(specs, index_specs)]
@@ -230,6 +233,10 @@ def _properties(spec: Spec) -> Iterator[Problem]:
         yield problem(name, "invalid_option", "Only a reference or a user has multiple.")
     for code, message in masking.problems(spec):
         yield problem(name, code, message)
+    if kind is SequenceField:
+        for key in ("required", "default"):
+            if spec.get(key) not in (None, False):
+                yield problem(name, "invalid_option", f"A sequence has no {key}: it has a number.")
     if spec.get("unique") and not kind.may_be_unique:
         yield problem(name, "invalid_option", f"A field of type {kind.type} cannot be unique.")
 
@@ -252,8 +259,9 @@ def _computed(spec: Spec) -> Iterator[Problem]:
 
 
 def _rights(spec: Spec, specs: Sequence[Spec]) -> Iterator[Problem]:
-    if spec["type"] == "computed" and spec.get("writable_if") is not None:
-        message = "A computed field is not written."
+    kind = kind_of(spec) or Field
+    if not kind.is_written and spec.get("writable_if") is not None:
+        message = f"A {kind.type} field is not written."
         yield problem(spec["name"], "invalid_option", message)
     for key in RIGHTS:
         try:
@@ -262,12 +270,18 @@ def _rights(spec: Spec, specs: Sequence[Spec]) -> Iterator[Problem]:
             yield problem(spec["name"], f"{key}_invalid", str(error), position=error.position)
 
 
-def _default(spec: Spec, present: Field | None) -> Iterator[Problem]:
+def _default(spec: Spec, specs: Sequence[Spec], present: Field | None) -> Iterator[Problem]:
     default = spec.get("default")
     is_new = present is None or present.default != default
     if isinstance(default, str) and is_new and LOOKS_LIKE_EXPRESSION.match(default):
-        message = "A default is a plain value, and this looks like an expression."
+        message = 'The default looks like an expression: send {"expression": "..."}.'
         yield problem(spec["name"], "invalid_option", message)
+    if default_expression(spec):
+        try:
+            default_node(parse_field({"options": {}, **spec}), [one["name"] for one in specs])
+        except RuleError as error:
+            message = f"The default is not valid: {error}"
+            yield problem(spec["name"], "default_invalid", message, position=error.position)
 
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
@@ -300,7 +314,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
     elif (spec.get("on_delete") or kind.default_on_delete) == "set_null" and spec.get("required"):
         message = "A required reference cannot be set to null."
         yield problem(name, "on_delete_invalid", message)
-    if spec.get("default") is not None:
+    if spec.get("default") is not None and not default_expression(spec):
         message = "References cannot have a default, as each account has its own records."
         yield problem(name, "invalid_reference", message)
 
@@ -316,7 +330,7 @@ def _options(spec: Spec, max_bytes: int | None) -> Iterator[Problem]:
     messages = list(field.definition_problems())
     for message in messages:
         yield problem(name, "invalid_option", message)
-    if spec.get("default") is not None and kind.takes_default and not messages:
+    if field.default is not None and kind.takes_default and not messages:
         try:
             field.clean(spec["default"])
         except InvalidValue as error:

@@ -43,7 +43,13 @@ class FieldDefinition(Schema):
         longest=200, allow_none=True, **doc("The present name of a field that gets this one.")
     )
     required = fields.StrictBoolean()
-    default = ma.fields.Raw(allow_none=True)
+    default = ma.fields.Raw(
+        allow_none=True,
+        **doc(
+            'A value, or `{"expression": "now()"}`: an expression over the caller, the account and'
+            " the time, evaluated when a record is created. Not of json, file, lists, references."
+        ),
+    )
     unique = fields.StrictBoolean(**doc("Unique within each account."))
     options = ma.fields.Dict(
         keys=ma.fields.String(),
@@ -51,7 +57,7 @@ class FieldDefinition(Schema):
         **doc(
             "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
             " integer; select and multi_select: choices; lists of references or users: max_items;"
-            " any but json, multi_select and lists: index."
+            " sequence: prefix, digits; any but json, multi_select and lists: index."
             " Texts, choices among them, are stored in Unicode's form NFC, and lengths count so."
         ),
     )

@@ -100,6 +100,10 @@ def build_table(
     for field in fields:
         for constraint in _constraints(table_name, field):
             table.append_constraint(constraint)
+        column = table.c[field.name]
+        if (order := field.sort_expression(column)) is not column:
+            name = _order_index_name(table_name, field.name)
+            sa.Index(name, table.c.account_id, order, table.c.id)
     for index in indexes:
         _add_index(table, index)
     return table
@@ -167,7 +171,7 @@ def renaming(
             columns = f"{_quoted(old.c[former])} TO {_quoted(new.c[name])}"
             statements.append(_alter(new, f"RENAME COLUMN {columns}"))
     on_sqlite = _dialect().name == "sqlite"
-    for before, after in _index_pairs(old, new, indexes):
+    for before, after in _index_pairs(old, new, renames, indexes):
         if on_sqlite:  # which cannot rename indexes
             statements += [DropIndex(before), CreateIndex(after)]
         else:
@@ -189,7 +193,10 @@ def _renamed(table: sa.Table, former: Any, later: Any) -> list[object]:
 
 
 def _index_pairs(
-    old: sa.Table, new: sa.Table, indexes: Iterable[tuple[Index, Index]]
+    old: sa.Table,
+    new: sa.Table,
+    renames: Mapping[str, str],
+    indexes: Iterable[tuple[Index, Index]],
 ) -> Iterator[tuple[sa.Index, sa.Index]]:
     """The indexes whose names change, before and after."""
     before, after = ({str(index.name): index for index in one.indexes} for one in (old, new))
@@ -197,6 +204,10 @@ def _index_pairs(
     names += [
         (_index_name(old.name, former), _index_name(new.name, later)) for former, later in indexes
     ]
+    for column in old.columns:
+        if (former := _order_index_name(old.name, column.name)) in before:
+            later = _order_index_name(new.name, renames.get(column.name, column.name))
+            names.append((former, later))
     yield from ((before[former], after[later]) for former, later in names if former != later)
 
 
@@ -435,6 +446,11 @@ def _add_index(table: sa.Table, index: Index) -> None:
 
 def _newest_name(table_name: str) -> str:
     return _name("ix", table_name, "created_at")
+
+
+def _order_index_name(table_name: str, name: str) -> str:
+    """The index of what a field is ordered by, if that is not its value."""
+    return _name("ix", table_name, f"@{name}")
 
 
 def _index_name(table_name: str, index: Index) -> str:

@@ -14,7 +14,7 @@ from app.collections import access as accesses
 from app.collections import definitions
 from app.collections.access import Access
 from app.collections.definitions import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field
+from app.collections.fields import SYSTEM_FIELDS, Field, SequenceField
 from app.rules import OPERATIONS
 from app.types import JSONObject
 
@@ -158,7 +158,8 @@ def _field_schema(name: str, field: Field, *, masked: bool) -> Spec:
         schema = dict(SYSTEM_FIELDS[name].like.json_schema)
         return _nullable(schema) if SYSTEM_FIELDS[name].nullable else schema
     schema = {"type": "string", "description": "Masked."} if masked else field.value_schema
-    return schema if field.required else _nullable(schema)
+    is_there = field.required or (isinstance(field, SequenceField) and not masked)
+    return schema if is_there else _nullable(schema)
 
 
 def _body(access: Access, *, partial: bool) -> Spec:
@@ -167,7 +168,7 @@ def _body(access: Access, *, partial: bool) -> Spec:
         name: field.input_schema if field.required else _nullable(field.input_schema)
         for name, field in fields.items()
     }
-    required = [n for n, field in fields.items() if field.required and field.default is None]
+    required = [n for n, field in fields.items() if field.required and not field.has_default]
     schema: Spec = {"type": "object", "properties": properties}
     return schema if partial or not required else {**schema, "required": required}
 

@@ -20,6 +20,7 @@ from app.collections import (
     renaming,
     revisions,
     schema,
+    sequences,
     table,
     totals,
 )
@@ -240,13 +241,16 @@ def execute(row: Collection, change: Change, built: Builds) -> str | None:
     revision = None
     if change.statements:
         events.publish(events.FieldsRemoved(change.renamed, change.lost))
-        events.publish(events.DefaultsBackfilled(change.renamed, change.fills))
+        numbered = {name: one for name, one in change.new.sequences.items() if name in change.added}
+        fills = {**change.fills, **{name: f"{one.text(1)} ..." for name, one in numbered.items()}}
+        events.publish(events.DefaultsBackfilled(change.renamed, fills))
         try:
             table.run(built.adopted(change.further_statements))
         except IntegrityError as error:
             raise Conflict("Existing records do not fit the new schema.") from error
         if not table.is_sound(change.new.table):
             raise Conflict("A reference would have no target.")
+        sequences.fill(change.new, numbered)
         totals.ensure(change.new.table, row.id)  # SQLite may have rebuilt the table
         revision = revisions.record(row.id, change.description, change.statements)
     table.restore_view(change.new.table)

@@ -213,7 +213,7 @@ def _prepared_row(collection: Definition, question: Question, stored: Row | None
     system_values = changes.new_system_values([question.account_id], question.subject.id)[0]
     body = question.data or {}
     if stored is None:
-        row = values.clean_create(collection, body, system_values, problems)
+        row = values.clean_create(collection, body, system_values, problems, question.subject)
     else:
         audit_columns = {
             "updated_at": system_values["updated_at"],

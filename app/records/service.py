@@ -135,10 +135,14 @@ def replace(
     conditions: Preconditions = ANY_VERSION,
     by: Principal,
 ) -> RecordView:
-    """Set every writable field: to the value sent, else to its default, else to null."""
+    """Set every writable field: to the value sent, else to its default, else to null.
+
+    A default that is an expression is for new records: a field that has one keeps its value.
+    """
     with _changing(collection, record_id, body, conditions, by) as (access, row):
-        fields = access.definition.fields.items()
-        absent = {name: field.default for name, field in fields if name in access.writable}
+        left = access.definition.default_nodes.keys()
+        defaults = access.definition.defaults.items()
+        absent = {name: one for name, one in defaults if name in access.writable - left}
         return _change(access, row, body, absent)
 
 

@@ -70,6 +70,16 @@ def read_right(world: World) -> Any:
     return next(one["readable_if"] for one in schema if one["name"] == "secret")
 
 
+def write_default(world: World, text: str) -> Any:
+    field = {"name": "chosen", "type": "boolean", "default": {"expression": text}}
+    return world.change_collection(world.tasks, schema=[field])
+
+
+def read_default(world: World) -> Any:
+    schema = world.root.get("collections/tasks").json["schema"]
+    return next(one["default"]["expression"] for one in schema if one["name"] == "chosen")
+
+
 def write_fragment(world: World, text: str) -> Any:
     answer = world.root.put("rules/fragments", {"part": text})
     if answer.status_code != 200:
@@ -138,6 +148,7 @@ PLACES: dict[str, tuple[Callable[[World, str], Any], Callable[[World], Any], str
         "tasks.list_rule",
     ),
     "right": (write_right, read_right, "tasks.secret.readable_if"),
+    "default": (write_default, read_default, "tasks.chosen.default"),
     "fragment": (
         write_fragment,
         lambda world: world.root.get("rules/fragments").json["part"],
@@ -296,31 +307,31 @@ NAMES: dict[str, tuple[str, str | None, Callable[[World], Any]]] = {
 # F: it follows. R: the change is refused, which names the place. S: the change is made, and the
 # text stays. -: no such text stands there.
 TABLE = """
-                               rule right fragment webhook trigger query view computed directory
-role                              F     F        F       F       F     F    F        -         F
-role of a person                  F     -        F       -       F     F    F        -         -
-role of people in @any            F     -        F       -       -     F    F        -         -
-group                             R     R        R       F       F     F    F        -         R
-attribute                         F     F        F       F       F     F    F        -         F
-attribute of a person             F     -        F       -       F     F    F        -         -
-attribute of people in @any       F     -        F       -       -     F    F        -         -
-attribute of an account           F     F        F       F       F     F    F        -         F
-choice of an attribute            R     R        R       R       R     R    S        -         R
-choice of a person's attribute    R     -        R       -       R     R    S        -         -
-field                             F     -        R       R       R     R    F        F         -
-field behind a reference          F     -        R       -       R     R    F        -         -
-field in @any                     F     -        R       -       -     R    F        -         -
-field of the record in @any       F     -        R       -       -     R    F        -         -
-field of the outer record in @any F     -        R       -       -     R    F        -         -
-field in @count                   F     -        R       -       -     R    F        -         -
-field that is a list              F     -        R       R       R     R    F        -         -
-field as it was                   -     -        R       R       R     -    -        -         -
-field that has changed            -     -        R       R       R     -    -        -         -
-collection in @any                F     -        R       -       -     R    F        -         -
-collection in @count              F     -        R       -       -     R    F        -         -
-choice                            R     -        R       R       R     R    S        R         -
-choice behind a reference         R     -        R       -       R     R    S        -         -
-fragment                          R     -        -       -       -     -    -        -         -
+                           rule right fragment webhook trigger query view computed directory default
+role                              F     F        F       F       F     F    F        -         F F
+role of a person                  F     -        F       -       F     F    F        -         - -
+role of people in @any            F     -        F       -       -     F    F        -         - -
+group                             R     R        R       F       F     F    F        -         R R
+attribute                         F     F        F       F       F     F    F        -         F F
+attribute of a person             F     -        F       -       F     F    F        -         - -
+attribute of people in @any       F     -        F       -       -     F    F        -         - -
+attribute of an account           F     F        F       F       F     F    F        -         F F
+choice of an attribute            R     R        R       R       R     R    S        -         R R
+choice of a person's attribute    R     -        R       -       R     R    S        -         - -
+field                             F     -        R       R       R     R    F        F         - -
+field behind a reference          F     -        R       -       R     R    F        -         - -
+field in @any                     F     -        R       -       -     R    F        -         - -
+field of the record in @any       F     -        R       -       -     R    F        -         - -
+field of the outer record in @any F     -        R       -       -     R    F        -         - -
+field in @count                   F     -        R       -       -     R    F        -         - -
+field that is a list              F     -        R       R       R     R    F        -         - -
+field as it was                   -     -        R       R       R     -    -        -         - -
+field that has changed            -     -        R       R       R     -    -        -         - -
+collection in @any                F     -        R       -       -     R    F        -         - -
+collection in @count              F     -        R       -       -     R    F        -         - -
+choice                            R     -        R       R       R     R    S        R         - -
+choice behind a reference         R     -        R       -       R     R    S        -         - -
+fragment                          R     -        -       -       -     -    -        -         - -
 """
 HEAD, *ROWS = TABLE.strip().splitlines()
 OUTCOMES = {

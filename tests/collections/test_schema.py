@@ -319,7 +319,8 @@ OPTIONS = {type: {"choices": [AWKWARD, "b"]} for type in ("select", "multi_selec
 
 
 def test_field_types_with_default_exclude_reference_file_and_computed() -> None:
-    assert set(DEFAULTS) | {"reference", "user", "file", "computed"} == set(TYPES)
+    others = {"reference", "user", "file", "computed", "sequence"}
+    assert set(DEFAULTS) | others == set(TYPES)
 
 
 def test_field_default_applies_to_absent_value(root: Caller, alice: Caller) -> None:

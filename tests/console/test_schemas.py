@@ -499,3 +499,35 @@ def test_console_schema_plan_is_in_words(cast: Cast, superadmin: Browser, posts:
     assert ["up", "when its target is deleted", *on_delete] in shown
     assert ["code", "new field", "", "Number, computed"] in shown
     assert ["posts", "electronic signature", "no", "yes"] in shown
+
+
+def test_console_default_by_expression_and_sequence(cast: Cast, superadmin: Browser) -> None:
+    sent = inputs(new_form(superadmin)) | {"collection_name": "cases"}
+    sent |= {"name_0": "owner", "type_0": "user", "default_expression_0": "@request.auth.nobody"}
+    sent |= {"name_1": "number", "type_1": "sequence", "prefix_1": "INC-", "digits_1": "5"}
+    sent["rows"] = "2"
+    refused = superadmin.send("collections/new", **sent, do="plan")
+    assert refused.status_code == 400
+    assert "default_expression_0-error" in refused.text
+    sent["default_expression_0"] = "@request.auth.id"
+    planned = superadmin.send("collections/new", **sent, do="plan")
+    assert planned.status_code == 200, alert(planned)
+    superadmin.done("collections/new", **inputs(planned.text), do="apply")
+    owner, number = schema_of(cast.root, "cases")
+    assert owner["default"] == {"expression": "@request.auth.id"}
+    assert (number["type"], number["options"]) == ("sequence", {"prefix": "INC-", "digits": 5})
+    made = cast.root.get("collections/cases").json["id"]
+    path = f"collections/{made}/schema"
+    answer = superadmin.send(path, **inputs(superadmin.get(path).text), do="plan")
+    assert "Nothing changes: fields and indexes are the same." in answer.text
+    page = superadmin.get(f"collections/{made}").text
+    assert "default @request.auth.id" in page
+    assert "prefix INC-" in page
+    form = superadmin.get(f"records/{cast.alice.account_id}/cases/new").text
+    assert "If empty: @request.auth.id" in form
+    assert "f_number" not in form
+    changed = inputs(superadmin.get(path).text) | {"default_expression_0": ""}
+    planned = superadmin.send(path, **changed, do="plan")
+    assert "@request.auth.id" in planned.text  # the plan says what ends
+    superadmin.done(path, **inputs(planned.text), do="apply")
+    assert schema_of(cast.root, "cases")[0]["default"] is None

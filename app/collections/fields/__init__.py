@@ -26,6 +26,7 @@ from app.collections.fields.missing import MissingField
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
 from app.collections.fields.select import MultiSelectField, SelectField, removed_choices
+from app.collections.fields.sequence import SequenceField
 from app.collections.fields.system import SYSTEM_FIELDS
 from app.collections.fields.text import TextField
 from app.collections.fields.url import UrlField
@@ -55,6 +56,7 @@ __all__ = [
     "ReferenceField",
     "ReferencesField",
     "SelectField",
+    "SequenceField",
     "TextField",
     "UserField",
     "UsersField",
@@ -92,6 +94,7 @@ for _kind in (
     ReferenceField,
     UserField,
     FileField,
+    SequenceField,
     ComputedField,
 ):
     register(_kind)

@@ -25,8 +25,8 @@ class ComputedField(Field):
     type = "computed"
     label = lazy_gettext("Computed")
     known_options: ClassVar[tuple[str, ...]] = ()
-    may_be_unique = False
-    takes_default = False
+    may_be_unique = is_written = False
+    takes_default = takes_expression = False
     json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
     @cached_property

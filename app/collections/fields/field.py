@@ -51,6 +51,7 @@ class Field:
     on_delete: str | None = None  # of a reference or user: what a delete of its target does
     multiple: bool = False  # a list of references or users
     max_bytes: int | None = None  # of an indexed text
+    default_expression: str | None = None  # in place of a default
 
     type: ClassVar[str]
     label: ClassVar[str]  # the name of the type
@@ -59,8 +60,11 @@ class Field:
     column_type: ClassVar[Any] = Text
     known_options: ClassVar[tuple[str, ...]] = ("index",)
     may_be_unique: ClassVar[bool] = True
+    is_unique: ClassVar[bool] = False  # without being told to
+    is_written: ClassVar[bool] = True  # by callers
     default_on_delete: ClassVar[str | None] = None  # of types that refer to something
     takes_default: ClassVar[bool] = True
+    takes_expression: ClassVar[bool] = True  # in place of a default
     is_indexed: ClassVar[bool] = False  # without being told to
     fills_indexes: ClassVar[bool] = False  # values may be too long for an index, see `max_bytes`
     filterable: ClassVar[bool] = True
@@ -111,6 +115,10 @@ class Field:
         raise NotImplementedError
 
     @property
+    def has_default(self) -> bool:
+        return self.default is not None or self.default_expression is not None
+
+    @property
     def column_default(self) -> object:
         """The stored form of its default; None without one."""
         return None if self.default is None else self.clean(self.default)
@@ -153,6 +161,14 @@ class Field:
     def encode(self) -> Callable[[Any], object]:
         """`shown` for values of another type than `json_type`."""
         return self.shown
+
+    def sort_expression(self, column: Any) -> Any:
+        """What values are ordered by, in SQL."""
+        return column
+
+    def sort_value(self, value: Any) -> object:
+        """What a stored value that is not null is ordered by, as JSON."""
+        return self.shown(value)
 
     @property
     def value_schema(self) -> JSONObject:

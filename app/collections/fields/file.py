@@ -49,7 +49,7 @@ class FileField(Field):
     _address: str
     known_options = ("max_bytes", "max_files", "mime_types")
     may_be_unique = False
-    takes_default = False
+    takes_default = takes_expression = False
     filterable = False
     rule_type = rules.Type.JSON
     json_schema: ClassVar[JSONMapping] = VALUE

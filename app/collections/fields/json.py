@@ -52,6 +52,7 @@ class JsonField(Field):
     is_long = True
     column_type = JsonText()
     rule_type = rules.Type.JSON
+    takes_expression = False  # its defaults may be objects
     known_options: ClassVar[tuple[str, ...]] = ()
     may_be_unique = False
     filterable = False

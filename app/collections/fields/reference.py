@@ -21,7 +21,7 @@ class ReferenceField(Field):
     label = lazy_gettext("Reference")
     face = Face(WidgetKind.REFERENCE, COMPARISONS, "reference", width=16, rank=0)
     column_type = Id
-    takes_default = False
+    takes_default = takes_expression = False
     default_on_delete = "restrict"
     is_indexed = True  # it is looked up whenever its target is deleted
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}

@@ -17,6 +17,7 @@ class UserField(ReferenceField):
     type = "user"
     label = lazy_gettext("User")
     face = Face(WidgetKind.PERSON, COMPARISONS, "reference", width=16, rank=0)
+    takes_expression = True
     default_on_delete = "set_null"
     json_schema: ClassVar[JSONMapping] = {
         "type": "string",

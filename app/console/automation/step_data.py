@@ -152,7 +152,7 @@ def _inputs(row: Row, fields: Fields, entries: Mapping[str, str]) -> list[Input]
     is_new = row.kind == "create_record"
     inputs: list[Input] = [
         FieldInput(
-            name, entries.get(name, ""), is_new and one.required and one.default is None, field=one
+            name, entries.get(name, ""), is_new and one.required and not one.has_default, field=one
         )
         for name, one in fields.items()
     ]

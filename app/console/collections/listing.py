@@ -47,6 +47,8 @@ OPTION_TEXTS = {
     "mask": lazy_gettext("mask %(value)s"),
     "max_bytes": lazy_gettext("at most %(value)s bytes"),
     "max_files": lazy_gettext("at most %(value)s files"),
+    "prefix": lazy_gettext("prefix %(value)s"),
+    "digits": lazy_gettext("%(value)s digits"),
 }
 NO_ACCOUNT = lazy_gettext("There is no active account with this slug, code or id.")
 
@@ -162,6 +164,8 @@ def _option_texts(field: Field) -> list[str]:
     ]
     if "mime_types" in options:
         texts.append(_cut(", ".join(options["mime_types"])))
+    if field.default_expression is not None:
+        texts.append(gettext("default %(value)s", value=_cut(field.default_expression)))
     if field.default is not None:
         default: object = field.default
         if isinstance(default, bool):

@@ -94,6 +94,8 @@ def _text(key: str, value: object) -> str:
         return gettext("yes") if value else gettext("no")
     if key in NAMES:
         return str(NAMES[key][str(value)])
+    if key == "default" and isinstance(value, dict) and [*value] == ["expression"]:
+        return str(value["expression"])
     if isinstance(value, list) and key != "default":
         return ", ".join(map(str, value))
     return value if isinstance(value, str) else orjson.dumps(value).decode()

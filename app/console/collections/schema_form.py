@@ -14,6 +14,7 @@ from typing import Any
 
 from flask import request
 
+from app.collections.definitions import default_expression
 from app.collections.fields import (
     MULTIPLE,
     SYSTEM_FIELDS,
@@ -35,13 +36,14 @@ UNIQUE = "unique:"
 
 BLANK_ROWS = 1
 RIGHTS = ("readable_if", "writable_if")
-TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression", *RIGHTS)
+DEFAULTS = ("default", "default_expression")
+TEXTS = ("name", "type", *DEFAULTS, "collection", "on_delete", "mask_type", "expression", *RIGHTS)
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
-    ("min_length", "max_length", "max_bytes", "max_files", "max_items"),
+    ("min_length", "max_length", "max_bytes", "max_files", "max_items", "digits"),
     ("min", "max"),
-    ("pattern", "mask"),
+    ("pattern", "mask", "prefix"),
     ("integer", "index"),
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices", "mime_types")
@@ -56,10 +58,13 @@ LABELS = {
     "name": lazy_gettext("name"),
     "type": lazy_gettext("type"),
     "default": lazy_gettext("default"),
+    "default_expression": lazy_gettext("default by expression"),
     "required": lazy_gettext("required"),
     "unique": lazy_gettext("unique"),
     "pii": lazy_gettext("personal data"),
     "pattern": lazy_gettext("pattern"),
+    "prefix": lazy_gettext("prefix"),
+    "digits": lazy_gettext("digits"),
     "integer": lazy_gettext("whole numbers only"),
     "index": lazy_gettext("indexed"),
     "choices": lazy_gettext("choices"),
@@ -118,6 +123,7 @@ INPUT_BY_CODE = {
     "reference_collection_required": "collection",
     "on_delete_invalid": "on_delete",
     "expression_invalid": "expression",
+    "default_invalid": "default_expression",
     "readable_if_invalid": "readable_if",
     "writable_if_invalid": "writable_if",
     "return_type_invalid": "return_type",
@@ -211,7 +217,7 @@ class SchemaForm(Form):
 
     def shows_limits(self, n: int) -> bool:
         """Whether a row shows its default and limits: with errors, or as typed for a new field."""
-        names = [f"{key}_{n}" for key in ("default", *COUNTS, *NUMBERS, "pattern")]
+        names = [f"{key}_{n}" for key in (*DEFAULTS, *COUNTS, *NUMBERS, "pattern")]
         is_new = not self.exists(n)
         return any(name in self.errors or (is_new and self[name]) for name in names)
 
@@ -302,7 +308,9 @@ class SchemaForm(Form):
             return None
         n = rows[-1] if code == "name_duplicate" else rows[0]
         key = INPUT_BY_CODE.get(code, "rename" if self.value(n, "rename") else "name")
-        return f"{'default' if problem['message'].startswith('The default') else key}_{n}"
+        if problem["message"].startswith("The default") and code != "default_invalid":
+            key = "default"
+        return f"{key}_{n}"
 
     def with_error(self, error: AppError) -> SchemaForm:
         """The form with each problem beside the input that it is about."""
@@ -389,7 +397,11 @@ class SchemaForm(Form):
         return self.existing[n] if self.exists(n) else {}
 
     def _default(self, n: int, kind: str, problems: list[JSONObject]) -> object:
+        if expression := self.value(n, "default_expression"):
+            return {"expression": expression}
         text, stored = self.value(n, "default"), self._stored(n).get("default")
+        if default_expression(self._stored(n)):
+            stored = None
         if text == _input_text("default", stored).strip():
             return stored  # also an empty text, which looks like no default
         field = TYPES.get(kind, Field)("default")
@@ -440,6 +452,8 @@ def from_collection(row: Collection) -> SchemaForm:
         for key in INPUTS:
             value = (spec.get("options") or {}).get(key) if key in OPTIONS else spec.get(key)
             form.values[f"{key}_{n}"] = _input_text(key, value)
+        if expression := default_expression(spec):
+            form.values |= {f"default_{n}": "", f"default_expression_{n}": expression}
     return form
 
 

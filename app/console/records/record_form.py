@@ -256,7 +256,10 @@ def field_widgets(access: Access, values: JSONMapping | None) -> list[Widget]:
             widgets.append(Widget(spec, WidgetKind.TEXT, MASKED, is_masked=True))
         else:
             text = input_text(spec, (values or {}).get(name))
-            widgets.append(Widget(spec, widget_kind(spec, text)))
+            note = None
+            if values is None and spec.default_expression is not None:
+                note = gettext("If empty: %(value)s", value=spec.default_expression)
+            widgets.append(Widget(spec, widget_kind(spec, text), note))
     return widgets
 
 

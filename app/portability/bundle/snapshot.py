@@ -97,6 +97,7 @@ class Snapshot:
         for table, column in (
             ("files", "collection_id"),
             ("saved_views", "collection_id"),
+            ("record_sequences", "collection_id"),
             ("webhooks", "collection"),
         ):
             source = tables.core_table(table)

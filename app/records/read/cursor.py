@@ -157,7 +157,7 @@ def answer(
         if row is not None:
             for key in keys:
                 value, field = row[key.name], definition.columns[key.name]
-                values.append(None if value is None else field.shown(value))
+                values.append(None if value is None else field.sort_value(value))
         if len(orjson.dumps(values)) > LONGEST_POSITION:
             raise InvalidValues([_problem("sort", "Its values are too long to page by cursor.")])
         return crypto.sign([token_binding, values], PURPOSE)

@@ -274,4 +274,5 @@ def _key(access: Access, name: str, *, descending: bool = False, present: bool =
     if name in definition.computed and isinstance(column.type, sa.Text):
         column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    return Key(name, field.like.rule_type, column, descending, nullable)
+    order = field.sort_expression(column)
+    return Key(name, field.like.rule_type, order, descending, nullable)

@@ -22,9 +22,9 @@ from sqlalchemy.exc import DBAPIError
 from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import masking, people
+from app.collections import masking, people, sequences
 from app.collections.definitions import Definition
-from app.collections.fields import PEOPLE, SYSTEM_FIELDS
+from app.collections.fields import PEOPLE, SYSTEM_FIELDS, InvalidValue
 from app.collections.fields.file import files_in
 from app.context import actor, deadline
 from app.context.actor import ActorKind
@@ -229,16 +229,22 @@ class Import:
         problems = Problems([index for index, _ in batch])
         # Exports contain system and computed fields, which only the service sets.
         unset = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
+        if not self.by.is_admin:
+            unset |= self.definition.sequences.keys()
         bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in batch]
         left_out: dict[str, Body] = {}
         self._resolve_addresses(bodies)
         self._check_masks(bodies, problems)
+        self._write_numbers(bodies, problems)
         try:
-            change = changes.prepare_create(self.definition, bodies, problems, self.by)
+            change = changes.prepare_create(
+                self.definition, bodies, problems, self.by, has_numbers=True
+            )
             if self.keep_ids:
                 change = self._with_ids(change, [body.get("id") for _, body in batch])
             change = changes.valid_part(change)
             changes.add_conflicts(change)
+            self._check_numbers(change)
             if is_check:
                 changes.add_duplicates(change, self.taken)
                 self._check_files(change)
@@ -272,6 +278,26 @@ class Import:
                 if ids & self.taken_files:
                     change.problems.add(index, [problem(name, "file_unknown", UNKNOWN)])
                 self.taken_files |= ids
+
+    def _write_numbers(self, bodies: Sequence[Body], problems: Problems) -> None:
+        """Write the numbers of `sequence` fields as the service does."""
+        for name, field in self.definition.sequences.items():
+            for index, body in enumerate(bodies):
+                if body.get(name) is not None:
+                    try:
+                        body[name] = field.given(body[name])
+                    except InvalidValue as error:
+                        problems.add(index, [problem(name, error.code, str(error))])
+                        del body[name]
+
+    def _check_numbers(self, change: Change) -> None:
+        """Refuse numbers that records have with another prefix, or other zeros."""
+        for name, field in self.definition.sequences.items():
+            taken = sequences.taken(self.definition, field, change.values)
+            for index, row in enumerate(change.values if taken else ()):
+                is_known = change.problems.has(index) or row[name] is None
+                if not is_known and field.number(row[name]) in taken:
+                    change.problems.add(index, [problem(name, "not_unique", TAKEN)])
 
     def _resolve_addresses(self, bodies: Sequence[Body]) -> None:
         """Replace the addresses of people by their ids, as far as the account has them."""

@@ -21,7 +21,7 @@ from app.accounts.usage.models import RECORDS, ROW_BYTES
 from app.auth import principal as principals
 from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
-from app.collections import links
+from app.collections import links, sequences
 from app.collections.access import Access
 from app.collections.definitions import Definition
 from app.db import errors, versioned_cache
@@ -103,11 +103,14 @@ def prepare_create(
     problems: Problems,
     by: Principal,
     record_ids: Sequence[str] | None = None,
+    *,
+    has_numbers: bool = False,
 ) -> Change:
     """Validates new records, with `record_ids` under their former ids; adds to `problems`.
 
-    Raises Forbidden, Unauthorized.
+    These, and those of who says so, may have numbers. Raises Forbidden, Unauthorized.
     """
+    has_numbers = has_numbers or record_ids is not None
     access = accesses.for_operation(by, definition, "create")
     access.check_open()
     _check_quotas(by, len(bodies))
@@ -116,10 +119,12 @@ def prepare_create(
         system = [{**one, "id": id} for one, id in zip(system, record_ids, strict=True)]
     handlers = before("create", definition.name) if before else None
     if handlers is None:
-        rows = values.clean_creates(access, bodies, system, problems)
+        rows = values.clean_creates(access, bodies, system, problems, has_numbers=has_numbers)
     else:
         missing: Missing = {}
-        rows = values.clean_creates(access, bodies, system, problems, missing)
+        rows = values.clean_creates(
+            access, bodies, system, problems, missing, has_numbers=has_numbers
+        )
         handlers.creating(access, rows, problems, missing)
         _check_quotas(by, len(bodies))  # once more, as they may have created records
     sent = values.rule_inputs(access, bodies)
@@ -241,6 +246,8 @@ def save(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -
     written, so whoever catches these must not commit the transaction.
     """
     access, before = change.access, change.before
+    if access.definition.sequences and not before:
+        change = replace(change, values=sequences.numbered(access.definition, change.values))
     differing = _differing(change) if before else range(len(change.values))
     part = change if len(differing) == len(change.values) else _part(change, differing)
     written = _write(part, unchecked) if differing else ()

@@ -6,11 +6,14 @@ Reports every problem of every record at once. Nothing here writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import date, datetime
 from typing import Any
 
-from app import db
+from app import clock, db, rules
+from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definitions, masking, people
@@ -31,6 +34,7 @@ from app.records import store
 from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
 from app.records.store import reads
+from app.rules import Subject, Type
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
 
@@ -126,31 +130,80 @@ def clean_creates(
     system: Sequence[Body],
     problems: Problems,
     missing: Missing | None = None,
+    *,
+    has_numbers: bool = False,
 ) -> list[Values]:
     """The values to store for new records, defaults included.
 
-    What is missing is a problem, or if given goes to `missing`.
+    What is missing is a problem, or if given goes to `missing`. With `has_numbers` those of
+    `sequence` fields may be among the values.
     """
-    _check_written(access, bodies, problems)
+    numbers: Collection[str] = access.definition.sequences if has_numbers else ()
+    _check_written(access, bodies, problems, numbers)
     rows: list[Values] = []
+    evaluates = bool(access.definition.default_nodes)
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
         if index:
             db.check_time()
-        found = _right_problems(access, body)
-        rows.append(clean_create(access.definition, body, given, found))
+        found = _right_problems(access, body.keys() - numbers if numbers else body)
+        body = _without_numbers(access, body) if not has_numbers else body
+        subject = _subject(access, given) if evaluates else None
+        rows.append(clean_create(access.definition, body, given, found, subject))
         problems.add(index, found if missing is None else _without_missing(index, found, missing))
     _check_references(access, rows, [one["account_id"] for one in system], problems)
     _resolve_files(access, rows, system, problems)
     return rows
 
 
-def clean_create(definition: Definition, body: Body, given: Body, found: list[Problem]) -> Values:
-    """A new record with defaults and system values; adds problems to `found`."""
-    defaults = {name: field.default for name, field in definition.fields.items()}
+def clean_create(
+    definition: Definition,
+    body: Body,
+    given: Body,
+    found: list[Problem],
+    subject: Subject | None = None,
+) -> Values:
+    """A new record with defaults and system values; adds problems to `found`.
+
+    Expressions of defaults look at the subject; without one at nobody.
+    """
+    defaults = definition.defaults
+    if definition.default_nodes:
+        subject = subject or Subject()
+        defaults = {**defaults, **_evaluated_defaults(definition, body, given, found, subject)}
     found += _system_problems(body, {"account_id": given["account_id"]})
     found += _computed_problems(definition, body)
-    whole, missing = defaults | dict(body), defaults.keys() - body.keys()
+    whole, missing = {**defaults, **body}, defaults.keys() - body.keys()
     return {**given, **_clean(definition, whole, found, missing)}
+
+
+def _subject(access: Access, given: Body) -> Subject:
+    """The caller as a record's defaults see it, with the attributes of the record's account."""
+    by, account_id = access.caller, given["account_id"]
+    if account_id == by.account_id:
+        return access.subject
+    return principals.rule_caller(replace(by, account=principals.reload_active_account(account_id)))
+
+
+def _evaluated_defaults(
+    definition: Definition, body: Body, given: Body, found: list[Problem], subject: Subject
+) -> Values:
+    """The JSON values of default expressions; those that their fields refuse are problems."""
+    now, values = given.get("created_at") or clock.now(), Values()
+    for name in definition.default_nodes.keys() - body.keys():
+        field, node = definition.fields[name], definition.default_nodes[name]
+        value = rules.evaluate(node, rules.Context({}, subject, now=now))
+        if isinstance(value, datetime):
+            value = clock.iso(value) if field.rule_type is Type.DATETIME else value.date()
+        if isinstance(value, date):
+            value = value.isoformat()
+        if field.leads_to == PEOPLE and value == subject.id:
+            # A superadmin is no user of the account.
+            value = value if given["account_id"] in (None, subject.account_id) else None
+        try:
+            values[name] = None if value is None else field.shown(field.clean(value))
+        except InvalidValue as error:
+            found.append(problem(name, error.code, f"The default is not valid: {error}"))
+    return values
 
 
 def clean_update(
@@ -181,13 +234,13 @@ def without_echoed_masks(
     return {name: value for name, value in sent.items() if name not in echoed}
 
 
-def _without_echoed_computed(access: Access, row: Body, sent: Body) -> Body:
-    """Return the body without computed values that the caller sees and sent back unchanged.
+def _without_echoes(access: Access, row: Body, sent: Body) -> Body:
+    """Return the body without values that the service sets, and the caller sees and sent back.
 
     For fields that depend on the time, any value of the type may be one that the caller saw.
     """
     definition = access.definition
-    names = definition.computed.keys() & sent.keys()
+    names = sent.keys() & {*definition.computed, *definition.sequences}
     if not names:
         return sent
     seen = views.unmasked_fields(definition, row, access.caller)
@@ -225,16 +278,19 @@ def clean_updates(
     """
     _check_written(access, bodies, problems)
     changes: list[Values] = []
+    sequences = access.definition.sequences
     masked: Sequence[Collection[str]] = [()] * len(rows)
     if not access.definition.personal.isdisjoint(set().union(*bodies)):
         # Only of fields that the caller sees: an accepted mask of a hidden one confirms a guess.
         masked = views.masked_fields(access.definition, rows, access.caller)
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = without_echoed_masks(access.definition, row, sent, masked[index])
-        body = _without_echoed_computed(access, row, body)
+        body = _without_echoes(access, row, body)
         unsent = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
-        found = _right_problems(access, sent)
+        echoed = sequences and sequences.keys() & (sent.keys() - body.keys())
+        found = _right_problems(access, sent.keys() - echoed if echoed else sent)
+        body = _without_numbers(access, body)
         changes.append(clean_update(access.definition, row, body, found, unsent))
         problems.add(index, found if missing is None else _without_missing(index, found, missing))
     _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
@@ -257,6 +313,7 @@ def clean_handled(
     Nobody's rights limit them. References need a record of the account, viewable or not.
     """
     definition, found = access.definition, list[Problem]()
+    found += [_right_problem(access, name) for name in body if name in definition.sequences]
     cleaned = _clean(definition, body, found, ())
     for name, target in definition.references.items():
         ids = {*entries(definition.fields[name], cleaned.get(name))}
@@ -294,9 +351,11 @@ def clean_valid(definition: Definition, body: Body) -> Values:
     return found
 
 
-def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -> None:
+def _check_written(
+    access: Access, bodies: Sequence[Body], problems: Problems, numbers: Collection[str] = ()
+) -> None:
     try:
-        accesses.check_writable(access, set().union(*bodies))
+        accesses.check_writable(access, set().union(*bodies).difference(numbers))
     except Forbidden as error:
         if problems.indexes is None:
             raise
@@ -351,14 +410,22 @@ def _computed_problems(definition: Definition, body: Body) -> list[Problem]:
     return [problem(name, "field_read_only", message) for name in names]
 
 
-def _right_problems(access: Access, body: Body) -> list[Problem]:
-    return [_right_problem(access, name) for name in body if name in access.read_only]
+def _without_numbers(access: Access, body: Body) -> Body:
+    """Return the body without what nobody writes, of which `_right_problems` tells."""
+    sequences = access.definition.sequences
+    return {n: one for n, one in body.items() if n not in sequences} if sequences else body
+
+
+def _right_problems(access: Access, names: Iterable[str]) -> list[Problem]:
+    return [_right_problem(access, name) for name in names if name in access.read_only]
 
 
 def _right_problem(access: Access, name: str) -> Problem:
     if missing := access.definition.missing.get(name):
         return problem(name, "type_not_loaded", missing.not_loaded)
     message = "The field's writable_if does not let you write it."
+    if name in access.definition.sequences:
+        message = "The service numbers records."
     return problem(name, "field_read_only", message)
 
 
