@@ -375,20 +375,39 @@ def filter_condition(access: Access, parsed: Filter) -> sql.Compiled:
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
-    def reach(operation: str, target: Definition | People, source: object) -> Iterable[object]:
+    reach = Reach(access.caller)
+    room = depth.ROOM - depth.INNER
+    compiled = sql.condition(left, reach.columns(access.definition), room=room)
+    return sql.compiled(compiled.expression, [*rules.walk(left), *reach.parts])
+
+
+class Reach:
+    """The records that a caller's names lead to, in statements about an account's records.
+
+    References reach only records that the caller may view, `@any` those that it may list.
+    """
+
+    def __init__(self, caller: Principal) -> None:
+        self.caller = caller
+        self.parts: list[rules.Node] = []
+        """The parts of all rules that became conditions; they say what has to be bound."""
+
+    def columns(self, definition: Definition) -> TableColumns:
+        """The columns of a collection's records, and of those that their names lead to."""
+        within = partial(self._conditions, "view"), partial(self._conditions, "list")
+        return TableColumns(definition, definition.table, *within, account=sql.ACCOUNT)
+
+    def _conditions(
+        self, operation: str, target: Definition | People, source: object
+    ) -> Iterable[object]:
         if isinstance(target, People):
             return ()
-        condition = for_operation(access.caller, target, operation).condition
+        condition = for_operation(self.caller, target, operation).condition
         if condition is None:
             return ()
+        self.parts += rules.walk(condition)
         columns = TableColumns(target, source, account=sql.ACCOUNT)
         return (sql.condition(condition, columns, room=depth.INNER).expression,)
-
-    reached = partial(reach, "view"), partial(reach, "list")
-    columns = TableColumns(
-        access.definition, access.definition.table, *reached, account=sql.ACCOUNT
-    )
-    return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 
 def _is_cacheable(node: rules.Node) -> bool:

@@ -56,6 +56,10 @@ class Named(Protocol):
         """What a field refers to, which is Named; None for other fields."""
         ...
 
+    def expanded(self, name: str) -> Any:
+        """The same, also of system fields that name people."""
+        ...
+
     def related(self, name: str) -> Named:
         """A collection that a rule looks at."""
         ...
@@ -148,7 +152,7 @@ class TableColumns:
                 if columns is self:
                     return value
                 break
-            columns, join_conditions = columns._followed(step)
+            columns, join_conditions = columns.followed(step)
             conditions += join_conditions
         else:
             value = columns._own(name)
@@ -172,7 +176,7 @@ class TableColumns:
         *steps, name = node.path
         columns, entries = self, ListEntries(self, node)
         for step in steps:
-            columns, join_conditions = columns._followed(step)
+            columns, join_conditions = columns.followed(step)
             entries.conditions += join_conditions
             entries.sources.append(columns.source)
         entries.read(columns, name)
@@ -192,7 +196,8 @@ class TableColumns:
             return Parameter(expression, type_=field.like.column_type)
         return CodePoints(expression) if field.return_type == "text" else expression
 
-    def _followed(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
+    def followed(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
+        """The columns of what a field refers to, and the conditions that join it, at most once."""
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the
         # toolkit copies all columns of a table for an alias.
         if name not in self._led_to:
@@ -200,7 +205,7 @@ class TableColumns:
         return self._led_to[name]
 
     def _follow(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
-        target = self.definition.followed(name)
+        target = self.definition.expanded(name)
         if target is None:
             raise LookupError(name)  # not before the check of the expression let it through
         source = target.table.alias()

@@ -60,6 +60,8 @@ class People:
     def followed(self, name: str) -> None:
         """Nothing: no name leads further."""
 
+    expanded = followed
+
     def related(self, name: str) -> NoReturn:
         """Nothing: `@any` looks from records."""
         raise LookupError(name)

@@ -480,11 +480,11 @@ def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str,
     names = [name for name, spec in definition.fields.items() if spec.filterable]
     if route.endswith("/aggregate"):
         yield {}
-        yield from ({"group_by": name} for name in names)
+        yield from ({"group_by": name} for name in (*names, *_record_paths(definition)))
         numbers = [name for name in names if definition.fields[name].rule_type is Type.NUMBER]
         yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
         return
-    yield from ({"sort": f"-{name}"} for name in names)
+    yield from ({"sort": f"-{name}"} for name in (*names, *_record_paths(definition)))
     if route.endswith("/export"):
         yield from ({"format": kind} for kind in ("json", "jsonl", "csv", "zip"))
     else:
@@ -494,6 +494,17 @@ def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str,
 
 def _record_references(definition: Definition) -> list[str]:
     return [*definition.references]
+
+
+def _record_paths(definition: Definition) -> Iterator[str]:
+    """Names behind the references of records: of people, and of other records."""
+    yield "created_by.name"
+    for name in definition.references.keys() - definition.lists.keys():
+        target = definition.followed(name)
+        if isinstance(target, Definition):
+            yield from (f"{name}.{one}" for one, spec in target.fields.items() if spec.filterable)
+        else:
+            yield f"{name}.name"
 
 
 def _record_filters(definition: Definition, owner: Tenant) -> dict[str, str]:

@@ -57,10 +57,9 @@ def walk(collection: str, query: ListQuery, *, by: Principal) -> JSONObject:
     position = parsed.walk
     if position is None:
         raise LookupError("a walk without a cursor")
-    rows = reads.read_parts(parsed.selection, cursor.parts(parsed.keys, position), query.limit)
-    page_rows, links = cursor.answer(
-        rows, query.limit, position, parsed.keys, parsed.access.definition
-    )
+    parts, beside = cursor.parts(parsed.keys, position), cursor.beside(parsed.keys)
+    rows = reads.read_parts(parsed.selection, parts, query.limit, beside)
+    page_rows, links = cursor.answer(rows, query.limit, position, parsed.keys)
     return {"items": _render_list(parsed, page_rows), **links}
 
 

@@ -42,6 +42,8 @@ __all__ = [
     "TYPES",
     "BooleanField",
     "ComputedField",
+    "DateField",
+    "DatetimeField",
     "Encoder",
     "Field",
     "FileField",

@@ -14,9 +14,13 @@ import orjson
 from flask import request, url_for
 from markupsafe import Markup
 
+from app.accounts import directory
+from app.auth.principal import rule_caller
+from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.fields import Field
 from app.collections.fields.face import Face
+from app.collections.people import People
 from app.console.shell import forms
 from app.console.shell.lists import Listing
 from app.types import JSONMapping
@@ -174,7 +178,21 @@ def column(access: Access, listing: Listing, name: str, sort: str) -> Column:
     width = column_widths(access).get(name) or _column_width(access, name) * PIXELS_PER_CHARACTER
     if name not in access.comparable or not access.comparable[name].filterable:
         return Column(name, face, None, None, width)
-    order = {name: "ascending", f"-{name}": "descending"}.get(sort)
-    next_sort = f"-{name}" if order == "ascending" else name
+    key = _sort_key(access, name)
+    order = {key: "ascending", f"-{key}": "descending"}.get(sort)
+    next_sort = f"-{key}" if order == "ascending" else key
     url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
     return Column(name, face, url_for(listing.endpoint, **url_args), order, width)
+
+
+def _sort_key(access: Access, name: str) -> str:
+    """What the head of a column sorts by: references by the field that names their records."""
+    target = access.definition.expanded(name) if name not in access.definition.lists else None
+    if isinstance(target, People):
+        shown = (
+            directory.shown_fields(rule_caller(access.caller)) if access.caller.signed_in else ()
+        )
+        return f"{name}.name" if "name" in (shown or ()) else name
+    view = accesses.if_open(access.caller, target, "view") if target else None
+    named_by = name_field(view) if view else None
+    return f"{name}.{named_by}" if named_by else name

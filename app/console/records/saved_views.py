@@ -186,7 +186,10 @@ def _state(query: JSONMapping) -> JSONObject:
 def follow_fields(event: events.FieldsRenamed) -> None:
     """Let the views of all accounts name fields by their new names, and removed ones no more."""
     own = SavedView.collection_id == event.definition.id
-    views = sa.select(SavedView).where(sa.or_(own, SavedView.filter.contains("."), LOOKS))
+    sorted_behind = SavedView.state["sort"].as_string().contains(".")
+    views = sa.select(SavedView).where(
+        sa.or_(own, SavedView.filter.contains("."), sorted_behind, LOOKS)
+    )
     with tenancy.across_accounts(), db.transaction() as session:
         by_id = {one.id: one for one in definitions.get_all()}
         for view in session.scalars(views.order_by(SavedView.account_id, SavedView.id)):
@@ -194,6 +197,9 @@ def follow_fields(event: events.FieldsRenamed) -> None:
             of = event.definition if is_own else by_id.get(view.collection_id)
             if is_own:
                 view.state = _renamed_state(view.state, event)
+            if of:
+                sort = _renamed_sort(view.state.get("sort", ""), of, event)
+                view.state = {**view.state, "sort": sort}
             if view.filter and of:
                 if event.removed & renaming.fields_named(view.filter, of, event.definition):
                     view.filter = None
@@ -256,11 +262,9 @@ def _renamed_state(state: JSONMapping, event: events.FieldsRenamed) -> JSONObjec
         return [event.renames.get(name, name) for name in names if name not in event.removed]
 
     conditions = [[kept([name]), *rest] for name, *rest in state.get("conditions", ())]
-    sort = state.get("sort", "")
-    name = sort.removeprefix("-")
     return {
         "conditions": [[names[0], *rest] for names, *rest in conditions if names],
-        "sort": sort.removesuffix(name) + "".join(kept([name])) if kept([name]) else "",
+        "sort": state.get("sort", ""),
         "columns": kept(state.get("columns", ())),
         "widths": {
             kept([name])[0]: pixels
@@ -268,3 +272,11 @@ def _renamed_state(state: JSONMapping, event: events.FieldsRenamed) -> JSONObjec
             if kept([name])
         },
     }
+
+
+def _renamed_sort(sort: str, of: Definition, event: events.FieldsRenamed) -> str:
+    name = sort.removeprefix("-")
+    if event.removed & renaming.fields_named(name, of, event.definition):
+        return ""
+    new = renaming.rewritten(name, of, event.definition, event.renames)
+    return sort.removesuffix(name) + new

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.records import store
 from app.records.read import query
+from app.records.read.paths import PathError, Paths
 from app.records.read.query import Conditions
 from app.records.store.reads import Selection
 from app.rules import sql
@@ -55,6 +57,8 @@ class Result:
     expression: Any
     source: str = ""
     """The field that it is computed from."""
+    access: Access | None = None
+    """The access by which the caller sees that field; None without one that records have."""
 
     @property
     def name(self) -> str:
@@ -68,6 +72,8 @@ class Aggregate:
     values: Sequence[Result]
     having: rules.Node | None
     conditions: Conditions
+    paths: Paths | None = None
+    """Those of the groups; None if all are fields of the records themselves."""
 
     @property
     def results(self) -> Sequence[Result]:
@@ -86,13 +92,19 @@ def aggregate(
     selection = Selection(
         access, tuple(conditions.where), conditions.bound, conditions.version_checks
     )
+    if parsed.paths is not None:
+        selection = parsed.paths.joined(selection)
     rows, width = _rows(selection, parsed, skip, limit)
     selection.version_checks.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
     if rows[0][0]:
-        shown = access.exposed & {result.source for result in parsed.results}
+        sources: dict[Access, set[str]] = {access: set()}
+        for result in parsed.results:
+            if result.access is not None:
+                sources.setdefault(result.access, set()).add(result.source)
         for account_id in _account_ids(selection):
-            reads.note(definition, by, account_id, (), shown)
+            for seen_by, names in sources.items():
+                reads.note(seen_by.definition, by, account_id, (), seen_by.exposed & names)
     results = [_group_view(row[2:width], parsed.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
 
@@ -136,7 +148,9 @@ def parse(access: Access, parameters: Parameters) -> Aggregate:
     problems_: Problems = []
     last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
     conditions = query.parse_conditions(access, parameters, OWN_PARAMETERS, problems_)
-    groups = _groups(access, last_values.get("group_by", ""), problems_)
+    grouped_by = last_values.get("group_by", "")
+    paths = Paths(access) if "." in grouped_by else None
+    groups = _groups(access, paths, grouped_by, problems_)
     values = _values(access, last_values.get("functions", ""), problems_)
     for name in {group.name for group in groups} & {value.name for value in values}:
         message = f"{name} is the name of a function's result, too."
@@ -144,22 +158,35 @@ def parse(access: Access, parameters: Parameters) -> Aggregate:
     having = _having([*groups, *values], last_values.get("having", ""), problems_)
     if problems_:
         raise InvalidValues(problems_)
-    return Aggregate(groups, values, having, conditions)
+    return Aggregate(groups, values, having, conditions, paths)
 
 
-def _groups(access: Access, text: str, problems: Problems) -> list[Result]:
+def _groups(access: Access, paths: Paths | None, text: str, problems: Problems) -> list[Result]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if len(names) > MAX_GROUPS:
         problems.append(problem("group_by", "invalid_option", f"At most {MAX_GROUPS} fields."))
     groups = []
     for name in names[:MAX_GROUPS]:
-        field = _field(access, name, "group_by", problems)
-        if field is not None and not field.filterable:
-            message = f"A {field.type} cannot be grouped by."
+        group = _group(access, paths, name, problems)
+        if group is not None and not group.field.filterable:
+            message = f"A {group.field.type} cannot be grouped by."
             problems.append(problem("group_by", "invalid_option", message))
-        elif field is not None:
-            groups.append(Result(field, access.definition.expressions[name], name))
+        elif group is not None:
+            groups.append(group)
     return groups
+
+
+def _group(access: Access, paths: Paths | None, name: str, problems: Problems) -> Result | None:
+    if paths is None or "." not in name:
+        field = _field(access, name, "group_by", problems)
+        expression = access.definition.expressions.get(name)
+        return Result(field, expression, name, access) if field is not None else None
+    try:
+        found = paths.value(name)
+    except PathError as error:
+        problems.append(problem("group_by", error.code, str(error)))
+        return None
+    return Result(found.field, found.expression, name.rpartition(".")[2], found.access)
 
 
 def _values(access: Access, text: str, problems: Problems) -> list[Result]:
@@ -193,7 +220,7 @@ def _value(access: Access, call: str, problems: Problems) -> Result | None:
         message = f"There is no {function} of a {field.type}."
         problems.append(problem("functions", "invalid_option", message))
         return None
-    return replace(_build_result(access.definition, function, field), source=name)
+    return replace(_build_result(access.definition, function, field), source=name, access=access)
 
 
 def _field(access: Access, name: str, parameter: str, problems: Problems) -> Field | None:
@@ -237,12 +264,20 @@ ARITHMETIC = {"sum": _sum, "avg": _average}
 def _having(results: Sequence[Result], text: str, problems: Problems) -> rules.Node | None:
     if not text.strip():
         return None
-    scope = rules.Scope({result.name: result.field.rule_type for result in results}, caller=False)
+    types = {result.name: result.field.rule_type for result in results}
+    scope = rules.Scope(types, caller=False, follow=partial(_behind, types))
     try:
         return rules.condition(QUOTED_OR_CALL.sub(_replace_call, text), scope)
     except rules.RuleError as error:
         problems.append(problem("having", "filter_invalid", str(error), position=error.position))
         return None
+
+
+def _behind(types: Mapping[str, rules.Type], step: str) -> rules.Scope | None:
+    """The scope of the names that go on with a step, which groups behind references have."""
+    start = f"{step}."
+    rest = {n.removeprefix(start): kind for n, kind in types.items() if n.startswith(start)}
+    return rules.Scope(rest, follow=partial(_behind, rest)) if rest else None
 
 
 def _replace_call(match: re.Match[str]) -> str:
@@ -269,7 +304,7 @@ class _ResultColumns:
         raise LookupError(".".join(node.path))
 
     def column(self, path: tuple[str, ...]) -> Any:
-        return self._columns[path[0]]
+        return self._columns[".".join(path)]
 
     @property
     def old(self) -> _ResultColumns:
@@ -290,7 +325,7 @@ def _statement(
     If `guarded`, values of more than `_room` bytes are null, and a last column sums their bytes.
     """
     columns = [result.expression.label(f"r{i}") for i, result in enumerate(parsed.results)]
-    grouped = sa.select(*columns).select_from(selection.definition.table).where(*selection.where)
+    grouped = sa.select(*columns).select_from(selection.source).where(*selection.where)
     grouped_rows = grouped.group_by(*(result.expression for result in parsed.groups)).cte("grouped")
     groups_query = sa.select(grouped_rows)
     if parsed.having is not None:

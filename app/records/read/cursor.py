@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -19,6 +19,7 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definitions import Definition
+from app.collections.fields import Field
 from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
 from app.types import JSONObject
@@ -38,6 +39,8 @@ Row = Mapping[str, Any]
 class Key:
     """One field of an order."""
 
+    field: Field = field(compare=False)  # which has no hash: its name and type tell
+    """The field; one behind references has the name of its path."""
     name: str
     type: rules.Type
     expression: Any
@@ -47,6 +50,14 @@ class Key:
     """Whether its index is read backward, which returns nulls first."""
     nulls_last: bool = False
     """Whether its index has NULLS LAST, so that ORDER BY must say it even without nulls."""
+    value: Any = None
+    """What is ordered, if it is behind a reference: records do not have it."""
+
+    @classmethod
+    def of(cls, field: Field, expression: Any, descending: bool, **more: Any) -> Key:
+        """The key of a field."""
+        order = field.sort_expression(expression)
+        return cls(field, field.name, field.rule_type, order, descending, **more)
 
     def ordered(self, *, backward: bool = False, present: bool = False) -> sa.ColumnElement[Any]:
         """Return the term of ORDER BY; `present` if a condition excludes nulls."""
@@ -94,9 +105,10 @@ def read(
     if signed_binding.removeprefix(BEFORE) != binding:
         problems.append(_problem(present[0], FOREIGN))
         return None
+    kinds = [key.type for key in keys]
     position = [
-        value if value is None or key.type not in DECODERS else DECODERS[key.type](value)
-        for key, value in zip(keys, values, strict=bool(values))
+        value if value is None or kind not in DECODERS else DECODERS[kind](value)
+        for kind, value in zip(kinds, values, strict=bool(values))
     ]
     return CursorPosition(binding, backward, position or None)
 
@@ -138,12 +150,21 @@ class OffsetParts:
         return [Part([], [key.ordered() for key in self.keys])]
 
 
+def beside(keys: Sequence[Key]) -> dict[str, Any]:
+    """What a cursor needs of a record besides its fields: the keys behind references.
+
+    Of a long text, as much as shows that it is too long.
+    """
+    found = {key.name: key.value for key in keys if key.value is not None}
+    for key in keys:
+        if key.value is not None and key.field.is_long:
+            beginning = sa.func.substr(key.value, 1, LONGEST_POSITION + 1)
+            found[key.name] = sa.type_coerce(beginning, key.value.type)
+    return found
+
+
 def answer(
-    rows: Sequence[Row],
-    limit: int,
-    walk: CursorPosition,
-    keys: Sequence[Key],
-    definition: Definition,
+    rows: Sequence[Row], limit: int, walk: CursorPosition, keys: Sequence[Key]
 ) -> tuple[Sequence[Row], JSONObject]:
     """Return the page, of up to limit + 1 rows read, in the order of the list, and its cursors.
 
@@ -156,8 +177,8 @@ def answer(
         values: list[object] = []
         if row is not None:
             for key in keys:
-                value, field = row[key.name], definition.columns[key.name]
-                values.append(None if value is None else field.sort_value(value))
+                value = row[key.name]
+                values.append(None if value is None else key.field.sort_value(value))
         if len(orjson.dumps(values)) > LONGEST_POSITION:
             raise InvalidValues([_problem("sort", "Its values are too long to page by cursor.")])
         return crypto.sign([token_binding, values], PURPOSE)

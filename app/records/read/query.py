@@ -20,6 +20,7 @@ from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, views
 from app.records.read.cursor import CursorPosition, Key
+from app.records.read.paths import PathError, Paths
 from app.records.read.views import Branch, names_in
 from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
@@ -61,20 +62,24 @@ class Query:
     expanded: Mapping[str, Branch]
     walk: CursorPosition | None
     """The position of the cursor; None without one."""
+    paths: Paths | None = None
+    """Those of the order; None if it is that of the records' own fields."""
 
     @cached_property
     def selection(self) -> Selection:
         """The records, with the fields that are shown or sorted by."""
-        names = frozenset([*self.names, *(key.name for key in self.keys)])
+        own = (key.name for key in self.keys if key.value is None)
+        names = frozenset([*self.names, *own])
         checks = {*self.conditions.version_checks, *views.expanded_checks(self.expanded)}
         where = tuple(self.conditions.where)
-        return Selection(self.access, where, self.conditions.bound, checks, names)
+        found = Selection(self.access, where, self.conditions.bound, checks, names)
+        return found if self.paths is None else self.paths.joined(found)
 
     @property
     def is_recurring(self) -> bool:
         """Whether conditions and order recur, so that the statement can be cached."""
         are_columns = all(isinstance(key.expression, sa.Column) for key in self.keys)
-        return self.conditions.is_recurring and are_columns
+        return self.conditions.is_recurring and are_columns and self.paths is None
 
     @property
     def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
@@ -86,7 +91,9 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     problems: list[JSONObject] = []
     conditions = parse_conditions(access, parameters, LIST_PARAMETERS, problems)
     last_values = {name: texts[-1] for name, texts in parameters.items() if texts}
-    keys = _sort(access, last_values.get("sort"), conditions, problems)
+    order = last_values.get("sort") or ""
+    paths = Paths(access) if "." in order else None
+    keys = _sort(access, paths, order, conditions, problems)
     names, expanded = parse_shape(
         access, last_values.get("fields"), last_values.get("expand"), problems
     )
@@ -103,7 +110,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
         walk = cursor.read(last_values, keys, binding, problems)
     if problems:
         raise InvalidValues(problems)
-    return Query(access, conditions, keys, names, expanded, walk)
+    return Query(access, conditions, keys, names, expanded, walk, paths)
 
 
 def parse_shape(
@@ -210,16 +217,27 @@ def _value(field: Field, text: str, problems: list[JSONObject]) -> Any:
 
 
 def _sort(
-    access: Access, text: str | None, conditions: Conditions, problems: list[JSONObject]
+    access: Access,
+    paths: Paths | None,
+    text: str,
+    conditions: Conditions,
+    problems: list[JSONObject],
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
-    texts = [key for key in names_in(text or "", "sort", problems) if key] or [DEFAULT_SORT]
+    texts = [key for key in names_in(text, "sort", problems) if key] or [DEFAULT_SORT]
     if len(texts) > MAX_SORT_KEYS:
         problems.append(problem("sort", "invalid_option", f"At most {MAX_SORT_KEYS} sort keys."))
     for key in texts[:MAX_SORT_KEYS]:
         sign, name = re.fullmatch(r"([+-]?)(.*)", key, re.DOTALL).groups()  # type: ignore[union-attr]
-        field = access.readable.get(name)
+        found, field = None, access.readable.get(name)
+        if paths is not None and "." in name:
+            try:
+                found = paths.value(name)
+            except PathError as error:
+                problems.append(problem("sort", error.code, str(error)))
+                continue
+            field = found.field
         if field is None:
             problems.append(_unknown(name, "sort"))
         elif name in access.masked:
@@ -228,6 +246,9 @@ def _sort(
             problems.append(
                 problem("sort", "invalid_option", f"A {field.type} cannot be sorted by.")
             )
+        elif found is not None:
+            value = found.expression
+            keys.setdefault(name, Key.of(field, value, sign == "-", nullable=True, value=value))
         else:
             present = name in conditions.presupposed
             keys.setdefault(name, _key(access, name, descending=sign == "-", present=present))
@@ -274,5 +295,4 @@ def _key(access: Access, name: str, *, descending: bool = False, present: bool =
     if name in definition.computed and isinstance(column.type, sa.Text):
         column = CodePoints(column)
     nullable = not present and getattr(column, "nullable", True)
-    order = field.sort_expression(column)
-    return Key(name, field.like.rule_type, order, descending, nullable)
+    return Key.of(field.like, column, descending, nullable=nullable)

@@ -47,7 +47,12 @@ class AggregateArgs(Schema):
             fields.REQUIRED_BY_SERVICE: True,
         },
     )
-    group_by = fields.Text(**doc("Comma-separated fields; null is a group, too."))
+    group_by = fields.Text(
+        **doc(
+            "Comma-separated fields; null is a group, too. Dotted names follow references, such"
+            " as `customer.name`: null where the caller may not view the record."
+        )
+    )
     filter = fields.Text(longest=2**30, **doc("Which records; as in the list of records."))
     having = fields.Text(
         longest=2**30,

@@ -133,7 +133,12 @@ class RecordListArgs(PageArgs):
         longest=LONGEST_CURSOR,
         **doc("`prev_cursor` of a page, empty for the last: the page before."),
     )
-    sort = fields.Text(**doc("Fields with `-` (descending) or `+`; default `-created_at`."))
+    sort = fields.Text(
+        **doc(
+            "Fields with `-` (descending) or `+`; default `-created_at`. Dotted names follow"
+            " references, such as `-customer.name`: null where the caller may not view the record."
+        )
+    )
     fields_ = fields.Text(
         data_key="fields", attribute="fields", **doc("Comma-separated names; `id` always stays.")
     )

@@ -69,6 +69,13 @@ class Selection:
     names: frozenset[str] = frozenset()
     """The fields that are read; of others, long values are left out."""
     room: SizeLimit = field(default_factory=SizeLimit, compare=False)
+    joined: Any = None
+    """The collection's table, joined to others that the order or groups are about."""
+
+    @property
+    def source(self) -> Any:
+        """What statements read from."""
+        return self.definition.table if self.joined is None else self.joined
 
     @property
     def definition(self) -> Definition:
@@ -100,13 +107,19 @@ class Selection:
     @property
     def is_filtered(self) -> bool:
         """Whether an index may have to serve conditions, and not only the order."""
-        return self.access.where is not None or bool(self.conditions)
+        is_joined = self.joined is not None
+        return self.access.where is not None or bool(self.conditions) or is_joined
 
     def read(
-        self, statement: sa.Select[Any] | PreparedStatement, limit: int, **paging: object
+        self,
+        statement: sa.Select[Any] | PreparedStatement,
+        limit: int,
+        paging: JSONMapping = NO_PARAMETERS,
+        further: Sequence[str] = (),
     ) -> tuple[list[Row], Sequence[Any]]:
         """The rows of a `_with_facts` statement, and its facts without versions.
 
+        Rows get the values of `further` columns, which come before the facts, under these names.
         Values that were too long are read in a second statement. Raises Stale, AnswerTooLarge.
         """
         max_bytes = store.room_for(limit * len(store.long_names(self.definition, self.names)))
@@ -124,7 +137,16 @@ class Selection:
         result = store.rows(self.definition, [row[:width] for row in present_rows])
         lengths = [row[width] for row in present_rows[:limit]]
         complete = self._complete(result[:limit], lengths, max_bytes)
-        return [*complete, *result[limit:]], rows[0][width + 1 : facts_end]
+        result, facts_start = [*complete, *result[limit:]], width + 1 + len(further)
+        if further:
+            account = names.index("account_id")
+            values = {(row[account], row[id]): row[width + 1 : facts_start] for row in present_rows}
+            keys = ((row["account_id"], row["id"]) for row in result)
+            result = [
+                {**row, **dict(zip(further, values[key], strict=True))}
+                for row, key in zip(result, keys, strict=True)
+            ]
+        return result, rows[0][facts_start:facts_end]
 
     def _complete(self, rows: list[Row], lengths: Sequence[int], max_bytes: int) -> list[Row]:
         """The rows with their long values; those deleted meanwhile are skipped."""
@@ -229,6 +251,7 @@ class _PageShape(NamedTuple):
     tables: tuple[str, ...]
     names: frozenset[str]
     cut: int | None
+    source: Any
 
 
 def read_page(
@@ -254,10 +277,11 @@ def read_page(
         selection.version_checks.tables,
         selection.names,
         query.cut,
+        selection.source,
     )
     statement = definition.memo.get(_prepared_page, shape) if cacheable else _page_statement(shape)
     paging = {"_skip": query.skip, "_limit": query.limit, "_most": query.skip + query.limit}
-    rows, (total,) = selection.read(statement, query.limit, **paging)
+    rows, (total,) = selection.read(statement, query.limit, paging)
     if query.count and total is None:  # unknown to `totals`
         total = _count(definition, account_id) if rows or query.skip else 0
     return rows, total
@@ -291,19 +315,29 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
         sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most")
     )
     rows = sa.select(*store.measured(definition, definition.listed, shape.names, shape.cut))
+    rows = rows.select_from(shape.source)
     page = _consecutive(rows, where, shape.parts(), max_rows).offset(skip).limit(limit)
     return _with_facts(page, [total.label("total"), *version_columns(shape.tables)])
 
 
-def read_parts(selection: Selection, parts: Sequence[Part], limit: int) -> list[Row]:
+def read_parts(
+    selection: Selection,
+    parts: Sequence[Part],
+    limit: int,
+    further: Mapping[str, Any] = NO_PARAMETERS,
+) -> list[Row]:
     """Read the first rows of a list, and one more if there is, with version checks.
 
-    The extra row may lack its long values. Raises Stale, AnswerTooLarge.
+    `further` expressions are read by name. The extra row may lack its long values. Raises Stale,
+    AnswerTooLarge.
     """
     definition = selection.definition
-    rows = sa.select(*store.measured(definition, definition.listed, selection.names))
+    columns = store.measured(definition, definition.listed, selection.names)
+    beside = [one.label(f"k{n}") for n, one in enumerate(further.values())]
+    rows = sa.select(*columns, *beside).select_from(selection.source)
     page = _consecutive(rows, selection.where, parts, limit + 1).limit(limit + 1)
-    return selection.read(_with_facts(page, selection.version_checks.columns), limit)[0]
+    facts = selection.version_checks.columns
+    return selection.read(_with_facts(page, facts), limit, further=tuple(further))[0]
 
 
 def _consecutive(

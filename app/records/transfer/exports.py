@@ -180,8 +180,8 @@ def open_stream(
     definition, version_checks = selection.definition, selection.version_checks
     selected = dict(zip(definition.columns, definition.selected, strict=True))
     columns = [*(selected[name] for name in names), *extra_columns.values()]
-    statement = sa.select(*columns, *version_checks.columns).where(*selection.where)
-    statement = statement.order_by(*order_by)
+    statement = sa.select(*columns, *version_checks.columns).select_from(selection.source)
+    statement = statement.where(*selection.where).order_by(*order_by)
     all_names, connection = [*names, *extra_columns], _open_connection()
     with ExitStack() as failed:
         failed.callback(connection.close)

@@ -28,7 +28,9 @@ export type AnyCollections = { [name: string]: AnyShape };
 type ItemOf<S extends Shape> = S extends { item: infer I extends object } ? I : S["record"];
 type Name<R> = keyof R & string;
 type Chosen<R, K extends Name<R>> = Pick<R, K | Extract<"id", keyof R>>;
-type Sorting<R> = Name<R> | `-${Name<R>}`;
+/** A field, or what a reference leads to, such as `customer.name`. */
+type Path<R> = Name<R> | `${Name<R>}.${string}`;
+type Sorting<R> = Path<R> | `-${Path<R>}`;
 
 export interface ReadOptions<R, K extends Name<R>> {
   fields?: K[];
