@@ -63,6 +63,41 @@ def walk(collection: str, query: ListQuery, *, by: Principal) -> JSONObject:
     return {"items": _render_list(parsed, page_rows), **links}
 
 
+@dataclasses.dataclass(frozen=True)
+class Following:
+    """A record of a list, where in the list it is (as JSON), and when it was last changed."""
+
+    record: JSONObject
+    position: Sequence[object]
+    updated_at: object
+
+
+def following(
+    collection: str, query: ListQuery, position: Sequence[object], *, by: Principal
+) -> list[Following]:
+    """The records that come after a position in the list's order; at first it is empty."""
+    parsed = _parse(collection, query.parameters, by)
+    values = cursor.decoded(parsed.keys, position) or None
+    parts = cursor.parts(parsed.keys, cursor.CursorPosition("", False, values))
+    beside = cursor.beside(parsed.keys)
+    rows = reads.read_parts(parsed.selection, parts, query.limit, beside)[: query.limit]
+    places = [cursor.position_of(row, parsed.keys) for row in rows]
+    items = _render_list(parsed, rows)
+    return [
+        Following(item, place, row["updated_at"])
+        for item, place, row in zip(items, places, rows, strict=True)
+    ]
+
+
+def is_current(collection: str, read: Following, *, by: Principal) -> bool:
+    """Whether a record is as it was read, and the caller may still list it. Raises Stale."""
+    definition = definitions.get(collection)
+    access = accesses.for_operation(by, definition, "list")
+    checks = versioned_cache.combine(*by.version_checks, *definition.version_checks)
+    row = reads.read_one(definition, by.account_id, read.record["id"], checks, access)
+    return row is not None and row["updated_at"] == read.updated_at
+
+
 def _parse(collection: str, parameters: Parameters, by: Principal) -> queries.Query:
     access = accesses.for_operation(by, definitions.get(collection), "list")
     return queries.parse(access, parameters)

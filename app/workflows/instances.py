@@ -21,7 +21,7 @@ from app.jobs.rq_queues import WORKFLOWS
 from app.types import JSONObject
 from app.web import serialization
 from app.workflows import service
-from app.workflows.engine import queue, step_log
+from app.workflows.engine import position, queue, step_log
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
@@ -74,6 +74,8 @@ class Instance:
     """The names of the steps that have ended."""
     withheld: bool
     """Whether it has personal data that the caller may not see."""
+    progress: JSONObject | None
+    """Within a `for_each`: `{step, done, failed, total}`."""
 
     @property
     def is_repeatable(self) -> bool:
@@ -142,8 +144,11 @@ class InstanceWithLogs(Instance):
     step_logs_total: int
 
 
-COMPUTED = ("done", "withheld")
-COLUMNS = [INSTANCES.c[field.name] for field in fields(Instance) if field.name not in COMPUTED]
+COMPUTED = ("done", "withheld", "progress")
+COLUMNS = [
+    INSTANCES.c.position,
+    *(INSTANCES.c[field.name] for field in fields(Instance) if field.name not in COMPUTED),
+]
 FAILURE_COLUMNS = [INSTANCES.c[one.name] for one in fields(FailedInstance) if one.name != "name"]
 
 
@@ -385,7 +390,8 @@ def _as_seen(row: sa.Row[*tuple[Any, ...]], by: Principal) -> Instance:
     withheld = bool(row.holds_pii) and masking.masks_for(by)
     context = serialization.loads(row.context)
     values = {
-        **row._mapping,
+        **{name: value for name, value in row._mapping.items() if name != "position"},
+        "progress": position.progress(serialization.loads(row.position)),
         "context": {} if withheld else context,
         "error_message": _visible_message(row.error_message, withheld),
         "done": list(context.get("steps", ())),  # names of steps are not personal

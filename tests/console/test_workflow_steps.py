@@ -95,6 +95,18 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
     [{"name": "a", "type": "loop", "items": [1, "a"], "steps": [NAP]}],
     [{"name": "a", "type": "loop", "items": "{{ trigger.all }}", "steps": [create("x")]}],
     [{"name": "a", "type": "parallel", "branches": [[NAP], [create("x")]]}],
+    [{"name": "a", "type": "for_each", "collection": "posts", "steps": [NAP]}],
+    [
+        {
+            "name": "a",
+            "type": "for_each",
+            "collection": "posts",
+            "filter": "title = '{{ trigger.x }}'",
+            "sort": "-created_at",
+            "on_error": "continue",
+            "steps": [create("x", "{{ item.title }}")],
+        }
+    ],
     [
         {
             "name": "a",

@@ -21,7 +21,9 @@ from app.workflows import instances
 from app.workflows.instances import Instance
 from app.workflows.language.definition import (
     CONDITION,
+    FOR_EACH,
     LOOP,
+    LOOPS,
     PARALLEL,
     WAIT_CONDITION,
     WAIT_DELAY,
@@ -40,6 +42,7 @@ CHARACTER = 8.0  # the width of one in a label, about
 START, END = "-start", "-end"  # no steps' names
 WORDS = {
     LOOP: lazy_gettext("Loop over %(items)s"),
+    FOR_EACH: lazy_gettext("For each of %(collection)s"),
     PARALLEL: lazy_gettext("In parallel"),
     CONDITION: lazy_gettext("If %(expression)s"),
     WAIT_DELAY: lazy_gettext("Wait %(duration)s"),
@@ -420,7 +423,7 @@ def _may_run(series: Series, current: set[str]) -> set[str]:
     pending = [name for name in series.steps if name in current or inside[name] & current]
     for name in pending:
         step = series.steps[name]
-        found |= inside[name] if step.type == LOOP or name in current else set()
+        found |= inside[name] if step.type in LOOPS or name in current else set()
         for inner in step.inner:  # other branches may wait for theirs: they may all run
             found |= _may_run(inner, current)
     while pending:

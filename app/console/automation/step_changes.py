@@ -14,7 +14,7 @@ from app.errors import AppError, InvalidValues, problem
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext
 from app.workflows.language.checks import MAX_BRANCHES, MAX_STEPS
-from app.workflows.language.definition import ACTION, ACTIONS, EVENTS, LOOP, PARALLEL
+from app.workflows.language.definition import ACTION, ACTIONS, EVENTS, LOOPS, PARALLEL
 
 MAX_LENGTH = 100_000  # characters of one input
 BUTTON = re.compile(r"(add|up|down|remove)(?:\.([a-z0-9.]{1,100}))?")
@@ -23,6 +23,7 @@ NEW: Mapping[str, JSONMapping] = {
     "wait_delay": {"duration": "5m"},
     "wait_event": {"event": EVENTS[0]},
     "loop": {"items": [], "steps": []},
+    "for_each": {"steps": []},
     "parallel": {"branches": [[]]},
 }
 Places = dict[str, "Input | Row | StepList"]
@@ -162,7 +163,7 @@ def _step(row: Row, place: str, of_hook: bool, problems: list[JSONObject]) -> JS
     if row.kind in ACTIONS:
         outside = {name: values.pop(name) for name in ("name", "next") if name in values}
         return {**rest, **outside, "type": ACTION, "action_type": row.kind, "config": values}
-    if row.kind == LOOP:
+    if row.kind in LOOPS:
         values["steps"] = _steps(row.lists[0], f"{place}.steps", problems)
     elif row.kind == PARALLEL:
         values["branches"] = [

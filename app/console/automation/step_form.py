@@ -23,7 +23,10 @@ from app.workflows.language.definition import (
     ACTIONS,
     CONDITION,
     EVENTS,
+    FOR_EACH,
     LOOP,
+    LOOPS,
+    ON_ERROR,
     OWN_PROPERTIES,
     OWN_STEPS,
     PARALLEL,
@@ -33,14 +36,14 @@ from app.workflows.language.definition import (
 FOLLOWING, END = "", "-end"  # values of `next` that name no step
 DATA = "data"
 RECORD_OPERATIONS = {"create_record": "create", "update_record": "update"}
-INNER = {LOOP: "steps", PARALLEL: "branches"}
+INNER = {LOOP: "steps", FOR_EACH: "steps", PARALLEL: "branches"}
 AT_THE_TOP = {"name": -2, "next": -1}  # sort keys of inputs; all others have 0
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict, "input": dict}
 ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
 EXPRESSIONS = ("expression", "condition", "filter")
 LONG = (*JSON_KINDS, "items", "body", *EXPRESSIONS)
-CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS}
+CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS, "on_error": ("", *ON_ERROR)}
 LABELS = {
     "create_record": lazy_gettext("Create a record"),
     "update_record": lazy_gettext("Update a record"),
@@ -53,6 +56,7 @@ LABELS = {
     "wait_condition": lazy_gettext("Wait until a condition holds"),
     "wait_event": lazy_gettext("Wait for an event"),
     "loop": lazy_gettext("Loop over items"),
+    "for_each": lazy_gettext("For each record"),
     "parallel": lazy_gettext("Run in parallel"),
 }
 PROPERTY_NAMES = {
@@ -81,6 +85,7 @@ PROPERTY_NAMES = {
     "filter": lazy_gettext("Filter"),
     "sort": lazy_gettext("Sort"),
     "limit": lazy_gettext("Limit"),
+    "on_error": lazy_gettext("On error"),
     "input": lazy_gettext("Input"),
 }
 
@@ -115,6 +120,8 @@ class Input:
     @property
     def help(self) -> str:
         """The values that it takes, unless its name says so."""
+        if self.label == "on_error":
+            return gettext("Whether the other records go on when a step fails for one.")
         if self.label != "items":
             return ""
         example = "{{ steps.find.output.records }}"
@@ -295,7 +302,7 @@ def row(step: JSONMapping, *, of_hook: bool = False) -> Row:
     known = {*(one.label for one in inputs), *INNER.values(), "type", "action_type", "config"}
     rest = {name: value for name, value in step.items() if name not in known}
     inner = step.get(INNER.get(kind, "")) or []
-    lists = inner if kind == PARALLEL else [inner] if kind == LOOP else []
+    lists = inner if kind == PARALLEL else [inner] if kind in LOOPS else []
     return Row(kind, inputs, orjson.dumps(rest).decode(), [from_steps(one) for one in lists])
 
 
@@ -340,7 +347,7 @@ class _Submitted:
         return row
 
     def _lists(self, path: str, kind: str, depth: int) -> Iterator[StepList]:
-        if kind == LOOP:
+        if kind in LOOPS:
             yield self.read(f"{path}steps.", depth + 1)
         elif kind == PARALLEL:
             number_sent = self._text(f"{path}branches.count")

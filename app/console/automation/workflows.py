@@ -34,7 +34,7 @@ from app.web.languages import gettext, lazy_gettext
 from app.workflows import hooks, instances, service, versions
 from app.workflows.instances import InstanceFilter
 from app.workflows.language import definition, missing, step_headers
-from app.workflows.language.definition import ACTION, LOOP, Written, lists_in
+from app.workflows.language.definition import ACTION, LOOPS, Written, lists_in
 from app.workflows.models import HOOK, Workflow
 
 HOME = "/console/workflows"
@@ -363,7 +363,7 @@ def _own_settings(steps: Sequence[Written], place: str) -> Iterator[tuple[str, J
         }
         yield step["name"], {**({"in": place} if place else {}), **settings}
         for number, inner in enumerate(lists_in(step)):
-            branch = "" if step["type"] == LOOP else f", branch {number + 1}"
+            branch = "" if step["type"] in LOOPS else f", branch {number + 1}"
             yield from _own_settings(inner, f"{step['name']}{branch}")
 
 

@@ -105,12 +105,21 @@ def read(
     if signed_binding.removeprefix(BEFORE) != binding:
         problems.append(_problem(present[0], FOREIGN))
         return None
-    kinds = [key.type for key in keys]
-    position = [
-        value if value is None or kind not in DECODERS else DECODERS[kind](value)
-        for kind, value in zip(kinds, values, strict=bool(values))
+    return CursorPosition(binding, backward, decoded(keys, values) or None)
+
+
+def decoded(keys: Sequence[Key], values: Sequence[Any]) -> list[object]:
+    """Return the keys' values that a position holds as JSON."""
+    return [
+        value if value is None or key.type not in DECODERS else DECODERS[key.type](value)
+        for key, value in zip(keys, values, strict=bool(values))
     ]
-    return CursorPosition(binding, backward, position or None)
+
+
+def position_of(row: Row, keys: Sequence[Key]) -> list[object]:
+    """Return the keys' values of a row, as a position holds them."""
+    values = [(key, row[key.name]) for key in keys]
+    return [None if value is None else key.field.sort_value(value) for key, value in values]
 
 
 def binding(
@@ -174,11 +183,7 @@ def answer(
     page = page[::-1] if walk.backward else page
 
     def token(row: Row | None, token_binding: str) -> str:
-        values: list[object] = []
-        if row is not None:
-            for key in keys:
-                value = row[key.name]
-                values.append(None if value is None else key.field.sort_value(value))
+        values = [] if row is None else position_of(row, keys)
         if len(orjson.dumps(values)) > LONGEST_POSITION:
             raise InvalidValues([_problem("sort", "Its values are too long to page by cursor.")])
         return crypto.sign([token_binding, values], PURPOSE)

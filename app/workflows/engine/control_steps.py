@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from app import clock
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import definitions, masking
@@ -20,12 +21,13 @@ from app.records import service as records
 from app.records.store.reads import ListQuery
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
-from app.workflows.engine import event_waits
+from app.workflows.engine import event_waits, for_each
 from app.workflows.engine.position import Place
 from app.workflows.language import definition, expressions
 from app.workflows.language.definition import (
     ACTION,
     CONDITION,
+    FOR_EACH,
     LOOP,
     PARALLEL,
     WAIT_CONDITION,
@@ -100,6 +102,37 @@ def _loop(run: Any, place: Place) -> Outcome:
     if run.position.enter(place, items):
         return Outcome(entered=True)
     return Outcome({"count": 0}, place.step.following)
+
+
+def _for_each(run: Any, place: Place) -> Outcome:
+    if "inner" not in place.spot:
+        settings = place.step.settings
+        rendering = run.rendering(place)
+        filter = rendering.filter(settings["filter"]) if settings.get("filter") else None
+        values = {
+            "collection": rendering.value(settings["collection"]),
+            "filter": filter,
+            "sort": rendering.value(settings.get("sort")) or for_each.DEFAULT_SORT,
+        }
+        for name in ("collection", "sort"):
+            _config_text(values, name)
+        run.input = values
+        inner = for_each.begin(run, values)
+        run.holds_pii = run.holds_pii or shows_personal(values, run.owner())
+        if inner is None:
+            return Outcome({"count": 0, "failed": 0, "errors": []}, place.step.following, values)
+        place.spot["inner"] = inner
+    inner = place.spot["inner"]
+    ends_at = inner.setdefault("ends_at", clock.iso(run.now + for_each.MAX_DURATION))
+    if ends_at <= serialization.plain(run.now):
+        raise Failed(for_each.TOO_LONG)
+    if for_each.is_out_of_steps(run.account_id):
+        raise Failed(for_each.NO_STEPS)
+    for_each.read_page(run, place)
+    if run.position.advance(place.frames):
+        return Outcome(entered=True)
+    shown = {name: inner[name] for name in ("collection", "filter", "sort")}
+    return Outcome(for_each.output(inner), place.step.following, shown)
 
 
 def _parallel(run: Any, place: Place) -> Outcome:
@@ -187,6 +220,7 @@ STEPS: Mapping[str, Callable[[Any, Place], Outcome]] = {
     ACTION: _action,
     CONDITION: _condition,
     LOOP: _loop,
+    FOR_EACH: _for_each,
     PARALLEL: _parallel,
     WAIT_DELAY: _wait_delay,
     WAIT_CONDITION: _wait_condition,

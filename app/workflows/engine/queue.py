@@ -80,6 +80,11 @@ def _room(account_id: str) -> int:
     return max(0, config.current().workflow_concurrency - count)
 
 
+def is_any_due() -> bool:
+    """Whether any instance waits for a worker."""
+    return bool(leases.find_due(QUEUE, 1))
+
+
 def lock_account(account_id: str) -> None:
     """Serialize claims of an account's instances."""
     lock("claims", account_id)

@@ -34,21 +34,24 @@ from app.workflows.engine import (
     event_waits,
     external_execution,
     external_steps,
+    for_each,
     queue,
 )
 from app.workflows.engine.control_steps import Failed, Outcome
-from app.workflows.engine.position import Place, Position
+from app.workflows.engine.position import Frame, Place, Position
 from app.workflows.engine.queue import Slots
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
-from app.workflows.language.definition import WAIT_EVENT
+from app.workflows.language.definition import CONTINUE, FOR_EACH, WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
 from app.workflows.models import LARGEST_CONTEXT, QUEUE, InstanceState
 
 MAX_RERUNS = 5
 STEPS_PER_SLOT = 20  # then other instances may run
+TURN_SECONDS = 2  # then it gives way to those that nobody runs
 MAX_VISITS = 10_000
 MAX_WRITTEN_BYTES = 2**30  # bytes of context and position, over all steps
 DATABASE_REFUSED = "The database rejected the step."
+LONGEST_ERROR = 200  # characters that the output of a `for_each` has of each
 VERSION_GONE = "This version of the workflow no longer exists."
 
 
@@ -63,6 +66,8 @@ class Run:
         self.root_id = row.root_id or row.id
         self.sender: mail.Sender | None = None  # of its mails
         self._begun, self._now = time.monotonic(), row.now
+        self._turn_began = self._begun
+        self.pages: dict[str, for_each.Page] = {}
         self._texts = (row.position, row.context)
         self.step_began = self.now
         self.happened: JSONObject = {}
@@ -94,6 +99,18 @@ class Run:
                     leases.release(QUEUE, self.account_id, [(self.id, self.claim)])
                 return
             self._turn(stop)
+            if not self.stopped and time.monotonic() - self._turn_began > TURN_SECONDS:
+                self._give_way()
+
+    def _give_way(self) -> None:
+        """Wait for another turn if other instances are due: it may have many steps to run."""
+        with self.slot(), db.transaction():
+            self._turn_began = time.monotonic()
+            if queue.is_any_due():
+                values = {"status": InstanceState.PENDING, "due_at": self.now}
+                queue.write(self, values, (), {})
+                jobs.announce_on_commit(WORKFLOWS, self.account_id)
+                self.stopped = True
 
     def _turn(self, stop: threading.Event) -> None:
         internal, external = self._ready()
@@ -191,7 +208,7 @@ class Run:
             )
             return
         if outcome.entered:
-            place.spot["since"] = serialization.plain(self.now)
+            place.spot.setdefault("since", serialization.plain(self.now))
             self._save([])
             return
         entries = [Entry(place, InstanceState.COMPLETED, outcome.input, outcome.output)]
@@ -200,9 +217,20 @@ class Run:
             output = control_steps.summarize_inner(finished)
             self._put(finished.step.name, output)
             entries.append(Entry(finished, InstanceState.COMPLETED, None, output))
-        if self.position.state["visits"] > MAX_VISITS:
-            raise Failed(f"Stopped after {MAX_VISITS:,} steps: possible infinite loop.")
+        self._check_steps(place)
         self._save(entries)
+
+    def _check_steps(self, place: Place) -> None:
+        steps = self.position.steps_run
+        walks = [one.spot["inner"] for one in place.frames[:-1] if one.step.type == FOR_EACH]
+        limit = for_each.MAX_STEPS_PER_RECORD
+        if walks and steps - walks[-1]["steps"] > limit:
+            raise Failed(f"Stopped after {limit:,} steps for one record: possible infinite loop.")
+        if steps > MAX_VISITS:
+            raise Failed(f"Stopped after {MAX_VISITS:,} steps: possible infinite loop.")
+
+    def _next_record(self, place: Place) -> tuple[object, Sequence[object]] | None:
+        return for_each.next_record(self, place)
 
     def _put(self, name: str, output: object) -> None:
         self.context.setdefault("steps", {})[name] = {"output": output}
@@ -237,7 +265,9 @@ class Run:
         """Return to the last committed state."""
         position, context = self._texts
         self.context: JSONObject = serialization.loads(context)
-        self.position = Position(self.version.series, serialization.loads(position))
+        state = serialization.loads(position)
+        self.position = Position(self.version.series, state, self._next_record)
+        self.pages.clear()
         self.stopped = False
 
     def _state(self) -> JSONObject:
@@ -262,22 +292,61 @@ class Run:
         return ", ".join(place.step.name for place in self.position.places())
 
     def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
-        """Record failed steps; a resume runs them again."""
+        """Record failed steps; a resume runs them again.
+
+        Within a `for_each` that continues, its next record is next.
+        """
         entries = [
             Entry(place, InstanceState.FAILED, self.input, error=error_text(error))
             for place, error in failures
         ]
+        continuing = [_continuing(place, error) for place, error in failures]
+        if all(continuing):
+            try:
+                self._skip_records(entries, continuing)
+            except Failed:  # nothing more can be stored
+                self.restore()
+            else:
+                return
         log_rows = rows(entries, self)
         with db.transaction():
             for place, _ in failures:
                 event_waits.unsubscribe(self, place)
                 visit = {name: place.spot[name] for name in ("step", "visit")}
+                if place.step.type == FOR_EACH and "inner" in place.spot:
+                    visit["inner"] = place.spot["inner"]
+                    visit["inner"].pop("ends_at", None)
                 attempt = place.spot.get("attempt", 0) + 1
                 place.spot.clear()
                 place.spot.update(visit, attempt=attempt)
             names = ", ".join(place.step.name for place, _ in failures)
             values = {"position": self.position_text(), "current_step": names}
             self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, log_rows)
+
+    def _skip_records(
+        self, entries: Sequence[Entry], continuing: Sequence[Sequence[Frame]]
+    ) -> None:
+        with db.transaction():
+            skipped = {id(frames[-1].spot): frames for frames in continuing}
+            failed = {entry.place.path for entry in entries}
+            others = [
+                place
+                for place in self.position.places()
+                if place.path not in failed
+                and any(id(frame.spot) in skipped for frame in place.frames)
+            ]
+            for place in others:
+                event_waits.unsubscribe(self, place)
+            for entry, frames in zip(entries, continuing, strict=True):
+                if skipped.pop(id(frames[-1].spot), None):
+                    item = frames[-1].spot["inner"]["item"]
+                    error = (entry.error or "")[:LONGEST_ERROR]
+                    failure = {"id": item["id"], "step": entry.place.step.name, "error": error}
+                    self.position.skip(frames, failure)
+            cancelled = [
+                Entry(place, InstanceState.CANCELLED) for place in others if "log" in place.spot
+            ]
+            self._save([*entries, *cancelled])
 
     def _over(self, message: str, values: JSONObject, log_rows: Any) -> None:
         result: JSONObject = {
@@ -303,6 +372,20 @@ def error_text(error: Exception) -> str:
     details = error.extra.get("details") or ()
     texts = [f"{detail.get('field')}: {detail.get('message')}" for detail in details]
     return " ".join([error.message, *texts])
+
+
+def _continuing(place: Place, error: Exception) -> Sequence[Frame]:
+    """The steps around a failed one up to the `for_each` that goes on with its next record, if any.
+
+    Without an owner who may act, the steps would fail for every record.
+    """
+    if str(error) in (versions.OWNER_GONE, versions.NOT_ADMIN):
+        return ()
+    for number in range(len(place.frames) - 1, 0, -1):
+        step = place.frames[number - 1].step
+        if step.type == FOR_EACH and step.settings.get("on_error") == CONTINUE:
+            return place.frames[:number]
+    return ()
 
 
 def _is_transient(error: Exception) -> bool:

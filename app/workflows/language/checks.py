@@ -25,7 +25,10 @@ from app.workflows.language.definition import (
     ACTIONS,
     CONDITION,
     EVENTS,
+    FOR_EACH,
     LOOP,
+    LOOPS,
+    ON_ERROR,
     OWN_PROPERTIES,
     OWN_STEPS,
     PARALLEL,
@@ -41,6 +44,7 @@ MAX_STEPS = 50
 MAX_BRANCHES = 10
 MAX_TEMPLATES = 500
 MAX_DEPTH = 5
+MAX_FOR_EACH = 2  # within each other
 MAX_CHARACTERS = 256 * 2**10  # characters of all steps as JSON
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 # Properties for clients; ignored here.
@@ -49,6 +53,9 @@ COMMON_PROPERTIES = ("name", "type", "next")
 Problem = JSONObject
 MAX_ADDRESSES = 20  # of one mail
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+RECORD_TEXTS = ("collection", "filter", "sort")
+STABLE = ("id", "created_at", "created_by")
+EVERYTHING = "*"
 TEXTS = ("url", "to", "subject", "collection", "record_id", "filter", "sort")
 
 
@@ -165,7 +172,7 @@ class _Check:
                     if target is not None and not (isinstance(target, str) and target in by_name):
                         message = f"No step {str(target)[:63]} in this list."
                         self.add(f"{path}.{name}", "invalid_reference", message)
-                inner = extra | expressions.LOOP_NAMES if step.get("type") == LOOP else extra
+                inner = extra | expressions.LOOP_NAMES if step.get("type") in LOOPS else extra
                 for inner_path, inner_steps in _inner(step, path):
                     self.series(inner_steps, inner_path, inner)
         self._reach(steps, place)
@@ -197,6 +204,7 @@ class _Check:
             message = "A condition uses on_true and on_false instead."
             self.add(f"{path}.next", "unknown_field", message)
         checks = {ACTION: self._action, LOOP: self._loop, PARALLEL: self._parallel}
+        checks[FOR_EACH] = self._for_each
         checks |= dict.fromkeys(OWN_STEPS, self._own)
         checks.get(kind, self._plain)(step, path, available)
 
@@ -240,6 +248,41 @@ class _Check:
             self.add(f"{path}.items", "invalid_type", "Items must be a list or a template.")
         self._templates(items, f"{path}.items", available)
 
+    def _for_each(self, step: Written, path: str, available: AvailableNames) -> None:
+        settings = {name: step.get(name) for name in RECORD_TEXTS}
+        for name, value in settings.items():
+            if value is not None and not isinstance(value, str):
+                self.add(f"{path}.{name}", "invalid_type", "Must be text.")
+        self._templates(settings, path, available)
+        self._records(step, path)
+        if step.get("on_error") not in (None, *ON_ERROR):
+            message = f"Must be one of: {', '.join(ON_ERROR)}."
+            self.add(f"{path}.on_error", "invalid_option", message)
+        if _depth_of_for_each(step) > MAX_FOR_EACH:
+            message = f"At most {MAX_FOR_EACH} for_each steps may be within each other."
+            self.add(path, "too_long", message)
+        written, sort = _fields_written(step, step.get("collection")), step.get("sort")
+        for key in sort.split(",") if isinstance(sort, str) else ():
+            name = key.strip().lstrip("+-")
+            name = name.partition(".")[0]
+            if name in written or (name not in STABLE and EVERYTHING in written):
+                message = (
+                    f"The steps may change {name[:63]}, by which the records are sorted: sort by"
+                    " another field."
+                )
+                self.add(f"{path}.sort", "invalid_option", message)
+
+    def _records(self, settings: Written, place: str) -> None:
+        """Check the collection and the filter of a step on records."""
+        collection, filter = settings.get("collection"), settings.get("filter")
+        if isinstance(collection, str) and not templates.has_template(collection):
+            self.found += collection_problems(collection, f"{place}.collection")
+        if isinstance(filter, str):
+            try:
+                rules.condition(templates.blank(filter), expressions.FILTERS)
+            except rules.RuleError as error:
+                self.add(f"{place}.filter", "filter_invalid", str(error), position=error.position)
+
     def _parallel(self, step: Written, path: str, available: AvailableNames) -> None:
         branches = step.get("branches")
         if branches is not None and not (isinstance(branches, list) and branches):
@@ -271,15 +314,7 @@ class _Check:
         self._templates(config, place, available)
         for name, message in action_problems(kind, config):
             self.add(f"{place}.{name}", "invalid_type", message)
-        if isinstance(config.get("collection"), str) and not templates.has_template(
-            config["collection"]
-        ):
-            self.found += collection_problems(config["collection"], f"{place}.collection")
-        if isinstance(config.get("filter"), str):
-            try:
-                rules.condition(templates.blank(config["filter"]), expressions.FILTERS)
-            except rules.RuleError as error:
-                self.add(f"{place}.filter", "filter_invalid", str(error), position=error.position)
+        self._records(config, place)
         url = config.get("url")
         # Rendered URLs are checked at run time.
         if kind == "send_webhook" and isinstance(url, str) and not templates.has_template(url):
@@ -299,8 +334,36 @@ def _by_name(steps: list[object]) -> dict[str, Written]:
 
 def _inner(step: Written, path: str) -> Iterator[tuple[str, object]]:
     for index, steps in enumerate(lists_in(step)):
-        name = "steps" if step.get("type") == LOOP else f"branches[{index}]"
+        name = "steps" if step.get("type") in LOOPS else f"branches[{index}]"
         yield f"{path}.{name}", steps
+
+
+def _depth_of_for_each(step: object) -> int:
+    """How many `for_each` steps are within each other at most, from a step on."""
+    if not isinstance(step, dict):
+        return 0
+    lists = [steps for steps in lists_in(step) if isinstance(steps, list)]
+    inner = max((_depth_of_for_each(one) for steps in lists for one in steps), default=0)
+    return inner + (step.get("type") == FOR_EACH)
+
+
+def _fields_written(step: Written, collection: object) -> set[str]:
+    """The fields of a collection that the steps within another change; EVERYTHING if unknown."""
+    found = set[str]()
+    for steps in lists_in(step):
+        for inner in steps if isinstance(steps, list) else ():
+            if not isinstance(inner, dict):
+                continue
+            found |= _fields_written(inner, collection)
+            config = inner.get("config")
+            if inner.get("action_type") != "update_record" or not isinstance(config, dict):
+                continue
+            target, data = config.get("collection"), config.get("data")
+            names = [one.lower() if isinstance(one, str) else "" for one in (target, collection)]
+            if names[0] == names[1] or any(map(templates.has_template, names)):
+                found |= data.keys() if isinstance(data, dict) else {EVERYTHING}
+                found.add("updated_at")
+    return found
 
 
 def _next_places(steps: list[Any], index: int, places: Mapping[Any, int]) -> list[int]:

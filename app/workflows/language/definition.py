@@ -19,6 +19,8 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 LONGEST_DURATION = 366 * 86400
 
 ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
+FOR_EACH = "for_each"
+LOOPS = (LOOP, FOR_EACH)
 WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
 # Properties of each type besides name, type and next; `*` marks required ones.
 PROPERTIES: Mapping[str, tuple[str, ...]] = {
@@ -28,6 +30,7 @@ PROPERTIES: Mapping[str, tuple[str, ...]] = {
     WAIT_CONDITION: ("*expression", "poll_interval", "timeout"),
     WAIT_EVENT: ("*event", "collection", "condition", "timeout"),
     LOOP: ("*items", "*steps"),
+    FOR_EACH: ("*collection", "filter", "sort", "on_error", "*steps"),
     PARALLEL: ("*branches",),
 }
 ACTIONS: Mapping[str, tuple[str, ...]] = {
@@ -38,6 +41,9 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "delete_record": ("*collection", "*record_id"),
     "query_records": ("*collection", "filter", "sort", "limit"),
 }
+STOP, CONTINUE = "stop", "continue"
+ON_ERROR = (STOP, CONTINUE)
+"""What becomes of a `for_each` when a step fails for a record."""
 OWN_PROPERTIES = ("input",)
 """Those of the types of steps that extensions add."""
 RECORD_EVENTS = ("records.create", "records.update", "records.delete")
@@ -109,7 +115,7 @@ def parse_series(steps: Sequence[Written]) -> Series:
 
 def lists_in(step: Written) -> list[Any]:
     """The lists of steps within a step."""
-    if step.get("type") == LOOP:
+    if step.get("type") in LOOPS:
         return [step.get("steps")]
     branches = step.get("branches") if step.get("type") == PARALLEL else None
     return list(branches) if isinstance(branches, list) else []

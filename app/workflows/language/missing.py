@@ -19,7 +19,14 @@ from app.collections.models import Collection
 from app.errors import NotFound, problem
 from app.types import JSONObject
 from app.workflows.language import expressions, templates
-from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language.definition import (
+    ACTION,
+    FOR_EACH,
+    LOOPS,
+    WAIT_EVENT,
+    Written,
+    lists_in,
+)
 from app.workflows.models import HOOK, Trigger, Workflow
 
 Path = tuple[str, ...]
@@ -99,7 +106,8 @@ def _collections_in_steps(steps: Sequence[Written], place: str) -> Iterator[tupl
         path = f"{place}[{index}]"
         is_action = step["type"] == ACTION
         settings = step["config"] if is_action else step
-        name = settings.get("collection") if is_action or step["type"] == WAIT_EVENT else None
+        of_records = is_action or step["type"] in (WAIT_EVENT, FOR_EACH)
+        name = settings.get("collection") if of_records else None
         if name and not templates.has_template(name):
             yield f"{path}.{'config.' if is_action else ''}collection", name
         for number, inner in enumerate(lists_in(step)):
@@ -145,19 +153,30 @@ def _named_fields(workflow: Workflow) -> Iterator[Named]:
     yield from _fields_in_steps(steps, place, collection)
 
 
-def _fields_in_steps(steps: Iterable[Written], place: str, trigger: str | None) -> Iterator[Named]:
+def _fields_in_steps(
+    steps: Iterable[Written], place: str, trigger: str | None, item: str | None = None
+) -> Iterator[Named]:
+    """The fields that steps name of the collections of the trigger and of the `for_each`."""
     for index, step in enumerate(steps):
         path = f"{place}[{index}]"
         if step["type"] == ACTION:
             yield from _fields_in_action(step["config"], f"{path}.config")
+        elif step["type"] == FOR_EACH:
+            yield from _fields_in_action(step, path)
         elif step["type"] == WAIT_EVENT and step.get("condition") and step.get("collection"):
             names = (step["condition"], f"{path}.condition", step["collection"])
             yield from _in_event_condition(*names)
         if trigger:
             yield from _of_trigger(in_step(step, path), trigger)
+        for name_place, name in in_step(step, path) if item else ():
+            if name[0] == "item" and len(name) > 1:
+                yield name_place, item, name[1]
+        of_item = item if step["type"] not in LOOPS else None
+        if step["type"] == FOR_EACH and not templates.has_template(step["collection"]):
+            of_item = step["collection"]
         for number, inner in enumerate(lists_in(step)):
             branch = "steps" if "steps" in step else f"branches[{number}]"
-            yield from _fields_in_steps(inner, f"{path}.{branch}", trigger)
+            yield from _fields_in_steps(inner, f"{path}.{branch}", trigger, of_item)
 
 
 def _fields_in_action(config: Written, place: str) -> Iterator[Named]:

@@ -13,7 +13,7 @@ from app.collections import definitions, expression_names
 from app.errors import NotFound
 from app.types import JSONMapping, JSONObject
 from app.workflows.language import templates
-from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language.definition import ACTION, FOR_EACH, WAIT_EVENT, Written, lists_in
 from app.workflows.language.expressions import ROOTS
 from app.workflows.models import Workflow
 
@@ -42,7 +42,9 @@ def replaced(steps: Sequence[Written], texts: Mapping[str, str]) -> list[JSONObj
         for name in ("condition", "expression"):
             if f"{place}.{name}" in texts:
                 result[name] = texts[f"{place}.{name}"]
-        if f"{place}.filter" in texts:
+        if f"{place}.filter" in texts and step["type"] == FOR_EACH:
+            result["filter"] = texts[f"{place}.filter"]
+        elif f"{place}.filter" in texts:
             result["config"] = {**step["config"], "filter": texts[f"{place}.filter"]}
         if "steps" in step and lists_in(step):
             result["steps"] = replaced(step["steps"], texts)
@@ -54,7 +56,7 @@ def replaced(steps: Sequence[Written], texts: Mapping[str, str]) -> list[JSONObj
 
 def _in_steps(steps: Sequence[Written]) -> Iterator[tuple[str, str]]:
     for step in steps:
-        config: Any = step.get("config") if step["type"] == ACTION else None
+        config: Any = step.get("config") if step["type"] == ACTION else step
         named = {name: step.get(name) for name in ("condition", "expression")}
         named["filter"] = (config or {}).get("filter")
         for name, text in named.items():
@@ -100,6 +102,8 @@ def _collections_in_steps(
         name, path = f"steps.{step['name']}", f"{place}[{index}]"
         if step["type"] == WAIT_EVENT:
             yield f"{name}.condition", (f"{path}.condition", step.get("collection"))
+        elif step["type"] == FOR_EACH:
+            yield f"{name}.filter", (f"{path}.filter", step.get("collection"))
         elif step["type"] == ACTION:
             yield f"{name}.filter", (f"{path}.config.filter", step["config"].get("collection"))
         for number, inner in enumerate(lists_in(step)):

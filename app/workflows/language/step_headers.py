@@ -16,7 +16,7 @@ from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
 from app.types import JSONObject
-from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
+from app.workflows.language.definition import ACTION, CONDITION, LOOPS, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
 REENTER_VALUE = (
@@ -149,7 +149,7 @@ def _changed_step(step: Written, change: Change, place: str) -> JSONObject:
             name: change(place, step, name, value) for name, value in headers.items()
         }
         result["config"] = {**config, "headers": changed_headers}
-    if step["type"] == LOOP:
+    if step["type"] in LOOPS:
         result["steps"] = _changed(step["steps"], change, f"{place}.steps")
     elif lists := lists_in(step):
         result["branches"] = [

@@ -33,8 +33,20 @@ all_instances = Blueprint(
 )
 
 
+class ProgressView(View):
+    """Records that the outermost `for_each` of an instance is done with."""
+
+    step = ma.fields.String()
+    done = ma.fields.Integer()
+    failed = ma.fields.Integer(**doc("Those among them whose steps have failed."))
+    total = ma.fields.Integer(
+        allow_none=True, **doc("As counted when it began; null for more than 1,000,000.")
+    )
+
+
 @example(
     current_step="announce",
+    progress=None,
     context={"trigger": {"event": "records.create", "collection": "posts"}},
     started_at=TIME,
 )
@@ -49,6 +61,9 @@ class InstanceView(View):
     status = fields.Choice(STATES)
     current_step = ma.fields.String(
         allow_none=True, **doc("What is next, or has failed; several of parallel branches.")
+    )
+    progress = ma.fields.Nested(
+        ProgressView, allow_none=True, **doc("How far a `for_each` is; else null.")
     )
     context = ma.fields.Dict(**doc("What the steps may refer to: trigger and steps."))
     withheld = ma.fields.Boolean(

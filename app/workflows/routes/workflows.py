@@ -220,6 +220,8 @@ def create_workflow(body: JSONObject) -> JSONObject:
       `previous` and `event` belong to the awaited event, and names other than `trigger`, `steps`,
       `now`, `item` and `index` are the record's fields;
     - `loop {items, steps}`, whose steps see `item` and `index`;
+    - `for_each {collection, filter, sort, on_error, steps}`, whose steps see each record of the
+      collection as `item`, and `index`; its output is `{count, failed, errors}`;
     - `parallel {branches}`, lists of steps.
 
     Values are templates: `{{ trigger.x }}`, `{{ steps.name.output.y }}`, `{{ now }}`, or any
