@@ -73,6 +73,7 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
     [action("a", "query_records", collection="posts", filter="title = 'x'", sort="-id", limit=5)],
     [action("a", "query_records", collection="posts", limit="{{ trigger.n }}")],
     [action("a", "send_webhook", url=URL, method="PUT", headers={"X-A": "b"}, body={"a": [1]})],
+    [action("a", "aggregate_records", collection="posts", functions="count()", group_by=["n"])],
     [action("a", "send_webhook", url=URL, body="[not JSON]")],
     [action("a", "send_webhook", url=URL, body="5")],
     [action("a", "send_webhook", url=URL, body=5)],

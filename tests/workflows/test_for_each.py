@@ -67,7 +67,7 @@ def test_for_each_runs_steps_once_for_each_matching_record(
     assert (found["status"], found["error_message"]) == ("completed", None)
     assert outputs(found)["walk"] == {"count": 6, "failed": 0, "errors": []}
     assert numbers(alice)[:8] == [0, 1, 3, 4, 5, 6, 7, 8]
-    assert [one for one in statuses(found)] == [("change", "completed")] * 6 + [
+    assert statuses(found) == [("change", "completed")] * 6 + [
         ("walk", "completed"),
         ("after", "completed"),
     ]
@@ -235,9 +235,7 @@ def test_for_each_gives_way_to_other_instances(
     assert numbers(alice) == [n + 3 for n in range(8)]
 
 
-def test_for_each_is_cancelled_between_records(
-    app: Flask, alice: Caller, posts: list[Any]
-) -> None:
+def test_for_each_is_cancelled_between_records(app: Flask, alice: Caller, posts: list[Any]) -> None:
     pause = {"name": "pause", "type": "wait_delay", "duration": "1h"}
     id = start(alice, make_workflow(alice, [walk(COUNT, pause)]))
     work(app)

@@ -14,6 +14,7 @@ from app import db
 from app.workflows.engine import control_steps
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.workflows.running import (
+    MANUAL,
     action,
     create,
     instance,
@@ -104,6 +105,59 @@ def test_workflow_query_limit_outside_1_to_100_fails(
         assert found["status"] == "failed", n
         assert "from 1 to 100" in found["error_message"]
     assert ran(app, alice, workflow)["status"] == "completed"
+
+
+@pytest.mark.both_databases
+def test_workflow_aggregates_what_its_owner_may_list(app: Flask, cast: Cast) -> None:
+    alice = cast.alice
+    make_collection(cast.root, schema=FIELDS, list_rule="created_by = @request.auth.id")
+    for title, n in (("a", 1), ("a", 2), ("b", 3.5)):
+        make_record(alice, title=title, n=n)
+    make_record(cast.bob, title="a", n=100)
+    every = {"collection": "posts", "functions": "count(), sum(n)"}
+    found = ran(
+        app,
+        alice,
+        make_workflow(
+            alice,
+            [
+                action("groups", "aggregate_records", **every, group_by="title"),
+                action("few", "aggregate_records", **every, group_by=["title"], limit=1),
+                action("all", "aggregate_records", **every, filter="n < {{ trigger.below }}"),
+                create("note", "{{ steps.all.output.first.sum_n }}"),
+            ],
+        ),
+        {"below": 3},
+    )
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    told = outputs(found)
+    groups = [{"title": "a", "count": 2, "sum_n": 3}, {"title": "b", "count": 1, "sum_n": 3.5}]
+    assert told["groups"] == {"results": groups, "first": groups[0], "total_groups": 2}
+    assert told["few"] == {"results": groups[:1], "first": groups[0], "total_groups": 2}
+    assert told["all"]["first"] == {"count": 2, "sum_n": 3}
+    assert told["note"]["title"] == "3"
+
+
+def test_workflow_aggregate_problems_have_their_place(alice: Caller, posts: dict[str, Any]) -> None:
+    for config, field in (
+        ({"functions": "median(n)"}, "functions"),
+        ({"functions": [1]}, "functions"),
+        ({}, "functions"),
+        ({"functions": "count()", "group_by": {}}, "group_by"),
+        ({"functions": "count()", "limit": 101}, "limit"),
+        ({"functions": "count()", "sort": "n"}, "sort"),
+    ):
+        step = action("a", "aggregate_records", collection="posts", **config)
+        answer = alice.post(
+            "workflows", {"name": "x", "trigger": {"type": "manual"}, "steps": [step]}
+        )
+        assert [one["field"] for one in answer.json["details"]] == [f"steps[0].config.{field}"]
+    step = action("a", "aggregate_records", collection="posts", functions="sum(m)", group_by="o,n")
+    warned = make_workflow(alice, [step])["warnings"]
+    assert [one["field"] for one in warned] == [
+        "steps[0].config.functions",
+        "steps[0].config.group_by",
+    ]
 
 
 def test_workflow_conditions_lead_to_steps_or_end(

@@ -54,6 +54,7 @@ WORDS = {
     "update_record": lazy_gettext("Update in %(collection)s"),
     "delete_record": lazy_gettext("Delete in %(collection)s"),
     "query_records": lazy_gettext("Query %(collection)s"),
+    "aggregate_records": lazy_gettext("Aggregate %(collection)s"),
 }
 WAY_NAMES = {"": "", "true": lazy_gettext("true"), "false": lazy_gettext("false")}
 Way = tuple[str, str, str]  # source, label, target

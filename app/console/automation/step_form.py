@@ -40,7 +40,7 @@ INNER = {LOOP: "steps", FOR_EACH: "steps", PARALLEL: "branches"}
 AT_THE_TOP = {"name": -2, "next": -1}  # sort keys of inputs; all others have 0
 TARGETS = ("next", "on_true", "on_false")
 JSON_KINDS = {"data": dict, "headers": dict, "input": dict}
-ANY_KIND = ("items", "limit", "to", "body")  # JSON or a text
+ANY_KIND = ("items", "limit", "to", "body", "functions", "group_by")  # JSON or a text
 EXPRESSIONS = ("expression", "condition", "filter")
 LONG = (*JSON_KINDS, "items", "body", *EXPRESSIONS)
 CHOICES: Mapping[str, Sequence[str]] = {"event": EVENTS, "on_error": ("", *ON_ERROR)}
@@ -49,6 +49,7 @@ LABELS = {
     "update_record": lazy_gettext("Update a record"),
     "delete_record": lazy_gettext("Delete a record"),
     "query_records": lazy_gettext("Query records"),
+    "aggregate_records": lazy_gettext("Aggregate records"),
     "send_webhook": lazy_gettext("Send a request"),
     "send_email": lazy_gettext("Send a mail"),
     "condition": lazy_gettext("Condition"),
@@ -86,6 +87,8 @@ PROPERTY_NAMES = {
     "sort": lazy_gettext("Sort"),
     "limit": lazy_gettext("Limit"),
     "on_error": lazy_gettext("On error"),
+    "functions": lazy_gettext("Functions"),
+    "group_by": lazy_gettext("Group by"),
     "input": lazy_gettext("Input"),
 }
 
@@ -122,6 +125,8 @@ class Input:
         """The values that it takes, unless its name says so."""
         if self.label == "on_error":
             return gettext("Whether the other records go on when a step fails for one.")
+        if self.label == "functions":
+            return gettext("Separated by commas, such as %(example)s.", example="count(), sum(n)")
         if self.label != "items":
             return ""
         example = "{{ steps.find.output.records }}"

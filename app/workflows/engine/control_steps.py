@@ -18,6 +18,7 @@ from app.collections import definitions, masking
 from app.errors import InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.records import service as records
+from app.records.read import aggregate
 from app.records.store.reads import ListQuery
 from app.types import JSONMapping, JSONObject
 from app.web import serialization
@@ -248,16 +249,23 @@ def delete_record(config: Config, by: Principal) -> object:
 def query_records(config: Config, by: Principal) -> object:
     """Records that the owner may list, up to a limit."""
     params = {name: [_config_text(config, name)] for name in ("filter", "sort") if config.get(name)}
-    limit = config.get("limit")
-    limit = DEFAULT_LIMIT if limit is None else limit
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
-        message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
-        raise InvalidValues([problem("limit", "number_out_of_range", message)])
     name = _config_text(config, "collection")
-    query = ListQuery(parameters=params, limit=limit, count=True)
+    query = ListQuery(parameters=params, limit=_config_limit(config), count=True)
     items, total = records.page(name, query, by=by)
     first = items[0] if items else None
     return {"records": items, "first": first, "count": len(items), "total": total}
+
+
+def aggregate_records(config: Config, by: Principal) -> object:
+    """Counts, sums and extremes of the records that the owner may list, in up to `limit` groups."""
+    params = {"filter": [_config_text(config, "filter")]} if config.get("filter") else {}
+    for name in (name for name in ("functions", "group_by") if config.get(name)):
+        value = config[name]
+        texts = value if isinstance(value, list) else [value]
+        params[name] = [",".join(_config_text({name: text}, name) for text in texts)]
+    name, limit = _config_text(config, "collection"), _config_limit(config)
+    found = aggregate.aggregate(name, params, skip=0, limit=limit, by=by)
+    return {**found, "first": found["results"][0] if found["results"] else None}
 
 
 RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {
@@ -265,6 +273,7 @@ RECORDS: Mapping[str, Callable[[Config, Principal], object]] = {
     "update_record": update_record,
     "delete_record": delete_record,
     "query_records": query_records,
+    "aggregate_records": aggregate_records,
 }
 
 
@@ -278,6 +287,15 @@ def shows_personal(config: Config, by: Principal) -> bool:
     """Whether the owner sees personal data unmasked."""
     collection = definitions.get(_config_text(config, "collection"))
     return bool(collection.personal) and not masking.masks_for(by)
+
+
+def _config_limit(config: Config) -> int:
+    limit = config.get("limit")
+    limit = DEFAULT_LIMIT if limit is None else limit
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
+        message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
+        raise InvalidValues([problem("limit", "number_out_of_range", message)])
+    return limit
 
 
 def _config_text(config: Config, name: str) -> str:

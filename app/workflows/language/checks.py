@@ -17,6 +17,7 @@ from app.config import current as current_settings
 from app.errors import problem
 from app.operator.types import OF_WORKFLOWS
 from app.outbound import client, web_waits
+from app.records.read import aggregate
 from app.types import JSONObject
 from app.webhooks import delivery
 from app.workflows.language import definition, expressions, templates
@@ -390,6 +391,8 @@ def action_problems(kind: str, config: Written) -> Iterator[tuple[str, str]]:
     data = config.get("data")
     if data is not None and not isinstance(data, dict) and not _is_template(data):
         yield "data", "Must be an object of the record's fields, or a template."
+    for name in ("functions", "group_by"):
+        yield from _list_problems(name, config.get(name))
     limit = config.get("limit")
     if limit is not None and not _is_template(limit) and not _is_between(limit, 1, 100):
         yield "limit", "Must be a number from 1 to 100."
@@ -397,6 +400,17 @@ def action_problems(kind: str, config: Written) -> Iterator[tuple[str, str]]:
     if method is not None and not (isinstance(method, str) and method.upper() in METHODS):
         yield "method", f"Must be one of: {', '.join(METHODS)}."
     yield from _header_problems(config.get("headers"))
+
+
+def _list_problems(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """The problems of a comma-separated text, or list, of functions or of fields."""
+    texts = value if isinstance(value, list) else [value]
+    if value is not None and not all(isinstance(text, str) for text in texts):
+        yield name, "Must be text, or a list of texts."
+    elif value and name == "functions" and not any(map(templates.has_template, texts)):
+        for call in (call.strip() for text in texts for call in text.split(",")):
+            if call and aggregate.FUNCTION.fullmatch(call) is None:
+                yield name, f"{call[:80]} {aggregate.NOT_A_FUNCTION}"
 
 
 def _address_problems(value: object) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "update_record": ("*collection", "*record_id", "*data"),
     "delete_record": ("*collection", "*record_id"),
     "query_records": ("*collection", "filter", "sort", "limit"),
+    "aggregate_records": ("*collection", "*functions", "filter", "group_by", "limit"),
 }
 STOP, CONTINUE = "stop", "continue"
 ON_ERROR = (STOP, CONTINUE)

@@ -6,6 +6,7 @@ A field that the caller may not view counts as missing: the warning tells no sec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from app.workflows.language.definition import (
 from app.workflows.models import HOOK, Trigger, Workflow
 
 Path = tuple[str, ...]
+FUNCTION = re.compile(r"[a-z]+(?=\s*\()", re.IGNORECASE)
 INNER = ("steps", "branches", "expression", "condition")
 
 
@@ -187,6 +189,12 @@ def _fields_in_action(config: Written, place: str) -> Iterator[Named]:
         yield from ((f"{place}.data.{name}", collection, name) for name in config["data"])
     for path in in_filter(filter) if isinstance(filter, str) else ():
         yield f"{place}.filter", collection, path[0]
+    calls, groups = config.get("functions"), config.get("group_by")
+    for setting, value in (("functions", calls), ("group_by", groups)):
+        text = ",".join(value) if isinstance(value, list) else str(value or "")
+        if not templates.has_template(text):
+            names = (FUNCTION.sub("", part).strip(" ()") for part in text.split(","))
+            yield from ((f"{place}.{setting}", collection, name) for name in names if name)
     if isinstance(sort, str) and not templates.has_template(sort):
         for part in sort.split(","):
             if name := part.strip().lstrip("+-").partition(".")[0]:

@@ -209,7 +209,9 @@ def create_workflow(body: JSONObject) -> JSONObject:
     - `action` with `action_type` and `config`: `send_webhook {url, method, headers, body}`,
       `send_email {to, subject, body}`, `create_record {collection, data}`, `update_record
       {collection, record_id, data}`, `delete_record {collection, record_id}`, `query_records
-      {collection, filter, sort, limit}`, whose output is `{records, first, count, total}`;
+      {collection, filter, sort, limit}`, whose output is `{records, first, count, total}`,
+      `aggregate_records {collection, functions, filter, group_by, limit}`, whose output is
+      `{results, first, total_groups}`;
     - `condition {expression, on_true, on_false}`: names of steps, or null for the end;
     - `wait_delay {duration}`, such as `30s`, `5m`, `2h`, `1d`;
     - `wait_condition {expression, poll_interval, timeout}`, whose `record` is the current version
