@@ -233,9 +233,10 @@ class Config:
         "waiting workflow instances per account; no more start beyond it",
     )
     workflow_mail_recipients: str = _setting(
-        parsing.choice("members", "anyone"),
+        parsing.choice("members", "fields", "anyone"),
         "members",
-        "recipients of workflow mails: verified members of the account, or anyone",
+        "recipients of workflow mails: verified members of the account, also address fields of"
+        " records, or anyone",
     )
     workflow_mails_per_day: int = _setting(
         parsing.integer(0, 1_000_000), 500, "workflow mails per account and day"

@@ -60,6 +60,8 @@ KINDS: Sequence[Kind] = (Groups(), Webhooks(), Workflows(), Providers())
 SECRETS = {"webhooks": ("secret", "headers")}
 SAMPLE = {"id": SYSTEM_ACCOUNT_ID, "slug": "sample", "code": "AA0000", "name": "Sample"}
 FAULT = "The account template {} has a fault: nothing is created."
+RECIPIENT = re.compile(r"workflows\[.*\.to(\[\d+\])?\.role")
+"""The role that a workflow's mail goes to."""
 EXPRESSIONS = OWNED = ("webhooks", "workflows")
 
 Templates = Mapping[str, JSONObject]
@@ -377,7 +379,11 @@ def in_templates(name: Name) -> Iterator[Use]:
         for place, text in _texts(shown(template), ""):
             is_value = (name.kind == PLAN and place == "plan") or (
                 name.kind == ROLE
-                and (place.startswith("settings.") or place == "owner.role")
+                and (
+                    place.startswith("settings.")
+                    or place == "owner.role"
+                    or RECIPIENT.fullmatch(place)
+                )
                 and text == name.value
             )
             in_expression = place.startswith(EXPRESSIONS) and named.names(

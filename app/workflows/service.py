@@ -27,7 +27,7 @@ from app.ids import new_id
 from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
-from app.workflows.language import checks, definition, named_texts, step_headers
+from app.workflows.language import checks, definition, named_texts, recipients, step_headers
 from app.workflows.models import (
     ACTIVE,
     INSTANCES,
@@ -174,8 +174,16 @@ def restore_version(
     return change(workflow_id, {"steps": steps}, by=by, kind=kind)
 
 
-def follow_names(account_id: str, workflow_id: str, texts: Body) -> None:
+def follow_names(
+    account_id: str,
+    workflow_id: str,
+    texts: Body,
+    *,
+    recipient: tuple[str, str, str] | None = None,
+) -> None:
     """Store conditions and filters in which names have changed, in the open transaction.
+
+    And recipients of mails: a kind, its former and its new name.
 
     The owner stays, as the steps do what they did. Running instances of the present version go on
     with the new one, whose steps are the same but for these names.
@@ -185,6 +193,7 @@ def follow_names(account_id: str, workflow_id: str, texts: Body) -> None:
     query = sa.select(Workflow).where(*own).execution_options(populate_existing=True)
     workflow = db.db.session.scalars(query).one()
     steps = named_texts.replaced(workflow.steps, texts)
+    steps = recipients.renamed(steps, *recipient) if recipient else steps
     if named_texts.TRIGGER in texts:
         workflow.trigger = {**workflow.trigger, "condition": texts[named_texts.TRIGGER]}
     workflow.condition = texts.get(named_texts.CONDITION, workflow.condition)

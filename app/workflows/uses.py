@@ -21,10 +21,10 @@ from app.collections.definitions import Definition
 from app.context import tenancy
 from app.errors import problem
 from app.rules import named
-from app.rules.named import CHOICE, NamesRole
+from app.rules.named import CHOICE, GROUP, ROLE, NamesRole
 from app.types import JSONMapping, JSONObject
 from app.workflows import service
-from app.workflows.language import named_texts, templates
+from app.workflows.language import named_texts, recipients, templates
 from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.language.expressions import ROOTS
 from app.workflows.models import ACTIVE, INSTANCES, Workflow, WorkflowVersion
@@ -94,8 +94,8 @@ def find_choices(event: events.ChoicesEnd) -> None:
 def in_workflows(name: Name) -> Iterator[Use]:
     """The workflows and hooks that name it, and older versions that still run."""
     columns = (Workflow.trigger, Workflow.condition, Workflow.steps)
-    current = _workflows().where(sa.or_(*map(names.about_callers, columns)))
-    running = _running().where(names.about_callers(WorkflowVersion.steps))
+    current = _workflows().where(sa.or_(*map(_may_name, columns)))
+    running = _running().where(_may_name(WorkflowVersion.steps))
     keys, known = (Workflow.account_id, Workflow.id), _collections()
     for row in names.pages(current.where(*name.where(Workflow.account_id)), *keys):
         texts, tests = _naming(name, row, known)
@@ -103,12 +103,38 @@ def in_workflows(name: Name) -> Iterator[Use]:
             follow = partial(_store, row.account_id, row.id)
             owner = f"workflows[{row.id}]"
             yield Use(owner, texts, follow, row.account_id, role_tests=tests)
+        if mailed := _mailed(name, row.steps):
+            follow = partial(_store_recipients, row.account_id, row.id, name)
+            yield Use(f"workflows[{row.id}]", mailed, follow, row.account_id, are_names=True)
     for row in db.connection().execute(running.where(*name.where(WorkflowVersion.account_id))):
         texts, _ = _naming(name, row, known)
         texts = {place: text for place, text in texts.items() if place.startswith("steps.")}
-        if texts:
+        if texts := {**texts, **_mailed(name, row.steps)}:
             owner = f"workflows[{row.id}].versions[{row.version}]"
             yield Use(owner, texts, None, row.account_id)
+
+
+def _may_name(column: Any) -> Any:
+    return sa.or_(names.about_callers(column), sa.cast(column, sa.Text).contains('"group"'))
+
+
+def _mailed(name: Name, steps: Sequence[Written]) -> dict[str, str]:
+    """The steps whose mails go to a role or group, by place."""
+    if name.kind not in (ROLE, GROUP):
+        return {}
+    mails = recipients.named(steps, name.kind)
+    return {
+        f"steps.{step}.to": name.value
+        for step, _, value in mails
+        if recipients.is_same(value, name.value)
+    }
+
+
+def _store_recipients(
+    account_id: str, workflow_id: str, name: Name, texts: Mapping[str, str]
+) -> None:
+    new = next(iter(texts.values()))
+    service.follow_names(account_id, workflow_id, {}, recipient=(name.kind, name.value, new))
 
 
 def _naming(

@@ -79,6 +79,16 @@ EVERY_TYPE: list[list[dict[str, Any]]] = [
     [action("a", "send_webhook", url=URL, body=5)],
     [action("a", "send_webhook", url=URL, body="{{ trigger }}")],
     [action("a", "send_email", to="1@x.example", subject="5", body="5\n\ntrue")],
+    [
+        action(
+            "a",
+            "send_email",
+            to=[{"user": "{{ trigger.x }}"}, {"group": "x"}],
+            subject="s",
+            body="b",
+        )
+    ],
+    [action("a", "send_email", to={"field": "email"}, subject="s", body="b")],
     [action("a", "send_email", to=["1@x.example", "{{ trigger.to }}"], subject="s", body="5")],
     [{"name": "a", "type": "condition", "expression": "trigger.n > 1", "on_true": "nap"}, NAP],
     [{**NAP, "label": "shown", "position_x": 3.5}],

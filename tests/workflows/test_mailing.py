@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast, change_user, make_account, make_user
+from tests.builders import (
+    Caller,
+    Cast,
+    change_user,
+    make_account,
+    make_collection,
+    make_record,
+    make_user,
+)
 from tests.mailbox import body_of, outbox
-from tests.workflows.running import action, make_workflow, ran, start, work
+from tests.workflows.running import MANUAL, action, make_workflow, ran, start, work
 
 LOOP = {"name": "all", "type": "loop", "items": "{{ trigger.lists }}"}
 
@@ -106,3 +114,101 @@ def test_workflow_mail_names_its_account(
     assert (sent["To"], sent["Auto-Submitted"]) == ("stranger@x.example", "auto-generated")
     for kind in ("plain", "html"):
         assert f"{account['name']} ({account['account_code']})" in body_of(sent, kind)
+
+
+def group_of(caller: Caller, name: str, *members: Caller) -> str:
+    """A new group of the caller's account; returns its id."""
+    made = caller.post("groups", {"name": name}).json
+    for one in members:
+        answer = caller.post(f"groups/{made['id']}/members", {"user_id": one.id})
+        assert answer.status_code in (200, 201), answer.json
+    return str(made["id"])
+
+
+@pytest.mark.both_databases
+def test_workflow_mail_reaches_users_roles_and_groups_once(app: Flask, cast: Cast) -> None:
+    alice, account = cast.alice, str(cast.alice.account_id)
+    unverified = make_user(app, account, "new@x.example", verified=False)
+    gone = make_user(app, account, "gone@x.example")
+    change_user(app, gone.id, is_active=False)
+    group_of(alice, "On call", alice, cast.bob)
+    to = [{"group": "on call"}, {"role": "viewer"}, {"user": alice.id}, cast.bob.email.upper()]
+    found = ran(app, alice, make_workflow(alice, [mail(to)]))
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    assert sorted(one["To"] for one in outbox(app)) == sorted([alice.email, cast.bob.email])
+    assert sorted(found["step_logs"][0]["input"]["to"]) == sorted([alice.email, cast.bob.email])
+    flow = make_workflow(alice, [mail({"user": "{{ trigger.who }}"})])
+    for who in (unverified.id, gone.id, cast.charlie.id, cast.root.id, "x", None):
+        refused = ran(app, alice, flow, {"who": who})
+        assert refused["status"] == "failed", who
+    assert ran(app, alice, make_workflow(alice, [mail({"role": "editor"})]))["status"] == "failed"
+    assert len(outbox(app)) == 2
+
+
+@pytest.mark.both_databases
+def test_workflow_mail_follows_renamed_roles_and_groups(app: Flask, cast: Cast) -> None:
+    alice = cast.alice
+    group = group_of(alice, "Leads", cast.bob)
+    role = cast.root.post("roles", {"name": "Agent"}).json["id"]
+    to = [{"group": "Leads"}, {"role": "Agent"}, alice.email]
+    loop = {**LOOP, "items": [1], "steps": [mail(to)]}
+    flow = make_workflow(alice, [loop])
+    theirs = make_workflow(cast.charlie, [mail([{"group": "Leads"}])])
+    assert theirs["warnings"][0]["code"] == "group_missing"
+    assert cast.root.delete(f"roles/{role}").status_code == 409
+    assert alice.delete(f"groups/{group}").status_code == 409
+    assert alice.patch(f"groups/{group}", {"name": "Heads"}).status_code == 200
+    assert cast.root.patch(f"roles/{role}", {"name": "Clerk"}).status_code == 200
+    now = alice.get(f"workflows/{flow['id']}").json["steps"][0]["steps"][0]["config"]["to"]
+    assert now == [{"group": "Heads"}, {"role": "Clerk"}, alice.email]
+    unchanged = cast.charlie.get(f"workflows/{theirs['id']}").json
+    assert unchanged["steps"] == theirs["steps"]
+
+
+def test_workflow_mail_to_field_needs_the_operator(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, "people", [{"name": "email", "type": "email"}])
+    for email in ("one@customer.example", "two@customer.example", None):
+        make_record(cast.alice, "people", email=email)
+    each = {"name": "each", "type": "for_each", "collection": "people", "on_error": "continue"}
+    to_field = make_workflow(cast.alice, [{**each, "steps": [mail({"field": "email"})]}])
+    by_template = make_workflow(cast.alice, [{**each, "steps": [mail("{{ item.email }}")]}])
+    found = ran(app, cast.alice, to_field)
+    assert (found["context"]["steps"]["each"]["output"]["failed"], outbox(app)) == (3, [])
+    use(app, monkeypatch, workflow_mail_recipients="fields", mails_per_new_account=3)
+    found = ran(app, cast.alice, by_template)
+    assert (found["context"]["steps"]["each"]["output"]["failed"], outbox(app)) == (3, [])
+    found = ran(app, cast.alice, to_field)
+    told = found["context"]["steps"]["each"]["output"]
+    assert (told["count"], told["failed"]) == (3, 1)
+    assert "no email address" in told["errors"][0]["error"]
+    assert [one["To"] for one in outbox(app)] == ["one@customer.example", "two@customer.example"]
+    # The account's mails to strangers are limited, whatever names them.
+    found = ran(app, cast.alice, to_field)
+    assert found["context"]["steps"]["each"]["output"]["failed"] == 2
+    assert len(outbox(app)) == 3
+
+
+def test_workflow_mail_to_field_of_trigger(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(app, monkeypatch, workflow_mail_recipients="fields")
+    make_collection(cast.root, "people", [{"name": "email", "type": "email"}])
+    trigger = {"type": "event", "event": "records.create", "collection": "people"}
+    make_workflow(cast.alice, [mail({"field": "email"})], trigger)
+    make_record(cast.alice, "people", email="new@customer.example")
+    work(app)
+    assert [one["To"] for one in outbox(app)] == ["new@customer.example"]
+
+
+def test_workflow_mail_recipients_that_are_none_are_400(alice: Caller) -> None:
+    for to in ({}, {"role": ""}, {"role": "viewer", "user": "x"}, {"team": "x"}, {"user": 5}, 5):
+        steps = [mail(to)]
+        answer = alice.post("workflows", {"name": "x", "trigger": MANUAL, "steps": steps})
+        assert [one["field"] for one in answer.json["details"]] == ["steps[0].config.to"], to
+    answer = alice.post(
+        "workflows", {"name": "x", "trigger": MANUAL, "steps": [mail({"role": "z"})]}
+    )
+    told = [(one["field"], one["code"]) for one in answer.json["details"]]
+    assert told == [("steps[0].config.to", "unknown_role")]

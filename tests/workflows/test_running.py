@@ -14,7 +14,6 @@ from app import db
 from app.workflows.engine import control_steps
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.workflows.running import (
-    MANUAL,
     action,
     create,
     instance,

@@ -19,6 +19,7 @@ from app.console.shell import names
 from app.web.languages import gettext, lazy_gettext, ngettext
 from app.workflows import instances
 from app.workflows.instances import Instance
+from app.workflows.language import recipients
 from app.workflows.language.definition import (
     CONDITION,
     FOR_EACH,
@@ -157,8 +158,15 @@ def describe(step: Step) -> str:
     words = WORDS.get(step.action or step.type, step.type)
     named = {name: values.get(name) or "" for name in ("items", "expression", "duration", "event")}
     named |= {name: values.get(name) or "" for name in ("collection", "url", "to")}
+    named["to"] = ", ".join(map(_recipient, recipients.of_config(named["to"])))
     named["items"] = named["items"] if isinstance(named["items"], str) else gettext("a list")
     return (words % named).strip()
+
+
+def _recipient(to: object) -> str:
+    if isinstance(to, Mapping):
+        return ", ".join(f"{kind} {value}" for kind, value in to.items())
+    return str(to)
 
 
 def targets(step: Step) -> list[tuple[str, str | None]]:

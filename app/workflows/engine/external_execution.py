@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
 from app import config, db
 from app.accounts import service as accounts
-from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.product import mails
 from app.accounts.usage import models, quotas
 from app.accounts.usage.quotas import QuotaExceeded
@@ -36,9 +35,10 @@ from app.types import JSONMapping, JSONObject
 from app.web import rate_limits, serialization
 from app.web.rate_limits import Allowance, Limit
 from app.workflows import versions
-from app.workflows.engine import external_steps, queue
+from app.workflows.engine import external_steps, queue, recipients
 from app.workflows.engine.control_steps import Failed, Outcome
 from app.workflows.engine.position import Place
+from app.workflows.engine.recipients import Recipients
 from app.workflows.engine.step_log import Entry, rows
 from app.workflows.language import step_headers
 from app.workflows.language.definition import OWN_STEPS
@@ -50,7 +50,7 @@ UNREADABLE_HEADERS = (
     "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 )
 Result = Any  # the output, with what stores the writes of an extension; or why it failed
-MEMBERS, ANYONE = "members", "anyone"
+FIELDS, ANYONE = "fields", "anyone"
 HOUR, DAY = 3600, 86_400
 NOT_A_MEMBER = (
     "{} is not a verified address of an active member of this account. Mails go to members only"
@@ -107,7 +107,12 @@ def _render_input(run: Any, place: Place) -> JSONObject:
     input: JSONObject = run.rendering(place).config(config)
     if place.step.action == "send_email":
         run.sender = mails.sender(by.account.id, by.account.name, by.account.account_code)
-        admit_mail(run.account_id, input)
+        try:
+            found = recipients.resolve(run.account_id, input.get("to"), run.names(place))
+        except recipients.Unreachable as error:
+            raise Failed(str(error)) from error
+        admit_mail(run.account_id, found)
+        return {**input, "to": found.addresses}
     return input
 
 
@@ -212,23 +217,16 @@ def _run_concurrently(calls: Sequence[Callable[[], object]]) -> list[Any]:
     return results
 
 
-def admit_mail(account_id: str, input: JSONMapping) -> None:
+def admit_mail(account_id: str, to: Recipients) -> None:
     """Check and count the recipients of a `send_email`. Raises Failed."""
-    try:
-        addresses = external_steps.addresses(input)
-    except external_steps.Failed as error:
-        raise Failed(str(error)) from error
-    # The addresses that are not verified ones of active members.
-    keys = {accounts.email_key(address): address for address in addresses}
-    members = sa.select(User.email_key).where(
-        User.account_id == account_id,
-        User.email_key.in_(sorted(keys)),
-        User.is_active,
-        User.email_verified,
-    )
-    strangers = [keys[key] for key in sorted(keys.keys() - set(db.db.session.scalars(members)))]
-    if strangers and config.current().workflow_mail_recipients == MEMBERS:
-        raise Failed(NOT_A_MEMBER.format(strangers[0]))
+    addresses = to.addresses
+    strangers = recipients.strangers(account_id, addresses)
+    allowed = config.current().workflow_mail_recipients
+    if allowed != ANYONE:
+        of_fields = to.of_fields if allowed == FIELDS else ()
+        refused = [one for one in strangers if accounts.email_key(one) not in of_fields]
+        if refused:
+            raise Failed(NOT_A_MEMBER.format(refused[0]))
     try:
         quotas.check_stored(account_id, models.MAILS, len(addresses))
     except QuotaExceeded as error:

@@ -20,7 +20,7 @@ from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.webhooks import delivery
 from app.workflows.language import templates
-from app.workflows.language.checks import MAX_ADDRESSES, address
+from app.workflows.language.checks import MAX_ADDRESSES
 from app.workflows.language.definition import OWN_STEPS, Step
 
 USER_AGENT = "Atrium-Workflows/1"
@@ -66,7 +66,7 @@ def seconds(kind: str, input: JSONMapping) -> int:
     if kind in OWN_STEPS:
         return OWN_SECONDS
     if kind == "send_email":
-        return SECONDS_PER_MAIL * min(len(_recipients(input)), MAX_ADDRESSES)
+        return SECONDS_PER_MAIL * min(len(input["to"]), MAX_ADDRESSES)
     return config.current().webhook_timeout_seconds
 
 
@@ -110,34 +110,16 @@ def _send_request(input: JSONMapping, extra_headers: Mapping[str, str]) -> JSONO
     return {"status_code": response.status, "body": received}
 
 
-def addresses(input: JSONMapping) -> list[str]:
-    """The normalized recipients of a mail. Raises Failed."""
-    recipients = _recipients(input)
-    if not 1 <= len(recipients) <= MAX_ADDRESSES:
-        raise Failed(f"A mail needs 1 to {MAX_ADDRESSES} addresses.")
-    normalized = [
-        address_ for address_ in (address(str(recipient)) for recipient in recipients) if address_
-    ]
-    if len(normalized) < len(recipients):
-        raise Failed("The template did not return an email address.")
-    return normalized
-
-
 def _send_mail(input: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
-    to = addresses(input)
+    to = list(input["to"])
     subject = " ".join(templates.to_text(input.get("subject")).split())[:LONGEST_SUBJECT]
     text, started = templates.to_text(input.get("body")), time.monotonic()
     try:
         for number, recipient in enumerate(to):
-            if time.monotonic() - started > SECONDS_PER_MAIL * max(number, 1):
+            if time.monotonic() - started > SECONDS_PER_MAIL * min(max(number, 1), MAX_ADDRESSES):
                 raise Failed(f"The mail server took more than {SECONDS_PER_MAIL} seconds a mail.")
             content = {"key": f"{key}.{recipient}", "subject": subject, "body": text}
             mail.send_for(sender, recipient, "workflow", **content)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail server rejected the mail: {type(error).__name__}.") from error
     return {"sent": True, "to": to}
-
-
-def _recipients(input: JSONMapping) -> list[object]:
-    to = input.get("to")
-    return to if isinstance(to, list) else [to]

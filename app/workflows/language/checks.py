@@ -12,7 +12,7 @@ from email_validator import validate_email
 
 from app import db, rules
 from app.accounts import service as accounts
-from app.collections.schema import COLLECTION_NAME
+from app.collections.schema import COLLECTION_NAME, FIELD_NAME
 from app.config import current as current_settings
 from app.errors import problem
 from app.operator.types import OF_WORKFLOWS
@@ -20,7 +20,7 @@ from app.outbound import client, web_waits
 from app.records.read import aggregate
 from app.types import JSONObject
 from app.webhooks import delivery
-from app.workflows.language import definition, expressions, templates
+from app.workflows.language import definition, expressions, recipients, templates
 from app.workflows.language.definition import (
     ACTION,
     ACTIONS,
@@ -53,6 +53,9 @@ CLIENT_PROPERTIES = ("id", "description", "label", "position_x", "position_y")
 COMMON_PROPERTIES = ("name", "type", "next")
 Problem = JSONObject
 MAX_ADDRESSES = 20  # of one mail
+WRONG_RECIPIENT = (
+    "Recipients are addresses, or one of {user: id}, {role: name}, {group: name}, {field: name}."
+)
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 RECORD_TEXTS = ("collection", "filter", "sort")
 STABLE = ("id", "created_at", "created_by")
@@ -381,8 +384,8 @@ def _next_places(steps: list[Any], index: int, places: Mapping[Any, int]) -> lis
 def action_problems(kind: str, config: Written) -> Iterator[tuple[str, str]]:
     """The problems of an action's config: property and message."""
     for name in (name for name in TEXTS if config.get(name) is not None):
-        is_list = name == "to" and isinstance(config[name], list)
-        if not isinstance(config[name], str) and not is_list:
+        is_recipient = name == "to" and isinstance(config[name], list | dict)
+        if not isinstance(config[name], str) and not is_recipient:
             yield name, "Must be text."
     if kind == "send_email" and not isinstance(config.get("body", ""), str):
         yield "body", "Must be text."
@@ -414,12 +417,19 @@ def _list_problems(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _address_problems(value: object) -> Iterator[tuple[str, str]]:
-    addresses = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    addresses = recipients.of_config(value) if isinstance(value, list | str | dict) else []
     if isinstance(value, list) and not 1 <= len(value) <= MAX_ADDRESSES:
         yield "to", f"From 1 to {MAX_ADDRESSES} addresses."
     for item in addresses:
-        if not isinstance(item, str):
-            yield "to", "Addresses must be text."
+        if isinstance(item, dict):
+            kinds = [kind for kind in item if kind in recipients.KINDS]
+            text = next(iter(item.values()), None)
+            if len(item) != 1 or not kinds or not isinstance(text, str) or not text.strip():
+                yield "to", WRONG_RECIPIENT
+            elif kinds == [recipients.FIELD] and not FIELD_NAME.fullmatch(text):
+                yield "to", f"{text[:80]!r} is not the name of a field."
+        elif not isinstance(item, str):
+            yield "to", WRONG_RECIPIENT
         elif not templates.has_template(item) and address(item) is None:
             yield "to", f"{item[:80]!r} is not an email address."
 

@@ -14,12 +14,14 @@ from functools import partial
 import sqlalchemy as sa
 
 from app import db, rules
+from app.accounts.models import Group, name_key
 from app.auth.principal import Principal
 from app.collections import access, definitions
 from app.collections.models import Collection
 from app.errors import NotFound, problem
+from app.rules.named import GROUP
 from app.types import JSONObject
-from app.workflows.language import expressions, templates
+from app.workflows.language import expressions, recipients, templates
 from app.workflows.language.definition import (
     ACTION,
     FOR_EACH,
@@ -70,6 +72,7 @@ def _in(parse: Callable[[], rules.Node]) -> list[Path]:
 
 
 COLLECTION_MISSING, FIELD_MISSING = "collection_missing", "field_missing"
+GROUP_MISSING = "group_missing"
 MISSING = "The collection “{name}” does not exist. Create it or correct the name."
 MAX_WARNINGS = 50
 EVENT_NAMES = expressions.GLOBAL_NAMES | expressions.LOOP_NAMES | {"event", "record", "previous"}
@@ -128,7 +131,19 @@ def field_warnings(workflow: Workflow, by: Principal) -> list[JSONObject]:
         if fields is not None and name not in fields and len(found) < MAX_WARNINGS:
             message = f"{collection} has no field {name[:63]}, or hides it from you."
             found.setdefault((place, name), problem(place, FIELD_MISSING, message))
-    return list(found.values())
+    return [*found.values(), *_group_warnings(workflow)]
+
+
+def _group_warnings(workflow: Workflow) -> Iterator[JSONObject]:
+    """The groups that mails go to and that the account does not have."""
+    named = [(place, name) for _, place, name in recipients.named(workflow.steps, GROUP)]
+    keys = {name_key(name) for _, name in named}
+    own = sa.select(Group.name_key).where(Group.account_id == workflow.account_id)
+    present = set(db.db.session.scalars(own.where(Group.name_key.in_(keys)))) if keys else keys
+    for place, name in named[:MAX_WARNINGS]:
+        if name_key(name) not in present:
+            message = f"The account has no group {name[:63]}."
+            yield problem(place, GROUP_MISSING, message)
 
 
 def visible_fields(collection: str, by: Principal) -> frozenset[str] | None:

@@ -9,10 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from app.accounts import names
 from app.collections import definitions, expression_names
-from app.errors import NotFound
+from app.errors import NotFound, problem
+from app.rules import composed
+from app.rules.named import ROLE
 from app.types import JSONMapping, JSONObject
-from app.workflows.language import templates
+from app.workflows.language import recipients, templates
 from app.workflows.language.definition import ACTION, FOR_EACH, WAIT_EVENT, Written, lists_in
 from app.workflows.language.expressions import ROOTS
 from app.workflows.models import Workflow
@@ -92,6 +95,10 @@ def problems(values: JSONMapping, current: Workflow | None) -> list[JSONObject]:
                 definition = definitions.get_current(collection)
         found = expression_names.problem_in(text, definition, roots=ROOTS)
         result += [found | {"field": place}] if found else []
+    named = {role: place for _, place, role in recipients.named(steps, ROLE)}
+    for role in sorted(names.unknown(ROLE, {composed(role) for role in named})):
+        message = f"There is no role {role[:80]}."
+        result.append(problem(named.get(role, "steps"), "unknown_role", message))
     return result
 
 

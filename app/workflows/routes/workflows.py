@@ -61,7 +61,7 @@ class WarningView(View):
     """A part that is saved, but cannot do anything as it is."""
 
     field = ma.fields.String()
-    code = fields.Choice((missing.COLLECTION_MISSING, missing.FIELD_MISSING))
+    code = fields.Choice((missing.COLLECTION_MISSING, missing.FIELD_MISSING, missing.GROUP_MISSING))
     message = ma.fields.String()
 
 
@@ -207,7 +207,8 @@ def create_workflow(body: JSONObject) -> JSONObject:
     `next` names another step of the same list (null ends the list):
 
     - `action` with `action_type` and `config`: `send_webhook {url, method, headers, body}`,
-      `send_email {to, subject, body}`, `create_record {collection, data}`, `update_record
+      `send_email {to, subject, body}` to addresses, `{user: id}`, `{role: name}`, `{group: name}`
+      or `{field: name}` of the record, `create_record {collection, data}`, `update_record
       {collection, record_id, data}`, `delete_record {collection, record_id}`, `query_records
       {collection, filter, sort, limit}`, whose output is `{records, first, count, total}`,
       `aggregate_records {collection, functions, filter, group_by, limit}`, whose output is
