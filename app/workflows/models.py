@@ -140,7 +140,8 @@ class WorkflowSchedule(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
-    cron: Mapped[str] = mapped_column(Text)
+    cron: Mapped[str] = mapped_column(Text)  # five fields, also for an alias
+    timezone: Mapped[str | None] = mapped_column(Text, sort_order=1)  # null: UTC
     next_at: Mapped[datetime] = mapped_column(UtcDateTime)
     last_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -142,6 +143,10 @@ TRIGGERS = [
     ({"type": "schedule", "cron": "R * * * *"}, "trigger.cron"),
     ({"type": "schedule", "cron": "0 0 30 2 *"}, "trigger.cron"),
     ({"type": "schedule", "cron": 7}, "trigger.cron"),
+    ({"type": "schedule", "cron": "@daily", "timezone": "Europe/Nowhere"}, "trigger.timezone"),
+    ({"type": "schedule", "cron": "@daily", "timezone": "../etc/passwd"}, "trigger.timezone"),
+    ({"type": "schedule", "cron": "@daily", "timezone": ["UTC"]}, "trigger.timezone"),
+    ({"type": "manual", "timezone": "UTC"}, "trigger.timezone"),
     ({"type": "event"}, "trigger.event"),
     ({"type": "event", "event": "records.create", "collection": "a b"}, "trigger.collection"),
     ({"type": "event", "event": "create", "condition": "a ="}, "trigger.condition"),
@@ -172,7 +177,7 @@ CRONS = {
     "0 4 * * L5": "'L5' is not a valid day of week",
     "0 0 15W * *": "'15W' is not a valid day of month",
     "0 0 ? * 1": "'?' is not a valid day of month",
-    "@daily": "Five fields",
+    "@yearly": "Five fields",
     f"{'1,' * 100}1 * * * *": "Five fields",
 }
 GOOD = (
@@ -260,6 +265,57 @@ def test_cron_schedules_are_in_utc(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+# Around changes of clocks: by an hour, by half of one, and by a day.
+CHANGES = (
+    ("Europe/Berlin", datetime(2026, 3, 28, tzinfo=UTC)),
+    ("Europe/Berlin", datetime(2026, 10, 24, tzinfo=UTC)),
+    ("America/New_York", datetime(2026, 3, 7, tzinfo=UTC)),
+    ("America/St_Johns", datetime(2026, 10, 31, tzinfo=UTC)),
+    ("Australia/Lord_Howe", datetime(2026, 4, 3, tzinfo=UTC)),
+    ("Australia/Lord_Howe", datetime(2026, 10, 2, tzinfo=UTC)),
+    ("Pacific/Apia", datetime(2011, 12, 29, tzinfo=UTC)),
+    ("America/Havana", datetime(2026, 3, 7, tzinfo=UTC)),
+    ("Asia/Kathmandu", datetime(2026, 3, 28, tzinfo=UTC)),
+)
+
+
+@pytest.mark.long
+def test_cron_schedules_in_zones_equal_brute_force() -> None:
+    """Each time of the clocks once: at once if left out, the first time if it comes twice."""
+    chance, minute = random.Random(7), timedelta(minutes=1)
+    for zone, begin in CHANGES * 12:
+        minutes = chance.choice(("*", "*/20", "0", "30", "15,45", "59"))
+        hours = chance.choice(("*", "0-4", "2", "1,2,3", "*/2", "23", "0"))
+        text = f"{minutes} {hours} * * {chance.choice(('*', '*', '0', 'mon'))}"
+        due, shown = list[datetime](), begin.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+        for number in range(1, 3 * 24 * 60):
+            clocks = (begin + number * minute).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+            passed = range(1, int((clocks - shown) / minute) + 1)
+            times = (shown + one * minute for one in passed)
+            if any(_is_due(text, time) for time in times):
+                due.append(begin + number * minute)
+            shown = max(shown, clocks)
+        found, moment = list[datetime](), begin
+        while (moment := cron.following(text, moment, zone)) < begin + timedelta(days=3):
+            found.append(moment)
+        assert found == due, (zone, begin, text)
+
+
+def _is_due(text: str, time: datetime) -> bool:
+    return cron.following(text, time.replace(tzinfo=UTC) - timedelta(seconds=1)) == time.replace(
+        tzinfo=UTC
+    )
+
+
+def test_cron_aliases_stand_for_five_fields() -> None:
+    begin = datetime(2026, 11, 14, 12, 30, tzinfo=UTC)
+    for alias, text in cron.ALIASES.items():
+        assert cron.problem(alias) is None
+        assert cron.following(alias, begin) == cron.following(text, begin)
+    assert cron.following("@weekly", begin) == datetime(2026, 11, 15, tzinfo=UTC)
+    assert cron.following("@daily", begin, "Asia/Tokyo") == datetime(2026, 11, 14, 15, tzinfo=UTC)
 
 
 def test_cron_expression_that_is_invalid_is_refused() -> None:

@@ -180,6 +180,34 @@ def test_workflow_schedule_fires_once_with_two_schedulers(
         db.db.session.remove()
 
 
+@pytest.mark.both_databases
+def test_workflow_schedule_follows_its_time_zone(app: Flask, alice: Caller) -> None:
+    berlin = {"type": "schedule", "cron": "@daily", "timezone": "Europe/Berlin"}
+    made = make_workflow(alice, [], berlin)
+    assert made["trigger"] == berlin
+
+    def next_hour() -> int:
+        with app.app_context():
+            at = db.connection().execute(sa.select(SCHEDULES.c.next_at)).scalar_one()
+            db.db.session.remove()
+        return int(at.hour)
+
+    assert next_hour() in (22, 23)
+    path = f"workflows/{made['id']}"
+    tokyo = {**berlin, "timezone": "Asia/Tokyo"}
+    assert alice.patch(path, {"trigger": tokyo}).json["trigger"] == tokyo
+    assert next_hour() == 15
+    let_pass(app, 2 * 86_400)
+    with app.app_context():
+        assert schedules.fire() == 1
+        db.db.session.remove()
+    assert next_hour() == 15
+    given = instance(alice, rows(app)[0].id)["context"]["trigger"]
+    assert (given["timezone"], given["cron"]) == ("Asia/Tokyo", "0 0 * * *")
+    assert alice.patch(path, {"trigger": {"type": "schedule", "cron": "@daily"}}).status_code == 200
+    assert next_hour() == 0
+
+
 def test_workflow_schedule_that_fails_does_not_block_others(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from zoneinfo import ZoneInfo
 
 from app import clock
 from app.auth.principal import Principal
@@ -15,11 +17,13 @@ from app.operator.types import OF_WORKFLOWS, EventType
 from app.types import JSONMapping, JSONObject
 from app.web.languages import gettext, lazy_gettext, ngettext
 from app.workflows.language import missing
+from app.workflows.language.cron import expanded, following
 from app.workflows.language.definition import Written, lists_in
 from app.workflows.language.missing import Path
 from app.workflows.models import HOOK, Trigger, Workflow
 
 MAX_NAMES = 200  # that a sample is made of
+MAX_TIMES = 3  # of a schedule that are shown
 JSON = "json"
 TYPES = {
     Trigger.EVENT: lazy_gettext("A record, user or group changes"),
@@ -48,7 +52,7 @@ EVENT_NAMES = {
 }
 INPUTS_BY_TYPE: dict[str, tuple[str, ...]] = {
     Trigger.EVENT: ("event", "collection", "condition"),
-    Trigger.SCHEDULE: ("cron",),
+    Trigger.SCHEDULE: ("cron", "timezone"),
 }
 INPUT_NAMES = (
     "trigger_type",
@@ -86,7 +90,8 @@ EVERY_FEW_MINUTES = re.compile(r"\*/(\d{1,2})")
 
 def describe(trigger: JSONMapping) -> str:
     if trigger["type"] == Trigger.SCHEDULE:
-        return of_schedule(trigger["cron"])
+        words, zone = of_schedule(trigger["cron"]), trigger.get("timezone")
+        return f"{words} ({zone})" if zone else words
     if trigger["type"] == Trigger.EVENT and trigger["event"] in EVENT_PHRASES:
         collection = trigger.get("collection") or gettext("any collection")
         return EVENT_PHRASES[trigger["event"]] % {"collection": collection}
@@ -104,7 +109,7 @@ def phrase(trigger: JSONMapping) -> str:
 
 def of_schedule(cron: str) -> str:
     """A cron expression in words if it has a common form, as it is otherwise."""
-    minute, hour, day, month, weekday = cron.split()
+    minute, hour, day, month, weekday = expanded(cron).split()
     if month != "*":
         return cron
     if (hour, day, weekday) == ("*", "*", "*"):
@@ -139,6 +144,19 @@ def _on_days(day: str, weekday: str, time: str) -> str | None:
     if weekday in DAYS:
         return ON_WEEKDAYS[DAYS.index(weekday)] % {"time": time}
     return ON_WEEKDAYS[int(weekday) % 7] % {"time": time} if weekday.isdecimal() else None
+
+
+def next_times(trigger: JSONMapping) -> list[str]:
+    """The next times of a schedule as its clocks show them; none of other triggers."""
+    found, moment = list[str](), clock.now()
+    if trigger["type"] != Trigger.SCHEDULE:
+        return found
+    zone = trigger.get("timezone") or "UTC"
+    with suppress(ValueError):  # an earlier version accepted it
+        for _ in range(MAX_TIMES):
+            moment = following(trigger["cron"], moment, zone)
+            found.append(f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M} {zone}")
+    return found
 
 
 def types_of(kind: str) -> dict[str, str]:
@@ -176,7 +194,8 @@ def sample(workflow: Workflow, by: Principal) -> JSONObject:
     if trigger["type"] == Trigger.EVENT:
         return _event_sample(trigger, by)
     if trigger["type"] == Trigger.SCHEDULE:
-        return {"scheduled_for": clock.iso(clock.now()), "cron": trigger["cron"]}
+        zone = {"timezone": trigger["timezone"]} if trigger.get("timezone") else {}
+        return {"scheduled_for": clock.iso(clock.now()), "cron": trigger["cron"], **zone}
     found: JSONObject = {}
     for _, path in zip(range(MAX_NAMES), _trigger_paths(workflow.steps), strict=False):
         _put(found, path)

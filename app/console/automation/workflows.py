@@ -169,6 +169,7 @@ def show_workflow(
         completions=completions.of_collection(workflow.trigger.get("collection"), scope),
         latest=instances.page(latest, 0, MAX_LATEST, by=scope.by, max_total=0)[0],
         starter=triggers.phrase(workflow.trigger),
+        next_times=triggers.next_times(workflow.trigger),
         owner=owner,
         owners=owner_form.choices(scope, workflow.owner_id),
         **context,

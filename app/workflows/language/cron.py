@@ -1,4 +1,8 @@
-"""Cron expressions: minute, hour, day of month, month, day of week, in UTC.
+"""Cron expressions: minute, hour, day of month, month, day of week, in UTC or another time zone.
+
+Times are those of the zone's clocks. Where these are put forward, the times that they leave out
+come due together, once, at that moment; where they are put back, a time that comes twice is due
+once, the first time.
 
 cronsim parses and evaluates them; it follows Debian's cron, which differs from what we document:
 of two restricted day fields either is enough, also where one is a step such as `*/10`; `fri-sun`
@@ -8,12 +12,21 @@ is a range, `5-5/1` one value, and a step fits its range (cronsim takes `*/61`).
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
 LONGEST = 200
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+}
+SECOND = timedelta(seconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNRESTRICTED = re.compile(r"(?<![^,])\*(?:/0*1)?(?![^,])")
 ONE_VALUE = re.compile(r"(?<![^,])(\w+)-\1(?:/0*1)?(?![^,])")
@@ -72,9 +85,12 @@ FIELDS = (
 
 def problem(text: object) -> str | None:
     """Return what is wrong with the fields of an expression; None if it is valid."""
-    parts = text.split() if isinstance(text, str) and len(text) <= LONGEST else []
+    parts = expanded(text).split() if isinstance(text, str) and len(text) <= LONGEST else []
     if len(parts) != len(FIELDS):
-        return "Five fields are needed: minute, hour, day of month, month, day of week."
+        return (
+            "Five fields are needed: minute, hour, day of month, month, day of week; or one of"
+            f" {', '.join(ALIASES)}."
+        )
     wrong = [field.problem(part) for field, part in zip(FIELDS, parts, strict=True)]
     if any(wrong):
         return " ".join(filter(None, wrong))
@@ -85,10 +101,50 @@ def problem(text: object) -> str | None:
     return None
 
 
-def following(text: str, moment: datetime) -> datetime:
-    """Return the first due time after a moment. Raises ValueError."""
-    parts = [field.normal(part) for field, part in zip(FIELDS, text.split(), strict=True)]
+def expanded(text: str) -> str:
+    """Return the five fields of an alias, or of an expression."""
+    return ALIASES.get(text.strip().lower(), text)
+
+
+def timezone_problem(name: object) -> str | None:
+    """Return what is wrong with the name of a time zone; None if there is such a zone."""
+    if isinstance(name, str) and name in _zones():
+        return None
+    return "This is not the name of a time zone, such as Europe/Berlin."
+
+
+@lru_cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def following(text: str, moment: datetime, timezone: str | None = None) -> datetime:
+    """Return the first due time after a moment, in UTC. Raises ValueError."""
+    fields = zip(FIELDS, expanded(text).split(), strict=True)
+    parts = [field.normal(part) for field, part in fields]
     try:
-        return next(CronSim(" ".join(parts), moment.astimezone(UTC)))
-    except (CronSimError, StopIteration) as error:
+        zone = ZoneInfo(timezone or "UTC")
+        on_clocks = moment.astimezone(zone).replace(tzinfo=UTC)
+        for time in CronSim(" ".join(parts), on_clocks):
+            due = _moment(time.replace(tzinfo=None), zone)
+            if due > moment:  # else the clocks were put back: it was due then
+                return due
+    except (CronSimError, ZoneInfoNotFoundError) as error:
         raise ValueError(f"The schedule {text!r} names no due time.") from error
+    raise ValueError(f"The schedule {text!r} names no due time.")
+
+
+def _moment(time: datetime, zone: ZoneInfo) -> datetime:
+    """When the clocks of a zone first show a time, or pass over it."""
+    first = time.replace(tzinfo=zone).astimezone(UTC)
+    if first.astimezone(zone).replace(tzinfo=None) == time:
+        return first
+    # The clocks are put forward over it, between these two moments.
+    before, after = time.replace(tzinfo=zone, fold=1).astimezone(UTC), first
+    while after - before > SECOND:
+        middle = before + (after - before) // 2 // SECOND * SECOND
+        if middle.astimezone(zone).replace(tzinfo=None) < time:
+            before = middle
+        else:
+            after = middle
+    return after

@@ -19,7 +19,12 @@ TRIGGER_PROPERTIES: dict[str, JSONObject] = {
         "description": "Only events of this collection.",
     },
     "condition": {**TEXT, "minLength": 1, "description": "Only events for which this holds."},
-    "cron": {**TEXT, "description": "Required for the type schedule: five fields, in UTC."},
+    "cron": {
+        **TEXT,
+        "description": "Required for the type schedule: five fields, or @hourly, @daily, @weekly"
+        " or @monthly.",
+    },
+    "timezone": {**TEXT, "description": "Of the schedule, such as Europe/Berlin; UTC if absent."},
     "token": {**TEXT, "readOnly": True, "description": "The credential of callers."},
 }
 

@@ -136,8 +136,8 @@ class NewDefinition(Schema):
 
 def trigger_field(types: Sequence[str], **options: Any) -> object:
     metadata = {
-        "description": "`{type: event, event, collection?, condition?}`, `{type: schedule, cron}`,"
-        " or only a `type`.",
+        "description": "`{type: event, event, collection?, condition?}`, `{type: schedule, cron,"
+        " timezone?}`, or only a `type`.",
         **described.trigger(types),
     }
     return ma.fields.Dict(keys=fields.Text(longest=100), metadata=metadata, **options)

@@ -13,7 +13,7 @@ from app.workflows.models import TRIGGERS, Trigger
 
 PROPERTIES: Mapping[str, tuple[str, ...]] = {
     Trigger.EVENT: ("event", "collection", "condition"),
-    Trigger.SCHEDULE: ("cron",),
+    Trigger.SCHEDULE: ("cron", "timezone"),
     Trigger.MANUAL: (),
     Trigger.WEBHOOK: ("token",),
 }
@@ -47,6 +47,10 @@ def problems(trigger: JSONMapping, allowed: tuple[str, ...] = TRIGGERS) -> list[
     ]
     if kind == Trigger.EVENT:
         problems_ += checks.event_problems(trigger, "trigger", AvailableNames())
-    elif kind == Trigger.SCHEDULE and (wrong := cron.problem(trigger.get("cron"))):
-        problems_.append(problem("trigger.cron", "cron_invalid", wrong))
+    elif kind == Trigger.SCHEDULE:
+        if wrong := cron.problem(trigger.get("cron")):
+            problems_.append(problem("trigger.cron", "cron_invalid", wrong))
+        zone = trigger.get("timezone")
+        if zone is not None and (wrong := cron.timezone_problem(zone)):
+            problems_.append(problem("trigger.timezone", "invalid_option", wrong))
     return problems_

@@ -47,17 +47,18 @@ def plan(workflow: Workflow) -> None:
     for a stored schedule that an earlier version accepted.
     """
     is_due = workflow.enabled and workflow.trigger_type == Trigger.SCHEDULE
-    text = workflow.trigger["cron"] if is_due else ""
+    text = cron.expanded(workflow.trigger["cron"]) if is_due else ""
+    zone = workflow.trigger.get("timezone") if is_due else None
     planned = times(workflow.account_id, [workflow.id]).get(workflow.id)
-    if planned and planned.cron == text:
+    if planned and (planned.cron, planned.timezone) == (text, zone):
         return
     key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
     following = NEVER
     if text:
         if wrong := cron.problem(text):
             raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
-        following = cron.following(text, database_time())
-    values = {"cron": text, "next_at": following}
+        following = cron.following(text, database_time(), zone)
+    values = {"cron": text, "timezone": zone, "next_at": following}
     _announce(workflow.account_id, following)
     if planned:  # keep the row, which has the last due time
         conditions = [SCHEDULES.c[name] == value for name, value in key.items()]
@@ -119,9 +120,11 @@ def _try_fire(row: Any, now: datetime) -> bool:
             workflow = session.get(Workflow, (row.account_id, row.workflow_id))
             if workflow is not None and principals.reload_active_account(row.account_id):
                 trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
+                trigger |= {"timezone": row.timezone} if row.timezone else {}
                 new = start.row(workflow, trigger, Trigger.SCHEDULE)
                 if new and following == NEVER:
-                    reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
+                    wrong = cron.problem(row.cron) or cron.timezone_problem(row.timezone)
+                    reason = UNREADABLE.format(row.cron, wrong or "")
                     new = dict(start_limits.refused(new, reason))
                 start.write([new] if new else [])
         return True
@@ -142,7 +145,7 @@ def _announce(account_id: str, at: datetime) -> None:
 
 def _next(row: Any, now: datetime) -> datetime:
     try:
-        return cron.following(row.cron, now)
+        return cron.following(row.cron, now, row.timezone)
     except ValueError:  # an earlier version accepted it
         log.error("schedule unreadable", workflow=row.workflow_id, cron=row.cron)
         return NEVER
