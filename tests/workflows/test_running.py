@@ -123,7 +123,7 @@ def test_workflow_aggregates_what_its_owner_may_list(app: Flask, cast: Cast) -> 
                 action("groups", "aggregate_records", **every, group_by="title"),
                 action("few", "aggregate_records", **every, group_by=["title"], limit=1),
                 action("all", "aggregate_records", **every, filter="n < {{ trigger.below }}"),
-                create("note", "{{ steps.all.output.first.sum_n }}"),
+                create("note", "sum: {{ steps.all.output.first.sum_n }}"),
             ],
         ),
         {"below": 3},
@@ -134,7 +134,7 @@ def test_workflow_aggregates_what_its_owner_may_list(app: Flask, cast: Cast) -> 
     assert told["groups"] == {"results": groups, "first": groups[0], "total_groups": 2}
     assert told["few"] == {"results": groups[:1], "first": groups[0], "total_groups": 2}
     assert told["all"]["first"] == {"count": 2, "sum_n": 3}
-    assert told["note"]["title"] == "3"
+    assert told["note"]["title"] == "sum: 3"
 
 
 def test_workflow_aggregate_problems_have_their_place(alice: Caller, posts: dict[str, Any]) -> None:

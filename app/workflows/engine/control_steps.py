@@ -118,7 +118,7 @@ def _for_each(run: Any, place: Place) -> Outcome:
         for name in ("collection", "sort"):
             _config_text(values, name)
         run.input = values
-        inner = for_each.begin(run, values)
+        inner = for_each.start(run, values)
         run.holds_pii = run.holds_pii or shows_personal(values, run.owner())
         if inner is None:
             return Outcome({"count": 0, "failed": 0, "errors": []}, place.step.following, values)

@@ -44,7 +44,7 @@ class Page:
     records: dict[bytes, Following]
 
 
-def begin(run: Any, settings: JSONMapping) -> JSONObject | None:
+def start(run: Any, settings: JSONMapping) -> JSONObject | None:
     """The state of a `for_each` before its first record; None if there are none.
 
     Records that are created later are left out: their ids are larger than the largest one now.

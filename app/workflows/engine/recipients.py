@@ -75,9 +75,8 @@ def strangers(account_id: str, addresses: Sequence[str]) -> list[str]:
 def _field_address(name: str, names: JSONMapping) -> str:
     """The address in a field of the record of a `for_each`, else of the trigger."""
     item = names.get("item")
-    record = item if isinstance(item, Mapping) else None
-    if record is None:
-        record = expressions.get_path(names, ("trigger", "record"))
+    in_trigger = expressions.get_path(names, ("trigger", "record"))
+    record = item if isinstance(item, Mapping) else in_trigger
     return _normalized(expressions.get_path(record, (name,)), NO_ADDRESS.format(name[:63]))
 
 

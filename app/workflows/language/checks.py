@@ -407,8 +407,9 @@ def action_problems(kind: str, config: Written) -> Iterator[tuple[str, str]]:
 
 def _list_problems(name: str, value: object) -> Iterator[tuple[str, str]]:
     """The problems of a comma-separated text, or list, of functions or of fields."""
-    texts = value if isinstance(value, list) else [value]
-    if value is not None and not all(isinstance(text, str) for text in texts):
+    given = value if isinstance(value, list) else [value]
+    texts = [text for text in given if isinstance(text, str)]
+    if value is not None and len(texts) < len(given):
         yield name, "Must be text, or a list of texts."
     elif value and name == "functions" and not any(map(templates.has_template, texts)):
         for call in (call.strip() for text in texts for call in text.split(",")):

@@ -185,8 +185,8 @@ def _fields_in_steps(
             yield from _in_event_condition(*names)
         if trigger:
             yield from _of_trigger(in_step(step, path), trigger)
-        for name_place, name in in_step(step, path) if item else ():
-            if name[0] == "item" and len(name) > 1:
+        for name_place, name in in_step(step, path):
+            if item and name[0] == "item" and len(name) > 1:
                 yield name_place, item, name[1]
         of_item = item if step["type"] not in LOOPS else None
         if step["type"] == FOR_EACH and not templates.has_template(step["collection"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +12,14 @@ from typing import Any
 
 import pytest
 import redis
+import sqlalchemy as sa
 from flask import Flask
 
+from app import clock, db
+from app.collections import definitions
+from app.ids import new_id
 from tests.builders import Caller, make_collection
+from tests.conftest import WHOLE
 from tests.receivers import Receiver
 from tests.services import Redis
 from tests.system.workflows.faults import start_workers, stopping_in
@@ -145,3 +151,69 @@ def every_post(alice: Caller) -> list[dict[str, Any]]:
         for page in pages
         for one in alice.get(f"records/posts?limit=100&sort=id&page={page}").json["items"]
     ]
+
+
+@WHOLE
+def test_workflow_walk_over_records_with_kills_runs_for_each_once(
+    app: Flask, redis_url: str, root: Caller, alice: Caller, tmp_path: Path, whole: bool
+) -> None:
+    """Of 100,000 records, with ten kills; others are created and deleted meanwhile."""
+    count, kills = (100_000, 10) if whole else (150, 3)
+    make_collection(root, schema=[{"name": "n", "type": "number"}])
+    fill(app, alice, count)
+    step = action(
+        "change",
+        "update_record",
+        collection="posts",
+        record_id="{{ item.id }}",
+        data={"n": "{{ item.n + 1 }}"},
+    )
+    walk = {"name": "walk", "type": "for_each", "collection": "posts", "steps": [step]}
+    id = start(alice, make_workflow(alice, [walk]))
+    last = alice.get("records/posts?sort=-id&limit=3").json["items"]
+    workers, chance = start_workers(app, tmp_path, redis_url), random.Random(7)
+    begun = time.monotonic()
+
+    def done() -> int:
+        found = instance(alice, id)
+        assert found["status"] in ("pending", "running", "completed"), found["error_message"]
+        return (
+            count if found["status"] == "completed" else (found["progress"] or {"done": 0})["done"]
+        )
+
+    def wait_for(number: int) -> None:
+        end = time.monotonic() + 60 + count / 20
+        while done() < number:
+            assert time.monotonic() < end, (tmp_path / "worker.log").read_text()[-3000:]
+            time.sleep(0.02)
+
+    try:
+        for kill in range(kills):
+            wait_for(count * (kill + 1) // (kills + 2))
+            time.sleep(chance.uniform(0, 0.1))
+            for worker in workers:
+                worker.crash()
+            if kill == kills // 2:
+                assert alice.delete(f"records/posts/{last[0]['id']}").status_code == 204
+                assert alice.post("records/posts", {"n": 100}).status_code == 201
+        wait_for(count)
+    finally:
+        for worker in workers:
+            worker.kill()
+    found = instance(alice, id)
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    output = found["context"]["steps"]["walk"]["output"]
+    assert output == {"count": count - 1, "failed": 0, "errors": []}
+    groups = alice.get("records/posts/aggregate?functions=count()&group_by=n").json["results"]
+    assert groups == [{"n": 1, "count": count - 1}, {"n": 100, "count": 1}]
+    sys.stdout.write(f"{count} records in {time.monotonic() - begun:.0f} s\n")
+
+
+def fill(app: Flask, alice: Caller, count: int) -> None:
+    """Put many records into the table at once."""
+    with app.app_context(), db.transaction():
+        table, now = definitions.get("posts").table, clock.now()
+        same = {"account_id": alice.account_id, "created_at": now, "updated_at": now, "n": 0}
+        for begin in range(0, count, 5000):
+            rows = [{**same, "id": new_id()} for _ in range(begin, min(count, begin + 5000))]
+            db.connection().execute(sa.insert(table), rows)
