@@ -1,7 +1,7 @@
 """give schedules of workflows a time zone
 
-Revision ID: 0089
-Revises: 0088
+Revision ID: 0090
+Revises: 0089
 Create Date: 2026-11-30 18:05:00.000000
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0089"
-down_revision = "0088"
+revision = "0090"
+down_revision = "0089"
 branch_labels = None
 depends_on = None
 
