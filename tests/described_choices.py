@@ -61,7 +61,11 @@ ENUMS: Mapping[str, Collection[str]] = {
     "StepLogView.status": workflows.LOG_STATES,
     "StepLogView.step_type": definition.PROPERTIES,
     "TokenPair.token_type": [BEARER],
-    "WarningView.code": [missing.COLLECTION_MISSING, missing.FIELD_MISSING],
+    "WarningView.code": [
+        missing.COLLECTION_MISSING,
+        missing.FIELD_MISSING,
+        missing.GROUP_MISSING,
+    ],
     "WebhookView.events.[]": deliveries.OPERATIONS,
     "WorkflowView.trigger_type": workflows.TRIGGERS,
 }
