@@ -198,6 +198,9 @@ def test_idempotency_secret_responses_are_marked_in_description(app: Flask) -> N
             assert bool(shown) == (secret(example) if callable(secret) else secret), path
 
 
+OPERATION = {"method": "POST", "collection": "posts", "body": {"title": "a"}}
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -206,6 +209,7 @@ def test_idempotency_secret_responses_are_marked_in_description(app: Flask) -> N
         ("roles", {"name": "auditor"}),
         ("rules/validate", {"rule": "true", "operation": "list", "collectionFields": []}),
         ("records/posts/batch", {"records": [{"title": "a"}, {"title": "b"}]}),
+        ("batch", {"operations": [OPERATION]}),
     ],
 )
 def test_idempotency_key_is_accepted_by_every_post(

@@ -185,6 +185,7 @@ def with_a_factor(cast: Cast) -> dict[str, str]:
 TITLE = [{"name": "title", "type": "text"}]
 ONE_RECORD = "records/posts/{id}"
 BATCH = "/records/<collection>/batch"
+OPERATION = {"method": "POST", "collection": "posts", "body": {"title": "of globex"}}
 Case = Superadmin | Owned | Own
 OnOne = Callable[..., Owned]
 
@@ -570,6 +571,8 @@ CASES: dict[Route, Case] = {
     ("POST", BATCH): Own({"records": [{"title": "of globex"}]}, (201,)),
     ("PATCH", BATCH): Own({"records": [{"id": RANDOM_ID, "data": {}}]}, (404,)),
     ("DELETE", BATCH): Own({"ids": [RANDOM_ID]}, (404,)),
+    # Records of others by their ids: tests/records/test_operations.py.
+    ("POST", "/batch"): Own({"operations": [OPERATION]}),
     ("GET", "/records/<collection>/export"): Own(),
     ("POST", "/records/<collection>/import"): Own(lambda cast: [{"title": "of globex"}]),
     ("GET", "/records/<collection>/<record_id>"): Owned(a_record, ONE_RECORD),

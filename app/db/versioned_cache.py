@@ -53,7 +53,7 @@ class VersionChecks:
             f"k{i}_{j}": part for i, check in enumerate(checks) for j, part in enumerate(check.key)
         }
         self._versions = tuple(check.version for check in checks)
-        self._checks = tuple(checks)
+        self.checks = tuple(checks)
         self._accounts = {check.key[0] for check in checks if _has_account(check.table)}
 
     def within(self, account_id: str | None) -> VersionChecks:
@@ -65,7 +65,7 @@ class VersionChecks:
         if not self._accounts or self._accounts == {account_id}:
             return self
         own, foreign = list[VersionCheck](), list[VersionCheck]()
-        for check in self._checks:
+        for check in self.checks:
             is_own = not _has_account(check.table) or check.key[0] == account_id
             (own if is_own else foreign).append(check)
         combine(*foreign).verify()

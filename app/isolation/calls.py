@@ -36,6 +36,7 @@ PARAMETER = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READ_METHODS = ("GET",)
 SCIM, DIRECTORY = "/scim/", "directory"
 PORTAL = "portal"
+OPERATIONS = f"{PREFIX}/batch"
 PAGES = ("/console", "/portal", "/welcome")
 COLLECTION_PARAMETERS = {"collection", "collection_id", "collection_name", "record_id"}
 FIXED_VALUES = {
@@ -278,6 +279,10 @@ class RouteBook:
         if _is_record_route(rule):
             definition = next((d for d in self.collections if f"/{d.name}" in path), None)
             yield from record_bodies(method, rule.rule, definition, owner, caller)
+            return
+        if rule.rule == OPERATIONS:
+            for definition in self.collections:
+                yield from operation_bodies(definition, owner, caller)
             return
         content = self._operation(rule, method).get("requestBody", {}).get("content", {})
         example = content.get("application/json", {}).get("example")
@@ -541,6 +546,19 @@ def record_bodies(
             yield body.get(method, {"ids": [id]})
         else:
             yield [body] if route.endswith("/import") else body
+
+
+def operation_bodies(
+    definition: Definition, owner: Tenant, caller: Tenant
+) -> Iterator[Mapping[str, object]]:
+    """Yield batches of one operation on the owner's record, or with the values of it."""
+    named = {"collection": definition.name}
+    changed = {**named, "id": owner.id_of(definition.table_name)}
+    for body in record_bodies("PUT", "", definition, owner, caller):
+        for method in ("POST", "PATCH", "PUT"):
+            target = named if method == "POST" else changed
+            yield {"operations": [{"method": method, **target, "body": body}]}
+    yield {"operations": [{"method": "DELETE", **changed}]}
 
 
 def _sendable(definition: Definition, row: Mapping[str, object]) -> dict[str, object]:

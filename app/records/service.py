@@ -174,10 +174,14 @@ def replace(
     A default that is an expression is for new records: a field that has one keeps its value.
     """
     with _changing(collection, record_id, body, conditions, by) as (access, row):
-        left = access.definition.default_nodes.keys()
-        defaults = access.definition.defaults.items()
-        absent = {name: one for name, one in defaults if name in access.writable - left}
-        return _change(access, row, body, absent)
+        return _change(access, row, body, absent_values(access))
+
+
+def absent_values(access: Access) -> Body:
+    """The values of the writable fields that a body which replaces a record does not have."""
+    left = access.definition.default_nodes.keys()
+    defaults = access.definition.defaults.items()
+    return {name: one for name, one in defaults if name in access.writable - left}
 
 
 def patch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -10,7 +11,7 @@ from flask import Response
 from app import config, web
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
-from app.records import batch
+from app.records import batch, operations
 from app.records.routes.records import EXAMPLE, RecordObject
 from app.types import JSONObject
 from app.web import fields
@@ -24,9 +25,10 @@ from app.web.serialization import json_response
 blueprint = Blueprint(
     "Record batches",
     __name__,
-    url_prefix=f"{web.PREFIX}/records",
+    url_prefix=web.PREFIX,
     description="Many records in one request: all of them or none, in one transaction.",
 )
+ORDER, LINE = EXAMPLE["id"], "019a9f00-0000-7000-8000-000000000002"
 
 
 class BatchLength:
@@ -86,6 +88,67 @@ class BatchArgs(Schema):
             raise ma.ValidationError("Required with mode=upsert, and only then.", "on")
 
 
+class IdOrReference(fields.GivenId):
+    """The id of a record, or a `$ref` that stands for it."""
+
+    def _deserialize(self, value: object, *args: Any, **options: Any) -> Any:
+        return value if isinstance(value, dict) else super()._deserialize(value, *args, **options)
+
+
+class RecordOperation(Schema):
+    """A change of one record."""
+
+    method = fields.Choice(operations.OPERATIONS, required=True)
+    collection = fields.Text(required=True, shortest=1)
+    id = IdOrReference(metadata={"type": ["string", "object"], "example": EXAMPLE["id"]})
+    body = ma.fields.Dict()
+    as_ = ma.fields.String(
+        data_key="as",
+        attribute="as",
+        validate=ma.validate.Regexp(operations.NAME),
+        **doc("A name by which later operations refer to it."),
+    )
+    if_match = fields.Text(
+        **doc("ETags of the record, one of which it has to have, as in the header `If-Match`.")
+    )
+
+    @ma.validates_schema
+    def check(self, sent: JSONObject, **options: object) -> None:
+        """Each method takes what its request would."""
+        is_new, is_end = sent["method"] == "POST", sent["method"] == "DELETE"
+        takes = {"id": not is_new, "body": not is_end}
+        found = {
+            name: ["Missing data for required field." if is_taken else "Unknown field."]
+            for name, is_taken in takes.items()
+            if (name in sent) != is_taken
+        }
+        if is_new and "if_match" in sent:
+            found["if_match"] = ["Unknown field."]
+        if is_end and "as" in sent:
+            found["as"] = ["Nothing is left to refer to."]
+        if found:
+            raise ma.ValidationError(found)
+
+
+class RecordOperations(Schema):
+    names_numbers = True
+
+    operations = ma.fields.List(
+        ma.fields.Nested(RecordOperation), required=True, validate=BatchLength()
+    )
+
+
+class OperationResult(View):
+    """The status that the operation would have had as a request, and its record."""
+
+    status = ma.fields.Integer()
+    body = ma.fields.Nested(RecordObject, allow_none=True)
+
+
+class OperationResults(View):
+    results = ma.fields.List(ma.fields.Nested(OperationResult))
+
+
 class CreatedRecords(View):
     """The created and, with upsert, the updated records."""
 
@@ -114,7 +177,7 @@ def refuse_conditions() -> None:
             raise BadRequest(f"{name} works only for requests that change one record.")
 
 
-@blueprint.route("/<collection>/batch", methods=["POST"])
+@blueprint.route("/records/<collection>/batch", methods=["POST"])
 @blueprint.arguments(BatchArgs, location="query")
 @blueprint.arguments(NewRecords, example={"records": [{"title": "Hello"}, {"title": "Bye"}]})
 @blueprint.response(201, CreatedRecords, example={"created": [EXAMPLE], "count": 1})
@@ -145,7 +208,7 @@ def create_records(args: JSONObject, body: JSONObject, collection: str) -> Respo
     return json_response(answer, 201 if created else 200)
 
 
-@blueprint.route("/<collection>/batch", methods=["PATCH"])
+@blueprint.route("/records/<collection>/batch", methods=["PATCH"])
 @blueprint.arguments(
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
@@ -163,7 +226,7 @@ def update_records(body: JSONObject, collection: str) -> Response:
     return json_response({"updated": updated, "count": len(updated)})
 
 
-@blueprint.route("/<collection>/batch", methods=["DELETE"])
+@blueprint.route("/records/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
 @blueprint.fails(409, 413, 428)
@@ -176,3 +239,48 @@ def delete_records(body: JSONObject, collection: str) -> Response:
     """
     deleted = batch.delete(collection, body["ids"], by=principal())
     return json_response({"deleted": deleted, "count": len(deleted)})
+
+
+@blueprint.route("/batch", methods=["POST"])
+@blueprint.arguments(
+    RecordOperations,
+    example={
+        "operations": [
+            {"method": "POST", "collection": "orders", "body": {"title": "Hello"}, "as": "order"},
+            {
+                "method": "POST",
+                "collection": "lines",
+                "body": {"title": "Hello", "order": {"$ref": "order.id"}},
+            },
+        ]
+    },
+)
+@blueprint.response(
+    200,
+    OperationResults,
+    example={
+        "results": [
+            {"status": 201, "body": EXAMPLE},
+            {"status": 201, "body": {**EXAMPLE, "id": LINE, "order": ORDER}},
+        ]
+    },
+)
+@blueprint.fails(409, 412, 413, 428)
+@optimistic
+@anonymous(operator="records")
+def run_operations(body: JSONObject) -> Response:
+    """Change records of several collections.
+
+    Up to `SERVICE_BATCH_MAX` operations (1,000), in order, all of them or none. Each is what the
+    request of its method would be, under the same rules and rights: POST creates a record, PATCH
+    and PUT change the one with this `id`, DELETE deletes it. An operation can be named (`as`), and
+    `{"$ref": "order.id"}` in the `id` or anywhere in the `body` of a later one stands for a value
+    of its record, which the caller has to see unmasked, and which is neither a list nor an object.
+
+    `results` has the status and the record of each operation, null for a DELETE. If one fails,
+    nothing is stored, and the error is that of its request; `details` name the place
+    (`operations[3].body.title`) and the `index` of the operation. Operations after one with
+    problems are checked, too.
+    """
+    results = operations.run(body["operations"], by=principal())
+    return json_response({"results": [result._asdict() for result in results]})

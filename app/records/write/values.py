@@ -116,7 +116,7 @@ class Problems:
 
     def subset(self, indexes: Sequence[int] | None) -> Problems:
         """The problems of some of the records; they collect into the same list."""
-        return Problems(indexes, self.collected)
+        return type(self)(indexes, self.collected)
 
     def check(self) -> None:
         """Raise InvalidValues if there are problems."""

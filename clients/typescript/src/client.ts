@@ -4,7 +4,7 @@ import { Changes } from "./changes.js";
 import type { components, paths } from "./description.js";
 import { Unauthorized } from "./errors.js";
 import { Files } from "./files.js";
-import { type AnyCollections, Records, type Shape } from "./records.js";
+import { type AnyCollections, type RecordOperation, Records, type Shape, type WriteOptions, sent } from "./records.js";
 import type { TokenPair } from "./session.js";
 import { type ClientOptions, Transport } from "./transport.js";
 
@@ -14,6 +14,7 @@ const send = (transport: Transport, request: Request) =>
 type Schemas = components["schemas"];
 export type Api = OpenApiClient<paths>;
 export type SignedIn = Schemas["SignedIn"];
+export type OperationResult = Schemas["OperationResult"];
 
 /** A client of one instance; `atrium types` writes its collections' types. */
 export class Client<C extends { [N in keyof C]: Shape } = AnyCollections> {
@@ -35,6 +36,16 @@ export class Client<C extends { [N in keyof C]: Shape } = AnyCollections> {
   /** Returns the records of a collection. */
   records<N extends keyof C & string>(collection: N): Records<C[N]> {
     return new Records<C[N]>(this.api, collection);
+  }
+
+  /** Changes records of several collections, all or none; returns the results in order. */
+  async batch(
+    operations: { [N in keyof C & string]: RecordOperation<N, C[N]> }[keyof C & string][],
+    options: Omit<WriteOptions, "ifMatch"> = {},
+  ): Promise<OperationResult[]> {
+    const body = { operations } as Schemas["RecordOperations"];
+    const { data } = await this.api.POST("/api/v1/batch", { body, ...sent(options) });
+    return (data as Schemas["OperationResults"]).results;
   }
 
   /** Begins a session, which renews itself; returns the user and the account. */

@@ -63,6 +63,18 @@ export interface WriteOptions {
   signal?: AbortSignal;
 }
 
+/** Stands for a value of the record that an earlier operation has named, such as `order.id`. */
+export type Reference = { $ref: string };
+type Referring<T> = { [K in keyof T]: T[K] | Reference };
+
+/** A change of a record of one collection. */
+export type RecordOperation<N, S extends Shape> = { collection: N } & (
+  | { method: "POST"; body: Referring<S["create"]>; as?: string }
+  | { method: "PUT"; id: string | Reference; body: Referring<S["replace"]>; as?: string; if_match?: string }
+  | { method: "PATCH"; id: string | Reference; body: Referring<S["update"]>; as?: string; if_match?: string }
+  | { method: "DELETE"; id: string | Reference; if_match?: string }
+);
+
 export interface AggregateOptions {
   /** Such as `count()` and `sum(price)`. */
   functions: string[];
@@ -250,6 +262,6 @@ function tagged<T extends object>(answer: Answer): T {
 
 const listed = (names: string | string[] | undefined): string | undefined => names?.toString();
 
-function sent({ ifMatch, headers, signal }: WriteOptions) {
+export function sent({ ifMatch, headers, signal }: WriteOptions) {
   return { headers: { ...headers, ...(ifMatch ? { "If-Match": ifMatch } : {}) }, signal };
 }

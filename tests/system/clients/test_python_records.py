@@ -47,6 +47,17 @@ def test_python_client_if_match_of_changed_record_raises(atrium: ModuleType, cli
     tasks.delete(read["id"], if_match=atrium.etag_of(changed))
 
 
+def test_python_client_batch_does_all_operations_or_none(atrium: ModuleType, client: Any) -> None:
+    first = {"method": "POST", "collection": "tasks", "body": {"title": "one"}, "as": "task"}
+    change = {"method": "PATCH", "collection": "tasks", "id": {"$ref": "task.id"}}
+    made, changed = client.batch([first, {**change, "body": {"points": 3}}])
+    assert (made["status"], changed["status"], changed["body"]["points"]) == (201, 200, 3)
+    with pytest.raises(atrium.ValidationError) as error:
+        client.batch([first, {**change, "body": {"points": "x"}}])
+    assert error.value.details[0]["field"] == "operations[1].body.points"
+    assert [one["id"] for one in client.records("tasks").iterate()] == [made["body"]["id"]]
+
+
 def test_python_client_list_filters_sorts_and_pages(atrium: ModuleType, client: Any) -> None:
     tasks = client.records("tasks")
     tasks.create_many([{"title": f"t{number}", "points": number} for number in range(5)])

@@ -62,6 +62,19 @@ test("many records are written at once, listed by pages and walked through", asy
   assert.equal((await articles.list({ filter })).total, 1);
 });
 
+test("operations are done all or none", async () => {
+  const first = { method: "POST", collection, body: { title: "batch", slug: "batch" }, as: "article" };
+  const change = { method: "PATCH", collection, id: { $ref: "article.id" }, body: { views: 3 } };
+  const [made, changed] = await client.batch([first, change]);
+  assert.deepEqual([made.status, changed.status, changed.body.views], [201, 200, 3]);
+  const wrong = { ...change, body: { views: "x" } };
+  await assert.rejects(client.batch([{ ...first, body: { title: "batch" } }, wrong]), (error) => {
+    return error.details[0].field === "operations[1].body.views";
+  });
+  const found = await articles.list({ filter: f("title").eq("batch") });
+  assert.deepEqual(found.items.map(({ id }) => id), [made.body.id]);
+});
+
 test("an earlier state is restored from the history", async () => {
   const made = await articles.create({ title: "before" });
   await articles.update(made.id, { title: "after" });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,6 +84,16 @@ class AsyncClient:
     def records(self, collection: str) -> AsyncRecords[Untyped, Untyped, Untyped, Untyped, Untyped]:
         """Return the records of a collection."""
         return AsyncRecords(self, collection)
+
+    async def batch(self, operations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Change records of several collections, all or none; returns the results in order.
+
+        An operation has `method`, `collection`, `id`, `body`, `as` and `if_match`, as far as it
+        needs them.
+        """
+        answer = await self.session.json("POST", "batch", json={"operations": operations})
+        results: Sequence[Mapping[str, Any]] = answer["results"]
+        return results
 
     async def close(self) -> None:
         """Close the connections."""
