@@ -100,6 +100,18 @@ def by_current_actor() -> Iterator[None]:
     changes[start:] = [one._replace(acting=one.acting or acting) for one in changes[start:]]
 
 
+@contextmanager
+def with_creations(unchanged: Mapping[str, str]) -> Iterator[None]:
+    """Have the creations of the block store these further values, by the ids of their records."""
+    changes = db.pending(_append, last=True)
+    start = len(changes)
+    yield
+    changes[start:] = [
+        one._replace(unchanged=unchanged.get(one.target[2])) if one.target[0] == CREATE else one
+        for one in changes[start:]
+    ]
+
+
 def text(value: object) -> str | None:
     """A value as stored in entries: strings as they are, anything else as JSON."""
     if value is None or type(value) is str:

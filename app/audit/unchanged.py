@@ -1,7 +1,8 @@
 """The values that, with a stored change of a record, make the whole record before and after it.
 
-The change feed gives out whole records. A creation has all values, as its actor is its creator; an
-update lacks those that it did not change, and both it and a deletion lack most system fields.
+The change feed gives out whole records. A creation has all values, as its actor is its creator,
+unless an import says otherwise; an update lacks those that it did not change, and both it and a
+deletion lack most system fields.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class Unchanged(NamedTuple):
 
 NOTHING = Unchanged({}, {}, {}, {})
 NONE_LONG = "{}]"
-EDITOR = ("updated_at", "updated_by")
+CREATION, EDITOR = ("created_at", "created_by"), ("updated_at", "updated_by")
 
 
 def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
     """The text to store with an update or a deletion of a record."""
-    both, long = _texts(old, ("created_at", "created_by")), dict[str, int]()
+    both, long = _texts(old, CREATION), dict[str, int]()
     if new is not None:
         for name in fields:
             value = old.get(name)
@@ -49,6 +50,11 @@ def dump(fields: Iterable[str], old: Row, new: Row | None) -> str:
                     both[name] = text
     after = {} if new is None else _texts(new, ("updated_by",))
     return orjson.dumps((both, _texts(old, EDITOR), after, long)).decode()
+
+
+def dump_creation(new: Row) -> str:
+    """The text to store with a creation whose actor and time are not those of the record."""
+    return orjson.dumps(({}, {}, _texts(new, CREATION), {})).decode()
 
 
 def load(text: str | None) -> Unchanged:

@@ -88,17 +88,43 @@ def upsert(
 def _upsert(
     definition: Definition, bodies: Sequence[Body], on: str, hidden: set[int], by: Principal
 ) -> tuple[list[RecordView], list[RecordView]]:
-    field = definition.fields.get(on)
-    # A caller who may not see the values must not learn from conflicts which exist.
-    is_visible = on in accesses.for_operation(by, definition, "create").comparable
-    if field is None or (on,) not in definition.unique_keys or not is_visible:
-        message = "Name a unique field of the collection that you see."
-        raise InvalidValues([problem("on", "invalid_option", message)])
+    field = key_field(definition, on, "on", by)
     problems = Problems(range(len(bodies)))
-    keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
+    keys = [key_of(field, body, index, problems) for index, body in enumerate(bodies)]
     _check_once(on, keys, problems)
     problems.check()
+    creations, updates = prepare_upsert(definition, bodies, (on, keys), problems, hidden, by)
+    changes.check_batch(*creations, *updates)
+    created = [view for change in creations for view in changes.save(change)]
+    return created, [view for change in updates for view in changes.save(change)]
 
+
+def key_field(definition: Definition, name: str, parameter: str, by: Principal) -> Field:
+    """The unique field that identifies records. Raises InvalidValues for others."""
+    field = definition.fields.get(name)
+    # A caller who may not see the values must not learn from conflicts which exist.
+    is_visible = name in accesses.for_operation(by, definition, "create").comparable
+    if field is None or (name,) not in definition.unique_keys or not is_visible:
+        message = "Name a unique field of the collection that you see."
+        raise InvalidValues([problem(parameter, "invalid_option", message)])
+    return field
+
+
+def prepare_upsert(
+    definition: Definition,
+    bodies: Sequence[Body],
+    key: tuple[str, Sequence[object]],
+    problems: Problems,
+    hidden: set[int],
+    by: Principal,
+    *,
+    has_numbers: bool = False,
+) -> tuple[list[changes.Change], list[changes.Change]]:
+    """Validates new records, and changes of those that have the key, a field with its values.
+
+    Adds to `problems`, and to `hidden` the numbers of the records that the caller cannot see.
+    """
+    on, keys = key
     rows = writes.lock_by_value(definition, by.require_account_id(), on, keys)
     # The key is not sent as a change of the record that it finds.
     others = [{n: v for n, v in body.items() if n != on} for body in bodies]
@@ -108,19 +134,24 @@ def _upsert(
     stored = {row[on] for row in rows}
     hidden |= {n for n, key in enumerate(keys) if key in stored and key not in present}
 
+    indexes = problems.indexes or range(len(bodies))
     creations, updates = list[changes.Change](), list[changes.Change]()
-    if new := [index for index, key in enumerate(keys) if key not in present]:
-        new_bodies = [bodies[index] for index in new]
-        creations.append(changes.prepare_create(definition, new_bodies, problems.subset(new), by))
-    if old := [index for index, key in enumerate(keys) if key in present]:
+    if new := [n for n, key in enumerate(keys) if key not in present]:
+        new_problems = problems.subset([indexes[n] for n in new])
+        new_bodies = [bodies[n] for n in new]
+        creations.append(
+            changes.prepare_create(
+                definition, new_bodies, new_problems, by, has_numbers=has_numbers
+            )
+        )
+    if old := [n for n, key in enumerate(keys) if key in present]:
         access = accesses.for_operation(by, definition, "update")
-        old_rows, old_bodies = [present[keys[i]] for i in old], [others[i] for i in old]
-        old_problems, inputs = problems.subset(old), values.rule_inputs(access, old_bodies)
+        old_rows, old_bodies = [present[keys[n]] for n in old], [others[n] for n in old]
+        old_problems = problems.subset([indexes[n] for n in old])
+        inputs = values.rule_inputs(access, old_bodies)
         changes.check_rule(access, old_rows, inputs, old_problems)
         updates.append(changes.prepare_update(access, old_rows, old_bodies, old_problems))
-    changes.check_batch(*creations, *updates)
-    created = [view for change in creations for view in changes.save(change)]
-    return created, [view for change in updates for view in changes.save(change)]
+    return creations, updates
 
 
 def _is_visible_or_updatable(
@@ -136,7 +167,8 @@ def _is_visible_or_updatable(
     return [any(both) for both in zip(viewable, updatable, strict=True)]
 
 
-def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
+def key_of(field: Field, body: Body, index: int, problems: Problems) -> object:
+    """The value that identifies a record; adds a problem if there is none."""
     if body.get(field.name) is None:
         missing = problem(field.name, "required_missing", "It says which record is meant.")
         problems.add(index, [missing])

@@ -1178,6 +1178,32 @@ def test_console_record_import_reuses_checked_upload(
     assert "3 records are imported." in admin.done(path, upload_id=stored, do="import")
 
 
+def test_console_record_import_updates_by_key_and_tells_what_it_read(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    fields = [{"name": "code", "type": "text", "unique": True}, {"name": "name", "type": "text"}]
+    make_collection(cast.root, "coded", fields)
+    make_record(cast.alice, "coded", code="a", name="old")
+    path = f"{place(cast, '/coded')}/import"
+    assert "Find records to update by" in admin.get(path).text
+    file, form = "code;name\na;Müller\nb;c\n".encode("cp1252"), {"upsert": "code"}
+    tried = admin.send(path, file=(io.BytesIO(file), "a.csv"), do="try", **form).text
+    assert "New: 1. Changed: 1. The same as before: 0." in tried
+    assert "Encoding: windows-1252. Separator: Semicolon." in tried
+    assert '<option value="code" selected>' in tried
+    done = admin.done(path, file=(io.BytesIO(file), "a.csv"), do="import", **form)
+    assert "2 records are imported. New: 1. Changed: 1. The same as before: 0." in done
+    stored = cast.alice.get("records/coded?sort=code").json["items"]
+    assert [one["name"] for one in stored] == ["Müller", "c"]
+    wrong = {"upsert": "name", "encoding": "utf-7"}
+    for name, text in wrong.items():
+        answer = admin.send(path, file=(io.BytesIO(file), "a.csv"), do="try", **{name: text})
+        assert answer.status_code in (400, 415)
+    given = {"encoding": "iso-8859-1", "separator": "comma", "do": "try"}
+    answer = admin.send(path, file=(io.BytesIO(file), "a.csv"), **given).text
+    assert "code;name" in answer
+
+
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_console_record_import_groups_equal_problems_by_line(
     cast: Cast, admin: Browser, made: dict[str, str], database: str

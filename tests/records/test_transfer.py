@@ -198,10 +198,12 @@ def test_record_import_creates_records(
     app: Flask, alice: Caller, things: dict[str, Any], format: str, file: str | bytes
 ) -> None:
     tried = send(alice, format, file, "?dry_run=true")
-    assert tried.json == {"imported": 2, "count": 2, "dry_run": True}
+    separator = next((one for one in ";\t" if one in str(file)), ",")
+    dialect = {"encoding": "UTF-8", "separator": separator} if format == "csv" else {}
+    assert tried.json == {"imported": 2, "count": 2, "dry_run": True, **dialect}
     assert records(alice) == []
     answer = send(alice, format, file)
-    assert answer.json == {"imported": 2, "count": 2, "dry_run": False}
+    assert answer.json == {"imported": 2, "count": 2, "dry_run": False, **dialect}
     made = records(alice)
     picked = [[one[n] for n in ("title", "views", "done", "note", "loud")] for one in made]
     assert picked == [["a", 1, True, None, "A"], ["b", 2.5, False, "", "B"]]
@@ -299,7 +301,7 @@ NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
     ("csv", '"title,views,done";note\na,b\n', ["body", 2]),
     ("csv", 'title\n"a\n\nb"\nc,d\n', ["body", 5]),
     ("csv", 'title\n"a"b\n', ["body", 2]),
-    ("csv", b"title\n\xff\n", ["body"]),
+    ("csv", b"title\n\x81\n", ["body", 2]),
     ("csv", "title\na\0b\n", ["body"]),
     ("json", "", ["body"]),
     ("json", "{}", ["body"]),
@@ -420,7 +422,8 @@ def test_record_export_and_import_round_trip(
     file = export(alice, format, sort="id").data
     empty(app)
     answer = send(alice, format, file)
-    assert answer.json == {"imported": len(rows), "count": len(rows), "dry_run": False}
+    dialect = {"encoding": "UTF-8", "separator": ","} if format == "csv" else {}
+    assert answer.json == {"imported": len(rows), "count": len(rows), "dry_run": False, **dialect}
     back = records(alice)
     assert [[one[n] for n in DECLARED] for one in back] == [
         [one[n] for n in DECLARED] for one in made
@@ -505,7 +508,7 @@ MUELLER = [("Müller", 1)]
         ("name,num\nMüller,1\n".encode("utf-16"), "utf-16", MUELLER),
         ("name,num\nMüller,1\n".encode("utf-16-le"), "utf-16le", MUELLER),
         ("name,num\nMüller,1\n".encode("utf-8-sig"), "UTF-8", MUELLER),
-        ("name,num\nMüller,1\n".encode("cp1252"), None, 422),
+        ("name,num\nMüller,1\n".encode("cp1252"), None, MUELLER),
         (b"name,num\nM\x81ller,1\n", "windows-1252", 422),
         (b"name,num\nx,1\n", "utf-7", 415),
         (b"name,num\nx,1\n", "idna", 415),

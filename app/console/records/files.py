@@ -31,16 +31,19 @@ from app.files import service as files
 from app.files import uploads
 from app.files.uploads import Upload
 from app.records.read.views import RecordView
-from app.records.routes.transfer import FORMAT_BY_SUFFIX, SUFFIXES
+from app.records.routes.transfer import FORMAT_BY_SUFFIX, SEPARATORS, SUFFIXES
 from app.records.transfer import exports, formats, imports
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.formats import Source, TextSource
+from app.records.transfer.formats import Dialect, Source, TextSource
+from app.records.transfer.imports import Options, Outcome
 from app.types import JSONMapping
 from app.web.app import UuidPath
 from app.web.error_handlers import database_error
 from app.web.languages import gettext, ngettext
 
 IMPORT = f"{COLLECTION}/import"
+CHOICES = ("upsert", "encoding", "separator")
+ENCODINGS = ("", "UTF-8", "UTF-16LE", "UTF-16BE", "windows-1252", "windows-1250", "iso-8859-1")
 
 
 @page(f"{COLLECTION}/export/<any(csv, json, jsonl, zip):format>", role=USER, retry_stale=True)
@@ -93,14 +96,14 @@ class ImportFile:
             )
         return cls(name, format, content, upload_id)
 
-    def source(self, by: Principal) -> Source:
+    def source(self, by: Principal, dialect: Dialect) -> Source:
         if self.format != formats.ARCHIVE:
             # A streamed page outlives the request's own copy.
             raw = self.content.read()
             self.content = BytesIO(raw)
-            return TextSource(self.format, raw)
+            return TextSource(self.format, raw, dialect)
         self.archive = self._uploaded()  # the source closes it
-        return ArchiveSource(self.archive, by)
+        return ArchiveSource(self.archive, by, dialect)
 
     def store(self, by: Principal) -> None:
         """Store it as an upload of the caller, which is deleted within a day."""
@@ -129,14 +132,39 @@ class ImportRun:
     name: str
     file: ImportFile
     source: Source
-    dry_run: bool
+    options: Options
     form: Form
     total: int | None
     """The number of records; None if the file does not parse."""
-    count: int = 0
-    sample: list[RecordView] = field(default_factory=list)
+    outcome: Outcome = field(default_factory=Outcome)
     wrong: list[Problem] = field(default_factory=list)
     more: int = 0
+
+    @property
+    def dry_run(self) -> bool:
+        return self.options.dry_run
+
+    @property
+    def count(self) -> int:
+        """The number of records that are checked."""
+        return self.outcome.processed
+
+    @property
+    def sample(self) -> list[RecordView]:
+        """The first records."""
+        return self.outcome.first
+
+    @property
+    def counts(self) -> str:
+        """What became of the records, if some may have been there already."""
+        if self.options.upsert is None:
+            return ""
+        return gettext(
+            "New: %(created)s. Changed: %(updated)s. The same as before: %(unchanged)s.",
+            created=self.outcome.created,
+            updated=self.outcome.updated,
+            unchanged=self.outcome.unchanged,
+        )
 
     @property
     def columns(self) -> list[str]:
@@ -152,9 +180,9 @@ class ImportRun:
     def steps(self) -> Generator[int]:
         """Run the import; yields how many records are checked. Errors are stored, not raised."""
         try:
-            for count, sample in guard.retry_stale_steps(self._begun):
-                self.count, self.sample = count, sample
-                yield count
+            for outcome in guard.retry_stale_steps(self._begun):
+                self.outcome = outcome
+                yield outcome.processed
             self._store_or_discard()
         except AppError as error:
             self._refused(error)
@@ -165,11 +193,10 @@ class ImportRun:
         finally:
             self.source.close()
 
-    def _begun(self) -> Iterator[tuple[int, list[RecordView]]]:
+    def _begun(self) -> Iterator[Outcome]:
         scope = scopes.collection_scope(self.account_id, self.name)
-        return exports.import_in_steps(
-            scope.collection.name, self.source, dry_run=self.dry_run, by=scope.by
-        )
+        name = scope.collection.name
+        return exports.import_in_steps(name, self.source, self.options, by=scope.by)
 
     def _store_or_discard(self) -> None:
         """Store a valid file until it is imported, so that it need not be chosen again."""
@@ -210,13 +237,15 @@ def import_records(scope: CollectionScope) -> Page | BaseResponse:
 
     The page of a long import streams its progress.
     """
-    form = forms.show_errors_in(ImportForm({"file": ""}))
+    form = forms.show_errors_in(ImportForm({"file": "", **{n: forms.text(n) for n in CHOICES}}))
     form.file = file = _sent_file(scope)
     second_factor.sign(scope, form)
-    source = file.source(scope.by)
+    separator = SEPARATORS.get(form.values["separator"])
+    source = file.source(scope.by, Dialect(form.values["encoding"] or None, separator))
     dry_run = request.form.get("do") != "import"
+    options = Options(dry_run, upsert=form.values["upsert"] or None)
     run = ImportRun(
-        scope.account.id, scope.collection.name, file, source, dry_run, form, _count(scope, source)
+        scope.account.id, scope.collection.name, file, source, options, form, _count(scope, source)
     )
     if run.is_long:
         context = _context(scope, form, run)
@@ -233,7 +262,7 @@ def import_records(scope: CollectionScope) -> Page | BaseResponse:
         run.count,
         count=run.count,
     )
-    return listing.redirect_to_list(notice, scope)
+    return listing.redirect_to_list(f"{notice} {run.counts}".strip(), scope)
 
 
 def _sent_file(scope: CollectionScope) -> ImportFile:
@@ -305,6 +334,8 @@ def _context(scope: CollectionScope, form: ImportForm, run: ImportRun | None) ->
         "run": run,
         "file": form.file,
         "ask_superadmins": scopes.ASK_SUPERADMINS,
+        "keys": [names[0] for names in scope.collection.unique_keys if len(names) == 1],
+        "encodings": ENCODINGS,
         "may_create": "create" in scope.allowed_operations(scope.collection),
         "head": ",".join(one.field.name for one in widgets if one.kind != WidgetKind.FILES),
         "list_url": listing.list_url(scope),

@@ -18,7 +18,8 @@ from app.records.routes import stale_reads
 from app.records.routes.records import EXAMPLE, RecordBody, RecordObject
 from app.records.transfer import exports, formats
 from app.records.transfer.archive_imports import ArchiveSource
-from app.records.transfer.formats import Source, TextSource
+from app.records.transfer.formats import Dialect, Source, TextSource
+from app.records.transfer.imports import Options
 from app.types import JSONObject
 from app.web import fields, serialization
 from app.web.access import anonymous
@@ -47,6 +48,7 @@ FORMAT_BY_SUFFIX = {
     ".ndjson": "jsonl",
     ".zip": formats.ARCHIVE,
 }
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 SUFFIXES = ", ".join(FORMAT_BY_SUFFIX)
 SOURCE = "import_source"
 BYTES = {"type": "string", "format": "binary"}
@@ -118,14 +120,29 @@ class ImportArgs(Schema):
     keep_ids = ma.fields.Boolean(
         load_default=False, **doc("true keeps the ids of the file; for superadmins.")
     )
+    upsert = fields.Text(
+        **doc("A unique field: records that have a value of the file are updated, not created.")
+    )
+    encoding = fields.Text(longest=40, **doc("Of CSV, such as `windows-1252`; else it is found."))
+    separator = fields.Choice(SEPARATORS, **doc("Of CSV; else it is found."))
 
 
 class RecordImport(View):
     """The result of an import or dry run."""
 
-    imported = ma.fields.Integer()
+    optional = ("created", "updated", "unchanged", "ignored", "encoding", "separator")
+
+    imported = ma.fields.Integer(**doc("The records of the file."))
     count = ma.fields.Integer(**doc("The same as imported."))
     dry_run = ma.fields.Boolean()
+    created = ma.fields.Integer(**doc("With `upsert`: the new ones of them."))
+    updated = ma.fields.Integer(**doc("With `upsert`: those that have changed."))
+    unchanged = ma.fields.Integer(**doc("With `upsert`: those that were there already, the same."))
+    ignored = ma.fields.List(
+        ma.fields.String(), **doc("Of `created_at` and `created_by`: what was not taken.")
+    )
+    encoding = ma.fields.String(**doc("Of CSV: the encoding that was named, or found."))
+    separator = ma.fields.String(**doc("Of CSV: what separates the cells."))
 
 
 @blueprint.route("/<collection>/export", methods=["GET"])
@@ -185,15 +202,20 @@ def import_records(args: JSONObject, collection: str) -> Response:
     """Import records from a file, all or nothing.
 
     `text/csv` (the first line names the fields, separated by commas, semicolons or tabs, as are
-    the cells, unless a line `sep=;` before it names another; in UTF-8, UTF-16 with its mark, or
-    what `charset` names, such as `windows-1252`), `application/json` (an array, or
+    the cells, unless a line `sep=;` before it or `separator` names another; in UTF-8, UTF-16 or
+    windows-1252, or what `encoding` or the charset names), `application/json` (an array, or
     `{"records": [...]}`), `application/x-ndjson`, `application/zip`, or one `file` of these in
     `multipart/form-data`.
     Each record is created as by `POST /records/{collection}`, but system and computed fields are
-    ignored, so that an export can be imported. Superadmins may keep ids (`keep_ids`), and so the
-    references between the records. Fields that the file does not name get their defaults; in CSV an
-    empty cell is null, a single apostrophe an empty text. Masks of a field that the caller sees
-    masked are refused (`invalid_option`).
+    ignored, so that an export can be imported. From admins, `created_at` and `created_by` (the id
+    or address of a user of the account) are taken. Superadmins may keep ids (`keep_ids`), and so
+    the references between the records. Fields that the file does not name get their defaults; in
+    CSV an empty cell is null, a single apostrophe an empty text. Masks of a field that the caller
+    sees masked are refused (`invalid_option`).
+
+    With `upsert`, a record that has a value of the file in this unique field is changed as by
+    PATCH instead, by the update rule and its fields; one that the caller may neither view nor
+    update is not found, and its value is taken. Each value is once in the file.
 
     An archive has one `records.jsonl`, `.json` or `.csv`, and in `files/<id>/<name>` the files that
     it names by their ids. They are uploaded for the imported records, and get new ids. It has at
@@ -209,22 +231,27 @@ def import_records(args: JSONObject, collection: str) -> Response:
     change conflicts, the import stops with 409 `import_interrupted`, where `imported` is the number
     of stored records. Import the rest then.
     """
-    count = exports.import_all(
-        collection,
-        _source(collection),
-        dry_run=args["dry_run"],
-        keep_ids=args["keep_ids"],
-        by=principal(),
+    source = _source(
+        collection, Dialect(args.get("encoding"), SEPARATORS.get(args.get("separator", "")))
     )
-    return json_response({"imported": count, "count": count, "dry_run": args["dry_run"]})
+    options = Options(args["dry_run"], args["keep_ids"], args.get("upsert"))
+    outcome = exports.import_all(collection, source, options, by=principal())
+    count = outcome.processed
+    answer = {"imported": count, "count": count, "dry_run": args["dry_run"]}
+    if options.upsert is not None:
+        counts = ("created", "updated", "unchanged")
+        answer |= {name: getattr(outcome, name) for name in counts}
+    if outcome.ignored:
+        answer["ignored"] = sorted(outcome.ignored)
+    return json_response({**answer, **source.dialect.found()})
 
 
-def _source(collection: str) -> Source:
+def _source(collection: str, dialect: Dialect) -> Source:
     context = get_g()
     if SOURCE not in context:  # a request may be run again, but read once
         access = accesses.for_operation(principal(), definitions.get(collection), "create")
         access.check_open()  # before it reads
-        source = _read_source()
+        source = _read_source(dialect)
         setattr(context, SOURCE, source)
 
         @after_this_request
@@ -236,21 +263,22 @@ def _source(collection: str) -> Source:
     return found
 
 
-def _read_source() -> Source:
+def _read_source(dialect: Dialect) -> Source:
     format = MEDIA_TYPES.get(request.mimetype)
     if request.mimetype != upload_parts.MULTIPART and format != formats.ARCHIVE:
-        charset = request.mimetype_params.get("charset") if format == "csv" else None
+        if format == "csv" and dialect.encoding is None:
+            dialect.encoding = request.mimetype_params.get("charset")
         raw = serialization.read_body(request, any_charset=format == "csv")
         if format is None:
             raise UnsupportedMediaType(f"Send {', '.join(formats.FORMATS.values())}.")
-        return TextSource(format, formats.utf8(raw, charset) if charset else raw)
+        return TextSource(format, raw, dialect)
     _, upload, filename, mimetype = upload_parts.receive_file("file")
     format = FORMAT_BY_SUFFIX.get(PurePath(filename).suffix.lower()) or MEDIA_TYPES.get(mimetype)
     if format == formats.ARCHIVE:
-        return ArchiveSource(upload, principal())
+        return ArchiveSource(upload, principal(), dialect)
     with closing(upload):
         if format is None:
             raise UnsupportedMediaType(f"The file's name must end in {SUFFIXES}.")
         if upload.size > config.current().max_body_bytes:
             raise PayloadTooLarge
-        return TextSource(format, upload.path.read_bytes())
+        return TextSource(format, upload.path.read_bytes(), dialect)

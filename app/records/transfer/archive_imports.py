@@ -31,7 +31,7 @@ from app.files import uploads
 from app.files.storage import CHUNK
 from app.files.uploads import Upload
 from app.records.transfer import formats
-from app.records.transfer.formats import Line
+from app.records.transfer.formats import Dialect, Line
 from app.types import JSONObject
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ LAYOUT = "An archive has records.jsonl, .json or .csv, and files/<id>/<name>."
 
 
 class ArchiveSource:
-    def __init__(self, archive: Upload, by: Principal) -> None:
-        self._archive, self._by = archive, by
+    def __init__(self, archive: Upload, by: Principal, dialect: Dialect) -> None:
+        self._archive, self._by, self.dialect = archive, by, dialect
         self._lines: Sequence[Line] | None = None
         self._file_ids: Sequence[str] = ()
 
@@ -79,7 +79,9 @@ class ArchiveSource:
                 entries = _Entries.of(archive, self._archive.size, self._by)
                 contents = BytesIO()
                 _copy(archive, entries.records, contents)
-                lines = formats.read_lines(entries.format, contents.getvalue(), definition)
+                lines = formats.read_lines(
+                    entries.format, contents.getvalue(), definition, self.dialect
+                )
                 wanted = _wanted(definition, lines, entries)
                 for info, name in wanted.values():
                     begun.append(uploads.start(name))

@@ -23,12 +23,12 @@ from app.db import engine, sqlite_driver
 from app.db.versioned_cache import VersionChecks
 from app.errors import Forbidden, InvalidValues, problem
 from app.records.read import query, views
-from app.records.read.views import RecordView
 from app.records.store import Row
 from app.records.store.reads import Selection
 from app.records.transfer import formats, imports
 from app.records.transfer.archives import Archive
 from app.records.transfer.formats import Source
+from app.records.transfer.imports import Options, Outcome
 
 Parameters = Mapping[str, Sequence[str]]
 # Parameters of a list that an export does not have.
@@ -99,40 +99,31 @@ def _parse(access: accesses.Access, parameters: Parameters) -> query.Query:
     return parsed
 
 
-def import_all(
-    collection: str, source: Source, *, dry_run: bool, keep_ids: bool, by: Principal
-) -> int:
-    """Import all records of a source; returns their number. A dry run is rolled back.
+def import_all(collection: str, source: Source, options: Options, *, by: Principal) -> Outcome:
+    """Import all records of a source. A dry run is rolled back.
 
     Raises Malformed, InvalidValues, Forbidden or Conflict with the lines, PayloadTooLarge, and
     Interrupted.
     """
-    if keep_ids and not by.is_superadmin:
-        raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
-    count = 0
-    for count, _ in import_in_steps(  # noqa: B007 - the last one counts
-        collection, source, dry_run=dry_run, keep_ids=keep_ids, by=by
-    ):
+    outcome = Outcome()
+    for outcome in import_in_steps(collection, source, options, by=by):  # noqa: B007 - the last one
         pass
-    return count
+    return outcome
 
 
 def import_in_steps(
-    collection: str,
-    source: Source,
-    *,
-    dry_run: bool,
-    keep_ids: bool = False,
-    by: Principal,
-) -> Iterator[tuple[int, list[RecordView]]]:
-    """Import in steps: yields the number of processed records and the first created ones."""
+    collection: str, source: Source, options: Options, *, by: Principal
+) -> Iterator[Outcome]:
+    """Import in steps: yields the outcome after each."""
+    if options.keep_ids and not by.is_superadmin:
+        raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
+    if options.keep_ids and options.upsert is not None:
+        message = "An import that updates records keeps no ids of the file."
+        raise InvalidValues([problem("upsert", "invalid_option", message)])
     definition = definitions.get(collection)
     accesses.for_operation(by, definition, "create").check_open()
     lines = source.lines(definition)  # before the transaction blocks other writers
-    running = imports.Import(definition, by, lines, keep_ids=keep_ids)
-    steps = running.in_one_transaction if running.is_short else running.in_pieces
-    for count in steps(dry_run=dry_run):
-        yield count, running.first
+    yield from imports.Import(definition, by, lines, options).steps()
 
 
 NONE: Mapping[str, sa.ColumnElement[Any]] = {}

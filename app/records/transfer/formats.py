@@ -12,7 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -21,8 +21,14 @@ import orjson
 from app import config
 from app.collections.definitions import Definition
 from app.collections.fields import typed_value
-from app.errors import Malformed, PayloadTooLarge, UnsupportedMediaType
-from app.types import JSONMapping
+from app.errors import (
+    InvalidValues,
+    Malformed,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    problem,
+)
+from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.web.csv_files import SPREADSHEET, Cells
 
@@ -40,10 +46,31 @@ DELIMITERS = ",;\t"  # spreadsheets of many countries write semicolons
 SEPARATOR = re.compile(r'"?sep=([,;\t|])"?[,;\t|]*(?:\r\n|\r|\n)', re.IGNORECASE)
 CHARSETS = re.compile("utf-?8|utf-?16(?:[lb]e)?|us-ascii|iso-8859-[0-9]+|latin-?1|windows-125[0-8]")
 QUOTED = re.compile('"[^"]*"')
+LINE_ENDS = re.compile("\r\n|\r|\n")
+HEAD = 2000  # bytes
+MULTIBYTE = re.compile(
+    rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+)
+NOT_ASCII = re.compile(rb"[\x80-\xff]")
+UNPRINTABLE = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 
 View = JSONMapping
 Line = tuple[int, Any]
 """Line number and record, or a Malformed error in its place."""
+
+
+@dataclass
+class Dialect:
+    """The encoding of CSV, and what separates its cells: None unless named, until found."""
+
+    encoding: str | None = None
+    separator: str | None = None
+
+    def found(self) -> JSONObject:
+        """What is known, for an answer."""
+        known = {"encoding": self.encoding, "separator": self.separator}
+        return {name: text for name, text in known.items() if text is not None}
+
 
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are limited elsewhere
 
@@ -57,10 +84,11 @@ def write(
     return chain([codecs.BOM_UTF8], text) if bom and format == "csv" else text
 
 
-def read(format: str, raw: bytes) -> Iterator[Line]:
+def read(format: str, raw: bytes, dialect: Dialect) -> Iterator[Line]:
     """Read the records of a file with their line numbers. Raises Malformed (422)."""
-    readers = {"csv": _rows, "json": serialization.iter_records, "jsonl": _lines}
-    return readers[format](raw)
+    if format == "csv":
+        return _rows(raw, dialect)
+    return serialization.iter_records(raw) if format == "json" else _lines(raw)
 
 
 def _json(names: Sequence[str], records: Iterable[View]) -> Iterator[bytes]:
@@ -100,13 +128,15 @@ def _lines(raw: bytes) -> Iterator[Line]:
                 yield number, error
 
 
-def _rows(raw: bytes) -> Iterator[Line]:
-    text = _text(raw)
-    # Excel's own way to say which delimiter follows.
+def _rows(raw: bytes, dialect: Dialect) -> Iterator[Line]:
+    text = _text(raw, dialect)
+    # Excel's own way to say which separator follows.
     named = SEPARATOR.match(text)
     text = text[named.end() :] if named else text
-    delimiter = named[1] if named else _delimiter(text)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    if dialect.separator is None:
+        dialect.separator = named[1] if named else _delimiter(text)
+    source = io.StringIO(text, newline="")
+    reader = csv.reader(source, delimiter=dialect.separator, strict=True)
     header: list[str] | None = None
     while True:
         line = reader.line_num + (2 if named else 1)
@@ -117,8 +147,10 @@ def _rows(raw: bytes) -> Iterator[Line]:
         except csv.Error as error:
             raise _invalid_csv(line, f"This is not CSV: {error}.") from None
         if header is None:
-            header = _header(row)
-        elif len(row) != 1 and not any(row):  # an empty line, or cells that a spreadsheet cleared
+            if any(row):
+                header = _header(row, line)
+        # An empty line, or cells that a spreadsheet cleared.
+        elif (len(row) != 1 and not any(row)) or (len(row) == 1 < len(header) and _is_blank(row)):
             continue
         elif len(row) == len(header):
             yield line, dict(zip(header, map(CELLS.unescape, row), strict=True))
@@ -131,42 +163,65 @@ def _rows(raw: bytes) -> Iterator[Line]:
         raise Malformed.at("body", msg="The first line must name the fields.", type="missing")
 
 
+def _is_blank(row: Sequence[str]) -> bool:
+    return not row[0].strip()
+
+
 def _delimiter(text: str) -> str:
     """The delimiter of the names in the first line; a comma if there is none."""
-    head = QUOTED.sub("", re.split("[\r\n]", text, maxsplit=1)[0])
+    head = QUOTED.sub("", re.split("[\r\n]", text.lstrip("\r\n"), maxsplit=1)[0])
     return max(DELIMITERS, key=head.count)
 
 
-def _header(row: Sequence[str]) -> list[str]:
+def _header(row: Sequence[str], line: int) -> list[str]:
     names = [name.strip() for name in row]
     if not names or len(names) > MAX_COLUMNS or max(Counter(names).values()) > 1:
         msg = f"The first line must name each field once, at most {MAX_COLUMNS:,}."
-        raise _invalid_csv(1, msg)
+        raise _invalid_csv(line, msg)
     return names
 
 
-def utf8(raw: bytes, charset: str) -> bytes:
-    """A text in another encoding as UTF-8. Raises Malformed, UnsupportedMediaType."""
-    if not CHARSETS.fullmatch(charset.lower()):
-        message = f"The charset {charset[:40]} is not supported. Send UTF-8."
-        raise UnsupportedMediaType(message)
+def _text(raw: bytes, dialect: Dialect) -> str:
+    """The text of a CSV file, in the encoding that is named, or found. Raises Malformed (422)."""
+    is_found = dialect.encoding is None
+    encoding = dialect.encoding = dialect.encoding or _encoding(raw)
+    if not CHARSETS.fullmatch(encoding.lower()):
+        raise UnsupportedMediaType(f"The charset {encoding[:40]} is not supported. Send UTF-8.")
     try:
-        return raw.decode(charset).encode()
+        text = raw.decode(encoding).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        head = raw[: error.start].decode(encoding, "ignore")
+        msg = f"This is not valid {encoding}."
+        if is_found:
+            msg = f"This is not valid {encoding}, as the file seems to be: name its encoding."
+        raise _invalid_csv(len(LINE_ENDS.split(head)), msg) from None
     except (UnicodeError, LookupError):
-        raise Malformed.at("body", msg=f"The body is not valid {charset}.", type="csv") from None
-
-
-def _text(raw: bytes) -> str:
-    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # as spreadsheets save Unicode text
-        raw = utf8(raw, "utf-16")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        msg = "The body is not valid UTF-8. Name another encoding, such as charset=windows-1252."
+        msg = f"The body is not valid {encoding}."
         raise Malformed.at("body", msg=msg, type="csv") from None
     if "\0" in text:
         raise Malformed.at("body", msg="The body contains the NUL character.", type="csv")
     return text
+
+
+def _encoding(raw: bytes) -> str:
+    """The encoding of a text that does not name it: UTF-8, UTF-16, or else windows-1252."""
+    if raw.startswith(codecs.BOM_UTF16_LE):
+        return "UTF-16LE"
+    if raw.startswith(codecs.BOM_UTF16_BE):
+        return "UTF-16BE"
+    if b"\0" in raw[:HEAD]:  # names of fields are ASCII: each second byte is none
+        for encoding in ("UTF-16LE", "UTF-16BE"):
+            head = raw[:HEAD].decode(encoding, "ignore").split("\n", 1)[0]
+            if head and head.isascii() and "\0" not in head:
+                return encoding
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        # A file in UTF-8 that is damaged has more of its sequences than of other bytes.
+        others = MULTIBYTE.sub(b"", raw)
+        damaged = len(NOT_ASCII.findall(others)) <= len(MULTIBYTE.findall(raw))
+        return "UTF-8" if damaged or UNPRINTABLE.search(raw) else "windows-1252"
+    return "UTF-8"
 
 
 def _invalid_csv(line: int, msg: str) -> Malformed:
@@ -175,6 +230,8 @@ def _invalid_csv(line: int, msg: str) -> Malformed:
 
 class Source(Protocol):
     """The records of an import. Close it afterwards, whatever became of them."""
+
+    dialect: Dialect
 
     def lines(self, definition: Definition) -> Sequence[Line]:
         """The records with their line numbers. Raises Malformed, PayloadTooLarge, InvalidValues."""
@@ -185,25 +242,29 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class TextSource:
     """A text in CSV, JSON or JSON lines."""
 
     format: str
     raw: bytes
+    dialect: Dialect = field(default_factory=Dialect)
 
     def lines(self, definition: Definition) -> Sequence[Line]:
         """The records. Raises Malformed, PayloadTooLarge."""
-        return read_lines(self.format, self.raw, definition)
+        return read_lines(self.format, self.raw, definition, self.dialect)
 
     def close(self) -> None:
         """Nothing is left over."""
 
 
-def read_lines(format: str, raw: bytes, definition: Definition) -> list[Line]:
+def read_lines(format: str, raw: bytes, definition: Definition, dialect: Dialect) -> list[Line]:
     """The records of a text with their lines. Raises Malformed, PayloadTooLarge."""
+    if format != "csv" and (given := dialect.found()):
+        message = "Only CSV has this."
+        raise InvalidValues([problem(name, "invalid_option", message) for name in given])
     max_rows = config.current().import_max_rows
-    lines = list(islice(read(format, raw), max_rows + 1))
+    lines = list(islice(read(format, raw, dialect), max_rows + 1))
     if len(lines) > max_rows:
         raise PayloadTooLarge(f"An import has at most {max_rows:,} records. Split the file.")
     if format != "csv":

@@ -13,13 +13,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from app import db
+from app.audit import append, unchanged
+from app.audit.unchanged import CREATION
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking, people, sequences
@@ -42,8 +44,8 @@ from app.errors import (
 )
 from app.files.ownership import UNKNOWN
 from app.ids import new_id
-from app.records import service, store
-from app.records.read.views import RecordView
+from app.records import batch, service, store
+from app.records.read.views import SYSTEM_COLUMNS, RecordView
 from app.records.store import reads, writes
 from app.records.transfer.formats import Line
 from app.records.write import changes
@@ -118,13 +120,67 @@ class Interrupted(Conflict):
         )
 
 
+@dataclass(frozen=True)
+class Options:
+    """How a file is imported."""
+
+    dry_run: bool = False
+    """Whether everything is checked, and nothing stored."""
+    keep_ids: bool = False
+    upsert: str | None = None
+    """The unique field whose values say which records are there already, and are updated."""
+
+
+@dataclass
+class Outcome:
+    """What an import has done so far, or would do."""
+
+    processed: int = 0
+    """The number of records that are checked."""
+    first: list[RecordView] = field(default_factory=list)
+    """The first records, as the caller may view them."""
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    ignored: set[str] = field(default_factory=set)
+    """The system fields whose values could not be taken."""
+
+    def restart(self) -> None:
+        """Forget what became of the records, which were only checked."""
+        self.first.clear()
+        self.created = self.updated = self.unchanged = 0
+
+    def add(self, done: Done) -> None:
+        """Add what became of some records."""
+        self.first += done.views[: MAX_RETURNED - len(self.first)]
+        self.created += done.created
+        self.updated += done.updated
+        self.unchanged += done.unchanged
+        self.ignored |= done.ignored
+
+
+@dataclass
+class Done:
+    """What became of a batch of records."""
+
+    detached: dict[str, Body] = field(default_factory=dict)
+    """The references that are set at the end, by the ids of the records."""
+    views: list[RecordView] = field(default_factory=list)
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    ignored: set[str] = field(default_factory=set)
+
+
 class Import:
-    """An import of one file. Raises Malformed for lines that are not records."""
+    """An import of one file. Raises Malformed for lines that are not records, InvalidValues."""
 
     def __init__(
-        self, definition: Definition, by: Principal, lines: Sequence[Line], *, keep_ids: bool
+        self, definition: Definition, by: Principal, lines: Sequence[Line], options: Options
     ) -> None:
-        self.definition, self.by, self.keep_ids = definition, by, keep_ids
+        self.definition, self.by, self.options = definition, by, options
+        if options.upsert is not None:
+            batch.key_field(definition, options.upsert, "upsert", by)
         self.id = new_id()
         self.faults = ImportProblems()
         self.lines: list[int] = []
@@ -133,8 +189,9 @@ class Import:
         """Values of unique fields of records that were checked but not stored."""
         self.taken_files: set[str] = set()
         """The ids of their files."""
-        self.first: list[RecordView] = []
-        """The first records, as the caller may view them."""
+        self.keys: dict[object, int] = {}
+        """With `upsert`: the first record with each value of the field."""
+        self.outcome = Outcome()
         self.records: list[Placed] = []
         for line, item in lines:
             if isinstance(item, dict):
@@ -150,58 +207,64 @@ class Import:
         self.faults.check()
 
     @property
-    def is_short(self) -> bool:
+    def _is_short(self) -> bool:
         """Whether one transaction is short enough not to block others.
 
         Superadmins' imports with ids always take one, as the records may refer to each other.
         """
         fits = len(self.records) <= self._batch_size()
-        return fits or self.keep_ids or not db.has_one_writer()
+        return fits or self.options.keep_ids or not db.has_one_writer()
 
-    def in_one_transaction(self, *, dry_run: bool) -> Iterator[int]:
-        """Create all records; yields the number of processed records after each batch.
+    def steps(self) -> Iterator[Outcome]:
+        """Do it; yields the outcome after each batch.
 
-        Raises like `ImportProblems.check`, and Stale.
+        Raises like `ImportProblems.check`, Stale, and if it was begun, Interrupted.
         """
-        limits = deadline.within(None) if self.keep_ids else nullcontext()
+        for count in self._in_one_transaction() if self._is_short else self._in_pieces():
+            self.outcome.processed = count
+            yield self.outcome
+
+    def _in_one_transaction(self) -> Iterator[int]:
+        """Store all records; yields the number of processed records after each batch."""
+        limits = deadline.within(None) if self.options.keep_ids else nullcontext()
         with suppress(_Rollback), limits, self._transaction():
             records: Iterator[Placed] = iter(self.records)
-            if self.keep_ids:
+            if self.options.keep_ids:
                 ids = {body["id"] for _, body in self.records if _is_id(body.get("id"))}
                 records = (self._detach_references(record, ids) for record in self.records)
             left_out: dict[str, Body] = {}
-            while batch := list(islice(records, BATCH_SIZE)):
-                left_out |= self._create(batch)
-                yield batch[-1][0] + 1
+            while placed := list(islice(records, BATCH_SIZE)):
+                done = self._write(placed)
+                left_out |= done.detached
+                self.outcome.add(done)
+                yield placed[-1][0] + 1
             self.faults.check()
             self._attach_references(left_out)
-            if dry_run:
+            if self.options.dry_run:
                 raise _Rollback
 
-    def in_pieces(self, *, dry_run: bool) -> Iterator[int]:
-        """Check all records, then store them in short transactions; yields like the other.
-
-        Raises like `ImportProblems.check`, and Stale; once something is stored, Interrupted.
-        """
-        for batch in self._pieces():
+    def _in_pieces(self) -> Iterator[int]:
+        """Check all records, then store them in short transactions; yields like the other."""
+        for placed in self._pieces():
             with suppress(_Rollback), self._transaction():
-                self._create(batch, is_check=True)
+                self.outcome.add(self._write(placed, is_check=True))
                 raise _Rollback
-            yield batch[-1][0] + 1
+            yield placed[-1][0] + 1
         self.faults.check()
-        if not dry_run:
-            self.first.clear()
-            for batch in self._pieces():
-                self._store(batch)
+        if not self.options.dry_run:
+            self.outcome.restart()
+            for placed in self._pieces():
+                self._store(placed)
 
-    def _store(self, batch: Sequence[Placed]) -> None:
+    def _store(self, placed: Sequence[Placed]) -> None:
         """Store a batch; once there are others, it is tried again or raises Interrupted."""
-        stored = batch[0][0]
+        stored = placed[0][0]
         for tries_left in reversed(range(MAX_RERUNS)):
             try:
                 with versioned_cache.reloading() if stored else nullcontext(), self._transaction():
-                    self._create(batch)
+                    done = self._write(placed)
                     self.faults.check()
+                self.outcome.add(done)
                 return
             except (versioned_cache.Stale, AppError, DBAPIError) as error:
                 if not stored:
@@ -211,8 +274,8 @@ class Import:
 
     def _pieces(self) -> Iterator[list[Placed]]:
         remaining = iter(self.records)
-        while batch := list(islice(remaining, self._batch_size())):
-            yield batch
+        while placed := list(islice(remaining, self._batch_size())):
+            yield placed
 
     def _batch_size(self) -> int:
         return max(1, min(BATCH_SIZE, MAX_VALUES // len(self.definition.columns)))
@@ -224,40 +287,20 @@ class Import:
         with acting, service.transaction(name, self.by) as self.definition:
             yield
 
-    def _create(self, batch: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
-        """Create the valid records; returns the detached references by record id."""
-        problems = Problems([index for index, _ in batch])
+    def _write(self, placed: Sequence[Placed], *, is_check: bool = False) -> Done:
+        """Store the valid records of a batch."""
+        done, problems = Done(), Problems([index for index, _ in placed])
         # Exports contain system and computed fields, which only the service sets.
         unset = SYSTEM_FIELDS.keys() | self.definition.computed.keys()
         if not self.by.is_admin:
             unset |= self.definition.sequences.keys()
-        bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in batch]
-        left_out: dict[str, Body] = {}
+        bodies = [{n: v for n, v in body.items() if n not in unset} for _, body in placed]
         self._resolve_addresses(bodies)
         self._check_masks(bodies, problems)
         self._write_numbers(bodies, problems)
         try:
-            change = changes.prepare_create(
-                self.definition, bodies, problems, self.by, has_numbers=True
-            )
-            if self.keep_ids:
-                change = self._with_ids(change, [body.get("id") for _, body in batch])
-            change = changes.valid_part(change)
-            changes.add_conflicts(change)
-            self._check_numbers(change)
-            if is_check:
-                changes.add_duplicates(change, self.taken)
-                self._check_files(change)
-            change = changes.valid_part(change)
-            indexes = change.problems.indexes or ()
-            left_out = {
-                row["id"]: self.detached[index]
-                for index, row in zip(indexes, change.values, strict=True)
-                if index in self.detached
-            }
-            if change.values:
-                views = changes.save(change)
-                self.first += views[: MAX_RETURNED - len(self.first)]
+            for change in self._prepared(placed, bodies, problems, done):
+                self._save(change, done, is_check=is_check)
         except Forbidden as error:
             if "details" not in error.extra:
                 raise
@@ -268,7 +311,121 @@ class Import:
         except WriteRefused:
             raise versioned_cache.Stale from None  # a concurrent change; the retry reports it
         self.faults.add(problems.collected, self.lines)
-        return left_out
+        return done
+
+    def _prepared(
+        self, placed: Sequence[Placed], bodies: Sequence[Body], problems: Problems, done: Done
+    ) -> Iterator[Change]:
+        """Validates the records of a batch: those to create, and those to update."""
+        updates: Sequence[Change] = ()
+        if self.options.upsert is None:
+            creations = [
+                changes.prepare_create(self.definition, bodies, problems, self.by, has_numbers=True)
+            ]
+        else:
+            creations, updates = self._prepared_upsert(bodies, problems)
+        items = dict(placed)
+        for change in creations:
+            sent = [items[index] for index in change.problems.indexes or ()]
+            if self.options.keep_ids:
+                change = self._with_ids(change, [body.get("id") for body in sent])
+            yield self._with_creation(change, sent, done)
+        yield from updates
+
+    def _prepared_upsert(
+        self, bodies: Sequence[Body], problems: Problems
+    ) -> tuple[list[Change], list[Change]]:
+        name, indexes = self.options.upsert or "", problems.indexes or ()
+        key_field = self.definition.fields[name]
+        keys = [batch.key_of(key_field, body, n, problems) for n, body in enumerate(bodies)]
+        valid = list[int]()
+        for number, (key, index) in enumerate(zip(keys, indexes, strict=True)):
+            first = self.keys.setdefault(key, index)
+            if key is not None and first != index:
+                message = f"The record in line {self.lines[first]} of this file has the same."
+                problems.add(number, [problem(name, "not_unique", message)])
+            elif key is not None:
+                valid.append(number)
+        if not valid:
+            return [], []
+        some = problems.subset([indexes[number] for number in valid])
+        key_values = (name, [keys[number] for number in valid])
+        sent = [bodies[number] for number in valid]
+        return batch.prepare_upsert(
+            self.definition, sent, key_values, some, set(), self.by, has_numbers=True
+        )
+
+    def _save(self, change: Change, done: Done, *, is_check: bool) -> None:
+        """Store the valid records of a change, if any; adds to its problems."""
+        change = changes.valid_part(change)
+        changes.add_conflicts(change)
+        if not change.before:
+            self._check_numbers(change)
+        if is_check:
+            changes.add_duplicates(change, self.taken)
+            self._check_files(change)
+        change = changes.valid_part(change)
+        indexes = change.problems.indexes or ()
+        if not change.values:
+            return
+        if change.before:
+            updated = len(changes.numbers_of_changed(change))
+            done.updated += updated
+            done.unchanged += len(change.values) - updated
+        else:
+            done.created += len(change.values)
+            done.detached |= {
+                row["id"]: self.detached[index]
+                for index, row in zip(indexes, change.values, strict=True)
+                if index in self.detached
+            }
+        imported = {
+            row["id"]: unchanged.dump_creation(row)
+            for row in (() if change.before else change.values)
+            if row["created_at"] != row["updated_at"] or row["created_by"] != row["updated_by"]
+        }
+        with append.with_creations(imported) if imported else nullcontext():
+            done.views += changes.save(change)
+
+    def _with_creation(self, change: Change, sent: Sequence[Body], done: Done) -> Change:
+        """Give new records the time and the person of their creation, as the file has them.
+
+        Of a user of another account, and for others than admins, the record has those of the
+        import, as if the file named none.
+        """
+        carried = {n for n in CREATION for body in sent if body.get(n) is not None}
+        if not carried:
+            return change
+        if not self.by.is_admin:
+            done.ignored |= carried
+            return change
+        account_id, time = self.by.require_account_id(), SYSTEM_COLUMNS["created_at"]
+        given = {one for body in sent if isinstance(one := body.get("created_by"), str)}
+        ids = people.by_address(account_id, {one for one in given if "@" in one})
+        ids |= {one: one for one in (people.existing(account_id, given) if given else ())}
+        rows = list[Body]()
+        for index, (body, row) in enumerate(zip(sent, change.values, strict=True)):
+            creation, found = dict[str, Any](), list[JSONObject]()
+            created_at, created_by = body.get("created_at"), body.get("created_by")
+            if created_at is not None:
+                try:
+                    creation["created_at"] = time.clean(created_at)
+                except InvalidValue as error:
+                    found.append(problem("created_at", error.code, str(error)))
+                else:
+                    if creation["created_at"] > row["created_at"]:
+                        message = "This is in the future."
+                        found.append(problem("created_at", "invalid_option", message))
+            if isinstance(created_by, str) and created_by in ids:
+                creation["created_by"] = ids[created_by]
+            elif _is_id(created_by):
+                done.ignored.add("created_by")
+            elif created_by is not None:
+                message = "There is no such user in this account."
+                found.append(problem("created_by", "invalid_reference", message))
+            change.problems.add(index, found)
+            rows.append({**row, **creation})
+        return replace(change, values=rows)
 
     def _check_files(self, change: Change) -> None:
         """Refuse files that records of earlier pieces take."""
@@ -281,22 +438,22 @@ class Import:
 
     def _write_numbers(self, bodies: Sequence[Body], problems: Problems) -> None:
         """Write the numbers of `sequence` fields as the service does."""
-        for name, field in self.definition.sequences.items():
+        for name, sequence in self.definition.sequences.items():
             for index, body in enumerate(bodies):
                 if body.get(name) is not None:
                     try:
-                        body[name] = field.given(body[name])
+                        body[name] = sequence.given(body[name])
                     except InvalidValue as error:
                         problems.add(index, [problem(name, error.code, str(error))])
                         del body[name]
 
     def _check_numbers(self, change: Change) -> None:
         """Refuse numbers that records have with another prefix, or other zeros."""
-        for name, field in self.definition.sequences.items():
-            taken = sequences.taken(self.definition, field, change.values)
+        for name, sequence in self.definition.sequences.items():
+            taken = sequences.taken(self.definition, sequence, change.values)
             for index, row in enumerate(change.values if taken else ()):
                 is_known = change.problems.has(index) or row[name] is None
-                if not is_known and field.number(row[name]) in taken:
+                if not is_known and sequence.number(row[name]) in taken:
                     change.problems.add(index, [problem(name, "not_unique", TAKEN)])
 
     def _resolve_addresses(self, bodies: Sequence[Body]) -> None:
@@ -357,9 +514,9 @@ class Import:
         access = accesses.for_operation(self.by, self.definition, "update") if left_out else None
         scoped = store.scope(self.definition, self.by.account_id)
         ids = iter(left_out)
-        while access and (batch := list(islice(ids, BATCH_SIZE))):
-            rows = writes.lock(self.definition, scoped, batch)
-            ordered, bodies = [rows[id] for id in batch], [left_out[id] for id in batch]
+        while access and (some := list(islice(ids, BATCH_SIZE))):
+            rows = writes.lock(self.definition, scoped, some)
+            ordered, bodies = [rows[id] for id in some], [left_out[id] for id in some]
             problems = Problems()
             change = changes.prepare_update(access, ordered, bodies, problems)
             problems.check()

@@ -188,7 +188,7 @@ def _part(change: Change, numbers: Sequence[int]) -> Change:
     )
 
 
-def _differing(change: Change) -> list[int]:
+def numbers_of_changed(change: Change) -> list[int]:
     """Return the numbers of the records whose values change; the others are not written."""
     fields = change.access.definition.fields
     return [
@@ -211,7 +211,7 @@ def add_conflicts(change: Change) -> None:
 def add_duplicates(change: Change, taken: set[tuple[object, ...]]) -> None:
     """Add problems for unique values in `taken`, then add these records' values to it."""
     keys, before = change.access.definition.unique_keys, frozenset(taken)
-    for index, row in enumerate(change.values if keys else ()):
+    for index, row in enumerate((_after(change) or change.values) if keys else ()):
         values = {names: reads.unique_value(row, names) for names in keys}
         own = {names: (names, *value) for names, value in values.items() if value}
         repeated = [names for names, key in own.items() if key in before]
@@ -248,7 +248,7 @@ def save(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -
     access, before = change.access, change.before
     if access.definition.sequences and not before:
         change = replace(change, values=sequences.numbered(access.definition, change.values))
-    differing = _differing(change) if before else range(len(change.values))
+    differing = numbers_of_changed(change) if before else range(len(change.values))
     part = change if len(differing) == len(change.values) else _part(change, differing)
     written = _write(part, unchecked) if differing else ()
     stored = [*before] or [*written]
