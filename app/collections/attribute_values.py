@@ -55,6 +55,9 @@ def cleaned(kind: Kind, sent: JSONMapping, level: Level, *, is_new: bool = False
                 values[name] = clean(field_of(one), value)
             except InvalidValue as error:
                 problems.append(problem(place, error.code, str(error)))
+            else:
+                if values[name] == "" and one.definition["required"]:
+                    problems.append(problem(place, "required", REQUIRED))
         elif one.definition["required"]:
             problems.append(problem(place, "required_null", REQUIRED))
         else:

@@ -141,6 +141,11 @@ class Definition:
         return frozenset((*self.missing, *self.sequences))
 
     @cached_property
+    def required(self) -> frozenset[str]:
+        """The stored fields that need a value."""
+        return frozenset(name for name, field in self.fields.items() if field.required)
+
+    @cached_property
     def eras(self) -> Sequence[Era]:
         """The times in which nothing was renamed, oldest first."""
         return models.parse_eras(self.former_names, self.created_at, self.name)

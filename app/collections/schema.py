@@ -282,6 +282,9 @@ def _default(spec: Spec, specs: Sequence[Spec], present: Field | None) -> Iterat
         except RuleError as error:
             message = f"The default is not valid: {error}"
             yield problem(spec["name"], "default_invalid", message, position=error.position)
+    if default == "" and spec.get("required") and (is_new or not (present and present.required)):
+        message = "The default is not valid: a required field takes no empty text."
+        yield problem(spec["name"], "invalid_option", message)
 
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:

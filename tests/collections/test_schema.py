@@ -360,6 +360,15 @@ REFUSED = [
         {"pii": True, "mask_type": "custom", "options": {"mask": "*" * 201}},
         "invalid_option",
     ),
+def test_required_field_takes_no_empty_default(root: Caller, alice: Caller) -> None:
+    answer = create(root, field(required=True, default=""))
+    assert problems(answer) == [("f", "invalid_option")]
+    made = make_collection(root, schema=[field(default="")])
+    changed = root.patch(f"collections/{made['id']}", {"schema": [{"name": "f", "required": True}]})
+    assert problems(changed) == [("f", "invalid_option")]
+    assert make_record(alice)["f"] == ""
+
+
     ("text", {"pii": True, "mask_type": "name", "options": {"mask": "*"}}, "invalid_option"),
     ("text", {"expression": "a || b"}, "expression_invalid"),
     ("text", {"expression": ""}, "expression_invalid"),

@@ -47,7 +47,7 @@ INNER = st.recursive(
 )
 RECORD = st.fixed_dictionaries(
     {
-        "title": TEXTS | RISKY,
+        "title": (TEXTS | RISKY).filter(bool),
         "note": st.none() | TEXTS | RISKY,
         "views": st.none() | NUMBERS,
         "done": st.none() | st.booleans(),

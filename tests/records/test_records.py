@@ -205,6 +205,57 @@ def test_record_put_replaces_and_patch_keeps_values(root: Caller, alice: Caller)
 
 
 def test_record_put_accepts_unchanged_system_fields(root: Caller, alice: Caller) -> None:
+def test_record_required_text_may_not_be_empty(root: Caller, alice: Caller, bob: Caller) -> None:
+    text_types = [
+        {"name": "t", "type": "text", "required": True},
+        {"name": "c", "type": "text", "required": True, "options": {"choices": ["", "a"]}},
+        {"name": "o", "type": "text"},
+    ]
+    make_collection(root, schema=text_types)
+    refused = alice.post("records/posts", {"t": "", "c": "", "o": ""})
+    assert [(d["field"], d["code"]) for d in refused.json["details"]] == [
+        ("t", "required"),
+        ("c", "required"),
+    ]
+    made = make_record(alice, t=" ", c="a", o="")
+    path = f"records/posts/{made['id']}"
+    for answer in (
+        alice.patch(path, {"t": ""}),
+        alice.put(path, {"t": "", "c": "a"}),
+        alice.post("records/posts/batch", {"records": [{"t": "", "c": "a"}]}),
+        alice.patch("records/posts/batch", {"records": [{"id": made["id"], "t": ""}]}),
+        alice.post("records/posts/import", [{"t": "", "c": "a"}]),
+        bob.patch(path, {"t": ""}),
+    ):
+        assert answer.status_code == 400, answer.json
+        assert [d["code"] for d in answer.json["details"]] == ["required"]
+
+
+def test_record_empty_text_from_before_may_be_sent_back(root: Caller, alice: Caller) -> None:
+    schema = [{"name": "t", "type": "text"}, {"name": "n", "type": "number"}]
+    collection = make_collection(root, schema=schema)
+    made = make_record(alice, t="", n=1)
+    required = {"schema": [{"name": "t", "required": True}]}
+    root.patch(f"collections/{collection['id']}", required)
+    path = f"records/posts/{made['id']}"
+    assert alice.patch(path, {"n": 2}).json["t"] == ""
+    assert alice.put(path, {"t": "", "n": 3}).json["n"] == 3
+    assert alice.patch(path, {"t": "", "n": 4}).json["n"] == 4
+    assert alice.patch(path, {"t": "x"}).json["t"] == "x"
+    back = alice.patch(path, {"t": ""})
+    assert [d["code"] for d in back.json["details"]] == ["required"]
+
+
+def test_record_hidden_empty_text_is_not_confirmed(root: Caller, alice: Caller) -> None:
+    schema = [{"name": "t", "type": "text"}, {"name": "n", "type": "number"}]
+    collection = make_collection(root, schema=schema)
+    made = make_record(alice, t="", n=1)
+    hidden = {"schema": [{"name": "t", "required": True, "readable_if": "@is_superadmin()"}]}
+    root.patch(f"collections/{collection['id']}", hidden)
+    answer = alice.patch(f"records/posts/{made['id']}", {"t": ""})
+    assert [d["code"] for d in answer.json["details"]] == ["required"]
+
+
     make_collection(root, schema=TYPES)
     made = make_record(alice, title="a")
     assert alice.put(f"records/posts/{made['id']}", made).status_code == 200

@@ -43,6 +43,7 @@ Values = dict[str, Any]
 Problem = JSONObject
 EMPTY: Body = {}
 MISSING = ("required_missing", "required_null")
+EMPTY_TEXT = "This field is required and cannot be empty."
 Missing = dict[int, list[Problem]]
 """Problems of required fields without a value, which handlers may still set, by record."""
 
@@ -252,6 +253,19 @@ def _without_echoes(access: Access, row: Body, sent: Body) -> Body:
     return {name: value for name, value in sent.items() if name not in echoed}
 
 
+def _without_echoed_empty(access: Access, row: Body, sent: Body) -> Body:
+    """Return the body without empty texts of required fields that the caller sees and sent back.
+
+    Records of earlier releases have some, and so do those of fields that were not required.
+    """
+    required = access.definition.required
+    empty = {name for name, value in sent.items() if value == "" and name in required}
+    echoed = {name for name in empty if row[name] == ""}
+    if echoed:
+        echoed &= views.unmasked_fields(access.definition, row, access.caller)
+    return {name: value for name, value in sent.items() if name not in echoed} if echoed else sent
+
+
 def _is_echo(field: Field, stored: object, value: object, depends_on_time: bool) -> bool:
     if value is None:
         return stored is None or depends_on_time
@@ -286,6 +300,7 @@ def clean_updates(
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = without_echoed_masks(access.definition, row, sent, masked[index])
         body = _without_echoes(access, row, body)
+        body = _without_echoed_empty(access, row, body)
         unsent = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
         echoed = sequences and sequences.keys() & (sent.keys() - body.keys())
@@ -387,6 +402,10 @@ def _clean(definition: Definition, body: Body, found: list[Problem], missing: An
                 values[name] = field.clean(value)
             except InvalidValue as error:
                 found.append(problem(name, error.code, str(error)))
+            else:
+                # A default may be empty, of a definition of earlier releases.
+                if field.required and values[name] == "" and name not in missing:
+                    found.append(problem(name, "required", EMPTY_TEXT))
     return values
 
 
