@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import False_
 
 from app import clock, db
-from app.collections.fields import RETURN_TYPES, FileField, JsonText
+from app.collections.fields import RETURN_TYPES, Exact, FileField, JsonText
 from app.collections.models import RecordLink
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, attributes, depth, sql, walk
@@ -109,6 +109,7 @@ class TableColumns:
     types: Mapping[Type, object] = {
         Type.TEXT: Text,
         Type.NUMBER: RETURN_TYPES["number"].column_type,
+        Type.DECIMAL: Exact(),
         Type.BOOLEAN: sa.Boolean(),
         Type.DATETIME: UtcDateTime(),
         Type.DATE: sa.Date(),

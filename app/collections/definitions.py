@@ -192,8 +192,8 @@ class Definition:
 
     @cached_property
     def refusable(self) -> frozenset[str]:
-        """The fields whose values the database may refuse: of unique keys, and references."""
-        return frozenset(self.references).union(*self.unique_keys)
+        """The fields whose values the database may refuse: of unique keys, references and lists."""
+        return frozenset(self.references).union(self.lists, *self.unique_keys)
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
@@ -311,7 +311,7 @@ class Definition:
         return frozenset(
             name
             for name, field in columns
-            if isinstance(field, ReferenceField) or name in self.lists
+            if isinstance(field, ReferenceField) or (name in self.lists and field.leads_to)
         )
 
     def _followed(self, name: str) -> Scope | None:
@@ -326,13 +326,18 @@ class Definition:
 
     @cached_property
     def lists(self) -> Mapping[str, ListField]:
-        """The fields that are lists of references or users."""
+        """The fields that are lists of references, users or texts."""
         return {name: one for name, one in self.fields.items() if isinstance(one, ListField)}
 
     def target(self, name: str) -> Definition | None:
         """The definition that a reference field refers to, else None."""
         found = self.followed(name)
         return found if isinstance(found, Definition) else None
+
+    @cached_property
+    def changeable_lists(self) -> Mapping[str, Field]:
+        """The fields to whose lists a change may add entries, and take some out."""
+        return {name: one for name, one in self.fields.items() if one.is_list}
 
     @cached_property
     def references(self) -> Mapping[str, str]:

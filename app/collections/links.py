@@ -1,4 +1,4 @@
-"""The entries of lists of references and users, in a table by which they are found.
+"""The entries of lists of references, users and texts, in a table by which they are found.
 
 Records have the lists themselves, as JSON. Whoever stores records keeps both alike (`follow`), with
 the records that are referred to locked, so that none of them is deleted meanwhile.
@@ -58,7 +58,9 @@ def add(definition: Definition, rows: Sequence[Mapping[str, object]]) -> None:
     """Insert entries, whose targets stay until the transaction ends. Raises Stale."""
     wanted: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        target = definition.fields[str(row["field"])].leads_to or ""
+        target = definition.fields[str(row["field"])].leads_to
+        if target is None:
+            continue  # a text
         wanted.setdefault((target, str(row["account_id"])), set()).add(str(row["target_id"]))
     for (target, account_id), ids in sorted(wanted.items()):
         if target == PEOPLE:

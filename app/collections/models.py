@@ -65,7 +65,7 @@ class Collection(Base):
 
 
 class RecordLink(Base):
-    """An entry of a list of references or users in a record (`app.collections.links`)."""
+    """An entry of a list of references, users or texts in a record (`app.collections.links`)."""
 
     __tablename__ = "record_links"
     __table_args__ = (
@@ -92,7 +92,7 @@ class RecordLink(Base):
     collection_id: Mapped[str] = mapped_column(Id)
     field: Mapped[str] = mapped_column(Text)  # no key: a renamed one is followed
     record_id: Mapped[str] = mapped_column(Id)
-    target_id: Mapped[str] = mapped_column(Id)
+    target_id: Mapped[str] = mapped_column(Id)  # or the text itself
     user_id: Mapped[str | None] = mapped_column(Id)
     """The target again, if it is a user, for the foreign key."""
 

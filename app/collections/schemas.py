@@ -56,8 +56,10 @@ class FieldDefinition(Schema):
         allow_none=True,
         **doc(
             "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
-            " integer; select and multi_select: choices; lists of references or users: max_items;"
-            " sequence: prefix, digits; any but json, multi_select and lists: index."
+            " integer; decimal: precision (1 to 38, else 18), scale (else 2), min, max;"
+            " select and multi_select: choices; lists of references or users: max_items;"
+            " text_list: max_items (else 100), max_length (else 200); sequence: prefix, digits;"
+            " any but json, multi_select, text_list and lists: index."
             " Texts, choices among them, are stored in Unicode's form NFC, and lengths count so."
         ),
     )
@@ -161,7 +163,7 @@ class IndexDefinition(Schema):
         required=True,
         validate=ma.validate.Length(min=1, max=MAX_FIELDS),
         **doc(
-            "Stored fields but those of type `json` and `multi_select`, `created_at`,"
+            "Stored fields but those of type `json`, `multi_select` and `text_list`, `created_at`,"
             " `updated_at`, `created_by` and `updated_by`, in order; a minus sign for descending."
         ),
     )

@@ -164,9 +164,10 @@ def _field_schema(name: str, field: Field, *, masked: bool) -> Spec:
 
 def _body(access: Access, *, partial: bool) -> Spec:
     fields = {n: field for n, field in access.definition.fields.items() if n in access.writable}
+    schemas = {n: one.change_schema if partial else one.input_schema for n, one in fields.items()}
     properties = {
-        name: field.input_schema if field.required else _nullable(field.input_schema)
-        for name, field in fields.items()
+        name: schema if fields[name].required else _nullable(schema)
+        for name, schema in schemas.items()
     }
     required = [n for n, field in fields.items() if field.required and not field.has_default]
     schema: Spec = {"type": "object", "properties": properties}

@@ -486,7 +486,8 @@ def _record_parameters(route: str, definition: Definition) -> Iterator[dict[str,
     if route.endswith("/aggregate"):
         yield {}
         yield from ({"group_by": name} for name in (*names, *_record_paths(definition)))
-        numbers = [name for name in names if definition.fields[name].rule_type is Type.NUMBER]
+        numeric = (Type.NUMBER, Type.DECIMAL)
+        numbers = [name for name in names if definition.fields[name].rule_type in numeric]
         yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
         return
     yield from ({"sort": f"-{name}"} for name in (*names, *_record_paths(definition)))

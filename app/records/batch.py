@@ -148,7 +148,8 @@ def prepare_upsert(
         access = accesses.for_operation(by, definition, "update")
         old_rows, old_bodies = [present[keys[n]] for n in old], [others[n] for n in old]
         old_problems = problems.subset([indexes[n] for n in old])
-        inputs = values.rule_inputs(access, old_bodies)
+        whole = values.with_list_changes(access, old_rows, old_bodies)
+        inputs = values.rule_inputs(access, whole)
         changes.check_rule(access, old_rows, inputs, old_problems)
         updates.append(changes.prepare_update(access, old_rows, old_bodies, old_problems))
     return creations, updates
@@ -163,7 +164,8 @@ def _is_visible_or_updatable(
     viewable = views.rule_matches(view_access, rows) if view_access else [False] * len(rows)
     if update_access is None or update_access.judges_change or all(viewable):
         return viewable
-    updatable = views.rule_matches(update_access, rows, values.rule_inputs(update_access, sent))
+    inputs = values.rule_inputs(update_access, values.with_list_changes(update_access, rows, sent))
+    updatable = views.rule_matches(update_access, rows, inputs)
     return [any(both) for both in zip(viewable, updatable, strict=True)]
 
 

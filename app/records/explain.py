@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -333,4 +334,6 @@ def _statement(collection: Definition, node: rules.Node, question: Question) -> 
 def _json(value: object) -> object:
     if isinstance(value, datetime):
         return clock.iso(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
     return value.isoformat() if isinstance(value, date) else value

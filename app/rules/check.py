@@ -250,8 +250,8 @@ class _Checker:
             if node.operator == "+" and side.type is Type.TEXT:
                 message = "Expected a number, found a text. Use concat(a, b) to join texts."
                 raise RuleError(message, side.start)
-        left, right = expect(left, Type.NUMBER), expect(right, Type.NUMBER)
-        return replace(node, left=left, right=right, type=Type.NUMBER)
+        kind = Type.DECIMAL if Type.DECIMAL in (left.type, right.type) else Type.NUMBER
+        return replace(node, left=expect(left, kind), right=expect(right, kind), type=kind)
 
     def comparison(self, node: Comparison) -> Node:
         left, right = self.check(node.left), self.check(node.right)
@@ -349,16 +349,18 @@ class _Checker:
         function = PLAIN[node.name]
         maximum = len(function.parameters)
         self._count(node, maximum - function.optional, maximum)
-        checked = [
-            expect(self.check(argument), expected)
-            for argument, expected in zip(node.arguments, function.parameters, strict=False)
-        ]
+        given = [self.check(argument) for argument in node.arguments]
+        is_exact = function.decimal is not None and given[0].type is Type.DECIMAL
+        first = Type.DECIMAL if is_exact else function.parameters[0]
+        parameters = (first, *function.parameters[1:])
+        checked = list(map(expect, given, parameters))
         if function.unit:
             unit = checked[-1]
             if not isinstance(unit, Literal) or unit.value not in values.UNITS:
                 message = f"Expected one of the units {', '.join(values.UNITS)} in quotes."
                 raise RuleError(message, unit.start)
-        return replace(node, arguments=tuple(checked), type=function.result)
+        result = Type.DECIMAL if is_exact else function.result
+        return replace(node, arguments=tuple(checked), type=result)
 
     def _owns_record(self, node: Call) -> Node:
         self._count(node, 0, 0)
@@ -405,6 +407,14 @@ class _Checker:
             if one.type in (*TEMPORAL, *OPAQUE):
                 expect(one, Type.TEXT)
         return replace(node, arguments=tuple(checked), type=Type.TEXT)
+
+    def _decimal(self, node: Call) -> Node:
+        """The decimal that a number is, or a text writes: null if it writes none."""
+        self._count(node, 1, 1)
+        (given,) = map(self.check, node.arguments)
+        if given.type in (Type.TEXT, Type.ANY):
+            return replace(node, arguments=(given,), type=Type.DECIMAL)
+        return expect(given, Type.DECIMAL)
 
     def _now(self, node: Call) -> Node:
         self._count(node, 0, 0)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 from app.rules import values
 from app.rules.cost import MAX_PATTERN, Budget
-from app.rules.functions import ARITHMETIC, PLAIN
+from app.rules.functions import ARITHMETIC, OF_DECIMALS, PLAIN
 from app.rules.nodes import (
     OF_USER,
     Arithmetic,
@@ -190,9 +191,13 @@ def _now(node: Now, context: Context) -> object:
 
 def _arithmetic(node: Arithmetic, context: Context) -> object:
     left, right = evaluate(node.left, context), evaluate(node.right, context)
-    if _kind(left) is not Type.NUMBER or _kind(right) is not Type.NUMBER:
+    kinds = {_kind(left), _kind(right)}
+    if kinds == {Type.NUMBER}:
+        return ARITHMETIC[node.operator](left, right)
+    if not kinds <= {Type.NUMBER, Type.DECIMAL}:
         return None
-    return ARITHMETIC[node.operator](left, right)
+    exact: Any = (values.as_decimal(left), values.as_decimal(right))
+    return OF_DECIMALS[node.operator](*exact)
 
 
 def _comparison(node: Comparison, context: Context) -> bool:
@@ -241,12 +246,15 @@ def _compared(operator: str, left: object, right: object) -> bool:
     if kinds == {Type.TEXT, Type.DATETIME}:
         left, right = _as_moment(left), _as_moment(right)
         kinds = {_kind(left), _kind(right)}
+    elif Type.DECIMAL in kinds and len(kinds) > 1:
+        left, right = values.as_decimal(left), values.as_decimal(right)
+        kinds = {_kind(left), _kind(right)}
     if len(kinds) > 1 or not kinds <= ORDERS.get(operator, COMPARABLE):
         return False
     return bool(COMPARE[operator](left, right))
 
 
-COMPARABLE = {Type.TEXT, Type.NUMBER, Type.BOOLEAN, Type.DATETIME, Type.DATE}
+COMPARABLE = {Type.TEXT, Type.NUMBER, Type.DECIMAL, Type.BOOLEAN, Type.DATETIME, Type.DATE}
 ORDERS = {"~": {Type.TEXT}} | dict.fromkeys(("<", "<=", ">", ">="), COMPARABLE - {Type.BOOLEAN})
 
 
@@ -255,6 +263,8 @@ def _kind(value: object) -> Type:
         return Type.BOOLEAN
     if isinstance(value, int | float):
         return Type.NUMBER
+    if isinstance(value, Decimal):
+        return Type.DECIMAL
     if isinstance(value, str):
         return Type.TEXT
     if isinstance(value, datetime):
@@ -320,13 +330,16 @@ def _call(node: Call, context: Context) -> object:
     given = [evaluate(argument, context) for argument in node.arguments]
     if context.budget:
         context.budget.spend(*given)
+    is_exact = function.decimal is not None and isinstance(given[0], Decimal)
+    parameters = (Type.DECIMAL if is_exact else function.parameters[0], *function.parameters[1:])
+    python = function.decimal if is_exact and function.decimal else function.python
     arguments = []
-    for value, expected in zip(given, function.parameters, strict=False):
+    for value, expected in zip(given, parameters, strict=False):
         argument = _as_moment(value) if expected is Type.DATETIME else value
         if _kind(argument) is not expected:
             return None
         arguments.append(argument)
-    return function.python(*arguments)
+    return python(*arguments)
 
 
 def _concat(node: Call, context: Context) -> str | None:
@@ -351,6 +364,10 @@ def _coalesce(node: Call, context: Context) -> object:
 def _nullif(node: Call, context: Context) -> object:
     value, unwanted = (evaluate(argument, context) for argument in node.arguments)
     return None if _compared("=", value, unwanted) else value
+
+
+def _decimal(node: Call, context: Context) -> Decimal | None:
+    return values.as_decimal(evaluate(node.arguments[0], context))
 
 
 def _midnight(node: Call, context: Context) -> object:
@@ -380,6 +397,7 @@ CALLS: Mapping[str, Callable[[Call, Context], object]] = {
     "coalesce": _coalesce,
     "nullif": _nullif,
     "midnight": _midnight,
+    "decimal": _decimal,
     "@has_role": _call_about_caller,
     "@has_any_role": _call_about_caller,
     "@has_group": _call_about_caller,

@@ -27,6 +27,8 @@ class Function:
     """The number of last parameters that may be left out."""
     unit: bool = False
     """Whether the last parameter is one of the units of time, written out."""
+    decimal: Callable[..., object] | None = None
+    """The same of a decimal in the place of its first number, which gives a decimal."""
 
 
 PLAIN = {
@@ -35,15 +37,17 @@ PLAIN = {
     "trim": Function((TEXT,), TEXT, values.trim),
     "length": Function((TEXT,), NUMBER, len),
     "substring": Function((TEXT, NUMBER, NUMBER), TEXT, values.substring, optional=1),
-    "round": Function((NUMBER, NUMBER), NUMBER, values.round_half_away, optional=1),
-    "abs": Function((NUMBER,), NUMBER, values.absolute),
-    "ceil": Function((NUMBER,), NUMBER, values.ceiling),
-    "floor": Function((NUMBER,), NUMBER, values.floor),
+    "round": Function(
+        (NUMBER, NUMBER), NUMBER, values.round_half_away, 1, decimal=values.round_decimal
+    ),
+    "abs": Function((NUMBER,), NUMBER, values.absolute, decimal=values.absolute_decimal),
+    "ceil": Function((NUMBER,), NUMBER, values.ceiling, decimal=values.ceil_decimal),
+    "floor": Function((NUMBER,), NUMBER, values.floor, decimal=values.floor_decimal),
     "date_diff": Function((DATETIME, DATETIME, TEXT), NUMBER, values.date_diff, unit=True),
     "date_add": Function((DATETIME, NUMBER, TEXT), DATETIME, values.date_add, unit=True),
 }
 # Those that look at null, or choose: the checker, the evaluator and the SQL know each by name.
-SPECIAL = ("@contains", "@changed", "concat", "if", "coalesce", "nullif", "now")
+SPECIAL = ("@contains", "@changed", "concat", "if", "coalesce", "nullif", "now", "decimal")
 CALLERS = (
     *("@owns_record", "@has_role", "@has_any_role", "@has_group", "@is_superadmin"),
     "@flag",
@@ -54,4 +58,11 @@ ARITHMETIC = {
     "*": values.multiply,
     "/": values.divide,
     "%": values.remainder,
+}
+OF_DECIMALS = {
+    "+": values.add_decimals,
+    "-": values.subtract_decimals,
+    "*": values.multiply_decimals,
+    "/": values.divide_decimals,
+    "%": values.remainder_decimals,
 }

@@ -109,7 +109,10 @@ def _literal(value: object, place: re.Match[str]) -> str:
         return "null"
     if not isinstance(value, int | float | Decimal) or not math.isfinite(value):
         raise RuleError(f"{place[0]} has a value of no type of this language.", place.start())
-    return values.written(value if isinstance(value, int | float) else float(value))
+    exact = values.settled(value) if isinstance(value, Decimal) else value
+    if exact is None:
+        raise RuleError(f"{place[0]} is out of range.", place.start())
+    return values.written(exact)
 
 
 def _token(kind: str, raw: str, start: int, end: int) -> Token:

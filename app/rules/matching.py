@@ -16,11 +16,12 @@ from app.rules.nodes import Call, Literal, Node, RuleError, Type
 
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TEMPORAL = (Type.DATE, Type.DATETIME)
-ORDERED = (Type.NUMBER, Type.TEXT, *TEMPORAL)
+ORDERED = (Type.NUMBER, Type.DECIMAL, Type.TEXT, *TEMPORAL)
 OPAQUE = (Type.JSON, Type.LIST)
 WORDS = {
     Type.TEXT: "a text",
     Type.NUMBER: "a number",
+    Type.DECIMAL: "a decimal",
     Type.BOOLEAN: "a condition",
     Type.DATETIME: "a moment",
     Type.DATE: "a date",
@@ -39,6 +40,8 @@ def expect(node: Node, wanted: Type) -> Node:
         node = _temporal(node)
         if wanted is Type.DATETIME:
             node = _instant(node)
+    if wanted is Type.DECIMAL:
+        node = _exact(node)
     if node.type is wanted:
         return node
     raise RuleError(f"Expected {WORDS[wanted]}, found {WORDS[node.type]}.", node.start)
@@ -53,6 +56,8 @@ def united(nodes: list[Node]) -> tuple[list[Node], Type]:
         raise RuleError(f"{_capital(kind)} has no place here.", nodes[0].start)
     if kinds & set(TEMPORAL):
         nodes = _temporals(nodes)
+    if Type.DECIMAL in kinds:
+        return [expect(node, Type.DECIMAL) for node in nodes], Type.DECIMAL
     first = next(node.type for node in nodes if node.type is not Type.NULL)
     return [expect(node, first) for node in nodes], first
 
@@ -68,6 +73,8 @@ def alike(left: Node, right: Node) -> tuple[Node, Node]:
         return left, right
     if left.type in TEMPORAL or right.type in TEMPORAL:
         left, right = _temporals([left, right])
+    if right.type is Type.DECIMAL:
+        left = expect(left, Type.DECIMAL)
     return left, expect(right, left.type)
 
 
@@ -79,6 +86,18 @@ def check_ordered(node: Node) -> None:
     """Refuse what has no order. Raises RuleError."""
     if node.type not in (*ORDERED, Type.ANY):
         raise RuleError(f"Expected what has an order, found {WORDS[node.type]}.", node.start)
+
+
+def _exact(node: Node) -> Node:
+    """A number, or a text that is written out, as a decimal."""
+    if isinstance(node, Literal) and node.type in (Type.NUMBER, Type.TEXT):
+        value = values.as_decimal(node.value) if node.exact is None else node.exact
+        if value is None:
+            raise RuleError("Expected a decimal such as '12.50'.", node.start)
+        return replace(node, value=value, exact=None, type=Type.DECIMAL)
+    if node.type is not Type.NUMBER:
+        return node
+    return Call(node.start, node.end, "decimal", (node,), type=Type.DECIMAL)
 
 
 def _temporals(nodes: Sequence[Node]) -> list[Node]:

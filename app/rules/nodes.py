@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ class Type(Enum):
 
     TEXT = "text"
     NUMBER = "number"
+    DECIMAL = "decimal"
     BOOLEAN = "boolean"
     DATETIME = "datetime"
     DATE = "date"
@@ -54,6 +56,8 @@ class Literal(Node):
     """A value that the text writes out."""
 
     value: Any
+    exact: Decimal | None = None
+    """The number as it is written, where `value` is only the nearest one."""
 
 
 @dataclass(frozen=True)

@@ -185,10 +185,13 @@ class _Parser:
     def number(self, digits: Token, sign: Token | None = None) -> Node:
         """The literal of digits with the sign before them."""
         start = (sign or digits).start
-        value = values.number("-" + digits.value if sign else digits.value)
+        written = "-" + digits.value if sign else digits.value
+        value = values.number(written)
         if value is None:
             raise RuleError("This number is out of range.", start)
-        return self.made(Literal(start, digits.end, value, type=Type.NUMBER))
+        exact = values.EXACT.create_decimal(written)
+        exact_or_none = None if exact == values.decimal(value) else exact
+        return self.made(Literal(start, digits.end, value, exact_or_none, type=Type.NUMBER))
 
     def negative(self, sign: Token) -> Node:
         if self.next.kind == "number":

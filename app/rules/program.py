@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -51,6 +52,8 @@ class Program:
         value = evaluate(self.node, Context(record))
         if isinstance(value, datetime):
             return stored(value)
+        if isinstance(value, Decimal):
+            return values.encoded(value)
         return value.isoformat() if isinstance(value, date) else value
 
 
@@ -87,6 +90,8 @@ def _fields(part: Any) -> object:
     if isinstance(part, Node):
         named = ((field_.name, getattr(part, field_.name)) for field_ in fields(part))
         return {"kind": type(part).__name__} | {k: v for k, v in named if k not in PLACE}
+    if isinstance(part, Decimal):
+        return values.encoded(part)
     return part.value if isinstance(part, Type) else part.isoformat()
 
 
@@ -110,6 +115,7 @@ READ: Mapping[Type, Any] = {
     Type.BOOLEAN: bool,
     Type.DATETIME: values.moment,
     Type.DATE: date.fromisoformat,
+    Type.DECIMAL: values.decoded,
 }
 
 

@@ -294,7 +294,9 @@ class _Builder:
         return self.columns.now()
 
     def arithmetic(self, node: Arithmetic) -> Expression:
-        return self.ours(ARITHMETIC[node.operator], node.type, node.left, node.right)
+        name = ARITHMETIC[node.operator]
+        of_type = f"decimal_{name}" if node.type is Type.DECIMAL else name
+        return self.ours(of_type, node.type, node.left, node.right)
 
     def ours(self, name: str, result: Type, *arguments: Node) -> Expression:
         """Call one of our own database functions."""
@@ -358,7 +360,8 @@ class _Builder:
             return function(*map(self.value, node.arguments), type_=self.types[node.type])
         missing = len(PLAIN[node.name].parameters) - len(node.arguments)
         absent = [DEFAULTS[node.name]] if missing else []
-        return self.ours(node.name, node.type, *node.arguments, *absent)
+        name = f"decimal_{node.name}" if node.type is Type.DECIMAL else node.name
+        return self.ours(name, node.type, *node.arguments, *absent)
 
     def concat(self, node: Call) -> Expression:
         return Joined(
@@ -368,6 +371,8 @@ class _Builder:
     def written(self, node: Node) -> Expression:
         if node.type is Type.NUMBER:
             return self.ours("plain", Type.TEXT, node)
+        if node.type is Type.DECIMAL:
+            return self.ours("decimal_plain", Type.TEXT, node)
         if node.type is Type.BOOLEAN:
             return TruthText(self.value(node))
         return self.value(node)
@@ -384,6 +389,9 @@ class _Builder:
     def nullif(self, node: Call) -> Expression:
         return self.cast(sa.func.nullif(*map(self.value, node.arguments)), node)
 
+    def decimal(self, node: Call) -> Expression:
+        return self.ours("decimal", Type.DECIMAL, *node.arguments)
+
     def cast(self, expression: Expression, node: Node) -> Expression:
         """Set the type of an expression, which untyped parameters lack."""
         return sa.type_coerce(expression, self.types[node.type])
@@ -398,6 +406,7 @@ SPECIAL: Mapping[str, Callable[[_Builder, Call], Expression]] = {
     "coalesce": _Builder.coalesce,
     "nullif": _Builder.nullif,
     "midnight": _Builder.midnight,
+    "decimal": _Builder.decimal,
 }
 DEFAULTS: Mapping[str, Node] = {
     "round": Literal(0, 0, 0, type=Type.NUMBER),

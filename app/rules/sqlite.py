@@ -10,7 +10,7 @@ from typing import Any
 
 from app.rules import program, values
 from app.rules.cost import MAX_PATTERN
-from app.rules.functions import ARITHMETIC, PLAIN
+from app.rules.functions import ARITHMETIC, OF_DECIMALS, PLAIN
 from app.rules.sql import ARITHMETIC as NAMES
 from app.rules.sql import NATIVE
 
@@ -23,6 +23,12 @@ def register(connection: sqlite3.Connection) -> None:
     for name, function in PLAIN.items():
         if name not in NATIVE:
             given[name] = (function.python, len(function.parameters))
+        if function.decimal:
+            given[f"decimal_{name}"] = (_exact(function.decimal, 1), len(function.parameters))
+    for sign, of_decimals in OF_DECIMALS.items():
+        given[f"decimal_{NAMES[sign]}"] = (_exact(of_decimals, 2), 2)
+    given["decimal"] = (_exact(values.as_decimal, 0), 1)
+    given["decimal_plain"] = (_exact(values.plain, 1), 1)
     given["plain"] = (values.plain, 1)
     given["date_diff"] = (_date_diff, 3)
     given["date_add"] = (_date_add, 3)
@@ -34,6 +40,8 @@ def register(connection: sqlite3.Connection) -> None:
     connection.create_function("atrium_expression", -1, _expression, deterministic=True)
     connection.create_aggregate("atrium_sum", 1, _Sum)
     connection.create_aggregate("atrium_average", 1, _Average)
+    connection.create_aggregate("atrium_decimal_sum", 1, _DecimalSum)
+    connection.create_aggregate("atrium_decimal_average", 1, _DecimalAverage)
 
 
 class _Sum:
@@ -58,6 +66,40 @@ class _Average(_Sum):
         if not self.count:
             return None
         return values.nearest(values.QUOTIENT.divide(self.total, Decimal(self.count)))
+
+
+class _DecimalSum(_Sum):
+    """The sum of decimals."""
+
+    def step(self, number: Any) -> None:
+        if number is not None:
+            self.total = values.EXACT.add(self.total, values.decoded(number))
+            self.count += 1
+
+    def finalize(self) -> Any:
+        return _stored(values.settled(self.total)) if self.count else None
+
+
+class _DecimalAverage(_DecimalSum):
+    """The sum by the count."""
+
+    def finalize(self) -> Any:
+        if not self.count:
+            return None
+        return _stored(values.divide_decimals(self.total, Decimal(self.count)))
+
+
+def _exact(python: Callable[..., object], decimals: int) -> Callable[..., object]:
+    """A function of which the first arguments are decimals, as SQLite stores them."""
+
+    def call(*arguments: Any) -> object:
+        return _stored(python(*map(values.decoded, arguments[:decimals]), *arguments[decimals:]))
+
+    return call
+
+
+def _stored(value: object) -> object:
+    return values.encoded(value) if isinstance(value, Decimal) else value
 
 
 def _strict(python: Callable[..., object]) -> Callable[..., Any]:

@@ -4,6 +4,10 @@ The evaluator calls these functions, SQLite calls them as functions of its own, 
 the same in PL/pgSQL (migration 0004). Numbers are added and multiplied as they are written, in
 decimal, and the result is the nearest of our numbers: a whole one of 64 bits, else an IEEE double.
 None stands for null: whatever has no result (division by zero, overflow) is null.
+
+Decimals are exact (migration 0091): sums, differences, products and quotients are rounded to PLACES
+digits behind the point, halves away from zero. SQLite, which has no such numbers, stores texts in
+their order (`encoded`).
 """
 
 from __future__ import annotations
@@ -40,6 +44,14 @@ MOMENT = re.compile(
 )
 FURTHEST = 10**9  # characters; no text of ours has as many
 MAX_PLACES = 400  # digits; no number of ours has as many on either side of the point
+
+PLACES = 38  # digits of a decimal behind the point
+LARGEST_DECIMAL = Decimal("1e308")  # none has as many digits before it
+QUANTUM = Decimal(1).scaleb(-PLACES)
+DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
+LONGEST_DECIMAL = 400  # characters
+BIAS = 50_000
+OPPOSITE = str.maketrans("0123456789", "9876543210")
 
 LONG_RUN = re2.compile(r"\p{M}{31,}")  # longer ones than UAX #15 calls safe for streams
 
@@ -84,6 +96,110 @@ def nearest(exact: Decimal) -> Number | None:
     if not math.isfinite(double):
         return None
     return int(double) if double.is_integer() and SMALLEST <= double <= LARGEST else double
+
+
+def as_decimal(value: object) -> Decimal | None:
+    """The decimal that a number is, or a text writes; None for anything else."""
+    if isinstance(value, Decimal):
+        return value
+    if isinstance(value, str):
+        is_one = len(value) <= LONGEST_DECIMAL and DECIMAL.fullmatch(value)
+        return Decimal(value) if is_one else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return decimal(value) if is_number else None  # type: ignore[arg-type]
+
+
+def scaled(exact: Decimal, scale: int = 0) -> Decimal:
+    """The decimal with its own digits behind the point, but at least so many."""
+    plain_form = EXACT.add(exact, 0).normalize(EXACT)  # no zero has a sign
+    if plain_form.as_tuple().exponent <= -scale:  # type: ignore[operator]
+        return plain_form
+    return plain_form.quantize(Decimal(1).scaleb(-scale), context=EXACT)
+
+
+def settled(exact: Decimal) -> Decimal | None:
+    """A result as decimals have it; None where it is out of range."""
+    rounded = scaled(exact)
+    if rounded.as_tuple().exponent < -PLACES:  # type: ignore[operator]
+        rounded = scaled(rounded.quantize(QUANTUM, ROUND_HALF_UP, EXACT))
+    return rounded if rounded.copy_abs() < LARGEST_DECIMAL else None
+
+
+def encoded(exact: Decimal) -> str:
+    """A text for SQLite: texts order as their decimals do, and are equal where these are.
+
+    0, 1 or 2 for the sign, the place of the first digit, and the digits; of a negative one,
+    place and digits count from the other end.
+    """
+    if not exact:
+        return "1"
+    _, digits, _ = exact.normalize(EXACT).as_tuple()
+    written = "".join(map(str, digits))
+    place = f"{BIAS + exact.adjusted():05}"
+    return f"2{place}{written}" if exact > 0 else f"0{(place + written).translate(OPPOSITE)}~"
+
+
+def decoded(text: str) -> Decimal:
+    """The decimal that a text of `encoded` stands for."""
+    if text == "1":
+        return Decimal(0)
+    sign, rest = ("", text[1:]) if text[0] == "2" else ("-", text[1:-1].translate(OPPOSITE))
+    place, digits = int(rest[:5]) - BIAS, rest[5:]
+    return scaled(Decimal(f"{sign}{digits}E{place - len(digits) + 1}"))
+
+
+def add_decimals(left: Decimal, right: Decimal) -> Decimal | None:
+    """`left + right`"""
+    return settled(EXACT.add(left, right))
+
+
+def subtract_decimals(left: Decimal, right: Decimal) -> Decimal | None:
+    """`left - right`"""
+    return settled(EXACT.subtract(left, right))
+
+
+def multiply_decimals(left: Decimal, right: Decimal) -> Decimal | None:
+    """`left * right`"""
+    return settled(EXACT.multiply(left, right))
+
+
+def divide_decimals(left: Decimal, right: Decimal) -> Decimal | None:
+    """`left / right`; null by zero."""
+    if not right:
+        return None
+    # Twice the quotient and one, by twice the divisor: rounds once, as whole numbers have no rest.
+    shifted = EXACT.add(EXACT.multiply(left.copy_abs().scaleb(PLACES, EXACT), 2), right.copy_abs())
+    whole = EXACT.divide_int(shifted, EXACT.multiply(right.copy_abs(), 2))
+    quotient = whole.scaleb(-PLACES, EXACT)
+    return settled(quotient if (left < 0) is (right < 0) else quotient.copy_negate())
+
+
+def remainder_decimals(left: Decimal, right: Decimal) -> Decimal | None:
+    """`left % right`, with the sign of `left`; null by zero."""
+    return settled(EXACT.remainder(left, right)) if right else None
+
+
+def round_decimal(exact: Decimal, digits: Number = 0) -> Decimal | None:
+    """As `round_half_away`."""
+    places = math.trunc(max(-MAX_PLACES, min(MAX_PLACES, digits)))
+    if places >= -exact.as_tuple().exponent:  # type: ignore[operator]
+        return settled(exact)
+    return settled(exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, EXACT))
+
+
+def absolute_decimal(exact: Decimal) -> Decimal | None:
+    """The decimal without its sign."""
+    return settled(exact.copy_abs())
+
+
+def ceil_decimal(exact: Decimal) -> Decimal | None:
+    """The smallest whole decimal that is not less."""
+    return settled(exact.to_integral_value(ROUND_CEILING, EXACT))
+
+
+def floor_decimal(exact: Decimal) -> Decimal | None:
+    """The largest whole decimal that is not greater."""
+    return settled(exact.to_integral_value(ROUND_FLOOR, EXACT))
 
 
 def add(left: Number, right: Number) -> Number | None:
@@ -166,9 +282,10 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else plain(value)
 
 
-def plain(number: Number) -> str:
+def plain(number: Number | Decimal) -> str:
     """All digits of a number, without an exponent."""
-    text = format(decimal(number or 0), "f")
+    exact = number if isinstance(number, Decimal) else decimal(number)
+    text = format(exact or Decimal(0), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

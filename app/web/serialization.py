@@ -54,6 +54,8 @@ def _default(value: object) -> str:
         return clock.iso(value)
     if isinstance(value, date):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return format(value, "f")
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

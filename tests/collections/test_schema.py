@@ -259,6 +259,15 @@ BAD_OPTIONS = [
     ("number", {"min": 2, "max": 1}),
     ("number", {"integer": 1}),
     ("number", {"pattern": "a"}),
+    ("decimal", {"precision": 0}),
+    ("decimal", {"precision": 39}),
+    ("decimal", {"precision": "9"}),
+    ("decimal", {"precision": 2, "scale": 3}),
+    ("decimal", {"scale": -1}),
+    ("decimal", {"min": 0.5}),
+    ("decimal", {"max": "1.234"}),
+    ("decimal", {"min": "2", "max": "1.99"}),
+    ("decimal", {"integer": True}),
     ("boolean", {"choices": ["a"]}),
     ("datetime", {"min": "2026-01-01"}),
     ("date", {"max_length": 1}),
@@ -285,6 +294,8 @@ BAD_DEFAULTS = [
     ("number", True, {}, "invalid_type"),
     ("number", 5, {"max": 4}, "number_out_of_range"),
     ("number", 1.5, {"integer": True}, "not_integer"),
+    ("decimal", 1.5, {}, "invalid_type"),
+    ("decimal", "1.555", {}, "too_many_digits"),
     ("boolean", 0, {}, "invalid_type"),
     ("datetime", "now", {}, "invalid_datetime"),
     ("date", "2026-02-30", {}, "invalid_date"),
@@ -306,6 +317,7 @@ AWKWARD = """it's "so" 100% %s %(x)s :y \\ \\n {z} -- /* é 🎈 \n\t ; DROP"""
 DEFAULTS = {
     "text": (AWKWARD, AWKWARD),
     "number": (1.5, 1.5),
+    "decimal": ("-12.5", "-12.50"),
     "boolean": (False, False),
     "datetime": ("2026-11-20T12:00:00+02:00", "2026-11-20T10:00:00.000000Z"),
     "date": ("2026-02-28", "2026-02-28"),
@@ -319,7 +331,7 @@ OPTIONS = {type: {"choices": [AWKWARD, "b"]} for type in ("select", "multi_selec
 
 
 def test_field_types_with_default_exclude_reference_file_and_computed() -> None:
-    others = {"reference", "user", "file", "computed", "sequence"}
+    others = {"reference", "user", "file", "computed", "sequence", "text_list"}
     assert set(DEFAULTS) | others == set(TYPES)
 
 
@@ -348,6 +360,15 @@ def test_field_default_satisfies_required(root: Caller, alice: Caller) -> None:
     assert problems(null) == [("f", "required_null")]
 
 
+def test_required_field_takes_no_empty_default(root: Caller, alice: Caller) -> None:
+    answer = create(root, field(required=True, default=""))
+    assert problems(answer) == [("f", "invalid_option")]
+    made = make_collection(root, schema=[field(default="")])
+    changed = root.patch(f"collections/{made['id']}", {"schema": [{"name": "f", "required": True}]})
+    assert problems(changed) == [("f", "invalid_option")]
+    assert make_record(alice)["f"] == ""
+
+
 REFUSED = [
     ("text", {"mask_type": "full"}, "mask_type_requires_pii"),
     ("text", {"mask_type": "", "pii": True}, "mask_type_invalid"),
@@ -360,15 +381,6 @@ REFUSED = [
         {"pii": True, "mask_type": "custom", "options": {"mask": "*" * 201}},
         "invalid_option",
     ),
-def test_required_field_takes_no_empty_default(root: Caller, alice: Caller) -> None:
-    answer = create(root, field(required=True, default=""))
-    assert problems(answer) == [("f", "invalid_option")]
-    made = make_collection(root, schema=[field(default="")])
-    changed = root.patch(f"collections/{made['id']}", {"schema": [{"name": "f", "required": True}]})
-    assert problems(changed) == [("f", "invalid_option")]
-    assert make_record(alice)["f"] == ""
-
-
     ("text", {"pii": True, "mask_type": "name", "options": {"mask": "*"}}, "invalid_option"),
     ("text", {"expression": "a || b"}, "expression_invalid"),
     ("text", {"expression": ""}, "expression_invalid"),

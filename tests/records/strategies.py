@@ -4,11 +4,14 @@ from datetime import UTC, date, datetime
 
 from hypothesis import strategies as st
 
+from app.rules import composed
+
 TAGS = ["a", "=1", "'x", 'say "b"', ",", "é"]
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "default": "none"},
     {"name": "note", "type": "text", "default": "a default"},
     {"name": "views", "type": "number"},
+    {"name": "amount", "type": "decimal", "options": {"precision": 38, "scale": 6}},
     {"name": "done", "type": "boolean", "default": True},
     {"name": "at", "type": "datetime"},
     {"name": "day", "type": "date"},
@@ -17,6 +20,7 @@ SCHEMA = [
     {"name": "extra", "type": "json"},
     {"name": "state", "type": "select", "options": {"choices": ["a", "b"]}, "default": "b"},
     {"name": "tags", "type": "multi_select", "options": {"choices": TAGS}, "default": ["=1"]},
+    {"name": "labels", "type": "text_list"},
     {"name": "parent", "type": "reference", "collection": "things"},
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
@@ -40,6 +44,8 @@ WHOLE = st.sampled_from([2**63 - 1, -(2**63), 0, -1])
 NUMBERS = (
     WHOLE | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 )
+AMOUNTS = st.decimals(-(10**31), 10**31, places=6).map(lambda exact: format(exact, "f"))
+LABELS = (TEXTS | RISKY).map(composed).filter(str.strip)
 INNER = st.recursive(
     st.none() | st.booleans() | TEXTS | WHOLE | st.floats(-1e9, 1e9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -50,6 +56,7 @@ RECORD = st.fixed_dictionaries(
         "title": (TEXTS | RISKY).filter(bool),
         "note": st.none() | TEXTS | RISKY,
         "views": st.none() | NUMBERS,
+        "amount": st.none() | AMOUNTS,
         "done": st.none() | st.booleans(),
         "at": st.none() | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
         "day": st.none() | st.dates().map(date.isoformat),
@@ -59,6 +66,7 @@ RECORD = st.fixed_dictionaries(
         | st.lists(INNER, max_size=3)
         | st.dictionaries(TEXTS, INNER, max_size=3),
         "state": st.sampled_from([None, "a", "b"]),
+        "labels": st.none() | st.lists(LABELS, unique=True, max_size=5),
         "tags": st.none() | st.lists(st.sampled_from(TAGS), unique=True),
     }
 )

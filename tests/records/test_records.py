@@ -146,6 +146,21 @@ BAD_VALUES = [
     ("number", {}, 10**400, "number_out_of_range"),
     ("number", {"min": 1}, 0, "number_out_of_range"),
     ("number", {"integer": True}, 1.5, "not_integer"),
+    ("decimal", {}, 1.5, "invalid_type"),
+    ("decimal", {}, True, "invalid_type"),
+    ("decimal", {}, 10**20, "invalid_type"),
+    ("decimal", {}, "1e3", "invalid_type"),
+    ("decimal", {}, "1,5", "invalid_type"),
+    ("decimal", {}, " 1", "invalid_type"),
+    ("decimal", {}, "\u0661", "invalid_type"),
+    ("decimal", {}, "NaN", "invalid_type"),
+    ("decimal", {}, "", "invalid_type"),
+    ("decimal", {}, "1" * 101, "invalid_type"),
+    ("decimal", {}, "0.001", "too_many_digits"),
+    ("decimal", {}, 10**16, "number_out_of_range"),
+    ("decimal", {"precision": 3, "scale": 3}, "1", "number_out_of_range"),
+    ("decimal", {"min": "0.01"}, "0.00", "number_out_of_range"),
+    ("decimal", {"max": 5}, "5.01", "number_out_of_range"),
     ("boolean", {}, 1, "invalid_type"),
     ("datetime", {}, "yesterday", "invalid_datetime"),
     ("datetime", {}, "2026-02-30T00:00:00Z", "invalid_datetime"),
@@ -190,21 +205,6 @@ def test_record_problems_are_reported_at_once(root: Caller, alice: Caller) -> No
     }
 
 
-def test_record_put_replaces_and_patch_keeps_values(root: Caller, alice: Caller) -> None:
-    make_collection(root, schema=TYPES)
-    made = make_record(alice, title="a", views=7, live=True)
-    patched = alice.patch(f"records/posts/{made['id']}", {"live": False}).json
-    assert (patched["title"], patched["views"], patched["live"]) == ("a", 7, False)
-    replaced = alice.put(f"records/posts/{made['id']}", {"title": "b"}).json
-    assert (replaced["title"], replaced["views"], replaced["live"]) == ("b", 0, None)
-    assert replaced["created_at"] == made["created_at"] < replaced["updated_at"]
-    missing = alice.put(f"records/posts/{made['id']}", {"views": 1})
-    assert [d["code"] for d in missing.json["details"]] == ["required_missing"]
-    null = alice.patch(f"records/posts/{made['id']}", {"title": None})
-    assert [d["code"] for d in null.json["details"]] == ["required_null"]
-
-
-def test_record_put_accepts_unchanged_system_fields(root: Caller, alice: Caller) -> None:
 def test_record_required_text_may_not_be_empty(root: Caller, alice: Caller, bob: Caller) -> None:
     text_types = [
         {"name": "t", "type": "text", "required": True},
@@ -223,7 +223,7 @@ def test_record_required_text_may_not_be_empty(root: Caller, alice: Caller, bob:
         alice.patch(path, {"t": ""}),
         alice.put(path, {"t": "", "c": "a"}),
         alice.post("records/posts/batch", {"records": [{"t": "", "c": "a"}]}),
-        alice.patch("records/posts/batch", {"records": [{"id": made["id"], "t": ""}]}),
+        alice.patch("records/posts/batch", {"records": [{"id": made["id"], "data": {"t": ""}}]}),
         alice.post("records/posts/import", [{"t": "", "c": "a"}]),
         bob.patch(path, {"t": ""}),
     ):
@@ -256,6 +256,21 @@ def test_record_hidden_empty_text_is_not_confirmed(root: Caller, alice: Caller) 
     assert [d["code"] for d in answer.json["details"]] == ["required"]
 
 
+def test_record_put_replaces_and_patch_keeps_values(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice, title="a", views=7, live=True)
+    patched = alice.patch(f"records/posts/{made['id']}", {"live": False}).json
+    assert (patched["title"], patched["views"], patched["live"]) == ("a", 7, False)
+    replaced = alice.put(f"records/posts/{made['id']}", {"title": "b"}).json
+    assert (replaced["title"], replaced["views"], replaced["live"]) == ("b", 0, None)
+    assert replaced["created_at"] == made["created_at"] < replaced["updated_at"]
+    missing = alice.put(f"records/posts/{made['id']}", {"views": 1})
+    assert [d["code"] for d in missing.json["details"]] == ["required_missing"]
+    null = alice.patch(f"records/posts/{made['id']}", {"title": None})
+    assert [d["code"] for d in null.json["details"]] == ["required_null"]
+
+
+def test_record_put_accepts_unchanged_system_fields(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, title="a")
     assert alice.put(f"records/posts/{made['id']}", made).status_code == 200

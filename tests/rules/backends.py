@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from app.collections.fields import JsonText, Number
+from app.collections.fields import Exact, JsonText, Number
 from app.collections.revisions import MIGRATIONS
 from app.db.types import Text, UtcDateTime
 from app.rules import Context, Node, Scope, Subject, Type, evaluate, partial_evaluate
@@ -24,6 +25,7 @@ from tests import services
 FIELDS = {
     **dict.fromkeys(("t", "u", "v", "created_by", "parent"), Type.TEXT),
     **dict.fromkeys(("n", "m", "k"), Type.NUMBER),
+    **dict.fromkeys(("d", "e"), Type.DECIMAL),
     **dict.fromkeys(("b", "c"), Type.BOOLEAN),
     **dict.fromkeys(("at", "since"), Type.DATETIME),
     **dict.fromkeys(("day", "due"), Type.DATE),
@@ -33,6 +35,7 @@ FIELDS = {
 COLUMN_TYPES: dict[Type, Any] = {
     Type.TEXT: Text,
     Type.NUMBER: Number(),
+    Type.DECIMAL: Exact(),
     Type.BOOLEAN: sa.Boolean(),
     Type.DATETIME: UtcDateTime(),
     Type.DATE: sa.Date(),
@@ -87,7 +90,7 @@ class Backend:
             sa.event.listen(self.engine, "connect", lambda raw, _: on_sqlite.register(raw))
         self.connection = self.engine.connect()
         with Operations.context(MigrationContext.configure(self.connection)):
-            for name in ("create_rule_functions", "join_texts"):
+            for name in ("create_rule_functions", "join_texts", "calculate_with_decimals"):
                 _migration(name).upgrade()
         ROWS.create(self.connection)
 
@@ -184,4 +187,6 @@ def typed(kind: Type, value: Any) -> Any:
     """A value of a table of cases as the one that a field of the type holds."""
     if value is not None and kind is Type.DATETIME:
         return datetime.fromisoformat(value)
+    if value is not None and kind is Type.DECIMAL:
+        return Decimal(value)
     return date.fromisoformat(value) if value is not None and kind is Type.DATE else value

@@ -7,6 +7,7 @@ import struct
 from bisect import bisect
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from random import Random
 from typing import Any
 
@@ -76,6 +77,15 @@ def number(dice: Random) -> int | float:
     return plain_number(dice.choice([*drawn, *[dice.choice(NUMBERS)] * 5]))  # type: ignore[no-any-return]
 
 
+def decimal(dice: Random) -> Decimal:
+    """A decimal of up to 38 digits, as a field keeps it."""
+    digits = dice.randint(0, 38)
+    whole = dice.randint(-(10**digits), 10**digits)
+    return dice.choice(
+        (values.scaled(Decimal(whole).scaleb(-dice.randint(0, digits))), Decimal("0.1"), Decimal(2))
+    )
+
+
 def moment(dice: Random) -> datetime:
     """A moment from the year 1 to the year 9999, often the last or first day of a month."""
     if dice.randint(0, 1):
@@ -93,6 +103,7 @@ def boolean(dice: Random) -> bool:
 VALUES: dict[Type, Callable[[Random], Any]] = {
     Type.TEXT: text,
     Type.NUMBER: number,
+    Type.DECIMAL: decimal,
     Type.BOOLEAN: boolean,
     Type.DATETIME: moment,
     Type.DATE: lambda dice: moment(dice).date(),
@@ -135,7 +146,15 @@ def literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, date | datetime):
         return quoted(value.isoformat())
+    if isinstance(value, Decimal):
+        return f"decimal({_written(value)})"
     return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def _written(value: Decimal) -> str:
+    """Half of the decimals as texts, the others as numbers."""
+    written = format(value, "f")
+    return quoted(written) if len(written) % 2 else written
 
 
 def expression(dice: Random) -> str:
@@ -189,7 +208,7 @@ def _leaf(dice: Random, kind: Type) -> str:
     return str(dice.choice(written))
 
 
-LITERALS = (Type.TEXT, Type.NUMBER, Type.BOOLEAN)
+LITERALS = (Type.TEXT, Type.NUMBER, Type.BOOLEAN, Type.DECIMAL)
 CONTEXT = {
     Type.TEXT: [f"@request.auth.{name}" for name in ("id", "email", "role", "account_id")]
     + ["@account.plan"],
@@ -227,6 +246,26 @@ def _arithmetic(dice: Random, depth: int) -> str:
     return f"({left} {sign} {_expression(dice, Type.NUMBER, depth)})"
 
 
+def _exact_arithmetic(dice: Random, depth: int) -> str:
+    sides = [_expression(dice, kind, depth) for kind in (Type.DECIMAL, _numeric(dice))]
+    dice.shuffle(sides)
+    return f"({sides[0]} {dice.choice([*functions.ARITHMETIC])} {sides[1]})"
+
+
+def _numeric(dice: Random) -> Type:
+    return dice.choice((Type.DECIMAL, Type.NUMBER))
+
+
+def _exact_function(dice: Random, depth: int) -> str:
+    name = dice.choice([name for name, one in functions.PLAIN.items() if one.decimal])
+    digits = f", {dice.randint(-9, 40)}" if name == "round" and boolean(dice) else ""
+    return f"{name}({_expression(dice, Type.DECIMAL, depth)}{digits})"
+
+
+def _read_decimal(dice: Random, depth: int) -> str:
+    return f"decimal({_expression(dice, dice.choice((Type.TEXT, Type.NUMBER)), depth)})"
+
+
 def _concat(dice: Random, depth: int) -> str:
     kinds = dice.choices(LITERALS, k=dice.randint(1, 3))
     return f"concat({', '.join(_expression(dice, kind, depth) for kind in kinds)})"
@@ -258,6 +297,8 @@ def _other_side(dice: Random, kind: Type, depth: int) -> str:
         # A date beside a moment, and texts of both.
         other = dice.choice([Type.DATE, Type.DATETIME])
         return literal(VALUES[other](dice)) if boolean(dice) else _expression(dice, other, depth)
+    if kind is Type.DECIMAL:
+        return _expression(dice, _numeric(dice), depth)
     return _expression(dice, kind, depth)
 
 
@@ -317,6 +358,12 @@ def _giving(kind: Type) -> list[Callable[[Random, int], str]]:
 MAKERS: dict[Type, list[Callable[[Random, int], str]]] = {
     Type.TEXT: [*_giving(Type.TEXT), _concat, _chosen(Type.TEXT)],
     Type.NUMBER: [*_giving(Type.NUMBER), *[_arithmetic] * 4, _chosen(Type.NUMBER)],
+    Type.DECIMAL: [
+        *[_exact_arithmetic] * 3,
+        _exact_function,
+        _read_decimal,
+        _chosen(Type.DECIMAL),
+    ],
     Type.BOOLEAN: [
         *_giving(Type.BOOLEAN),
         *[_comparison] * 3,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.rules import RuleError, Subject, Type, condition, value
+from app.rules import RuleError, Subject, Type, condition, value, values
 from tests.rules import backends
 from tests.rules.backends import FIELDS, SCOPE, python_value, same, typed
 from tests.rules.parts import EVERYTHING, parts_of
@@ -41,6 +42,8 @@ def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def shown(found: Any) -> Any:
+    if isinstance(found, Decimal):
+        return values.plain(found)
     return found.isoformat() if isinstance(found, date | datetime) else found
 
 

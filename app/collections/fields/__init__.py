@@ -9,6 +9,7 @@ from app.collections.fields.boolean import BooleanField
 from app.collections.fields.computed import RETURN_TYPES, ComputedField
 from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
+from app.collections.fields.decimal import AnyDecimalField, DecimalField, Exact
 from app.collections.fields.email import EmailField
 from app.collections.fields.field import (
     LONGEST_INDEXED,
@@ -21,7 +22,13 @@ from app.collections.fields.field import (
 )
 from app.collections.fields.file import FileField
 from app.collections.fields.json import JsonField, JsonText
-from app.collections.fields.many import ListField, ReferencesField, UsersField, entries
+from app.collections.fields.many import (
+    ListField,
+    ReferencesField,
+    TextListField,
+    UsersField,
+    entries,
+)
 from app.collections.fields.missing import MissingField
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
@@ -40,11 +47,14 @@ __all__ = [
     "RETURN_TYPES",
     "SYSTEM_FIELDS",
     "TYPES",
+    "AnyDecimalField",
     "BooleanField",
     "ComputedField",
     "DateField",
     "DatetimeField",
+    "DecimalField",
     "Encoder",
+    "Exact",
     "Field",
     "FileField",
     "InvalidValue",
@@ -60,6 +70,7 @@ __all__ = [
     "SelectField",
     "SequenceField",
     "TextField",
+    "TextListField",
     "UserField",
     "UsersField",
     "encoders_of",
@@ -85,6 +96,7 @@ def register(kind: type[Field]) -> None:
 for _kind in (
     TextField,
     NumberField,
+    DecimalField,
     BooleanField,
     DatetimeField,
     DateField,
@@ -93,6 +105,7 @@ for _kind in (
     JsonField,
     SelectField,
     MultiSelectField,
+    TextListField,
     ReferenceField,
     UserField,
     FileField,

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
+from app.collections.fields.decimal import AnyDecimalField
 from app.collections.fields.face import Face
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
@@ -15,7 +16,8 @@ from app.types import JSONMapping, JSONObject, cached_property
 from app.web.languages import lazy_gettext
 
 RETURN_TYPES: dict[str, type[Field]] = {
-    kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
+    kind.type: kind
+    for kind in (TextField, NumberField, AnyDecimalField, BooleanField, DatetimeField)
 }
 
 

@@ -27,6 +27,7 @@ class WidgetKind(StrEnum):
     PERSON = "person"
     REFERENCE = "reference"
     TEXT = "text"
+    TEXTS = "texts"
     URL = "url"
 
 

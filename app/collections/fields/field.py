@@ -71,6 +71,7 @@ class Field:
     is_long: ClassVar[bool] = False  # values have no small limit of length
     may_be_cut: ClassVar[bool] = True  # the beginning of a long value can be read alone
     reads_differently: ClassVar[bool] = False
+    is_list: ClassVar[bool] = False  # of distinct texts or ids, to which `$add` adds some
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[JSONMapping] = {"type": "string"}
     properties: ClassVar[Mapping[str, rules.Type]] = {}
@@ -170,6 +171,16 @@ class Field:
         """What a stored value that is not null is ordered by, as JSON."""
         return self.shown(value)
 
+    def listed(self, value: Any) -> list[str]:
+        """The entries of a stored list."""
+        raise NotImplementedError
+
+    def entry(self, value: object) -> str:
+        """The form in which a list has an entry. Raises InvalidValue."""
+        if not isinstance(value, str):
+            raise InvalidValue("invalid_type", "Each entry must be a text.")
+        return rules.composed(value)
+
     @property
     def value_schema(self) -> JSONObject:
         """The JSON schema of its values in answers, with what its options say."""
@@ -184,6 +195,17 @@ class Field:
     @property
     def input_schema(self) -> JSONObject:
         return self.value_schema
+
+    @property
+    def change_schema(self) -> JSONObject:
+        """As `input_schema`, of a PATCH, which may add entries to a list and remove some."""
+        whole = self.input_schema
+        if not self.is_list:
+            return whole
+        some = {"type": "array", "items": whole["items"]}
+        properties = {"$add": some, "$remove": some}
+        change = {"type": "object", "properties": properties, "additionalProperties": False}
+        return {"anyOf": [whole, change]}
 
     def definition_problems(self) -> Iterator[str]:
         """Problems of the field's options."""

@@ -69,6 +69,18 @@ class FileField(Field):
         return int(self.options.get("max_files", 1))
 
     @property
+    def is_list(self) -> bool:  # type: ignore[override]
+        return self.most_files > 1
+
+    def listed(self, value: str) -> list[str]:
+        """The ids of the files."""
+        return [str(file["id"]) for file in files_in(value)]
+
+    def entry(self, value: object) -> str:
+        """The id of a file, of which an object may have it."""
+        return super().entry(value.get("id") if isinstance(value, dict) else value).lower()
+
+    @property
     def properties(self) -> Mapping[str, rules.Type]:  # type: ignore[override]
         """The properties of a file that rules may read; none of a list of files."""
         return PROPERTIES if self.most_files == 1 else {}

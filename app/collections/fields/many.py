@@ -1,4 +1,4 @@
-"""References and users with `multiple: true`: lists of ids, stored as JSON.
+"""Lists: of ids, for references and users with `multiple: true`, and of texts; stored as JSON.
 
 `app.collections.links` keeps the entries in a table as well, by which they are found.
 """
@@ -6,20 +6,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import orjson
 
 from app import rules
 from app.collections.fields.face import Face, WidgetKind
-from app.collections.fields.field import PEOPLE, InvalidValue
+from app.collections.fields.field import PEOPLE, Field, InvalidValue
 from app.collections.fields.json import JsonField
 from app.collections.fields.reference import ReferenceField
 from app.collections.fields.user import UserField
 from app.types import JSONMapping, JSONObject, cached_property
+from app.web.languages import lazy_gettext
 
 ITEMS, MOST_ITEMS = 100, 1000
+LENGTH, MOST_LENGTH = 200, 500  # characters of an entry, which an index holds
 COMPARISONS = ("contains", "empty", "filled")
 
 
@@ -27,9 +29,10 @@ class ListField(JsonField):
     """A list of distinct ids."""
 
     may_be_cut = False
+    is_list = True
     takes_default = False
     rule_type = rules.Type.LIST
-    known_options = ("max_items",)
+    known_options: ClassVar[tuple[str, ...]] = ("max_items",)
     json_schema: ClassVar[JSONMapping] = {
         "type": "array",
         "items": {"type": "string", "format": "uuid"},
@@ -52,21 +55,33 @@ class ListField(JsonField):
         """A list of distinct ids; whether they exist, one query finds for all values."""
         if not isinstance(value, list):
             raise InvalidValue("invalid_type", "Must be a list of ids.")
-        if len(value) > self.most_items:
-            raise InvalidValue("too_many_items", f"Takes at most {self.most_items} entries.")
+        self._check_count(value)
         if not all(isinstance(one, str) for one in value):
             raise InvalidValue("invalid_type", "Each entry must be an id.")
-        ids = [one.lower() for one in value]
-        if len(set(ids)) < len(ids):
+        return self._distinct([one.lower() for one in value])
+
+    def _check_count(self, value: list[object]) -> None:
+        if len(value) > self.most_items:
+            raise InvalidValue("too_many_items", f"Takes at most {self.most_items} entries.")
+
+    def _distinct(self, entries: list[str]) -> list[str]:
+        if len(set(entries)) < len(entries):
             raise InvalidValue("duplicate_item", "Must have each entry only once.")
-        if self.required and not ids:
+        if self.required and not entries:
             raise InvalidValue("required_missing", "This field is required.")
-        return ids
+        return entries
 
     def ids(self, value: Any) -> list[str]:
         """The entries of a value, stored or to be stored."""
         found = orjson.loads(value) if isinstance(value, str) else value
         return found or []
+
+    def listed(self, value: str) -> list[str]:
+        return self.ids(value)
+
+    def entry(self, value: object) -> str:
+        """An id in small letters."""
+        return super().entry(value).lower()
 
     def written(self, value: object) -> str:
         """The list as JSON in one line."""
@@ -112,6 +127,72 @@ class UsersField(ListField):
     @property
     def leads_to(self) -> str:
         return PEOPLE
+
+
+class TextListField(ListField):
+    """Free texts such as tags, each once, in the order sent."""
+
+    type = "text_list"
+    label = lazy_gettext("List of texts")
+    face = Face(WidgetKind.TEXTS, COMPARISONS, width=24)
+    known_options = ("max_items", "max_length")
+    json_schema: ClassVar[JSONMapping] = {
+        "type": "array",
+        "items": {"type": "string"},
+        "uniqueItems": True,
+    }
+
+    @property
+    def example(self) -> list[str]:
+        return ["sample"]
+
+    def sample(self) -> list[str]:
+        return self.example
+
+    def marked(self, mark: str, number: Callable[[], int]) -> list[str]:
+        return [mark]
+
+    def entry(self, value: object) -> str:
+        """A composed text."""
+        return Field.entry(self, value)
+
+    @cached_property
+    def longest(self) -> int:
+        """The characters that an entry may have."""
+        return int(self.options.get("max_length", LENGTH))
+
+    def clean(self, value: object) -> list[str]:
+        """A list of distinct texts that are not blank, composed."""
+        if not isinstance(value, list):
+            raise InvalidValue("invalid_type", "Must be a list of texts.")
+        self._check_count(value)
+        texts = []
+        for one in value:
+            if not isinstance(one, str):
+                raise InvalidValue("invalid_type", "Each entry must be a text.")
+            text = rules.composed(one)
+            if not text.strip():
+                raise InvalidValue("too_short", "An entry may not be blank.")
+            if len(text) > self.longest:
+                message = f"An entry must have at most {self.longest} characters."
+                raise InvalidValue("too_long", message)
+            texts.append(text)
+        return self._distinct(texts)
+
+    @property
+    def value_schema(self) -> JSONObject:
+        """A list of texts."""
+        items = {"type": "string", "minLength": 1, "maxLength": self.longest}
+        return {**self.json_schema, "items": items, "maxItems": self.most_items}
+
+    def definition_problems(self) -> Iterator[str]:
+        """The options are whole numbers within their bounds."""
+        yield from super().definition_problems()
+        longest = self.options.get("max_length", LENGTH)
+        if type(longest) is not int or not 1 <= longest <= MOST_LENGTH:
+            yield f"max_length must be a whole number from 1 to {MOST_LENGTH}."
+        if self.default is not None:
+            yield "A list of texts has no default."
 
 
 def entries(field: object, value: Any) -> list[str]:

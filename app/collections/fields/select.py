@@ -52,6 +52,7 @@ class MultiSelectField(JsonField):
     label = lazy_gettext("Multiple choice")
     face = Face(WidgetKind.CHOICES, ("contains", "empty", "filled"), "choice", width=18)
     may_be_cut = False  # part of a list cannot be read
+    is_list = True
     rule_type = rules.Type.LIST
     known_options = ("choices",)
     json_schema: ClassVar[JSONMapping] = {"type": "array", "items": {"type": "string"}}
@@ -78,6 +79,10 @@ class MultiSelectField(JsonField):
         if len(set(choices)) < len(choices):
             raise InvalidValue("invalid_option", "Must have each choice only once.")
         return choices
+
+    def listed(self, value: str) -> list[str]:
+        found: list[str] = orjson.loads(value)
+        return found
 
     def written(self, value: object) -> str:
         """The list as JSON in one line."""

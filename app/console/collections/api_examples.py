@@ -262,7 +262,8 @@ def conditions(access: Access) -> list[str]:
 def _condition(name: str, field: Field) -> str | None:
     comparisons, value = field.face.comparisons, field.example
     if field.rule_type is Type.LIST:
-        return f"@contains({name}, {quote(next(iter(field.choices)))})"
+        entry = next(iter(value), None) if isinstance(value, list) else None
+        return f"@contains({name}, {quote(entry)})" if entry else f"{name} != null"
     if field.collection:
         return f"{name} != null"
     if "contains" in comparisons:

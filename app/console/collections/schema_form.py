@@ -41,7 +41,10 @@ TEXTS = ("name", "type", *DEFAULTS, "collection", "on_delete", "mask_type", "exp
 FLAGS = ("required", "unique", "pii")
 # The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
-    ("min_length", "max_length", "max_bytes", "max_files", "max_items", "digits"),
+    (
+        *("min_length", "max_length", "max_bytes", "max_files", "max_items"),
+        *("digits", "precision", "scale"),
+    ),
     ("min", "max"),
     ("pattern", "mask", "prefix"),
     ("integer", "index"),
@@ -85,6 +88,8 @@ LABELS = {
     "max_items": lazy_gettext("number of entries"),
     "multiple": lazy_gettext("several"),
     "mime_types": lazy_gettext("types"),
+    "precision": lazy_gettext("digits in all"),
+    "scale": lazy_gettext("digits behind the point"),
     "min": lazy_gettext("minimum"),
     "max": lazy_gettext("maximum"),
     "require_signature": lazy_gettext("electronic signature"),
@@ -385,7 +390,7 @@ class SchemaForm(Form):
                 yield key, [line for line in lines if line]
             elif key == "mime_types" and text:
                 yield key, re.split(r"[\s,]+", text.strip(", "))
-            elif key in WORDS and text:
+            elif text and (key in WORDS or (key in NUMBERS and spec["type"] == "decimal")):
                 yield key, text
             elif text and key in (*COUNTS, *NUMBERS):
                 try:

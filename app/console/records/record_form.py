@@ -294,10 +294,9 @@ def editable_at_once(access: Access | None) -> list[str]:
 def fill_submitted(form: RecordFormT) -> RecordFormT:
     """The form with the submitted values, in which errors show."""
     for name in [*form.values, *(widget.search_name for widget in form.widgets)]:
-        text = request.form.get(name, "")
-        form.values[name] = text.replace("\0", "").replace("\r\n", "\n")
+        form.values[name] = _line_feeds(request.form.get(name, ""))
     for widget in form.widgets:
-        if widget.kind in (WidgetKind.CHOICES, WidgetKind.ENTRIES):
+        if widget.kind in (WidgetKind.CHOICES, WidgetKind.ENTRIES, WidgetKind.TEXTS):
             form.values[widget.name] = _checked(widget, form.before.get(widget.name, ""))
         elif widget.kind == WidgetKind.FILES:
             ids = [id.replace("\0", "") for id in request.form.getlist(widget.name)[:MOST_FILES]]
@@ -305,10 +304,17 @@ def fill_submitted(form: RecordFormT) -> RecordFormT:
     return show_errors_in(form)
 
 
+def _line_feeds(text: str) -> str:
+    return text.replace("\0", "").replace("\r\n", "\n")
+
+
 def _checked(widget: Widget, before: str) -> str:
     """The checked choices as JSON; those that were checked before keep their order."""
     most = max(MAX_CHOICES, MOST_ITEMS) + 1
-    sent = (one.replace("\0", "") for one in request.form.getlist(widget.name)[:most])
+    sent = [_line_feeds(one) for one in request.form.getlist(widget.name)[:most]]
+    if widget.kind == WidgetKind.TEXTS:
+        added = _line_feeds(request.form.get(f"add_{widget.field.name}", "")).split("\n", most)
+        sent += filter(None, map(str.strip, added[:most]))
     checked = dict.fromkeys(sent)
     former = [choice for choice in _choices(before) if choice in checked]
     chosen = list(dict.fromkeys([*former, *checked]))

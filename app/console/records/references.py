@@ -104,6 +104,8 @@ def literal(field: Field, text: str) -> str:
     value = field.from_text(text)
     if isinstance(value, bool):
         return str(value).lower()
+    if field.rule_type is rules.Type.DECIMAL:
+        return format(value, "f")
     if field.rule_type is rules.Type.DATETIME:
         return quote(clock.iso(value))
     return quote(value.isoformat()) if field.rule_type is rules.Type.DATE else repr(value)

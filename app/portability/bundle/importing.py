@@ -297,7 +297,7 @@ class _Import:
                 ]
             try:
                 decoded = tables.coded(ordered, row)
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
+            except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
                 raise Conflict(frames.CUT) from error
             if adjusted := self._adjusted(name, dict(zip(columns, decoded, strict=True))):
                 values.append(adjusted)

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
+from decimal import Decimal
 from functools import cache, partial
 from typing import Any
 
@@ -14,13 +15,14 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, crypto
-from app.collections.fields import JsonText
+from app.collections.fields import Exact, JsonText
 from app.db import Base, policies, policy_of
 from app.db.policy import Bundled
 from app.db.types import UtcDateTime
 from app.extensions import registry
 from app.outbound.header_values import ENCRYPTED
 from app.records.store import Octets
+from app.rules import values
 
 ROLE_COLUMNS = {"role_id", "given_role_id"}
 """Ids of roles, which differ between instances: a bundle has names."""
@@ -174,10 +176,12 @@ def _base64(value: bytes) -> str:
 ENCODERS: dict[type, Coder] = {
     UtcDateTime: clock.iso,
     sa.Date: date.isoformat,
+    Exact: values.plain,
     sa.LargeBinary: _base64,
 }
 DECODERS: dict[type, Coder] = {
     UtcDateTime: clock.parse,
     sa.Date: date.fromisoformat,
+    Exact: Decimal,
     sa.LargeBinary: base64.b64decode,
 }

@@ -18,7 +18,7 @@ from app.collections import definitions
 from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definitions import Definition
-from app.collections.fields import Field, Number, NumberField
+from app.collections.fields import AnyDecimalField, DecimalField, Field, Number, NumberField
 from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.records import store
@@ -37,7 +37,8 @@ FUNCTION = re.compile(CALL, re.IGNORECASE)
 QUOTED_OR_CALL = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|""" + CALL, re.IGNORECASE | re.DOTALL
 )
-ORDERED = (rules.Type.NUMBER, rules.Type.TEXT, rules.Type.DATE, rules.Type.DATETIME)
+NUMERIC = (rules.Type.NUMBER, rules.Type.DECIMAL)
+ORDERED = (*NUMERIC, rules.Type.TEXT, rules.Type.DATE, rules.Type.DATETIME)
 MAX_FUNCTIONS, MAX_GROUPS = 50, 8
 MASKED = "You see this field masked, so it can be neither grouped by nor aggregated."
 FUNCTION_REQUIRED = "Name at least one function, such as count() or sum(price)."
@@ -215,7 +216,7 @@ def _value(access: Access, call: str, problems: Problems) -> Result | None:
     field = _field(access, name, "functions", problems)
     if field is None:
         return None
-    fits = {"sum": (rules.Type.NUMBER,), "avg": (rules.Type.NUMBER,), "min": ORDERED}
+    fits = {"sum": NUMERIC, "avg": NUMERIC, "min": ORDERED}
     if field.rule_type not in fits.get(function, ORDERED if function == "max" else (*rules.Type,)):
         message = f"There is no {function} of a {field.type}."
         problems.append(problem("functions", "invalid_option", message))
@@ -237,12 +238,31 @@ def _build_result(definition: Definition, function: str, field: Field) -> Result
     column, name = definition.expressions[field.name], f"{function}_{field.name}"
     if function == "count":
         return Result(NumberField(name), sa.func.count(column))
+    if isinstance(field, DecimalField):
+        return _decimal_result(function, field, column)
     if function in ("sum", "avg"):
         return Result(NumberField(name), ARITHMETIC[function](column))
     if isinstance(column.type, sa.Text) and field.name in definition.computed:
         column = CodePoints(column)
     extreme = getattr(sa.func, function)(column, type_=definition.expressions[field.name].type)
     return Result(type(field)(name), extreme)
+
+
+def _decimal_result(function: str, field: DecimalField, column: Any) -> Result:
+    """Sums and extremes show as many digits as the field; averages those that they have."""
+    name, on_sqlite = f"{function}_{field.name}", db.connection().dialect.name == "sqlite"
+    shown = AnyDecimalField(name) if function == "avg" else replace(field, name=name)
+    if function in ("min", "max"):
+        made = getattr(sa.func, function)(column, type_=shown.column_type)
+    elif on_sqlite:
+        called = sa.func.atrium_decimal_sum if function == "sum" else sa.func.atrium_decimal_average
+        made = called(column, type_=shown.column_type)
+    elif function == "sum":
+        made = sa.func.atrium_decimal_settled(sa.func.sum(column), type_=shown.column_type)
+    else:
+        count = sa.cast(sa.func.count(column), sa.Numeric)
+        made = sa.func.atrium_decimal_divide(sa.func.sum(column), count, type_=shown.column_type)
+    return Result(shown, made)
 
 
 def _sum(column: object) -> object:

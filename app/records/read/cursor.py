@@ -8,9 +8,10 @@ the first row of each range, so no page costs more than the first.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -29,7 +30,11 @@ BEFORE = "<"  # begins the binding of a prev_cursor
 LONGEST_POSITION = 3000  # bytes, to fit into the line of a request, beside a filter
 DIRECTIONS = ("cursor", "cursor_before")
 COMPARISON = 5  # precedence, so that SQLAlchemy brackets operands of the same
-DECODERS = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
+DECODERS: Mapping[rules.Type, Callable[[Any], object]] = {
+    rules.Type.DATETIME: clock.parse,
+    rules.Type.DATE: date.fromisoformat,
+    rules.Type.DECIMAL: Decimal,
+}
 FOREIGN = "This cursor is not one of this list: not with this filter, this order, this account."
 
 Row = Mapping[str, Any]

@@ -321,6 +321,9 @@ def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
 
     Only the fields in the body change. An unchanged reference may refer to a record that the caller
     cannot view; a new one may not.
+
+    `{"$add": [...], "$remove": [...]}` in the place of a list takes entries out of the present one,
+    then adds those that it does not have.
     """
     conditions = get_preconditions()
     if body is MULTIPART:

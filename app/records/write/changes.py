@@ -145,8 +145,13 @@ def prepare_update(
     problems: Problems,
     absent: Body = views.EMPTY,
 ) -> Change:
-    """Validates changes of locked records; adds to `problems`."""
+    """Validates changes of locked records; adds to `problems`.
+
+    Those without `absent` values may change lists.
+    """
     _check_quotas(access.caller, 0)
+    if not absent:
+        bodies = values.with_list_changes(access, rows, bodies, problems)
     handlers = before("update", access.definition.name) if before else None
     if handlers is None:
         changes = values.clean_updates(access, rows, bodies, absent, problems)
@@ -339,6 +344,7 @@ def lock_for_change(
     if gone:
         raise problems.add_indexes(not_found(access), gone, "not_found", NO_RECORD)
     rows = [locked[id] for id in record_ids]
+    bodies = values.with_list_changes(access, rows, bodies)
     check_rule(access, rows, values.rule_inputs(access, bodies), problems)
     return rows
 

@@ -6,7 +6,7 @@ Reports every problem of every record at once. Nothing here writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
@@ -43,6 +43,9 @@ Values = dict[str, Any]
 Problem = JSONObject
 EMPTY: Body = {}
 MISSING = ("required_missing", "required_null")
+LIST_CHANGES = {"$add", "$remove"}
+A_LIST_CHANGE = "A change of a list has $add and $remove, each of them a list of entries."
+UNSEEN_LIST = "You do not see this list, so you can set it, but not add to it or take from it."
 EMPTY_TEXT = "This field is required and cannot be empty."
 Missing = dict[int, list[Problem]]
 """Problems of required fields without a value, which handlers may still set, by record."""
@@ -353,6 +356,58 @@ def rule_inputs(access: Access, bodies: Sequence[Body]) -> list[Values]:
     if access.condition is None:
         return [{} for _ in bodies]
     return [clean_valid(access.definition, body) for body in bodies]
+
+
+def with_list_changes(
+    access: Access,
+    rows: Sequence[store.Row],
+    bodies: Sequence[Body],
+    problems: Problems | None = None,
+) -> Sequence[Body]:
+    """The bodies with whole lists in the place of `{"$add": [...], "$remove": [...]}`.
+
+    The rows are locked, so that no other change gets lost. Changes that are not valid, or of a list
+    that the caller does not see, are left out, and added to `problems` if given.
+    """
+    lists = access.definition.changeable_lists
+    if not lists:
+        return bodies
+    result = list(bodies)
+    for index, (row, body) in enumerate(zip(rows, bodies, strict=True)):
+        sent = {n: value for n, value in body.items() if n in lists and _is_list_change(value)}
+        if not sent:
+            continue
+        seen, found = views.unmasked_fields(access.definition, row, access.caller), list[Problem]()
+        whole = dict(body)
+        for name, change in sent.items():
+            try:
+                if name not in seen:
+                    raise InvalidValue("invalid_type", UNSEEN_LIST)
+                whole[name] = _changed_list(lists[name], row[name], change)
+            except InvalidValue as error:
+                del whole[name]
+                found.append(problem(name, error.code, str(error)))
+        result[index] = whole
+        if problems is not None:
+            problems.add(index, found)
+    return result
+
+
+def _is_list_change(value: object) -> bool:
+    return isinstance(value, dict) and any(key.startswith("$") for key in value)
+
+
+def _changed_list(field: Field, stored: Any, change: Mapping[str, object]) -> list[str]:
+    """A stored list without some entries, then with new ones at its end. Raises InvalidValue."""
+    if not change.keys() <= LIST_CHANGES or not all(isinstance(v, list) for v in change.values()):
+        raise InvalidValue("invalid_type", A_LIST_CHANGE)
+    added, removed = (
+        [field.entry(one) for one in change.get(key, ())]  # type: ignore[attr-defined]
+        for key in ("$add", "$remove")
+    )
+    present = [] if stored is None else field.listed(stored)
+    gone = set(removed)
+    return list(dict.fromkeys([*(one for one in present if one not in gone), *added]))
 
 
 def clean_valid(definition: Definition, body: Body) -> Values:

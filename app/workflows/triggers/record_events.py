@@ -25,8 +25,9 @@ from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import views
+from app.rules import Type, values
 from app.rules.nodes import OF_USER
-from app.types import JSONObject
+from app.types import JSONMapping, JSONObject
 from app.web import serialization
 from app.webhooks import outbox
 from app.workflows import versions
@@ -148,8 +149,21 @@ class _EventView:
         people_ = self._people(condition, visible)
         now = clock.now()
         return expressions.holds_for(
-            condition, visible, self._caller, now, instance_values, people_
+            condition, self._exact(visible), self._caller, now, instance_values, people_
         )
+
+    def _exact(self, visible: JSONMapping) -> JSONMapping:
+        """The view with decimals, which are texts in JSON, to compare; what is masked stays."""
+        types = self.event.definition.columns.items()
+        names = [name for name, field in types if field.like.rule_type is Type.DECIMAL]
+        if not names:
+            return visible
+        exact = dict(visible)
+        for key in ("record", "previous"):
+            if row := visible.get(key):
+                read = {name: values.as_decimal(row[name]) for name in names if row.get(name)}
+                exact[key] = {**row, **{name: one for name, one in read.items() if one is not None}}
+        return exact
 
     def _people(self, condition: str | None, visible: Any) -> JSONObject:
         """What a condition reads of people in the record's fields, as admins see them, by name."""

@@ -96,7 +96,7 @@ export class Field<V = Value> {
     return this.like(`%${escapeLike(text)}%`);
   }
 
-  /** Tests whether a `multi_select` has the text. */
+  /** Tests whether a list, such as a `multi_select` or `text_list`, has the text. */
   contains(text: string): Filter {
     return new Filter(`@contains(${this.name}, ${literal(text)})`);
   }

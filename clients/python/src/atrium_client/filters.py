@@ -92,7 +92,7 @@ class Field(Condition):
         return Condition(f"{self} NOT IN [{', '.join(map(literal, values))}]")
 
     def contains(self, value: str) -> Condition:
-        """Whether a `multi_select` has the value."""
+        """Whether a list, such as a `multi_select` or `text_list`, has the value."""
         return Condition(f"@contains({self}, {literal(value)})")
 
     def is_null(self) -> Condition:
