@@ -317,6 +317,13 @@ class CollectionRemoved:
 
 
 @dataclass(frozen=True)
+class ViewRemoved:
+    """A view is removed, which has no records of its own."""
+
+    definition: Any
+
+
+@dataclass(frozen=True)
 class DefaultsBackfilled:
     """Empty values in the records of all accounts are about to get a default."""
 

@@ -15,7 +15,6 @@ from app.audit.chain.digest import Value
 from app.auth import signatures
 from app.collections import definitions
 from app.collections.definitions import Definition
-from app.collections.models import Collection
 from app.types import JSONMapping
 
 Row = Mapping[str, Any]
@@ -109,9 +108,7 @@ def record_account_closed(event: events.AccountClosed) -> None:
 
 
 def _count_records(account_id: str) -> int:
-    tables = [
-        definitions.from_row(row).table for row in db.db.session.scalars(sa.select(Collection))
-    ]
+    tables = [one.table for one in definitions.get_all()]
     return sum(_count(table, table.c.account_id == account_id) for table in tables)
 
 

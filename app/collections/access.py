@@ -9,7 +9,7 @@ evaluation leaves the same condition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -24,9 +24,10 @@ from app.auth import key_scopes
 from app.auth.principal import Principal, rule_caller
 from app.collections import attribute_values, definitions, masking, people
 from app.collections.columns import TableColumns
-from app.collections.definitions import ALL_FIELDS, Definition, is_expression
+from app.collections.definitions import ALL_FIELDS, Definition, ViewDefinition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.collections.people import People
+from app.collections.view_sources import CLOSED, bind
 from app.db import replica
 from app.db.versioned_cache import Memo
 from app.errors import Forbidden, NotFound, Unauthorized, problem
@@ -36,6 +37,7 @@ from app.rules.nodes import PLAN, asks_for_plan
 from app.types import JSONMapping, JSONObject, cached_property
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
+GROUP_HIDDEN = "You may not see what the rows of this view have in common."
 MASKED = "You see {} masked, so you cannot filter or sort by it."
 
 
@@ -48,6 +50,17 @@ class RuleDenied(Forbidden):
     def __init__(self, caller: Principal, collection: str, operation: str) -> None:
         super().__init__()
         self.caller, self.collection, self.operation = caller, collection, operation
+
+
+class ViewReadOnly(Forbidden):
+    """A change of the records of a view."""
+
+    status = 405
+    error = "view_read_only"
+    message = "This collection is a view: its records are only read."
+
+    def __init__(self) -> None:
+        super().__init__(headers={"Allow": "GET"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +82,8 @@ class Access:
     """The condition that a record must meet; None for all records of the account."""
     about_caller: bool = False
     """Whether the rule depends on the caller, so that signing in may help."""
+    within: JSONMapping = field(default_factory=dict)
+    """The bind parameters within the table of a view."""
 
     @cached_property
     def subject(self) -> rules.Subject:
@@ -92,10 +107,11 @@ class Access:
 
     @property
     def parameters(self) -> JSONObject:
-        """The bind parameters of `where`."""
+        """The bind parameters of `where`, and within the table."""
         if self._compiled is None:
-            return {}
-        return self._compiled.parameters(self.subject, account_id=self.caller.account_id)
+            return {**self.within}
+        own = self._compiled.parameters(self.subject, account_id=self.caller.account_id)
+        return {**self.within, **own} if self.within else own
 
     @cached_property
     def comparable(self) -> Mapping[str, Field]:
@@ -160,6 +176,8 @@ class Access:
 def for_operation(caller: Principal, definition: Definition, operation: str) -> Access:
     """The caller's access for an operation. Raises Unauthorized or Forbidden if it is closed."""
     access = definition.access_memo.get(_compute, caller, definition, operation)
+    if definition.view is not None:
+        replica.require_lasting({(definition.name, "")})  # it reads under rules of others
     if access.condition is not None:
         # What other records say is as new as the rule that asks for it.
         others = {(part.collection, "") for part in access.subqueries}
@@ -169,6 +187,8 @@ def for_operation(caller: Principal, definition: Definition, operation: str) -> 
 
 def _compute(caller: Principal, definition: Definition, operation: str) -> Access:
     check_scope(caller, definition, operation)
+    if isinstance(definition, ViewDefinition):
+        return _compute_of_view(caller, definition, operation)
     readable = _readable(caller, definition, operation if operation == "list" else "view")
     writable = _writable(caller, definition, operation)
     closed = closed_fields(rule_caller(caller), definition, "writable_if")
@@ -182,6 +202,12 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
         read_only=writable & read_only,
         operation=operation,
     )
+    return _ruled(access)
+
+
+def _ruled(access: Access) -> Access:
+    """The access under the rule of its operation. Raises Unauthorized or Forbidden if closed."""
+    caller, definition, operation = access.caller, access.definition, access.operation
     rule = definition.rule(operation)
     if caller.is_superadmin or rule == "":
         return access
@@ -189,6 +215,58 @@ def _compute(caller: Principal, definition: Definition, operation: str) -> Acces
         raise _closed(caller, definition, operation)
     condition = definition.conditions[operation]
     return access if condition is None else _under_rule(access, condition)
+
+
+def _compute_of_view(caller: Principal, view: ViewDefinition, operation: str) -> Access:
+    """What the caller may list of what it reads, then its own rule.
+
+    A column is there if all fields that it is made of are, as they are in lists and under what
+    references lead to. Whoever does not see what rows have in common, or sees it masked, gets none.
+    """
+    if operation not in ("list", "view"):
+        raise ViewReadOnly
+    base = for_operation(caller, view.base, "list")
+    reached: dict[tuple[str, ...], Access | None] = {(): base}
+    shown: Sequence[str] = ()
+    for path, target in view.targets.items():
+        if isinstance(target, People):
+            shown = people.known_fields(caller)
+        else:
+            reached[path] = if_open(caller, target, "view")
+
+    def sees(path: tuple[str, ...], *, unmasked: bool) -> bool:
+        for end, name in enumerate(path):
+            if isinstance(view.targets.get(path[:end]), People):
+                return name in shown
+            access, is_followed = reached[path[:end]], end + 1 < len(path)
+            if access is None:
+                return False
+            if name not in (access.comparable if unmasked or is_followed else access.readable):
+                return False
+        return True
+
+    seen = set(view.system)
+    for column in view.read_columns:
+        if sees(column.path, unmasked=view.is_grouped):
+            seen.add(column.name)
+        elif view.is_grouped and column.function is None:
+            raise Forbidden(GROUP_HIDDEN, error="field_denied")
+    conditions = tuple(
+        (path, CLOSED if one is None else one.condition) for path, one in reached.items() if path
+    )
+    of_people = None if shown else CLOSED
+    conditions += tuple((path, of_people) for path in view.targets if path not in reached)
+    narrowed = view.narrowed and rules.partial_evaluate(view.narrowed, base.subject)
+    whose = (caller.account_id is None, base.condition, narrowed, conditions)
+    bound = view.memo.get(bind, view, *whose)
+    readable = _readable(caller, bound, operation)
+    readable = {name: one for name, one in readable.items() if name in seen}
+    within: JSONObject = {}
+    for compiled in bound.conditions_within:
+        within |= compiled.parameters(base.subject, account_id=caller.account_id)
+    masked = _masked(caller, bound, readable)
+    none = frozenset[str]()
+    return _ruled(Access(bound, caller, readable, masked, none, none, operation, within=within))
 
 
 def _under_rule(access: Access, rule: rules.Node) -> Access:
@@ -330,6 +408,8 @@ def _related(caller: Principal, name: str) -> rules.Scope | None:
     try:
         definition = definitions.get(name)
     except NotFound:
+        return None
+    if definition.view is not None:
         return None
     check_scope(caller, definition, "list")
     listed = if_open(caller, definition, "list")

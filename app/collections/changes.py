@@ -42,6 +42,7 @@ class Operation(StrEnum):
     REMOVE_INDEX = "remove_index"
     CHANGE_REFERENCE = "change_reference"
     CHANGE_RULE = "change_rule"
+    CHANGE_VIEW = "change_view"
 
 
 PLANNED_OPERATIONS = tuple(one.value for one in Operation)

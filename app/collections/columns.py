@@ -64,6 +64,10 @@ class Named(Protocol):
         """A collection that a rule looks at."""
         ...
 
+    def list_key(self, name: str) -> tuple[str, str]:
+        """The ids by which the entries of a list are stored: collection and field."""
+        ...
+
 
 def _property(columns: TableColumns, field: str, name: str) -> Expression:
     owner, column = columns.definition.files[field], columns.source.c[field]
@@ -237,7 +241,8 @@ class ListEntries:
     def read(self, owner: TableColumns, name: str) -> None:
         """Take the entries from a list of what `owner` reads."""
         link, source = self.link, owner.source
-        self.of_field = [link.c.collection_id == owner.definition.id, link.c.field == name]
+        collection_id, field = owner.definition.list_key(name)
+        self.of_field = [link.c.collection_id == collection_id, link.c.field == field]
         here = [link.c.account_id == source.c.account_id, link.c.record_id == source.c.id]
         self.conditions += [*here, *self.of_field]
         target = owner.definition.followed(name)

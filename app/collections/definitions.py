@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
+from collections.abc import Collection as Names
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,7 +23,9 @@ from app.collections.fields import (
     PEOPLE,
     RETURN_TYPES,
     SYSTEM_FIELDS,
+    AnyDecimalField,
     ComputedField,
+    DecimalField,
     Encoder,
     Field,
     FileField,
@@ -63,6 +67,7 @@ from app.rules.nodes import Literal
 from app.types import JSONMapping, cached_property
 from app.web.feature import Finding
 
+DEFAULT_SORT = ("-created_at",)
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MAX_ACCESSES = 64
@@ -106,6 +111,8 @@ class Definition:
     """The fragments that the rules use."""
     announced: bool = False
     """Whether changes of its records are events of the instance."""
+    view: JSONMapping | None = None
+    """What a view reads, and how; None for collections of records."""
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -168,11 +175,21 @@ class Definition:
     @cached_property
     def columns(self) -> Mapping[str, Field]:
         """Every field by name, the system's first."""
-        return {name: field.like for name, field in SYSTEM_FIELDS.items()} | dict(self.declared)
+        return {name: SYSTEM_FIELDS[name].like for name in self.system} | dict(self.declared)
+
+    @property
+    def system(self) -> Names[str]:
+        """The names of the system's fields that its records have."""
+        return SYSTEM_FIELDS
+
+    @property
+    def default_sort(self) -> Sequence[str]:
+        """The order of lists that ask for none."""
+        return DEFAULT_SORT
 
     @cached_property
     def table(self) -> sa.Table:
-        """The table that holds the records."""
+        """The table that holds the records, or what a view reads in its place."""
         return table.build_table(self.table_name, self.fields.values(), self.all_indexes)
 
     @cached_property
@@ -289,7 +306,11 @@ class Definition:
     def scope(self) -> Scope:
         """The scope of the collection's rules."""
         follow = self._followed
-        types, ids, lists = field_types(self.declared), self.id_names, frozenset(self.lists)
+        types, ids, lists = (
+            field_types(self.declared, self.system),
+            self.id_names,
+            frozenset(self.lists),
+        )
         return Scope(types, self.computed, follow, self._related_scope, ids=ids, lists=lists)
 
     def rule_scope(self, operation: str) -> Scope:
@@ -302,7 +323,8 @@ class Definition:
         return dataclasses.replace(scope, old=True, writable=frozenset(writable))
 
     def _related_scope(self, name: str) -> Scope | None:
-        return self.scope if name.lower() == self.name.lower() else related_scope(name)
+        is_own = name.lower() == self.name.lower() and self.view is None
+        return self.scope if is_own else related_scope(name)
 
     @cached_property
     def id_names(self) -> frozenset[str]:
@@ -328,6 +350,10 @@ class Definition:
     def lists(self) -> Mapping[str, ListField]:
         """The fields that are lists of references, users or texts."""
         return {name: one for name, one in self.fields.items() if isinstance(one, ListField)}
+
+    def list_key(self, name: str) -> tuple[str, str]:
+        """The collection and the field by which the entries of a list are stored."""
+        return self.id, name
 
     def target(self, name: str) -> Definition | None:
         """The definition that a reference field refers to, else None."""
@@ -356,8 +382,11 @@ class Definition:
         return people.PEOPLE if name in PERSONS else self.followed(name)
 
     def related(self, name: str) -> Definition:
-        """The definition that `@any` names. Raises NotFound."""
-        return self if name.lower() == self.name.lower() else get(name)
+        """The definition that `@any` names. Raises NotFound, also for views."""
+        found = self if name.lower() == self.name.lower() else get(name)
+        if found.view is not None:
+            raise NotFound("There is no such collection.")
+        return found
 
     @cached_property
     def conditions(self) -> Mapping[str, Node | None]:
@@ -433,6 +462,143 @@ class Definition:
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
 
 
+class ViewColumn(NamedTuple):
+    """A column of a view: a name that leads from the records of `from`, or a function of one."""
+
+    name: str
+    path: tuple[str, ...]
+    """Empty for `count()`."""
+    function: str | None = None
+
+
+AGGREGATE = re.compile(
+    r"\s*(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_.]*)?\s*\)\s*", re.IGNORECASE
+)
+
+
+def view_columns(view: JSONMapping) -> list[ViewColumn]:
+    """The columns of a view, in order; functions that are none are left out."""
+    paths = dict.fromkeys([*view["fields"], *view["group_by"]])
+    columns = [ViewColumn(path.replace(".", "_"), tuple(path.split("."))) for path in paths]
+    for call in dict.fromkeys(view["aggregates"]):
+        if match := AGGREGATE.fullmatch(call):
+            function, path = match[1].lower(), tuple((match[2] or "").split(".")) * bool(match[2])
+            columns.append(ViewColumn("_".join((function, *path)), path, function))
+    return columns
+
+
+@dataclass(frozen=True, eq=False)
+class ViewDefinition(Definition):
+    """A collection of type `view`: it shows what a caller may list of another, under own rules.
+
+    Its `schema` has a field for each column, made when it is stored. Where what it reads has
+    changed since it was cached, its properties raise Stale.
+    """
+
+    view: JSONMapping = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def declared(self) -> Mapping[str, Field]:
+        """The fields of the schema; decimals without options have any number of digits."""
+        fields = {spec["name"]: parse_field(spec) for spec in self.schema}
+        return {
+            name: AnyDecimalField(name, pii=one.pii, mask_type=one.mask_type)
+            if isinstance(one, DecimalField) and not one.options
+            else one
+            for name, one in fields.items()
+        }
+
+    @cached_property
+    def read_columns(self) -> Sequence[ViewColumn]:
+        """The columns but those that are fields of the system."""
+        return [one for one in view_columns(self.view) if one.name in self.declared]
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a row stands for several records."""
+        return bool(self.view["group_by"] or self.view["aggregates"])
+
+    @property
+    def system(self) -> Names[str]:
+        """Rows that stand for several records have an id, made of what they have in common."""
+        return ("id", "account_id") if self.is_grouped else SYSTEM_FIELDS
+
+    @property
+    def default_sort(self) -> Sequence[str]:
+        """By what they have in common."""
+        if not self.is_grouped:
+            return DEFAULT_SORT
+        return [one.name for one in self.read_columns if one.function is None]
+
+    @cached_property
+    def all_indexes(self) -> Sequence[Index]:
+        """None: those of what it reads serve it."""
+        return ()
+
+    @cached_property
+    def table(self) -> sa.Table:
+        """Nothing: what it reads depends on the caller (`access`)."""
+        raise LookupError(f"{self.name} is a view")
+
+    @cached_property
+    def base(self) -> Definition:
+        """The collection that it reads."""
+        with stale_if_missing():
+            return get(self.view["from"])
+
+    @cached_property
+    def targets(self) -> Mapping[tuple[str, ...], Definition | People]:
+        """What the references lead to that its columns follow."""
+        found: dict[tuple[str, ...], Definition | People] = {}
+        for column in self.read_columns:
+            owner: Definition | People | None = self.base
+            for end in range(1, len(column.path)):
+                path = column.path[:end]
+                if path not in found:
+                    with stale_if_missing():
+                        owner = owner.followed(path[-1]) if owner else None
+                    if owner is None:
+                        raise versioned_cache.Stale
+                    found[path] = owner
+                owner = found[path]
+        return found
+
+    @cached_property
+    def narrowed(self) -> Node | None:
+        """The parsed `where`, over the records that it reads; None for all of them."""
+        text = self.view["where"]
+        if not text:
+            return None
+        scope = dataclasses.replace(self.base.scope, fragments=self.fragments, is_stored=True)
+        try:
+            return condition(text, scope)
+        except RuleError:
+            return NEVER
+
+    @cached_property
+    def version_checks(self) -> frozenset[VersionCheck]:
+        """Also those of what it reads."""
+        checks = {*self._judged[0], *self.base.version_checks}
+        for text in (self.view["where"] or "", *self.fragments.values()):
+            for one in referenced_definitions(self.base, text):
+                checks |= one.version_checks
+        for target in self.targets.values():
+            if isinstance(target, Definition):
+                checks |= target.version_checks
+            else:
+                checks.update(people.settings().version_checks)
+        return frozenset(checks)
+
+
+@contextmanager
+def stale_if_missing() -> Iterator[None]:
+    """Raise Stale for a collection that is gone."""
+    try:
+        yield
+    except NotFound:
+        raise versioned_cache.Stale from None
+
+
 def fragment_names(rule: str | None) -> set[str]:
     """The fragments that a rule uses."""
     with suppress(RuleError):
@@ -447,11 +613,12 @@ def is_expression(rule: str) -> bool:
 
 
 def related_scope(name: str) -> Scope | None:
-    """The scope of a collection that `@any` names; None if there is none."""
+    """The scope of a collection that `@any` names; None if there is none, or it is a view."""
     try:
-        return get(name).scope
+        found = get(name)
     except NotFound:
         return None
+    return None if found.view is not None else found.scope
 
 
 def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]:
@@ -471,11 +638,13 @@ def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]
                     yield current
 
 
-def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
+def field_types(
+    fields: Mapping[str, Field], system: Iterable[str] = SYSTEM_FIELDS
+) -> dict[str, Type]:
     """The types of system and stored fields by name."""
-    system = {name: item.like.rule_type for name, item in SYSTEM_FIELDS.items()}
+    types = {name: SYSTEM_FIELDS[name].like.rule_type for name in system}
     stored = (item for item in fields.items() if not isinstance(item[1], ComputedField))
-    return system | {name: field.rule_type for name, field in stored}
+    return types | {name: field.rule_type for name, field in stored}
 
 
 def computed_node(field: Field, fields: Mapping[str, Field], *, is_stored: bool = False) -> Node:
@@ -554,7 +723,8 @@ def with_composed_choices(options: JSONMapping) -> JSONMapping:
 
 def from_row(row: Collection) -> Definition:
     """The definition stored in a row."""
-    return Definition(
+    kind: type[Definition] = Definition if row.view is None else ViewDefinition
+    return kind(
         id=row.id,
         name=row.name,
         table_name=row.table_name,
@@ -568,6 +738,7 @@ def from_row(row: Collection) -> Definition:
         former_names=tuple(row.former_names or ()),
         fragments=row.fragments or {},
         announced=row.announced,
+        view=row.view,
     )
 
 
@@ -643,10 +814,12 @@ def table_names(name: str) -> set[str]:
         return {table.table_name_for(name)}
 
 
-def get_all() -> list[Definition]:
-    """The current definitions of all collections; loads only outdated ones."""
+def get_all(*, with_views: bool = False) -> list[Definition]:
+    """The current definitions of all collections of records; loads only outdated ones."""
     cached = versioned_cache.cache("definitions")
     versions = sa.select(Collection.name_key, Collection.id, Collection.version)
+    if not with_views:
+        versions = versions.where(Collection.view.is_(None))
     definitions: dict[str, Definition] = {}
     outdated: list[str] = []
     for key, id, version in db.db.session.execute(versions.order_by(Collection.name_key)):

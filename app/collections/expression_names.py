@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts import names
 from app.accounts.names import Name, Use
-from app.collections import definitions, people
+from app.collections import definitions, people, views
 from app.collections.changes import IN_USE, Change
 from app.collections.definitions import RIGHTS, Definition, is_expression
 from app.collections.fields import Field
@@ -27,6 +27,7 @@ from app.web.feature import Finding
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 MAX_NAMED = 20  # choices that a message names
 MAX_WARNINGS = 5  # that `doctor` shows
+WHERE = "where"
 UNKNOWN_CHOICE = "unknown_choice"
 
 
@@ -83,8 +84,15 @@ def with_texts(of: Definition, texts: Mapping[str, str]) -> Definition:
         spec |= {right: rights[place] for right, place in places.items() if place in rights}
         if (place := f"{spec['name']}.default") in rights:
             spec["default"] = {"expression": rights[place]}
-    rules = {place: text for place, text in texts.items() if place not in rights}
-    return replace(of, rules={**of.rules, **rules}, schema=tuple(schema))
+    rules = {place: text for place, text in texts.items() if place not in (*rights, WHERE)}
+    view = {**of.view, WHERE: texts[WHERE]} if of.view and WHERE in texts else of.view
+    return replace(of, rules={**of.rules, **rules}, schema=tuple(schema), view=view)
+
+
+def of_view(of: Definition) -> tuple[Definition, str] | None:
+    """What the condition of a view is about, and its text; None without one."""
+    text = of.view[WHERE] if of.view else None
+    return (definitions.get(of.view["from"]), text) if of.view and text else None
 
 
 def choices_of(of: Definition, mention: Mention, roots: Sequence[str] = ()) -> Sequence[str] | None:
@@ -149,12 +157,17 @@ def warnings(of: Definition) -> list[JSONObject]:
         unsound = () if key.endswith(".default") else names.warnings(text, role_test(of))
         for one in [*([gone] if gone else []), *unsound]:
             found.append(one | {"field": f"{of.name}.{key}"})
+    if about := of_view(of):
+        base, text = about
+        gone = names.unknown_problem(text, role_test(base))
+        for one in [*([gone] if gone else []), *names.warnings(text, role_test(base))]:
+            found.append(one | {"field": f"{of.name}.{WHERE}"})
     return found
 
 
 def check() -> Finding:
     """Look for rules that name roles which do not exist, or groups that no account has."""
-    found = [one for each in definitions.get_all() for one in warnings(each)]
+    found = [one for each in definitions.get_all(with_views=True) for one in warnings(each)]
     found = [one for one in found if one["code"] != names.SELF_WRITTEN]
     if not found:
         return Finding("ok", "rules name roles and groups that exist")
@@ -175,8 +188,11 @@ def lost_choices(
         for key in [change.new.name.lower()]
     }
     changed = {change.old.id for change in changes_}
-    others = [one for one in definitions.get_all() if one.id not in changed]
+    every = definitions.get_all(with_views=True)
+    others = [one for one in every if one.id not in changed]
     before = {*_unknown_choices([*others, *(change.old for change in changes_)])}
+    followed = {new.id: new for _, new in views.after(changes_, [])}
+    others = [followed.get(one.id, one) for one in others]
     with definitions.override(future):
         after = [*_unknown_choices([*others, *future.values()])]
     problems = [
@@ -194,9 +210,12 @@ def _unknown_choices(of: Iterable[Definition]) -> Iterator[tuple[str, str, str]]
         texts = {key: one.rules.get(key) for key in RULES}
         texts |= {name: field.expression for name, field in one.declared.items()}
         texts |= {f"@rule({name})": text for name, text in one.fragments.items()}
-        for key, text in texts.items():
+        abouts = [(key, one, text) for key, text in texts.items()]
+        if about := of_view(one):
+            abouts.append((WHERE, *about))
+        for key, of_, text in abouts:
             for mention in named.mentions(text):
-                choices = choices_of(one, mention)
+                choices = choices_of(of_, mention)
                 if choices is not None and mention.value not in choices:
                     yield f"{one.name}.{key}", ".".join(mention.path), mention.value
 
@@ -217,9 +236,15 @@ def in_rules(name: Name) -> Iterator[Use]:
             for place, text in rules_and_rights(definition).items()
             if named.names(text, name.kind, name.value, names_role)
         }
+        tests = dict.fromkeys(texts, names_role)
+        if about := of_view(definition):
+            base, where = about
+            tests_where = role_test(base)
+            if named.names(where, name.kind, name.value, tests_where):
+                texts[WHERE], tests[WHERE] = where, tests_where
         if texts:
             place, follow = f"collections.{row.name}", partial(_store, row.id)
-            yield Use(place, texts, follow, role_tests=dict.fromkeys(texts, names_role))
+            yield Use(place, texts, follow, role_tests=tests)
 
 
 def _store(id: str, texts: Mapping[str, str]) -> None:
@@ -227,4 +252,5 @@ def _store(id: str, texts: Mapping[str, str]) -> None:
     row = db.db.session.scalars(query.execution_options(populate_existing=True)).one()
     new = with_texts(definitions.from_row(row), texts)
     row.rules, row.schema = dict(new.rules), [dict(spec) for spec in new.schema]
+    row.view = dict(new.view) if new.view else None
     row.version += 1

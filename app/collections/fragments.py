@@ -30,6 +30,7 @@ from app.rules.nodes import Call
 from app.types import JSONMapping, JSONObject
 
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
+WHERE = "where"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 MAX_FRAGMENTS = 100
 MAX_COUNTED = 10_000
@@ -70,9 +71,18 @@ def used(texts: Mapping[str, object]) -> dict[str, str]:
     return {n: text for n, text in load().items() if n in wanted} if wanted else {}
 
 
+def used_by(of: Definition | Collection) -> dict[str, str]:
+    """The fragments that the rules of a collection use, and the condition of a view."""
+    return used(_texts_of(of))
+
+
+def _texts_of(of: Definition | Collection) -> JSONMapping:
+    return {**of.rules, WHERE: of.view["where"]} if of.view else of.rules
+
+
 def with_current(definition: Definition) -> Definition:
-    """The definition with the present texts of the fragments that its rules use."""
-    return replace(definition, fragments=used(definition.rules))
+    """The definition with the present texts of the fragments that it uses."""
+    return replace(definition, fragments=used_by(definition))
 
 
 def _names_in(texts: Mapping[str, object]) -> set[str]:
@@ -165,6 +175,10 @@ def _misfits(changed: Set[str], of: Definition, present: Texts) -> Iterator[JSON
                 found = found or expression_names.problem_in(text, of, present.get(name))
             if found:
                 yield found | {"field": f"{of.name}.{key}"}
+    if of.view and changed & fragment_names(of.view[WHERE]):
+        scope = replace(definitions.get(of.view["from"]).scope, fragments=of.fragments)
+        if found := access.rule_problem(of.view[WHERE], scope):
+            yield found | {"field": f"{of.name}.{WHERE}"}
 
 
 def _checked(present: Texts, texts: Texts) -> list[tuple[Definition, Definition]]:
@@ -173,7 +187,7 @@ def _checked(present: Texts, texts: Texts) -> list[tuple[Definition, Definition]
     if problems:
         raise InvalidValues(problems)
     changed = {name for name, text in present.items() if texts.get(name) != text}
-    all_ = definitions.get_all() if changed else []
+    all_ = definitions.get_all(with_views=True) if changed else []
     places = {name: [*places_of(name, all_)] for name in sorted(changed)}
     in_use = [
         problem(place, IN_USE, f"This uses the fragment {name}, which would be removed.")
@@ -216,10 +230,10 @@ def _problems(present: Texts, texts: Texts) -> Iterator[JSONObject]:
 
 
 def places_of(name: str, of: Sequence[Definition]) -> Iterator[str]:
-    """The rules that use a fragment."""
+    """The rules, and conditions of views, that use a fragment."""
     for one in of:
-        for key in RULES:
-            if name in fragment_names(one.rules.get(key)):
+        for key, text in _texts_of(one).items():
+            if key in (*RULES, WHERE) and name in fragment_names(text):  # others are lists
                 yield f"{one.name}.{key}"
 
 
@@ -250,7 +264,7 @@ def store_copies(texts: Texts) -> None:
     """Give the collections that use fragments their new texts, under new versions."""
     query = sa.select(Collection).order_by(Collection.id).with_for_update()
     for row in db.db.session.scalars(query.execution_options(populate_existing=True)).all():
-        copies = {n: texts[n] for n in _names_in(row.rules) if n in texts}
+        copies = {n: texts[n] for n in _names_in(_texts_of(row)) if n in texts}
         if copies != (row.fragments or {}):
             row.fragments = copies
             row.version += 1
@@ -259,7 +273,7 @@ def store_copies(texts: Texts) -> None:
 @names.place
 def in_fragments(name: Name) -> Iterator[Use]:
     """The fragments that name a role, a group or an attribute."""
-    all_ = definitions.get_all()
+    all_ = definitions.get_all(with_views=True)
     for fragment, text in load().items():
         using = [one for one in all_ if fragment in one.fragments]
         tests = [expression_names.role_test(one) for one in using or all_] or [named.no_role]
@@ -281,7 +295,7 @@ def _follow(changed: JSONMapping) -> None:
 @events.subscribe(events.FieldNamesEnd)
 def find_fields(event: events.FieldNamesEnd) -> None:
     """Add a problem for each fragment that names one of the fields, for any rule that uses it."""
-    all_ = definitions.get_all()
+    all_ = definitions.get_all(with_views=True)
     for fragment, text in load().items():
         using = [one for one in all_ if fragment in one.fragments]
         found = [renaming.fields_named(text, one, event.definition) for one in (*using, None)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,22 +18,27 @@ from app.collections import (
     table,
     totals,
     updates,
+    view_service,
 )
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
-from app.collections.definitions import Definition
+from app.collections.definitions import Definition, ViewDefinition
 from app.collections.index_builds import Builds
 from app.collections.models import Collection
 from app.errors import problem
 from app.types import JSONMapping, JSONObject
 
 Item = JSONMapping
+NAME_TWICE = "This name occurs twice in the import."
 
 
 @dataclass
 class Import:
     made: list[Collection] = field(default_factory=list)
     updated: list[tuple[Collection, Change]] = field(default_factory=list)
+    views_made: list[Collection] = field(default_factory=list)
+    views_updated: list[tuple[Collection, ViewDefinition]] = field(default_factory=list)
+    """Views as they are stored, and as they will be."""
     skipped: list[str] = field(default_factory=list)
     given: dict[str, JSONMapping] = field(default_factory=dict)
     """The sent rules, options and plan hash by name key."""
@@ -43,10 +48,11 @@ class Import:
 
     def definitions(self) -> dict[str, Definition]:
         """The resulting definitions by name key."""
-        created = [definitions.from_row(row) for row in self.made]
+        created = [definitions.from_row(row) for row in (*self.made, *self.views_made)]
+        views = (new for _, new in self.views_updated)
         return {
             definition_.name.lower(): definition_
-            for definition_ in [*created, *(c.new for _, c in self.updated)]
+            for definition_ in [*created, *(c.new for _, c in self.updated), *views]
         }
 
 
@@ -71,9 +77,44 @@ def plan(
     items: Sequence[Item], existing: Mapping[str, Collection], strategy: str = "update"
 ) -> Import:
     """Plan an import, with all problems of the definitions. Raises Conflict."""
-    import_ = _plan(items, existing, strategy)
-    import_.rules = _rules(import_)
+    of_views = [one for one in items if is_view(one, existing)]
+    import_ = _plan([one for one in items if one not in of_views], existing, strategy)
+    apart = {row.id for item in of_views if (row := existing.get(_present_key(item, existing)))}
+    import_.rules = _rules(import_, apart)
+    with definitions.override(import_.definitions()):
+        _plan_views(import_, of_views, existing, strategy)
     return import_
+
+
+def is_view(item: Item, existing: Mapping[str, Collection]) -> bool:
+    """Whether an item says that it is a view, or names one."""
+    row = existing.get(_present_key(item, existing))
+    return item.get("type") == "view" or (row is not None and row.view is not None)
+
+
+def _plan_views(
+    import_: Import, items: Sequence[Item], existing: Mapping[str, Collection], strategy: str
+) -> None:
+    for item in items:
+        name, problems = item["name"], list[JSONObject]()
+        row = existing.get(_present_key(item, existing))
+        body = {**item, **item["rules"]}
+        if name.lower() in import_.given or name.lower() in import_.definitions():
+            problems.append(problem("name", "name_duplicate", NAME_TWICE))
+        elif row is None:
+            problems += schema.name_problems(name)
+            made = view_service.new(name, body, problems)
+            import_.views_made.append(made)
+            import_.rules[made.name_key] = made.rules
+        elif strategy == "skip":
+            import_.skipped.append(name)
+        elif row.view is None or item.get("type", "view") != "view":
+            problems.append(problem("type", "type_change_not_allowed", view_service.KIND_STAYS))
+        else:
+            new = view_service.changed(row, body, problems, partial=True)
+            import_.views_updated.append((row, new))
+            import_.rules[new.name.lower()] = dict(new.rules)
+        import_.problems += [_with_name(name, problem_) for problem_ in problems]
 
 
 def row_problems(import_: Import, built: Builds | None = None) -> list[JSONObject]:
@@ -100,11 +141,16 @@ def run(import_: Import, built: Builds) -> list[str]:
         options = import_.given[key].get("options", {})
         updates.store(row, change, import_.rules[key], options)
     db.db.session.flush()
-    updates.follow([change for _, change in import_.updated])
+    apart = {row.id for row, _ in import_.views_updated}
+    updates.follow([change for _, change in import_.updated], apart)
     for _, change in import_.updated:
         table.run(change.renaming_statements)  # new tables may refer to those
     created = _make_tables(import_.made)
     altered = [updates.execute(row, change, built) for row, change in import_.updated]
+    db.db.session.add_all(import_.views_made)
+    for row, new in import_.views_updated:
+        view_service.store(row, new)
+    db.db.session.flush()
     return [*created, *(revision for revision in altered if revision)]
 
 
@@ -123,9 +169,7 @@ def _plan(items: Sequence[Item], existing: Mapping[str, Collection], strategy: s
         present_key = _present_key(item, existing)
         row = existing.get(present_key)
         if not seen_keys.isdisjoint((key, present_key)):
-            problems.append(
-                problem("name", "name_duplicate", "This name occurs twice in the import.")
-            )
+            problems.append(problem("name", "name_duplicate", NAME_TWICE))
         elif row is not None and strategy == "skip":
             import_.skipped.append(name)
         else:
@@ -175,7 +219,7 @@ def _present_key(item: Item, existing: Mapping[str, Collection]) -> str:
     return former if former in existing and key not in existing else key
 
 
-def _rules(import_: Import) -> dict[str, JSONObject]:
+def _rules(import_: Import, apart: Set[str]) -> dict[str, JSONObject]:
     # Checked with all schemas: rules may refer to other collections of the import.
     rules_by_key, future = {}, import_.definitions()
     schema_problems = list(import_.problems)
@@ -191,7 +235,7 @@ def _rules(import_: Import) -> dict[str, JSONObject]:
                 problems += updates.invalid_kept_rules(changes_by_key[key], rules_by_key[key])
             import_.problems += [_with_name(definition_.name, problem_) for problem_ in problems]
     if not import_.problems:
-        import_.problems += updates.left_behind(list(changes_by_key.values()))
+        import_.problems += updates.left_behind(list(changes_by_key.values()), apart)
     return rules_by_key
 
 

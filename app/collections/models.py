@@ -57,6 +57,9 @@ class Collection(Base):
     fragments: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
     # Of its rules, as a manifest states them; they change nothing, so `version` stays.
     tests: Mapped[list[JSONObject]] = mapped_column(sa.JSON, default=list, server_default="[]")
+    # What a view reads: `{from, fields, where, group_by, aggregates}`; its `schema` follows the
+    # fields that it reads. Null for collections of records.
+    view: Mapped[JSONObject | None] = mapped_column(sa.JSON(none_as_null=True))
     # Whether changes of its records are events of the instance (docs/events.md).
     announced: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     version: Mapped[int] = mapped_column(default=1)

@@ -66,6 +66,10 @@ class People:
         """Nothing: `@any` looks from records."""
         raise LookupError(name)
 
+    def list_key(self, name: str) -> NoReturn:
+        """Nothing: people have no lists."""
+        raise LookupError(name)
+
 
 PEOPLE = People()
 
@@ -76,6 +80,17 @@ def shown_fields(caller: Principal) -> Sequence[str]:
     if settings is None or not settings.lets_in(rule_caller(caller)):
         return ()
     return ("id", *settings.shown)
+
+
+def settings() -> directory.Settings:
+    """The settings of the directory, from a cache: what relies on them checks their versions."""
+    return directory.settings()
+
+
+def known_fields(caller: Principal) -> Sequence[str]:
+    """As `shown_fields`, from the cache of `settings`."""
+    shown = directory.shown_fields(rule_caller(caller)) if caller.signed_in else None
+    return () if shown is None else ("id", *shown)
 
 
 def attribute_names() -> list[str]:

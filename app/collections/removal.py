@@ -35,22 +35,27 @@ def delete(collection_id: str, also: Sequence[str] = ()) -> JSONObject:
         names = ", ".join(row.name for row in remaining)
         raise Conflict(f"Other collections refer to this one: {names}.")
     going = {row.name_key for row in rows}
-    staying = (one for one in definitions.get_all() if one.name.lower() not in going)
+    every = definitions.get_all(with_views=True)
+    staying = (one for one in every if one.name.lower() not in going)
     if places := [*naming(going, staying), *fragments.looking_at(going)]:
         raise Conflict(NAMED.format(", ".join(places)), details=naming_problems(places))
-    tables = [definitions.from_row(row).table for row in rows]
+    stored = [row for row in rows if row.view is None]
+    tables = [definitions.from_row(row).table for row in stored]
     for table_ in tables:
         table.lock(table_)  # before counting: others may be about to commit records
-    first, *also_deleted = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
+    dropped = {row.id: _drop_view(row) for row in rows if row.view is not None}
+    dropped |= {row.id: _drop(row, tables[place + 1 :]) for place, row in enumerate(stored)}
+    first, *also_deleted = [dropped[row.id] for row in rows]
     result = {"message": "The collection and its records are deleted.", **first}
     return {**result, "also_deleted": also_deleted} if also else result
 
 
 def naming(name_keys: AbstractSet[str], of: Iterable[Definition]) -> Iterator[str]:
-    """The rules that look at any of these collections."""
+    """The rules, and conditions of views, that look at any of these collections."""
     for one in of:
-        for key in collections.RULES:
-            parts = _parts(one.rules.get(key) or "")
+        where = {"where": one.view["where"]} if one.view else {}
+        for key in (*collections.RULES, *where):
+            parts = _parts(({**one.rules, **where}).get(key) or "")
             looks = (part.collection.lower() for part in parts if isinstance(part, Subquery))
             if not name_keys.isdisjoint(looks):
                 yield f"{one.name}.{key}"
@@ -106,9 +111,18 @@ def _referring() -> Mapping[str, list[Collection]]:
     """The collections that refer to each collection, by name key."""
     result: dict[str, list[Collection]] = defaultdict(list)
     for row in db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key)):
-        for key in {(spec.get("collection") or "").lower() for spec in row.schema}:
+        named = {(spec.get("collection") or "").lower() for spec in row.schema}
+        for key in named | ({row.view["from"].lower()} if row.view else set()):
             result[key].append(row)
     return result
+
+
+def _drop_view(row: Collection) -> JSONObject:
+    view = definitions.from_row(row)
+    db.db.session.delete(row)
+    db.db.session.flush()
+    events.publish(events.ViewRemoved(view))
+    return _dropped(row, 0, None)
 
 
 def _drop(row: Collection, remaining_tables: Sequence[sa.Table]) -> JSONObject:
@@ -121,6 +135,10 @@ def _drop(row: Collection, remaining_tables: Sequence[sa.Table]) -> JSONObject:
     table.run(statements)
     totals.forget(row.id)
     revision = revisions.record(row.id, f"delete collection {row.name}", statements)
+    return _dropped(row, records, revision)
+
+
+def _dropped(row: Collection, records: int | None, revision: str | None) -> JSONObject:
     return {
         "collection_id": row.id,
         "collection_name": row.name,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from app.collections import definitions
 from app.collections.definitions import Definition, is_expression
@@ -21,11 +22,12 @@ AROUND = r"(?:@(?:record|outer|old)\s*\.\s*)?"
 PATH = re.compile(rf"({AROUND}){IDENTIFIER}(\s*\.\s*{IDENTIFIER})*")
 LAST = re.compile(rf"{IDENTIFIER}(?=[\s)]*$)")
 
+Kind = TypeVar("Kind", bound=Definition)
 Renames = Mapping[str, str]
 """The new name of each renamed field."""
 
 
-def renamed(old: Definition, renames: Renames, name: str | None = None) -> Definition:
+def renamed(old: Kind, renames: Renames, name: str | None = None) -> Kind:
     """The definition with a new name, and new names of fields, in everything that names them."""
     if name is not None and name != old.name:
         referring_schema = referring(old, {old.name.lower(): name})

@@ -11,7 +11,7 @@ import marshmallow as ma
 
 from app import web
 from app.auth.guard import principal
-from app.collections import definitions, removal, revisions, updates
+from app.collections import definitions, removal, revisions, updates, view_service
 from app.collections import service as collections
 from app.collections.changes import Proposal
 from app.collections.models import Collection
@@ -19,6 +19,7 @@ from app.collections.rule_schemas import RULES, CollectionRules
 from app.collections.schemas import (
     INDEXES,
     SCHEMA,
+    VIEW,
     ChangedCollection,
     CollectionArgs,
     CollectionNames,
@@ -81,6 +82,7 @@ def _views(rows: Sequence[Collection]) -> list[JSONObject]:
         {
             "id": row.id,
             "name": row.name,
+            **({"type": VIEW, "view": row.view} if row.view else {}),
             "table_name": row.table_name,
             "schema": row.schema,
             "fields": row.schema,
@@ -138,9 +140,18 @@ def create_collection(body: JSONObject) -> JSONObject:
 
     `indexes` are within each account. Text in an index of several texts has a limit: together they
     have at most 2,000 bytes, each an equal share.
+
+    With `type: view` it shows what a caller may list of the collection `from`, then under its own
+    `list_rule` and `view_rule`. `fields` are names of its fields, dotted ones follow references:
+    `customer.name` is the column `customer_name`. With `group_by` or `aggregates` a row stands for
+    the records that have these and the `fields` in common: `count()` is the column `count`,
+    `sum(amount)` the column `sum_amount`. Its records are only read.
     """
-    name, specs = body.pop("name"), body.pop("schema")
-    return _views([collections.create(name, specs, body)])[0]
+    name = body.pop("name")
+    if body.pop("type", None) == VIEW:
+        return _views([view_service.create(name, body)])[0]
+    view_service.refuse_parts(body)
+    return _views([collections.create(name, body.pop("schema"), body)])[0]
 
 
 @blueprint.route("/names", methods=["GET"])
@@ -223,6 +234,8 @@ def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
 
 
 def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
+    if view_service.is_meant(collection_id, body):
+        return _views([view_service.update(collection_id, body, partial=partial)])[0]
     row, change = updates.update(collection_id, _proposal(body, partial=partial), body)
     return _views([row])[0] | ({"warnings": change.warnings} if change.warnings else {})
 
@@ -280,6 +293,8 @@ def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     `reverse` is the body of an update that goes back. What `data_lost` names comes back with its
     default, or empty and not required.
     """
+    if view_service.is_meant(collection_id, body):
+        return view_service.plan(collection_id, body)
     return updates.plan(collection_id, _proposal(body))
 
 

@@ -107,9 +107,21 @@ def schema_field(
     return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
 
 
+class FieldOrName(ma.fields.Field[Any]):
+    """A field of a collection of records; of a view the name of one, as a text."""
+
+    def _deserialize(self, value: object, *args: object, **options: object) -> object:
+        if not isinstance(value, str):
+            raise ma.ValidationError("Must be the name of a field.")
+        return value
+
+
 def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition, **limits: int) -> object:
-    metadata = {"description": "Another name for schema.", "maxItems": LONGEST_SCHEMA, **limits}
-    return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=metadata)
+    kinds = [{"$ref": f"#/components/schemas/{field.__name__}"}, {"type": "string"}]
+    description = "Another name for schema; of a view the names of the fields that it shows."
+    metadata = {"description": description, "maxItems": LONGEST_SCHEMA, **limits}
+    item = FieldOrName(metadata={"anyOf": kinds})
+    return ma.fields.List(item, data_key="fields", attribute="fields", metadata=metadata)
 
 
 NAME_PATTERN = {"pattern": f"^{COLLECTION_NAME.pattern}$"}
@@ -120,18 +132,42 @@ def _name() -> object:
     return fields.Text(longest=200, **doc(description, **NAME_PATTERN))
 
 
+KINDS = RECORDS, VIEW = ("base", "view")
+PARTS_OF_VIEW = ("from", "fields", "where", "group_by", "aggregates")
+
+
+def names_field(description: str, **options: Any) -> object:
+    """What a view has of names of fields."""
+    length = ma.validate.Length(max=LONGEST_SCHEMA)
+    return ma.fields.List(fields.Text(longest=300), validate=length, **options, **doc(description))
+
+
 class WithSchema(Schema):
-    """A body with a schema, under either of its names."""
+    """A body with a schema, under either of its names, or what a view reads."""
 
     needs_all = True
+
+    type = fields.Choice(KINDS, **doc("`view` reads another collection; never changes."))
+    from_ = fields.Text(
+        longest=200, data_key="from", attribute="from", **doc("The collection that a view reads.")
+    )
+    where = expression_field(
+        **doc("Of a view: which records it reads, by an expression over their fields.")
+    )
+    group_by = names_field("Of a view: what the records of a row have in common.")
+    aggregates = names_field("Of a view: `count()`, `sum(amount)` and the like.")
 
     schema = schema_field()
     fields_ = _schema_as_fields()
 
     @ma.pre_load
     def accept_fields(self, data: object, **options: object) -> object:
-        """Take `fields` for `schema`."""
+        """Take `fields` for `schema`, but for names, which a view has."""
         if not isinstance(data, dict) or "fields" not in data:
+            return data
+        given = data["fields"]
+        has_names = isinstance(given, list) and any(isinstance(one, str) for one in given)
+        if has_names or data.get("type") == VIEW:
             return data
         without_fields = {key: value for key, value in data.items() if key != "fields"}
         if without_fields.setdefault("schema", data["fields"]) != data["fields"]:
@@ -140,8 +176,9 @@ class WithSchema(Schema):
 
     @ma.validates_schema
     def needs_schema(self, data: JSONObject, **options: object) -> None:
-        """One of the two must be there, where the whole is asked for."""
-        if self.needs_all and "schema" not in data:
+        """One of the two must be there, where the whole is asked for; a view has others."""
+        is_view = data.get("type") == VIEW or data.keys() & {*PARTS_OF_VIEW}
+        if self.needs_all and "schema" not in data and not is_view:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -251,7 +288,8 @@ class PlannedCollection(WithSchema):
     @ma.validates_schema
     def needs_change(self, data: JSONObject, **options: object) -> None:
         """One of them must be there."""
-        if not data.keys() & {"schema", "indexes", "remove_fields", "field_order", "name"}:
+        parts = {"schema", "indexes", "remove_fields", "field_order", "name", *PARTS_OF_VIEW}
+        if not data.keys() & parts:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -261,7 +299,10 @@ class PlannedOperation(View):
     optional = ("before", "after", "index")
 
     operation = fields.Choice(
-        PLANNED_OPERATIONS, **doc("change_reference and change_rule follow a rename.")
+        PLANNED_OPERATIONS,
+        **doc(
+            "change_reference, change_rule and, without its records, change_view follow a rename."
+        ),
     )
     field = ma.fields.String(
         allow_none=True,
@@ -331,15 +372,17 @@ class CollectionPlan(View):
     indexes=INDEXES,
 )
 class CollectionView(View):
-    optional = ("warnings",)
+    optional = ("warnings", "type", "view")
 
     warnings = ma.fields.List(
         ma.fields.String(), **doc("After a change: fields that the schema left out, which stay.")
     )
     id = fields.Id()
     name = ma.fields.String()
-    table_name = ma.fields.String()
-    schema = ma.fields.List(ma.fields.Dict())
+    type = fields.Choice([VIEW], **doc("Of views only."))
+    view = ma.fields.Dict(**doc("What a view reads: from, fields, where, group_by and aggregates."))
+    table_name = ma.fields.String(**doc("Of a view it is no table, but its name in logs."))
+    schema = ma.fields.List(ma.fields.Dict(), **doc("Of a view: a field for each column."))
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields")
     field_count = ma.fields.Integer()
     fields_count = ma.fields.Integer(**doc("Alias of `field_count`."))
@@ -369,7 +412,7 @@ class DroppedCollection(View):
     collection_name = ma.fields.String()
     table_name = ma.fields.String()
     records_deleted = ma.fields.Integer()
-    migration_revision = ma.fields.String()
+    migration_revision = ma.fields.String(allow_none=True, **doc("Null for a view."))
 
 
 class DeletedCollection(DroppedCollection):

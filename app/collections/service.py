@@ -40,6 +40,8 @@ SORTABLE: JSONMapping = {
     "created_at": Collection.created_at,
     "updated_at": Collection.updated_at,
 }
+WRITES = ("create", "update", "delete")
+READ_ONLY = "The records of a view are only read."
 # The operations of each part of the permission structure.
 STRUCTURE = {
     "create": ("create",),
@@ -129,9 +131,11 @@ def page(
     return list(db.db.session.scalars(query.offset(skip).limit(limit))), total or 0
 
 
-def names() -> list[str]:
+def names(*, with_views: bool = True) -> list[str]:
     """The names of all collections."""
-    return list(db.db.session.scalars(sa.select(Collection.name).order_by(Collection.name_key)))
+    query = sa.select(Collection.name).order_by(Collection.name_key)
+    query = query if with_views else query.where(Collection.view.is_(None))
+    return list(db.db.session.scalars(query))
 
 
 def open_to(caller: Principal) -> list[JSONObject]:
@@ -150,11 +154,12 @@ def open_to(caller: Principal) -> list[JSONObject]:
 
 
 def record_counts(rows: Sequence[Collection], max_count: int | None = None) -> dict[str, int]:
-    """The number of records in each collection over all accounts, by id.
+    """The number of records in each collection over all accounts, by id; 0 for views.
 
     Stops at `max_count` + 1.
     """
-    known = totals.by_collection([row.id for row in rows])
+    views = {row.id: 0 for row in rows if row.view is not None}
+    known = totals.by_collection([row.id for row in rows]) | views
     if max_count is not None:
         known = {id: min(count, max_count + 1) for id, count in known.items()}
     return known | _count([row for row in rows if row.id not in known], max_count)
@@ -196,7 +201,8 @@ def ensure_totals() -> None:
 def _ensure_total(collection_id: str) -> None:
     columns = (Collection.id, Collection.table_name)
     row = db.connection().execute(sa.select(*columns).where(Collection.id == collection_id)).first()
-    if row is not None:
+    # By the table, as a migration may end before there are views.
+    if row is not None and sa.inspect(db.connection()).has_table(row.table_name):
         totals.ensure(table.build_table(row.table_name, ()), row.id)
 
 
@@ -229,7 +235,7 @@ def change_rules(
     if problems:
         raise InvalidValues(problems)
     row.rules = {**row.rules, **new_rules}
-    row.fragments = fragments.used(row.rules)
+    row.fragments = fragments.used_by(row)
     row.version += 1
     db.db.session.flush()
     return row
@@ -280,6 +286,12 @@ def normalize_rules(
     flat |= {key: sent_rules[key] for key in (*RULES, *LISTS) if key in sent_rules}
     for key in flat.keys() & {*LISTS}:
         flat[key] = _field_list(key, flat[key], list(collection.columns), problems)
+    if collection.view is not None:
+        problems += [
+            problem(key, "invalid_option", READ_ONLY)
+            for key, value in flat.items()
+            if key.partition("_")[0] in WRITES and value not in (None, ALL_FIELDS)
+        ]
     resulting = fragments.with_current(replace(collection, rules={**collection.rules, **flat}))
     stored = collection.rules.get("update_rule") or ""
     looks_back = any(word in stored for word in ("@old", "@changed", "@rule"))
@@ -339,7 +351,7 @@ def check_version(row: Collection, expected_version: str | None) -> None:
 
 def targets() -> dict[str, str]:
     """The names of all collections by name key, as targets of references."""
-    return {name.lower(): name for name in names()}
+    return {name.lower(): name for name in names(with_views=False)}
 
 
 def stored(spec: schema.Spec, targets: Mapping[str, str]) -> JSONObject:

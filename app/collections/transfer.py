@@ -43,6 +43,13 @@ def exported(references: Sequence[str] | None) -> list[JSONObject]:
             "options": row.options,
             "indexes": row.indexes,
         }
+        if row.view is None
+        else {
+            "name": row.name,
+            "type": "view",
+            **row.view,
+            "rules": {key: row.rules[key] for key in flat if key.startswith(("list", "view"))},
+        }
         for row in rows
     ]
 
@@ -51,7 +58,7 @@ def used_fragments(items: Sequence[Item]) -> dict[str, str]:
     """The fragments that the rules of exported collections use."""
     found: dict[str, str] = {}
     for item in items:
-        found |= fragments.used(item["rules"])
+        found |= fragments.used({**item["rules"], fragments.WHERE: item.get(fragments.WHERE)})
     return found
 
 
@@ -119,7 +126,7 @@ def _check(import_: Import) -> None:
 
 
 def _report(items: Sequence[Item], import_: Import, migrations: list[str]) -> JSONObject:
-    created = {row.name for row in import_.made}
+    created = {row.name for row in (*import_.made, *import_.views_made)}
     items_report = []
     for item in items:
         name = item["name"]
@@ -133,7 +140,7 @@ def _report(items: Sequence[Item], import_: Import, migrations: list[str]) -> JS
         "success": True,
         "imported_count": len(created),
         "skipped_count": len(import_.skipped),
-        "updated_count": len(import_.updated),
+        "updated_count": len(import_.updated) + len(import_.views_updated),
         "failed_count": 0,
         "collections": items_report,
         "migrations_created": migrations,

@@ -15,10 +15,10 @@ from app.collections.schemas import (
     PLAN_HASH,
     SCHEMA,
     CollectionOptions,
+    WithSchema,
     field_order_field,
     indexes_field,
     remove_fields_field,
-    schema_field,
 )
 from app.types import JSONObject
 from app.web import fields
@@ -52,7 +52,7 @@ class ExportArgs(Schema):
     )
 
 
-class ExportedCollection(Schema):
+class ExportedCollection(WithSchema):
     """A collection's definition."""
 
     name = fields.Text(longest=200, required=True)
@@ -62,7 +62,6 @@ class ExportedCollection(Schema):
     remove_fields = remove_fields_field()
     field_order = field_order_field()
     plan_hash = fields.Text(longest=100, metadata=PLAN_HASH)
-    schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(CollectionOptions)
     indexes = indexes_field(ALL_INDEXES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Collection_
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from app.collections import (
     sequences,
     table,
     totals,
+    view_service,
+    views,
 )
 from app.collections import service as collections
 from app.collections.changes import Change, Proposal
@@ -126,7 +129,7 @@ def plan_change(
         if invalid := schema.name_problems(name):
             problems += invalid
             return Change(old, old)
-        if name.lower() in collections.targets():
+        if name.lower() in map(str.lower, collections.names()):
             raise Conflict(NAME_TAKEN, field="name")
         targets |= dict.fromkeys((old.name.lower(), name.lower()), name)
 
@@ -214,8 +217,12 @@ def store(row: Collection, change: Change, rules: JSONMapping, options: JSONMapp
             db.db.session.flush()
 
 
-def follow(changes_: Sequence[Change]) -> None:
-    """Rewrite what names the changed collections and fields elsewhere. Raises Conflict."""
+def follow(changes_: Sequence[Change], apart: Collection_[str] = ()) -> None:
+    """Rewrite what names the changed collections and fields elsewhere. Raises Conflict.
+
+    Views with the ids `apart` are left out.
+    """
+    view_service.follow(views.after(changes_, [], apart))
     changed = {change.new.id for change in changes_}
     for change in changes_:
         for _, new in change.elsewhere:
@@ -266,9 +273,13 @@ def _check(problems: Sequence[JSONMapping], change: Change, new_rules: JSONMappi
         raise InvalidValues(problems)
 
 
-def left_behind(changes_: Sequence[Change]) -> list[JSONObject]:
-    """Return the problems of other objects that name fields or collections as they were."""
-    problems = invalid_rules_elsewhere(changes_)
+def left_behind(changes_: Sequence[Change], apart: Collection_[str] = ()) -> list[JSONObject]:
+    """Return the problems of other objects that name fields or collections as they were.
+
+    Collections with the ids `apart` are left out.
+    """
+    problems = invalid_rules_elsewhere(changes_, apart)
+    views.after(changes_, problems, apart)
     for change in changes_:
         names = frozenset([*change.removed, *change.renames])
         if names:
@@ -289,7 +300,9 @@ def invalid_kept_rules(change: Change, new_rules: JSONMapping) -> list[JSONObjec
     return problems
 
 
-def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
+def invalid_rules_elsewhere(
+    changes_: Sequence[Change], apart: Collection_[str] = ()
+) -> list[JSONObject]:
     """Return the problems of other collections' rules that are valid before these changes."""
     if not any(
         change.removed
@@ -299,9 +312,11 @@ def invalid_rules_elsewhere(changes_: Sequence[Change]) -> list[JSONObject]:
         for change in changes_
     ):
         return []
-    changed = {change.new.id for change in changes_}
+    changed = {*apart, *(change.new.id for change in changes_)}
     followed = {one.id: one for change in changes_ for _, one in change.elsewhere}
-    others = [followed.get(one.id, one) for one in definitions.get_all() if one.id not in changed]
+    followed |= {one.id: one for _, one in views.after(changes_, [])}
+    every = definitions.get_all(with_views=True)
+    others = [followed.get(one.id, one) for one in every if one.id not in changed]
     with definitions.override({change.new.name.lower(): change.new for change in changes_}):
         after = dict(_invalid_rules(others))
     before = dict(_invalid_rules(others)) if after else {}

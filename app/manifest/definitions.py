@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from app import db
 from app.collections import definitions, fragments, imports, removal, schema
 from app.collections import service as collections
-from app.collections.changes import Change
+from app.collections.changes import Change, Operation
 from app.collections.definitions import Definition
 from app.collections.imports import Import
 from app.collections.index_builds import Builds
@@ -90,7 +90,7 @@ def compare(document: Document, content: JSONMapping, *, lock: bool = False) -> 
         imports.lock_renamed([*items.values()], rows)
     comparison = Comparison(document, items)
     for path, item in items.items():
-        if "schema" not in item and _row(item, rows) is None:
+        if "schema" not in item and not imports.is_view(item, rows) and _row(item, rows) is None:
             message = "A new collection needs a schema."
             comparison.problems.append(document.problem(path, "required", message))
     try:
@@ -111,6 +111,8 @@ def _row(item: JSONMapping, rows: Mapping[str, Collection]) -> Collection | None
 
 def _item(item: JSONMapping, rows: Mapping[str, Collection]) -> JSONObject:
     """Return an item as an import takes it: absent fields stay, others are stated as a whole."""
+    if imports.is_view(item, rows):
+        return {**item}
     specs, row = item.get("schema", []), _row(item, rows)
     present = {spec["name"] for spec in row.schema} if row else set()
     # Removed fields stay listed when a manifest is applied again.
@@ -134,7 +136,7 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
     ]
     if not comparison.removed:
         return
-    future = {one.name.lower(): one for one in definitions.get_all()}
+    future = {one.name.lower(): one for one in definitions.get_all(with_views=True)}
     for change in comparison.changes:
         future.pop(change.old.name.lower(), None)
     future |= comparison.import_.definitions()
@@ -145,7 +147,10 @@ def _compare_removed(comparison: Comparison, listed: Mapping[Path, JSONMapping])
             one.name
             for key, one in future.items()
             if key not in keys
-            and any((spec["collection"] or "").lower() == row.name_key for spec in one.schema)
+            and row.name_key
+            in {(one.view or {}).get("from", "").lower()}.union(
+                (spec["collection"] or "").lower() for spec in one.schema
+            )
         )
         if referring:
             message = f"Other collections refer to this one: {', '.join(referring)}."
@@ -167,6 +172,19 @@ def operations(comparison: Comparison) -> list[JSONObject]:
             for spec in row.schema
         ]
         result.append(_operation(row.name, "create", added, line(comparison.find(row.name)[0])))
+    for row in comparison.import_.views_made:
+        result.append(_operation(row.name, "create", [], line(comparison.find(row.name)[0])))
+    for row, new in comparison.import_.views_updated:
+        before, after = ({"name": one.name, **(one.view or {})} for one in (row, new))
+        changes = [
+            *_property_changes(Operation.CHANGE_VIEW, before, after),
+            *_property_changes(Operation.CHANGE_RULE, row.rules, new.rules),
+        ]
+        if comparison.new_tests(row, new.name) is not None:
+            changes.append({"operation": "change_tests", "field": None, "property": "tests"})
+        if changes:
+            path, _ = comparison.find(new.name)
+            result.append(_operation(row.name, "update", changes, line(path)))
     for row, change in comparison.import_.updated:
         key = change.new.name.lower()
         rules, present = comparison.import_.rules.get(key, {}), change.new.rules
@@ -204,7 +222,9 @@ def _operation(name: str, action: str, changes: list[JSONObject], line: int | No
 
 def run(comparison: Comparison, built: Builds) -> list[str]:
     """Carry out the changes in the open transaction. Returns the ids of the new revisions."""
-    rows = [*comparison.import_.made, *(row for row, _ in comparison.import_.updated)]
+    import_ = comparison.import_
+    changed = (*import_.updated, *import_.views_updated)
+    rows = [*import_.made, *import_.views_made, *(row for row, _ in changed)]
     revisions = imports.run(comparison.import_, built)
     for row in rows:
         if (tests := comparison.new_tests(row, row.name)) is not None:
@@ -214,14 +234,15 @@ def run(comparison: Comparison, built: Builds) -> list[str]:
     if ids:
         result = removal.delete(ids[0], ids[1:])
         dropped = [result, *result.get("also_deleted", ())]
-        revisions += [one["migration_revision"] for one in dropped]
+        revisions += [one["migration_revision"] for one in dropped if one["migration_revision"]]
     return revisions
 
 
 def reverse(comparison: Comparison) -> list[JSONObject]:
     """Return the items that undo the changes; removed values stay lost."""
     items: list[JSONObject] = [
-        {"name": row.name, "removed": True} for row in comparison.import_.made
+        {"name": row.name, "removed": True}
+        for row in (*comparison.import_.views_made, *comparison.import_.made)
     ]
     changed = {operation["name"] for operation in operations(comparison)}
     for row, change in comparison.import_.updated:
@@ -236,5 +257,11 @@ def reverse(comparison: Comparison) -> list[JSONObject]:
         has_new = comparison.new_tests(row, change.new.name) is not None
         tests = {"tests": row.tests} if has_new else {}
         items.append({**body, "name": old.name, **former, "rules": rules, **options, **tests})
+    for row, new in comparison.import_.views_updated:
+        if row.name in changed:
+            former = {"rename_from": new.name} if new.name != row.name else {}
+            rules = {key: row.rules[key] for key in (*collections.RULES, *collections.LISTS)}
+            view = {"type": "view", **(row.view or {}), "rules": rules}
+            items.append({"name": row.name, **former, **view})
     names = [row.name for _, row in comparison.removed]
     return [*items, *(export.collections(names) if names else ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -95,8 +95,9 @@ def _of_collections(there: list[JSONObject], content: JSONMapping) -> Iterator[J
         if item is None:
             yield _entry("collection", name)
         elif not item.get("removed"):
-            yield from _of_fields("field", f"{name}.", collection["schema"], item, "schema")
-            for spec in collection["indexes"] if "indexes" not in item else ():
+            schema, indexes = collection.get("schema", ()), collection.get("indexes", ())
+            yield from _of_fields("field", f"{name}.", schema, item, "schema")
+            for spec in indexes if "indexes" not in item else ():
                 yield _entry("index", f"{name} {' '.join(spec['fields'])}")
             rules = {n: one for n, one in collection["rules"].items() if one != DEFAULTS[n]}
             yield from _values("rule", rules, item.get("rules", {}), None, f"{name}.")
@@ -107,7 +108,7 @@ def _of_collections(there: list[JSONObject], content: JSONMapping) -> Iterator[J
 
 
 def _of_fields(
-    kind: str, start: str, there: list[JSONObject], item: JSONMapping, part: str
+    kind: str, start: str, there: Sequence[JSONObject], item: JSONMapping, part: str
 ) -> Iterator[JSONObject]:
     """The fields, or attributes, that are neither listed, nor renamed, nor removed."""
     listed = {

@@ -38,7 +38,7 @@ def statements(comparison: Comparison) -> list[str]:
         result += creation.statements
     for change in comparison.changes:
         result += change.further_statements
-    removed = [definitions.from_row(row).table for _, row in comparison.removed]
+    removed = [definitions.from_row(row).table for _, row in comparison.removed if row.view is None]
     for index, one in enumerate(removed, 1):
         # Each drops the references of those that remain, as they may refer to each other.
         result += table.removal(one, removed[index:])
@@ -52,7 +52,7 @@ def lost_values(comparison: Comparison) -> list[JSONObject]:
         for change in comparison.changes
         for lost in change.lost_values()
     ]
-    rows = [row for _, row in comparison.removed]
+    rows = [row for _, row in comparison.removed if row.view is None]
     counts = collections.record_counts(rows)
     result += [{"collection": row.name, "field": None, "count": counts[row.id]} for row in rows]
     return result
@@ -126,7 +126,7 @@ def warnings(comparison: Comparison, names: NameChanges) -> list[JSONObject]:
     resulting = comparison.definitions()
     replaced = {change.old.name.lower() for change in comparison.changes}
     replaced |= {row.name_key for _, row in comparison.removed}
-    future = {one.name.lower(): one for one in definitions.get_all()}
+    future = {one.name.lower(): one for one in definitions.get_all(with_views=True)}
     future = {key: one for key, one in future.items() if key not in replaced} | resulting
     for definition in future.values():
         result += expression_names.warnings(names.followed(definition))

@@ -69,15 +69,18 @@ def collections(names: Sequence[str] | None = None, *, with_tests: bool = True) 
     tests = rule_tests.stored() if with_tests else {}
     return [
         {
-            "name": one["name"],
-            "schema": [compact(spec) for spec in one["schema"]],
-            "indexes": one["indexes"],
-            "rules": one["rules"],
-            **({"options": one["options"]} if one["options"] else {}),
+            **one,
+            **({"schema": [compact(spec) for spec in one["schema"]]} if "schema" in one else {}),
             **({"tests": tests[one["name"]]} if one["name"] in tests else {}),
         }
-        for one in transfer.exported(names)
+        for one in map(_without_defaults, transfer.exported(names))
     ]
+
+
+def _without_defaults(item: JSONMapping) -> JSONObject:
+    """A collection without options that it has not, and parts of a view that are empty."""
+    kept = ("name", "schema", "indexes", "rules")
+    return {key: value for key, value in item.items() if value or key in kept}
 
 
 def compact(spec: JSONMapping) -> JSONObject:

@@ -66,7 +66,7 @@ def compare(document: Document, content: JSONMapping, own: Comparison) -> Fragme
                 }
             )
     if changes.operations and not own.problems:
-        remaining = {one.name.lower(): one for one in definitions.get_all()}
+        remaining = {one.name.lower(): one for one in definitions.get_all(with_views=True)}
         for change in own.changes:
             remaining.pop(change.old.name.lower(), None)
         for _, row in own.removed:

@@ -17,14 +17,17 @@ from app.accounts.schemas import ChangedGroup, ChangedRole, OwnAccountBody
 from app.collections.rule_schemas import (
     RulesOfNew,
     RuleSubject,
+    expression_field,
     operation_field,
     records_field,
 )
 from app.collections.schemas import (
     ALL_INDEXES,
+    KINDS,
     CollectionOptions,
     field_order_field,
     indexes_field,
+    names_field,
     remove_fields_field,
     schema_field,
 )
@@ -101,6 +104,14 @@ class ManifestCollection(Schema):
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(CollectionOptions)
     tests = _list_of(RuleTest)
+    type = fields.Choice(KINDS, **doc("`view` for one that reads another."))
+    from_ = fields.Text(longest=200, data_key="from", attribute="from")
+    fields_ = names_field(
+        "Of a view: the fields that it shows.", data_key="fields", attribute="fields"
+    )
+    where = expression_field()
+    group_by = names_field("Of a view: what the records of a row have in common.")
+    aggregates = names_field("Of a view: `count()`, `sum(amount)` and the like.")
 
 
 class NamedItem(Schema):

@@ -137,7 +137,7 @@ def get(
     version_checks = versioned_cache.combine(
         *by.version_checks, *definition.version_checks, *set(views.expanded_checks(tree))
     )
-    row = reads.read_one(definition, by.account_id, record_id, version_checks, access)
+    row = reads.read_one(access.definition, by.account_id, record_id, version_checks, access)
     if row is None:
         raise changes.not_found(access)
     view = views.render_full(row, access)

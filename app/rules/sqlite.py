@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from app.rules import program, values
 from app.rules.cost import MAX_PATTERN
@@ -38,6 +40,7 @@ def register(connection: sqlite3.Connection) -> None:
         connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
     connection.create_function("atrium_values", -1, _values, deterministic=True)
     connection.create_function("atrium_expression", -1, _expression, deterministic=True)
+    connection.create_function("atrium_group_id", -1, _group_id, deterministic=True)
     connection.create_aggregate("atrium_sum", 1, _Sum)
     connection.create_aggregate("atrium_average", 1, _Average)
     connection.create_aggregate("atrium_decimal_sum", 1, _DecimalSum)
@@ -120,6 +123,12 @@ def _date_diff(left: str, right: str, unit: str) -> object:
 def _date_add(start: str, amount: values.Number, unit: str) -> str | None:
     found = values.date_add(values.moment(start), amount, unit)
     return program.stored(found) if found else None
+
+
+def _group_id(*keys: object) -> str:
+    """An id made of values, of which 1 and 1.0 are the same."""
+    same = [int(key) if isinstance(key, float) and key.is_integer() else key for key in keys]
+    return str(UUID(hashlib.sha256(json.dumps(same).encode()).hexdigest()[:32]))
 
 
 def _values(*leaves: object) -> str:

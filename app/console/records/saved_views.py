@@ -247,6 +247,11 @@ def _remove_of_collection(event: events.CollectionRemoved) -> None:
     _delete_where(SavedView.collection_id == event.definition.id)
 
 
+@events.subscribe(events.ViewRemoved)
+def _remove_of_view(event: events.ViewRemoved) -> None:
+    _delete_where(SavedView.collection_id == event.definition.id)
+
+
 @events.subscribe(events.AccountClosed)
 def _remove_of_account(event: events.AccountClosed) -> None:
     _delete_where(SavedView.account_id == event.account_id)

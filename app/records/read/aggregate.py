@@ -14,11 +14,11 @@ from app import db, rules
 from app.audit.security_log import reads
 from app.auth.principal import Principal
 from app.collections import access as accesses
-from app.collections import definitions
+from app.collections import aggregates, definitions
 from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definitions import Definition
-from app.collections.fields import AnyDecimalField, DecimalField, Field, Number, NumberField
+from app.collections.fields import Field, NumberField
 from app.context import tenancy
 from app.errors import InvalidValues, problem
 from app.records import store
@@ -27,7 +27,6 @@ from app.records.read.paths import PathError, Paths
 from app.records.read.query import Conditions
 from app.records.store.reads import Selection
 from app.rules import sql
-from app.rules.elements import CodePoints
 from app.rules.nodes import Some
 from app.types import JSONObject
 
@@ -37,8 +36,6 @@ FUNCTION = re.compile(CALL, re.IGNORECASE)
 QUOTED_OR_CALL = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|""" + CALL, re.IGNORECASE | re.DOTALL
 )
-NUMERIC = (rules.Type.NUMBER, rules.Type.DECIMAL)
-ORDERED = (*NUMERIC, rules.Type.TEXT, rules.Type.DATE, rules.Type.DATETIME)
 MAX_FUNCTIONS, MAX_GROUPS = 50, 8
 MASKED = "You see this field masked, so it can be neither grouped by nor aggregated."
 FUNCTION_REQUIRED = "Name at least one function, such as count() or sum(price)."
@@ -216,8 +213,7 @@ def _value(access: Access, call: str, problems: Problems) -> Result | None:
     field = _field(access, name, "functions", problems)
     if field is None:
         return None
-    fits = {"sum": NUMERIC, "avg": NUMERIC, "min": ORDERED}
-    if field.rule_type not in fits.get(function, ORDERED if function == "max" else (*rules.Type,)):
+    if field.rule_type not in aggregates.TAKEN[function]:
         message = f"There is no {function} of a {field.type}."
         problems.append(problem("functions", "invalid_option", message))
         return None
@@ -235,50 +231,10 @@ def _field(access: Access, name: str, parameter: str, problems: Problems) -> Fie
 
 
 def _build_result(definition: Definition, function: str, field: Field) -> Result:
-    column, name = definition.expressions[field.name], f"{function}_{field.name}"
-    if function == "count":
-        return Result(NumberField(name), sa.func.count(column))
-    if isinstance(field, DecimalField):
-        return _decimal_result(function, field, column)
-    if function in ("sum", "avg"):
-        return Result(NumberField(name), ARITHMETIC[function](column))
-    if isinstance(column.type, sa.Text) and field.name in definition.computed:
-        column = CodePoints(column)
-    extreme = getattr(sa.func, function)(column, type_=definition.expressions[field.name].type)
-    return Result(type(field)(name), extreme)
-
-
-def _decimal_result(function: str, field: DecimalField, column: Any) -> Result:
-    """Sums and extremes show as many digits as the field; averages those that they have."""
-    name, on_sqlite = f"{function}_{field.name}", db.connection().dialect.name == "sqlite"
-    shown = AnyDecimalField(name) if function == "avg" else replace(field, name=name)
-    if function in ("min", "max"):
-        made = getattr(sa.func, function)(column, type_=shown.column_type)
-    elif on_sqlite:
-        called = sa.func.atrium_decimal_sum if function == "sum" else sa.func.atrium_decimal_average
-        made = called(column, type_=shown.column_type)
-    elif function == "sum":
-        made = sa.func.atrium_decimal_settled(sa.func.sum(column), type_=shown.column_type)
-    else:
-        count = sa.cast(sa.func.count(column), sa.Numeric)
-        made = sa.func.atrium_decimal_divide(sa.func.sum(column), count, type_=shown.column_type)
-    return Result(shown, made)
-
-
-def _sum(column: object) -> object:
-    if db.connection().dialect.name == "sqlite":
-        return sa.func.atrium_sum(column, type_=Number())
-    return sa.func.atrium_number(sa.func.sum(column), type_=Number())
-
-
-def _average(column: Any) -> object:
-    if db.connection().dialect.name == "sqlite":
-        return sa.func.atrium_average(column, type_=Number())
-    count = sa.cast(sa.func.count(column), sa.Numeric)
-    return sa.func.atrium_divide(sa.func.sum(column), count, type_=Number())
-
-
-ARITHMETIC = {"sum": _sum, "avg": _average}
+    name, is_computed = f"{function}_{field.name}", field.name in definition.computed
+    column = definition.expressions[field.name]
+    value = aggregates.expression(function, field, column, is_computed=is_computed)
+    return Result(aggregates.field_of(function, field, name), value)
 
 
 def _having(results: Sequence[Result], text: str, problems: Problems) -> rules.Node | None:

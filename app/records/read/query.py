@@ -26,7 +26,6 @@ from app.records.store.reads import Selection
 from app.rules.elements import CodePoints
 from app.types import JSONMapping, JSONObject, cached_property
 
-DEFAULT_SORT = "-created_at"
 MAX_SORT_KEYS = 8
 MAX_VALUES = 100
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
@@ -225,7 +224,13 @@ def _sort(
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
-    texts = [key for key in names_in(text, "sort", problems) if key] or [DEFAULT_SORT]
+    texts = [key for key in names_in(text, "sort", problems) if key]
+    texts = texts or [
+        key
+        for key in access.definition.default_sort
+        if key.removeprefix("-") in access.comparable
+        and access.comparable[key.removeprefix("-")].filterable
+    ]
     if len(texts) > MAX_SORT_KEYS:
         problems.append(problem("sort", "invalid_option", f"At most {MAX_SORT_KEYS} sort keys."))
     for key in texts[:MAX_SORT_KEYS]:

@@ -107,8 +107,8 @@ class Selection:
     @property
     def is_filtered(self) -> bool:
         """Whether an index may have to serve conditions, and not only the order."""
-        is_joined = self.joined is not None
-        return self.access.where is not None or bool(self.conditions) or is_joined
+        is_apart = self.joined is not None or self.definition.view is not None
+        return self.access.where is not None or bool(self.conditions) or is_apart
 
     def read(
         self,
@@ -212,7 +212,7 @@ def _prepared_select(
     tables: tuple[str, ...],
 ) -> PreparedStatement:
     # Rules may compare parameters with anything, so the plan may not be reused.
-    keyed = where is None
+    keyed = where is None and definition.view is None
     return PreparedStatement(
         select_by_id(definition, to_show, anywhere, where, tables), keyed=keyed
     )
@@ -230,7 +230,7 @@ def select_by_id(
     scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
     by_id = (*scoped, definition.table.c.id == sa.bindparam("_id"))
     versions = version_columns(tables)
-    if where is None:
+    if where is None and definition.view is None:
         return sa.select(*columns, *versions).where(*by_id)
     # Citus refuses subqueries as columns beside a rule that follows references.
     current = sa.select(*versions).subquery()
@@ -301,6 +301,7 @@ def _page_statement(shape: _PageShape) -> sa.Select[Any]:
     where = [*store.scope(definition, account, shape.rule), *shape.conditions]
     total: Any = sa.null()
     counts_all = shape.rule is None and not shape.conditions and shape.max_total is None
+    counts_all = counts_all and definition.view is None
     if shape.is_counted and counts_all:
         total = totals.total(definition.id, account)
     elif shape.is_counted:

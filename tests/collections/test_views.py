@@ -1,0 +1,145 @@
+"""Collections of type `view`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from werkzeug.test import TestResponse
+
+from tests.builders import Caller, make_collection, make_record
+
+CUSTOMERS = [
+    {"name": "name", "type": "text"},
+    {"name": "secret", "type": "text", "readable_if": "@has_role(admin)"},
+]
+TICKETS = [
+    {"name": "title", "type": "text"},
+    {"name": "status", "type": "select", "options": {"choices": ["open", "done"]}},
+    {"name": "amount", "type": "number"},
+    {"name": "customer", "type": "reference", "collection": "customers"},
+    {"name": "owner", "type": "user"},
+    {"name": "salary", "type": "number", "pii": True},
+    {"name": "inner", "type": "text", "readable_if": "@has_role(admin)"},
+    {"name": "double", "type": "computed", "expression": "amount * 2", "return_type": "number"},
+]
+READ = {"list_rule": "true", "view_rule": "true"}
+
+
+def make_view(root: Caller, name: str = "summary", **body: Any) -> dict[str, Any]:
+    """A new view of tickets, open to the signed-in unless rules say otherwise."""
+    answer = root.post(
+        "collections", {"name": name, "type": "view", "from": "tickets", **READ, **body}
+    )
+    assert answer.status_code == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def rows(caller: Caller, view: str = "summary", **query: Any) -> list[dict[str, Any]]:
+    answer = caller.get(f"records/{view}", query_string=query)
+    assert answer.status_code == 200, answer.json
+    assert answer.json["total"] == len(answer.json["items"])
+    found: list[dict[str, Any]] = answer.json["items"]
+    return found
+
+
+def problems(answer: TestResponse) -> list[tuple[str, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+@pytest.fixture
+def tickets(root: Caller, alice: Caller) -> list[dict[str, Any]]:
+    make_collection(root, "customers", CUSTOMERS)
+    make_collection(root, "tickets", TICKETS)
+    ann = make_record(alice, "customers", name="Ann", secret="a")
+    ben = make_record(alice, "customers", name="Ben", secret="b")
+    made: list[dict[str, Any]] = [
+        {"title": "one", "status": "open", "amount": 1, "customer": ann["id"], "owner": alice.id},
+        {"title": "two", "status": "open", "amount": 2.5, "customer": ben["id"], "salary": 7},
+        {"title": "three", "status": "done", "amount": 4, "customer": ann["id"], "inner": "x"},
+        {"title": "four", "amount": None},
+    ]
+    return [make_record(alice, "tickets", **one) for one in made]
+
+
+def test_view_shows_fields_and_names_through_references(
+    root: Caller, alice: Caller, bob: Caller, tickets: list[dict[str, Any]]
+) -> None:
+    made = make_view(root, fields=["title", "customer.name", "double"])
+    assert (made["type"], made["record_count"]) == ("view", 0)
+    assert [one["name"] for one in made["schema"]] == ["title", "customer_name", "double"]
+    found = rows(bob)
+    assert [(one["title"], one["customer_name"], one["double"]) for one in found] == [
+        ("four", None, None),
+        ("three", "Ann", 8),
+        ("two", "Ben", 5),
+        ("one", "Ann", 2),
+    ]
+    first = tickets[0]
+    assert found[-1] == {
+        **{name: first[name] for name in ("id", "account_id", "created_at", "updated_at")},
+        **{name: first[name] for name in ("created_by", "updated_by")},
+        "title": "one",
+        "customer_name": "Ann",
+        "double": 2,
+    }
+    assert bob.get(f"records/summary/{first['id']}").json == found[-1]
+    assert rows(bob, filter='customer_name = "Ann" && double > 2')[0]["title"] == "three"
+    assert [one["title"] for one in rows(bob, sort="customer_name,-title", fields="title")] == [
+        *("three", "one", "two", "four"),
+    ]
+    assert [one["title"] for one in rows(bob, customer_name="Ben")] == ["two"]
+
+
+def test_view_groups(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(
+        root,
+        group_by=["status"],
+        aggregates=["count()", "sum(amount)", "max(title)", "avg(double)"],
+    )
+    found = rows(bob)
+    assert [
+        (one["status"], one["count"], one["sum_amount"], one["max_title"]) for one in found
+    ] == [
+        ("done", 1, 4, "three"),
+        ("open", 2, 3.5, "two"),
+        (None, 1, None, "four"),
+    ]
+    assert found[1].keys() == {
+        *("id", "account_id", "status", "count", "sum_amount", "max_title", "avg_double"),
+    }
+    for one in found:
+        assert bob.get(f"records/summary/{one['id']}").json == one
+    assert [one["status"] for one in rows(bob, filter="count > 1")] == ["open"]
+    assert [one["count"] for one in rows(bob, sort="-sum_amount")] == [1, 2, 1]
+
+
+def test_view_is_only_read(root: Caller, alice: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(root, fields=["title"])
+    id = tickets[0]["id"]
+    for answer in (
+        alice.post("records/summary", {"title": "x"}),
+        alice.patch(f"records/summary/{id}", {"title": "x"}),
+        alice.put(f"records/summary/{id}", {"title": "x"}),
+        alice.delete(f"records/summary/{id}"),
+        alice.post("records/summary/batch", {"records": [{"title": "x"}]}),
+        alice.post("records/summary/import", [{"title": "x"}]),
+        root.post("records/summary", {"title": "x"}),
+    ):
+        assert (answer.status_code, answer.json["error"]) == (405, "view_read_only"), answer.json
+        assert answer.headers["Allow"] == "GET"
+
+
+def test_cursor_walks_a_view(root: Caller, bob: Caller, tickets: list[dict[str, Any]]) -> None:
+    make_view(root, fields=["title"], group_by=["customer.name"], aggregates=["count()"])
+    titles, cursor = [], ""
+    while cursor is not None:
+        page = bob.get(
+            "records/summary", query_string={"cursor": cursor, "limit": 1, "sort": "-title"}
+        )
+        assert page.status_code == 200, page.json
+        titles += [one["title"] for one in page.json["items"]]
+        cursor = page.json["next_cursor"]
+    assert titles == ["two", "three", "one", "four"]
